@@ -38,8 +38,6 @@ Set these environment variables before a call to change what it does:
                                 files) or ``file:/some/directory``, for data larger than memory
 ``NBSHARE_MARK_PRINTS=1``       each line that a worker prints begins with its item, ``[item 7]``
 ``NBSHARE_STATIC=1``            for documents that are rebuilt: last frames only, no button or time
-``NBSHARE_LONG_LOADING_S=30``   seconds until a slow import in a worker is named; set it before
-                                you import nbshare
 ``NBSHARE_ADDRESS=10.0.0.5``    with a cluster as ``backend=``: where its machines can reach this
                                 process, if need be with a port, ``10.0.0.5:7000``
 ``NBSHARE_HOST=a``              on a machine of a cluster: processes with other values count as

@@ -40,7 +40,7 @@ from nbshare.notebook.environment import front_end, has_server, is_static, surro
 from nbshare.wire.failures import name_of_signal
 
 # Settings of users; the docstring of nbshare explains each.
-VARIABLES = {"NBSHARE_LONG_LOADING_S", "NBSHARE_MARK_PRINTS", SETTING, "NBSHARE_STATIC"}
+VARIABLES = {"NBSHARE_MARK_PRINTS", SETTING, "NBSHARE_STATIC"}
 VARIABLES |= {"NBSHARE_ADDRESS", "NBSHARE_HOST"}
 PACKAGES = "numpy", "tqdm", "ipykernel", "ipywidgets", "matplotlib", "cloudpickle", "threadpoolctl"
 WIDTH = 88  # characters of a line of text
@@ -63,7 +63,7 @@ STEPS = {
 
 
 @dataclass(frozen=True)
-class Step:
+class CheckStep:
     """A step of the self-test.
 
     Attributes
@@ -100,7 +100,7 @@ class Report:
     """
 
     found: dict[str, str]
-    steps: list[Step]
+    steps: list[CheckStep]
 
     @property
     def ok(self) -> bool:
@@ -238,7 +238,7 @@ def _entry(name: str, text: str) -> str:
     )
 
 
-def _outcome(step: Step) -> str:
+def _outcome(step: CheckStep) -> str:
     seconds = f"{step.elapsed_s:.2f} s" if step.state == "ok" else ""
     remedy = f"To do: {step.remedy}" if step.remedy else ""
     return "  ".join(filter(None, [seconds, step.detail, remedy]))
@@ -247,7 +247,7 @@ def _outcome(step: Step) -> str:
 # ------------------------------------------------------------------------ the self-test
 
 
-def self_test() -> list[Step]:
+def self_test() -> list[CheckStep]:
     """Run all steps in a new process, and check that it leaves nothing behind."""
     if not can_share():
         problem = "worker processes need Linux; arrays are in private memory"
@@ -272,8 +272,8 @@ def self_test() -> list[Step]:
     return [*steps[:-1], _await_end(child.pid)]
 
 
-def _failed(name: str, problem: str, seconds: float = 0.0) -> Step:
-    return Step(name, "failed", seconds, problem, STEPS[name])
+def _failed(name: str, problem: str, seconds: float = 0.0) -> CheckStep:
+    return CheckStep(name, "failed", seconds, problem, STEPS[name])
 
 
 def _problem(status: int, errors: str) -> str:
@@ -283,22 +283,24 @@ def _problem(status: int, errors: str) -> str:
     return f"the process ended with {how}: {last_line}" if status else ""
 
 
-def _steps_of(told: str, problem: str) -> list[Step]:
+def _steps_of(told: str, problem: str) -> list[CheckStep]:
     """Return all steps; the process ended in the first one that was not reported."""
-    done = [Step(**json.loads(line)) for line in told.splitlines()]
-    rest = [Step(name) for name in list(STEPS)[len(done) :]]
+    done = [CheckStep(**json.loads(line)) for line in told.splitlines()]
+    rest = [CheckStep(name) for name in list(STEPS)[len(done) :]]
     if problem and all(step.state == "ok" for step in done):
         rest[0] = _failed(rest[0].name, problem)
     return done + rest
 
 
-def _await_end(session: int) -> Step:
+def _await_end(session: int) -> CheckStep:
     """Wait for all processes of the self-test to end."""
     name, began = "end all processes", time.monotonic()
     while (left := _processes_of(session)) and time.monotonic() < began + END_S:
         time.sleep(0.01)
     seconds = time.monotonic() - began
-    return _failed(name, f"still running: {left}", seconds) if left else Step(name, "ok", seconds)
+    return (
+        _failed(name, f"still running: {left}", seconds) if left else CheckStep(name, "ok", seconds)
+    )
 
 
 def _processes_of(session: int) -> list[int]:
@@ -323,7 +325,7 @@ def run() -> None:
         for name in list(STEPS)[:-1]:
             began = time.perf_counter()
             try:
-                step = Step(name, "ok", detail=next(steps))
+                step = CheckStep(name, "ok", detail=next(steps))
             except BaseException as error:  # noqa: BLE001 - any error is reported
                 step = _failed(name, f"{type(error).__name__}: {error}")
             detail = " ".join([step.detail, *(str(each.message) for each in said)])

@@ -7,7 +7,6 @@
     ├── UnsendableError      (TypeError,             something cannot be sent to a worker
     │                         pickle.PicklingError)
     ├── OutOfMemoryError     (MemoryError)           refused before it was allocated
-    ├── TooManyFilesError    (OSError)               no descriptor is left for shared memory
     ├── StaleReferenceError  (LookupError)           an array's owner is gone, or out of reach
     ├── RingClosedError      (EOFError)              a ring buffer is closed, and empty
     ├── RingAbortedError     (RuntimeError)          a ring buffer was stopped
@@ -22,8 +21,6 @@
     LengthsWarning           (UserWarning)           the iterables have different lengths
     MixedResultsWarning      (UserWarning)           results of different kinds became a list
     DisplayWarning           (UserWarning)           drawing failed; the run continues
-    MemoryFallbackWarning    (UserWarning)           this system refuses the best shared memory
-    SlowLoadingWarning       (UserWarning)           an import or an initializer takes long
     CheckpointWarning        (UserWarning)           results cannot be stored; the run continues
 
 Every exception is also the built-in that you would catch. Only `MapInterrupted` is not an
@@ -167,28 +164,6 @@ class OutOfMemoryError(NbshareError, MemoryError):
     ...     cube = nbshare.zeros([n // 1000 for n in shape])
     >>> cube.shape
     (100, 100, 100)
-    """
-
-
-class TooManyFilesError(NbshareError, OSError):
-    """No file descriptor is left: this process has as many open as it may (EMFILE).
-
-    Large shared arrays take one file descriptor each. Delete arrays that are no longer used, put
-    many arrays into one (``np.stack``), or raise the limit: ``ulimit -n``.
-
-    Examples
-    --------
-    Catch it by its built-in name:
-
-    >>> import nbshare
-    >>> issubclass(nbshare.errors.TooManyFilesError, OSError)
-    True
-
-    One array for a thousand frames takes one descriptor, where a thousand arrays take a thousand:
-
-    >>> frames = nbshare.zeros((1000, 64, 64), "uint8")
-    >>> frames[7].shape, type(frames[7]).__name__
-    ((64, 64), 'SharedArray')
     """
 
 
@@ -629,55 +604,6 @@ class DisplayWarning(UserWarning):
     >>> with warnings.catch_warnings():
     ...     warnings.simplefilter("ignore", nbshare.errors.DisplayWarning)
     ...     roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], plot="line")
-    """
-
-
-class MemoryFallbackWarning(UserWarning):
-    """The best kind of shared memory is refused by this system; another one is used.
-
-    `nbshare.doctor` says which, and why.
-
-    Examples
-    --------
-    Hide it in a container that is known to refuse ``memfd``:
-
-    >>> import warnings
-    >>> import nbshare
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore", nbshare.errors.MemoryFallbackWarning)
-    ...     field = nbshare.zeros((512, 512))
-
-    Keep it in the log of a batch job:
-
-    >>> import logging
-    >>> logging.captureWarnings(True)
-    >>> field = nbshare.zeros((512, 512))
-    >>> logging.captureWarnings(False)
-    """
-
-
-class SlowLoadingWarning(UserWarning):
-    """A worker takes more than 30 s to import modules or to run the initializer.
-
-    The message names the file and line. Nothing is stopped; interrupt the run if it hangs.
-
-    Examples
-    --------
-    Hide it for an initializer that is known to be slow:
-
-    >>> import math, warnings
-    >>> import nbshare
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore", nbshare.errors.SlowLoadingWarning)
-    ...     roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0])
-
-    Collect it, to see in the end whether loading was slow:
-
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     warnings.simplefilter("always", nbshare.errors.SlowLoadingWarning)
-    ...     roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0])
-    >>> len(caught)
-    0
     """
 
 

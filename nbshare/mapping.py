@@ -457,8 +457,7 @@ def map_async(
 
     Notes
     -----
-    Several jobs may run at the same time, each with workers of its own. While the others have 64
-    workers, or four times as many as a job may have, it gets one. A job continues without a
+    Several jobs may run at the same time, each with workers of its own. A job continues without a
     reference to it, and ends with the process, unless it is detached. Prints of its workers appear
     as they come, in a notebook below the cell that started it.
 
@@ -525,9 +524,9 @@ def _prepared(
     if kept is None:
         call = make()
     else:
-        from nbshare.checkpoint.keeper import Keeper  # late: most calls do without
+        from nbshare.checkpoint.keeper import CheckpointKeeper  # late: most calls do without
 
-        call = Keeper(request, kept, runs_here=where in ("serial", "threads")).begin(make)
+        call = CheckpointKeeper(request, kept, runs_here=where in ("serial", "threads")).begin(make)
         call.stored_in = str(kept.path)
     if request.source is not None:
         call.supply = SourceSupply(call, request.source, in_background=in_background)

@@ -4,11 +4,12 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Never, SupportsIndex
+from typing import Any, Never
 
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.arrays.create import Shape
 from nbshare.arrays.ring import RingBuffer
 from nbshare.arrays.share import share
 from nbshare.engine.local import dispatcher
@@ -34,8 +35,6 @@ from nbshare.tracebacks import shown_from_the_call, unwrapped
 from nbshare.wire import is_worker
 from nbshare.wire.orders import Stage
 from nbshare.worker.stages import n_arguments
-
-Shape = SupportsIndex | Sequence[SupportsIndex]
 
 WORKERS = ("max_workers", "n_jobs", "processes", "num_workers", "n_workers", "num_cpus")
 INSTEAD = {

@@ -14,11 +14,13 @@ class InterruptAt:
 
     Python looks for signals when a function begins and when a call is over, and calls the handler
     that is set then. The moments are numbered as they come in some files; `came` says whether there
-    were so many. The exception is kept, as a notebook does.
+    were so many. The exception is kept, as a notebook does. The first line of `but`, a function, is
+    no such moment.
     """
 
-    def __init__(self, number, files):
+    def __init__(self, number, files, but=None):
         self.files = files
+        self.passed_over = but and but.__code__
         self.error = None
         self.left = number
         self.came = False
@@ -42,7 +44,7 @@ class InterruptAt:
         if frame.f_code.co_filename not in self.files:
             return None
         frame.f_trace_opcodes = True
-        is_moment = event == "call"
+        is_moment = event == "call" and frame.f_code is not self.passed_over
         if event == "opcode":
             is_moment = frame in self.calls
             self.calls.discard(frame)
@@ -55,10 +57,10 @@ class InterruptAt:
         return self.trace
 
 
-def each_interrupt(work, files):
+def each_interrupt(work, files, but=None):
     """Do something again and again, interrupted one moment later each time, until it is done."""
     for number in itertools.count():
-        with InterruptAt(number, files) as interrupt:
+        with InterruptAt(number, files, but) as interrupt:
             work()
         yield
         if not interrupt.came:

@@ -30,9 +30,9 @@ from nbshare.arrays.inputs import (
     ArrayReference,
     Packed,
     Span,
-    attach,
     fill,
     lenders,
+    load_reference,
     reference_to,
     small,
 )
@@ -298,7 +298,7 @@ def _pickler_class(by_value: bool) -> Any:
                 rebuild, parts = obj._reduce_by_reference()
                 return rebuild, tuple(map(self._unlocked, parts)) if obj._is_tool else parts
             elif type(obj) is ArrayReference:
-                return attach, tuple(obj)
+                return load_reference, tuple(obj)
             return super().reducer_override(obj) if by_value else NotImplemented
 
         def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
@@ -310,7 +310,7 @@ def _pickler_class(by_value: bool) -> Any:
             if self.writable and array.nbytes < IN_BAND and not self.arena.refers_to(array):
                 order: Literal["F", "C"] = "F" if array.flags.fnc else "C"
                 return small, (array.tobytes(order), array.dtype, array.shape, order)
-            return attach, tuple(self.arena.refer(array, writable=self.writable))
+            return load_reference, tuple(self.arena.refer(array, writable=self.writable))
 
         def _unlocked(self, part: Any) -> Any:
             is_array = isinstance(part, np.ndarray)

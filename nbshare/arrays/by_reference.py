@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.inputs import attach, reference_to
+from nbshare.arrays.inputs import load_reference, reference_to
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.memory import handle_of, segment_of
 
@@ -85,7 +85,9 @@ def _reduce(array: npt.NDArray[Any]) -> Any:
     found = segment_of(array)
     if found is None or found[0].is_private:
         return np.asarray(array).__reduce_ex__(4)
-    return attach, tuple(reference_to(array, handle_of(found[0]), found[1], array.flags.writeable))
+    return load_reference, tuple(
+        reference_to(array, handle_of(found[0]), found[1], array.flags.writeable)
+    )
 
 
 # ---------------------------------------------------------------- arrays of other classes

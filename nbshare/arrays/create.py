@@ -14,12 +14,12 @@ from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.memory import View, array_slab
 from nbshare.tracebacks import shown_from_the_call
 
-Order = Literal["C", "F"]
+MemoryOrder = Literal["C", "F"]
 Shape = SupportsIndex | Sequence[SupportsIndex]
 
 
 @shown_from_the_call
-def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> SharedArray:
+def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") -> SharedArray:
     """Return a new array in shared memory.
 
     Parameters
@@ -42,8 +42,8 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
         The dtype holds Python objects.
     nbshare.errors.OutOfMemoryError
         This machine or its container has less memory left. A `MemoryError`.
-    nbshare.errors.TooManyFilesError
-        This process has as many files open as it may. An `OSError`.
+    OSError
+        This process has as many files open as it may; large arrays take one each.
 
     See Also
     --------
@@ -72,10 +72,10 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
     -----
     Safe to call from any thread. The memory is freed when the last view in any process is gone.
 
-    An array of more than 32 KiB takes one file descriptor. Smaller arrays share blocks of 256 KiB,
-    which are freed as a whole. When the descriptors of a process run out, nbshare raises its soft
-    limit (``ulimit -n``) to the hard one; processes that it starts later inherit that. Only
-    `select.select` cannot take descriptors above 1023: use `select.poll`.
+    An array of more than 32 KiB takes one file descriptor, two before Python 3.13. Smaller arrays
+    share blocks of 256 KiB, which are freed as a whole. When the descriptors of a process run out,
+    nbshare raises its soft limit (``ulimit -n``) to the hard one; processes that it starts later
+    inherit that. Only `select.select` cannot take descriptors above 1023: use `select.poll`.
     """
     lengths, dtype = checked_form(shape, dtype)
     if order not in ("C", "F"):
@@ -87,7 +87,7 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
 
 
 @shown_from_the_call
-def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> SharedArray:
+def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") -> SharedArray:
     """Return a new array of zeros in shared memory; see `empty`.
 
     Parameters
@@ -130,7 +130,7 @@ def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Sha
 
 
 @shown_from_the_call
-def ones(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> SharedArray:
+def ones(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") -> SharedArray:
     """Return a new array of ones in shared memory; see `empty`.
 
     Parameters
@@ -171,7 +171,7 @@ def ones(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Shar
 
 @shown_from_the_call
 def full(
-    shape: Shape, fill_value: Any, dtype: npt.DTypeLike | None = None, order: Order = "C"
+    shape: Shape, fill_value: Any, dtype: npt.DTypeLike | None = None, order: MemoryOrder = "C"
 ) -> SharedArray:
     """Return a new array in shared memory filled with `fill_value`; see `empty`.
 

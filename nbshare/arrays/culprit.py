@@ -37,7 +37,7 @@ _CACHED_PROPERTY = (
     "functools.cached_property holds a lock in Python 3.11. Use a property, or move the class to "
     "a module file."
 )
-_OTHERS = "Pass plain data instead, and create the object inside the function."
+OTHERS = "Pass plain data instead, and create the object inside the function."
 
 
 def culprit_of(obj: Any) -> tuple[str, str]:
@@ -49,7 +49,7 @@ def culprit_of(obj: Any) -> tuple[str, str]:
         path = f"its variable {path!r}"
     elif isinstance(obj, functools.partial) and found is not obj:
         path = f"its argument {path!r}"
-    return path, _remedy(found) or _OTHERS
+    return path, _remedy(found) or OTHERS
 
 
 def _found_in(obj: Any) -> tuple[str, Any]:
@@ -112,7 +112,12 @@ def _remedy(obj: Any) -> str | None:
         return _CACHED_PROPERTY
     if inspect.isgenerator(obj):
         return "Pass list(...) of the generator."
-    for base in type(obj).__mro__[:-1]:
+    return remedy_for(type(obj))
+
+
+def remedy_for(kind: type) -> str | None:
+    """Return what to do about an object of a class; None if nothing special."""
+    for base in kind.__mro__[:-1]:
         module = base.__module__.partition(".")[0]
         if module in _REMEDIES:
             return _REMEDIES[module]

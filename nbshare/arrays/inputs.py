@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray, shared_view
+from nbshare.errors import noted
 from nbshare.memory import Handle, Segment, UserFile, View, open_handle, segment_of
 
 
@@ -81,6 +84,9 @@ class Inputs:
         before, _loading.segments = _loading.segments, self._segments
         try:
             return pickle.loads(self._bytes(packed.pickle), buffers=buffers)
+        except Exception as error:
+            _name_class(error, self._bytes(packed.pickle), buffers)
+            raise
         finally:
             _loading.segments = before
 
@@ -119,6 +125,31 @@ class Inputs:
         return self._segments[span.segment].root.data[span.offset : span.offset + span.nbytes]
 
 
+class _Recorder(pickle.Unpickler):
+    """Notes which class was found last."""
+
+    last: type | None = None
+
+    def find_class(self, module: str, name: str) -> Any:
+        last, self.last = self.last, None  # an import that fails names itself
+        found = super().find_class(module, name)
+        self.last = found if isinstance(found, type) else last
+        return found
+
+
+def _name_class(error: Exception, data: memoryview, buffers: list[memoryview]) -> None:
+    """Note in an error which class's object cannot be loaded: such objects pickle in the caller."""
+    from nbshare.arrays.culprit import OTHERS, remedy_for  # it imports this module
+
+    recorder = _Recorder(io.BytesIO(data), buffers=buffers)
+    with suppress(Exception):
+        recorder.load()
+    if recorder.last is not None:
+        remedy = remedy_for(recorder.last) or OTHERS
+        name = f"{recorder.last.__module__}.{recorder.last.__qualname__}"
+        noted(error, f"raised while an object of {name} was unpickled. {remedy}")
+
+
 # Segments that their senders keep, kept mapped for the next object that refers to them.
 opened: deque[Segment] = deque(maxlen=8)
 
@@ -149,6 +180,6 @@ def fill(array: npt.NDArray[Any], state: Any) -> None:
     array.flags.writeable = any(view.root.flags.writeable for view in _loading.segments[:1])
 
 
-def attach(*reference: Any) -> npt.NDArray[Any]:
+def load_reference(*reference: Any) -> npt.NDArray[Any]:
     """Return the array that a reference in a pickle means; by index, while `Inputs` loads it."""
     return Inputs(_loading.segments).array(ArrayReference(*reference))

@@ -17,7 +17,7 @@ import threading
 import time
 from _thread import allocate_lock
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,6 @@ from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import NotBuiltYetError
 
 NBYTES = 64  # of memory; a pthread_mutex_t takes 40 to 48
-UNTOLD = 56  # offset of a byte: a dead process held the lock, and no holder was told yet
 SLICE_S = 0.1  # a wait in C cannot be interrupted: Ctrl-C waits so long, at ten wake-ups a second
 
 # From pthread.h: the same in glibc and musl.
@@ -61,8 +60,6 @@ class _Pthread:
         self._c = c
         self.trylock, self.timedlock = c.pthread_mutex_trylock, c.pthread_mutex_timedlock
         self.consistent, self.unlock = c.pthread_mutex_consistent, c.pthread_mutex_unlock
-        # Three more: the exception that a with block adds, at which a C function does not look.
-        self.unlock.argtypes = (ctypes.c_void_p, *[ctypes.py_object] * 3)
         self.unlock.errcheck = _check_unlocked
         # A reference that is never given up.
         self.keep = ctypes.PyDLL(None).Py_IncRef
@@ -98,23 +95,6 @@ def _check_unlocked(code: int, _function: Any, _arguments: Any) -> None:
             "this thread does not hold the SharedLock, and cannot release it: only the thread "
             "that has taken it can, and once"
         )
-
-
-class EndOfBlock:
-    """What ends a with block: not a method, but what `make` returns before the block begins.
-
-    An interrupt at the first line of a method in Python would end the block with the lock held.
-    """
-
-    def __init__(self, make: Callable[[Any], Callable[..., object]]) -> None:
-        self._make = make
-
-    def __get__(self, held: Any, cls: type) -> Callable[..., object]:
-        return _end if held is None else self._make(held)
-
-
-def _end(held: Any, *error: object) -> None:
-    held.__exit__(*error)  # for contextlib.ExitStack, which asks the class
 
 
 class SharedLock(ByReference):
@@ -177,7 +157,8 @@ class SharedLock(ByReference):
     its parent holds the lock does not hold it.
 
     Waiting costs almost no CPU time. Ctrl-C ends a wait within a fraction of a second. Waiters are
-    not served in order.
+    not served in order. An interrupt in the last line of a block can leave the lock held, as with
+    `multiprocessing.Lock`: then `release` it.
 
     Plain `pickle` and `copy` refuse it: a lock in a file would lock nothing.
     """
@@ -198,7 +179,6 @@ class SharedLock(ByReference):
         address = place.ctypes.data
         self._as_parameter_ = ctypes.c_void_p(address)  # so that C functions take the lock itself
         self._word = ctypes.c_uint32.from_address(address + self._pthread.holder_offset)
-        self._untold = ctypes.c_ubyte.from_address(address + UNTOLD)
         self._place = place
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -261,20 +241,16 @@ class SharedLock(ByReference):
             if code in (errno.EBUSY, errno.ETIMEDOUT):
                 return False
             if code == errno.EOWNERDEAD:
-                # Noted in the memory, first: if an interrupt ends this acquire, the next is told.
-                self._untold.value = 1
                 self._pthread.consistent(self)
             elif code:
                 raise OSError(code, f"SharedLock: {os.strerror(code)}")
-            self.was_abandoned = bool(self._untold.value)
-            self._untold.value = 0
+            self.was_abandoned = code == errno.EOWNERDEAD
             # No call follows, and so no interrupt, until the caller has the lock.
             return True
         except BaseException:
             # It was not ours above. An interrupt may have come between success and our knowing it.
             if self._is_mine():
-                if self._pthread.consistent(self) == 0:  # taken over from the dead, as above
-                    self._untold.value = 1
+                self._pthread.consistent(self)  # if it was taken over from the dead
                 self.release()
             raise
 
@@ -286,7 +262,7 @@ class SharedLock(ByReference):
         RuntimeError
             If this thread does not hold it.
         """
-        self._pthread.unlock(self, None, None, None)
+        self._pthread.unlock(self)
 
     def locked(self) -> bool:
         """Return whether a living thread of any process holds the lock."""
@@ -294,7 +270,8 @@ class SharedLock(ByReference):
 
     __enter__ = acquire
 
-    __exit__ = EndOfBlock(lambda lock: partial(lock._pthread.unlock, lock))
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def _wait(self, wait_s: float) -> int:
         """Return 0 or EOWNERDEAD with the lock taken, EBUSY or ETIMEDOUT without it."""

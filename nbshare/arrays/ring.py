@@ -125,7 +125,8 @@ class RingBuffer(ByReference):
     and `copy` refuse it.
 
     Safe from any thread. Waiting costs almost no CPU time; Ctrl-C ends it immediately. Do not fork
-    inside a block, or let the child leave it: the slot belongs to the parent.
+    inside a block, or let the child leave it: the slot belongs to the parent. An interrupt in the
+    last line of a block can leave its slot taken as long as the traceback is kept.
     """
 
     __module__ = "nbshare"

@@ -22,10 +22,11 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
-from nbshare.arrays.lock import EndOfBlock, SharedLock, timespec
+from nbshare.arrays.lock import SharedLock, timespec
 from nbshare.arrays.ring_slots import FREED, Holder, SlotStates
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import NbshareError, NotBuiltYetError, RingClosedError, RingTimeoutError
@@ -69,6 +70,11 @@ class Monitor:
         with self._lock:
             transition(*args)
         self.wake()
+
+    def unlock(self) -> None:
+        """Release the lock if an interrupt, as a transition ended, has left it held."""
+        with suppress(RuntimeError):  # this thread does not hold it
+            self._lock.release()
 
     def wake(self) -> None:
         """Wake all that wait."""
@@ -147,30 +153,6 @@ class Monitor:
             self.wake()
 
 
-def _leaving(lease: Lease) -> Callable[..., object]:
-    """Return what ends a with block.
-
-    Python looks for an interrupt when a function in Python begins, so one that came during a long
-    call inside the block is raised at the first line of ``__exit__``, which cannot catch it; and
-    the traceback keeps that line's ``self``, in a notebook for long. So only what calls the
-    function has the lease. When that is gone, so is the lease, and the monitor, which watches it,
-    frees the slot. (A ``__del__`` would begin at the end of each block, and swallow interrupts.)
-    """
-    leave = partial(_leave, weakref.ref(lease))
-    vars(leave)["lease"] = lease
-    return leave
-
-
-def _leave(ref: weakref.ref[Lease], kind: type[BaseException] | None, *_: Any) -> None:
-    lease = ref()
-    assert lease is not None
-    try:
-        lease.end(publish=kind is None)
-    except BaseException:
-        lease.give_up()
-        raise
-
-
 class Lease(Holder):
     """A slot for the length of a with block, given back whatever happens.
 
@@ -214,7 +196,12 @@ class Lease(Holder):
         # No call follows, and so no interrupt, until the block has begun.
         return array
 
-    __exit__ = EndOfBlock(_leaving)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.end(publish=kind is None)
+        except BaseException:
+            self.give_up()
+            raise
 
     def end(self, *, publish: bool) -> None:
         """Give the slot back; a producer's to the consumers, if `publish`."""
@@ -227,6 +214,7 @@ class Lease(Holder):
 
     def give_up(self, *, is_unseen: bool = False) -> None:
         """Give back what is still held, after an error or interrupt wherever it came."""
+        self._monitor.unlock()
         self._monitor.unwatch(self)
         if self.index is not None and self._pid == os.getpid():
             self._monitor.states.drop(self.index, is_unseen=is_unseen)

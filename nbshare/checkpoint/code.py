@@ -25,12 +25,12 @@ from nbshare.checkpoint.sources import (
     ANYWHERE,
     IN_MODULE,
     LOADING,
+    Dependency,
     Sources,
-    Step,
     asked_for,
-    step_to,
+    dependency_on,
 )
-from nbshare.functions.pickling import MAINS
+from nbshare.functions.pickling import MAINS, is_by_value
 
 UNNAMED = "", "builtins"  # module of a function that was made by `exec`
 # Attributes that Python adds to a class, and that do not change what it does.
@@ -48,7 +48,7 @@ UNSET = CellType()  # a variable of an enclosing function that has no value yet
 OF_SLOTS = MemberDescriptorType, GetSetDescriptorType
 
 
-class Code:
+class CodeDigests:
     """The functions and classes that results depend on.
 
     Parameters
@@ -79,8 +79,8 @@ class Code:
             self.sources.reach(name := self.sources.name_of(obj))
             return f"module {self.sources.label(name)}"
         module, qualname = obj.__module__ or "", obj.__qualname__
-        has_no_name = module in MAINS or "<" in qualname
-        has_no_name |= isinstance(obj, FunctionType) and module in UNNAMED
+        is_made = isinstance(obj, FunctionType) and module in UNNAMED
+        has_no_name = is_by_value(obj) or is_made
         if not has_no_name and _is_named(obj):
             self.sources.reach(module, qualname.partition(".")[0])
             if _is_older(obj):
@@ -131,8 +131,8 @@ class Code:
         self.sources.looks_up |= looks_up or not words.isdisjoint(LOADING)
         for name in sorted(used):
             self._global(module, name, values[name], {ALL} if looks_up else paths[name], form)
-        for step in sorted(imported):
-            self.sources.reach(*step)
+        for dependency in sorted(imported):
+            self.sources.reach(*dependency)
 
     def _is_edited(self, module: str) -> bool:
         """Whether a module is of an own file, or was loaded without being known by its name."""
@@ -199,13 +199,13 @@ def form_of(code: CodeType, steps: list[Instruction]) -> list[Any]:
     return form
 
 
-def _uses_in(steps: list[Instruction], package: str) -> tuple[dict[str, set[str]], set[Step]]:
-    """Return the attributes that variables are asked for, like ``of.it``, and the steps of imports.
+def _uses_in(steps: list[Instruction], package: str) -> tuple[dict[str, set[str]], set[Dependency]]:
+    """Return the attributes that variables are asked for, like ``of.it``, and what imports lead to.
 
     The attributes are ``*`` where a variable is used otherwise.
     """
     steps = [step for step in steps if step.opname != "EXTENDED_ARG"]
-    used, bound, imported = defaultdict[str, set[str]](set), dict[Any, str](), set[Step]()
+    used, bound, imported = defaultdict[str, set[str]](set), dict[Any, str](), set[Dependency]()
     module, has_names = "", False
     for i, step in enumerate(steps):
         # Two variables, if one instruction does the work of two.
@@ -223,7 +223,7 @@ def _uses_in(steps: list[Instruction], package: str) -> tuple[dict[str, set[str]
                 used[name].add(ALL)
             used[names[-1]].add(".".join(each.argval for each in asked) or ALL)
     for name in used.keys() & bound.keys():
-        imported |= {step_to(bound[name], "" if path == ALL else path) for path in used[name]}
+        imported |= {dependency_on(bound[name], "" if path == ALL else path) for path in used[name]}
     return used, imported
 
 

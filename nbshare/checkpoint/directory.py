@@ -49,7 +49,6 @@ from nbshare.checkpoint.reader import (
     ORDER_FILE,
     STORED,
     RowReader,
-    Rows,
     Whole,
     told_of,
     whole_of,
@@ -70,8 +69,9 @@ from nbshare.wire.rows import (
     LOG_BIT,
     RESULTS_FILE,
     FilePlace,
+    RowNumbers,
     RowWriter,
-    Source,
+    TransferSource,
     log_file,
 )
 
@@ -169,7 +169,7 @@ class Directory:
         files.check_folder(path, is_given=True)  # another user may have been faster
         self.writer = Writer(path, role)
         self._flush_at = 0.0
-        self._columns: dict[str, files.Column] = {}  # by name, without that of the items
+        self._tables: dict[str, files.TableWriter] = {}  # by name, without that of the items
         self._stored: Lookup | None = None  # once it is needed
         try:
             self.versions = Versions(path, key)
@@ -199,12 +199,12 @@ class Directory:
             files.replace(path / "README.txt", readme.encode(), is_needed=False)
         self._meta: dict[str, Any] = meta
         items = files.Table(path / ITEMS_FILE, *ITEMS, remedy="")
-        self._items = files.Column(items, None, is_sparse=self._is_part)
+        self._items = files.TableWriter(items, None, is_sparse=self._is_part)
         if not self._items.n:  # it is there before the first item
             self.note_order(np.zeros(0, np.int64))
-        self._add_column(INDEX_FILE, INDEX)
+        self._add_table(INDEX_FILE, INDEX)
         if (spec := self.reader.spec) is not None and spec.dtype is not None:
-            self._add_column(RESULTS_FILE, spec.dtype, spec.shape)
+            self._add_table(RESULTS_FILE, spec.dtype, spec.shape)
         numbers = [log.name.split(".")[1] for log in path.glob(log_file("*"))]
         logs = [int(number) for number in numbers if number.isdecimal()]
         self._sync_from = min(logs, default=1)  # the first log that the disk may not have
@@ -217,19 +217,19 @@ class Directory:
         check_free(self.path)
         whole = whole_of(self.path)
         for k, part in enumerate(whole.readers[1:], 1):
-            self._merge_part(part, whole, np.flatnonzero(whole.source == k))
+            self._merge_part(part, whole, np.flatnonzero(whole.which == k))
         self._sync()
         # At once: a process that is late finds its part either in its place or not at all.
         (self.path / PARTS).rename(self.path / f".{PARTS}.{secrets.token_hex(4)}")
 
-    def _merge_part(self, part: RowReader, whole: Whole, new: Rows) -> None:
+    def _merge_part(self, part: RowReader, whole: Whole, new: RowNumbers) -> None:
         """Take over rows that are in a part, if they are undamaged."""
         spec, numbers = part.spec, self.versions.adopt(part.folder)
         words = whole.words[new]
         is_known = (words["state"] == FAILED) | (spec is not None)
         new = new[is_known & (words["code"] < len(numbers))]
         found = part.words()
-        source = Source(part.values, lambda rows: part.entries(found[rows]), part.logs)
+        source = TransferSource(part.values, lambda rows: part.entries(found[rows]), part.logs)
         if spec is not None:
             self.decide(spec)
             if self.reader.spec != spec:
@@ -246,9 +246,9 @@ class Directory:
         for record in part.errors():
             self.note_error(record | {"row": int(whole.order[record["row"]])})
 
-    def _add_column(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> None:
+    def _add_table(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> None:
         table = files.Table(self.path / name, np.dtype(dtype), shape)
-        self._columns[name] = files.Column(table, self._items.n, is_sparse=self._is_part)
+        self._tables[name] = files.TableWriter(table, self._items.n, is_sparse=self._is_part)
 
     # ------------------------------------------------------------------------ its key
 
@@ -268,19 +268,19 @@ class Directory:
         if if_changed == "restart" and old.any():
             self._restart(np.flatnonzero(old), has_others=bool((is_stored & ~old).any()))
 
-    def _restart(self, old: Rows, *, has_others: bool) -> None:
+    def _restart(self, old: RowNumbers, *, has_others: bool) -> None:
         """Forget old results, and leave their files: arrays that are mapped stay as they are."""
         self._forget(old)
         results = self.path / RESULTS_FILE
         if not has_others:
-            self._columns.pop(RESULTS_FILE, None)
+            self._tables.pop(RESULTS_FILE, None)
             for file in (results, *self.path.glob(log_file("*"))):
                 file.unlink(missing_ok=True)
             self._note_form(None)
-        elif RESULTS_FILE in self._columns and (before := files.opened(results)) is not None:
+        elif RESULTS_FILE in self._tables and (before := files.opened(results)) is not None:
             files.replace(results, files.mapped(before))
 
-    def _forget(self, rows: Rows) -> None:
+    def _forget(self, rows: RowNumbers) -> None:
         """Mark some rows as missing."""
         RowWriter(self.place()).commit(rows, np.zeros(len(rows), INDEX))
 
@@ -311,14 +311,14 @@ class Directory:
         """Store the form of the results, once there is one."""
         if self._meta["results"] is None:
             if spec.dtype is not None:
-                self._add_column(RESULTS_FILE, spec.dtype, spec.shape)
+                self._add_table(RESULTS_FILE, spec.dtype, spec.shape)
             self._note_form(told_of(spec))
 
     def _note_form(self, told: dict[str, Any] | None) -> None:
         files.replace_json(self.path / "meta.json", self._meta | {"results": told})
         self._meta["results"] = told
 
-    def rows_for(self, pairs: Pairs) -> Rows:
+    def rows_for(self, pairs: Pairs) -> RowNumbers:
         """Return the rows of items; new ones get new rows."""
         if self._stored is None:  # no item comes twice, so those of this call need not be found
             self._stored = Lookup(self.reader.digests())
@@ -327,8 +327,8 @@ class Directory:
         if is_new.any():
             first, n = self._items.n, self._items.n + int(is_new.sum())
             rows[is_new] = np.arange(first, n)
-            for column in self._columns.values():
-                column.resize(n)
+            for table in self._tables.values():
+                table.resize(n)
             self._items.write(first, as_rows(pairs[is_new]))
             self._items.resize(n)  # last: then the rows exist
         return rows
@@ -338,22 +338,22 @@ class Directory:
     def output(self, spec: OutputSpec) -> Output:
         """Return the file of the results as the output of a call: this process changes a copy."""
         self.decide(spec)
-        return Output(self._columns[RESULTS_FILE].table.load("c"), [], None)
+        return Output(self._tables[RESULTS_FILE].table.load("c"), [], None)
 
     def place(self) -> FilePlace:
         """Return where one more writer writes results."""
-        starts = {name: column.table.start for name, column in self._columns.items()}
+        starts = {name: each.table.start for name, each in self._tables.items()}
         log, self._next_log = self._next_log, self._next_log + 1
         return FilePlace(str(self.path), starts, self.versions.number, log)
 
-    def states(self, rows: Rows) -> npt.NDArray[np.uint8]:
+    def states(self, rows: RowNumbers) -> npt.NDArray[np.uint8]:
         """Return the states of some rows; 0 of a row that an item has not got."""
         words, states = self.reader.words(), np.zeros(len(rows), np.uint8)
         has_row = (rows >= 0) & (rows < len(words))
         states[has_row] = words["state"][rows[has_row]]
         return states
 
-    def note_order(self, rows: Rows) -> None:
+    def note_order(self, rows: RowNumbers) -> None:
         """Store the row of each item of the call."""
         np.save(file := io.BytesIO(), rows)
         data = file.getvalue()
@@ -367,7 +367,7 @@ class Directory:
     def _sync(self) -> None:
         """Wait until the disk has all; the logs of earlier runs only the first time."""
         logs = map(log_file, range(self._sync_from, self._next_log))
-        for name in (ITEMS_FILE, ORDER_FILE, *self._columns, *logs, ""):
+        for name in (ITEMS_FILE, ORDER_FILE, *self._tables, *logs, ""):
             files.sync(self.path / name)
         self._sync_from = self._own_log
 

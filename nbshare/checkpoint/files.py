@@ -259,13 +259,8 @@ class Table(NamedTuple):
         told = re.search(rb"'shape': \((\d{1,18}),", header)
         n = int(told[1]) if told else 0
         if header != self.header(n):
-            raise damaged(
-                self.path,
-                f"its header is not that of rows of {self.dtype} and shape {self.shape}",
-                "Make the same call again, which repairs it."
-                if self.path.name != "items.npy"
-                else "",
-            )
+            form = f"rows of {self.dtype} and shape {self.shape}"
+            raise damaged(self.path, f"its header is not that of {form}", self.remedy)
         if self.row_nbytes:  # the disk may not have all
             n = min(n, (os.fstat(file.fileno()).st_size - self.start) // self.row_nbytes)
         if not n * self.row_nbytes:
@@ -273,7 +268,7 @@ class Table(NamedTuple):
         return mapped(file, self.dtype, mode, self.start, (n, *self.shape))
 
 
-class Column:
+class TableWriter:
     """A table, open for writing.
 
     Parameters

@@ -26,16 +26,16 @@ from nbshare.checkpoint.directory import Directory, storable
 from nbshare.checkpoint.key import Key, key_of
 from nbshare.checkpoint.loaded import check_loaded
 from nbshare.checkpoint.options import Checkpoint
-from nbshare.checkpoint.reader import STORED, Rows, copy_rows
+from nbshare.checkpoint.reader import STORED, copy_rows
 from nbshare.engine.call import Call
 from nbshare.engine.results import Output, in_memory
-from nbshare.engine.run import Request
+from nbshare.engine.run import Keeper, Request
 from nbshare.errors import CheckpointWarning, noted, users_line, warn_at_most
 from nbshare.functions.freshness import own_modules, stamp_of
-from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, NEXT, RESTORED, Page
+from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Page
 from nbshare.wire.failures import describe
 from nbshare.wire.results import ASK, KIND_OF, OutputSpec
-from nbshare.wire.rows import FilePlace, RowWriter, Source, index_of
+from nbshare.wire.rows import FilePlace, RowNumbers, RowWriter, TransferSource, index_of
 
 LOOK_S = 0.5  # between looks at what is new
 PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
@@ -43,7 +43,7 @@ PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
 T = TypeVar("T")
 
 
-class Keeper:
+class CheckpointKeeper(Keeper):
     """Keeps the results of one call in a directory.
 
     Parameters
@@ -83,7 +83,7 @@ class Keeper:
         self._directory = Directory(options, key, request, began_at, "part" if part else "run")
         self._is_in_place = False  # results are in the file only
         self._writer: RowWriter | None = None
-        self._order: list[Rows] = []
+        self._order: list[RowNumbers] = []
         # By page: the states that the index had at the last look.
         self._saved = WeakKeyDictionary[Page, npt.NDArray[np.uint8]]()
         self._saving = _thread.allocate_lock()
@@ -92,6 +92,7 @@ class Keeper:
         self._has_thread = self._is_lost = False
         self._try_at = 0.0  # not before that after a failure
         self._has_warned = False
+        self._error: BaseException | None = None  # that ends the run
         self._line = users_line()
         self._noted = set[int]()  # items whose failures are stored
 
@@ -125,7 +126,7 @@ class Keeper:
             call.results.decide(spec)
         if has_all:
             self._restore(0, rows)
-            call.board.header[NEXT] = call.board.next_claim()
+            call.board.next_item = call.board.next_claim()
 
     def _allocate(self, spec: OutputSpec, n: int) -> Output:
         """Return the file as the output, if it can be; called with the first result."""
@@ -149,7 +150,7 @@ class Keeper:
             self._call.board.extend(len(columns[0]))
             self._restore(first, self._find(columns, first))
 
-    def _find(self, columns: Sequence[Any], first: int) -> Rows:
+    def _find(self, columns: Sequence[Any], first: int) -> RowNumbers:
         """Return the rows of the next items, from item `first` on."""
         board, rows = self._call.board, np.full(len(columns[0]), -1)
         pairs = self._items.next(columns, first)
@@ -162,7 +163,7 @@ class Keeper:
         self._order.append(rows)
         return rows
 
-    def _restore(self, first: int, rows: Rows) -> None:
+    def _restore(self, first: int, rows: RowNumbers) -> None:
         """Place stored results of items, from item `first` on, where workers would put theirs."""
         board, results, reader = self._call.board, self._call.results, self._directory.reader
         states = self._directory.states(rows)
@@ -180,12 +181,12 @@ class Keeper:
                 words = reader.words()[page.rows[logged]]
                 page.index[:, logged] = np.transpose(reader.entries(words))
             page.done[there], page.done[logged] = IN_OUTPUT, IN_LOG
-        board.header[RESTORED] += int(np.isin(states, STORED).sum())
+        board.n_skipped += int(np.isin(states, STORED).sum())
 
     def leave_out(self, start: int, stop: int) -> None:
         """Mark items as done, though there are no results: other processes run them."""
         board = self._call.board
-        board.header[RESTORED] += stop - start
+        board.n_skipped += stop - start
         for page, low, high in board.parts(start, stop):
             page.rows[low:high] = -1  # first: nothing is stored of what has no row
             page.done[low:high] = FAILED
@@ -251,11 +252,8 @@ class Keeper:
             )
 
     def _fail(self, error: BaseException) -> None:
-        call = self._call
-        call.error = call.error or error.with_traceback(None)
-        if call.results.is_over:
-            call.state = "failed"
-        call.stop()
+        self._error = self._error or error.with_traceback(None)
+        self._call.stop(self._error)
 
     def _save_page(self, page: Page) -> None:
         """Write what workers have not."""
@@ -271,7 +269,7 @@ class Keeper:
             return
         self._directory.decide(spec)
         self._directory.versions.note_imports(dict(self._call.imported))
-        source = Source(
+        source = TransferSource(
             lambda start, stop: results.rows(page.first + start, stop - start),
             lambda places: list(map(tuple, page.index[:, places].T.tolist())),
             results.logs,
@@ -293,8 +291,8 @@ class Keeper:
 
     # ------------------------------------------------------------------------ in the end
 
-    def end(self, then: Callable[[], None]) -> None:
-        """Store the last results, close, and call back."""
+    def end(self, then: Callable[[BaseException | None], None]) -> None:
+        """Store the last results, close, and call back, with the error if that fails."""
         self._then = then
         if self._has_thread:
             self._is_over.release()
@@ -311,8 +309,8 @@ class Keeper:
             if self._call.board.is_open and self._order and not self._is_lost:
                 self._attempt(lambda: self._directory.note_order(np.concatenate(self._order)))
             close, is_whole = self._directory.close, not self._is_lost
-            self._attempt(partial(close, is_whole=is_whole, error=self._call.error))
+            self._attempt(partial(close, is_whole=is_whole, error=self._call.error or self._error))
         except BaseException as error:  # noqa: BLE001 - as above
             self._fail(error)
         finally:
-            self._then()
+            self._then(self._error)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from nbshare.checkpoint.code import Code
+from nbshare.checkpoint.code import CodeDigests
 from nbshare.checkpoint.digests import Digests
 from nbshare.checkpoint.items import ItemDigests
 from nbshare.checkpoint.sources import Sources
@@ -33,7 +33,7 @@ def key_of(request: Request, version: str | None) -> Key:
     CheckpointError
         If a part of it has no digest that is the same tomorrow.
     """
-    code = Code(version)
+    code = CodeDigests(version)
     inputs = {"the function": request.func}
     inputs |= {f"shared[{name!r}]": value for name, value in request.shared.items()}
     if request.initializer is not None:
@@ -54,7 +54,7 @@ def _defined_in_full(version: str | None) -> Callable[[Any], str]:
 
     @cache
     def definition(obj: Any) -> str:
-        code = Code(version)
+        code = CodeDigests(version)
         return f"{code.definition(obj)} {sorted(code.parts.items())}"
 
     return definition

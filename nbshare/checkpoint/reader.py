@@ -17,7 +17,7 @@ from numpy.lib import format as npy
 
 from nbshare.checkpoint.files import Table, damaged, opened, read, read_json, size_of, unsealed
 from nbshare.checkpoint.items import ITEMS, Pairs, pairs_in
-from nbshare.checkpoint.writer import PARTS, parts_of
+from nbshare.checkpoint.writer import PARTS, part_folders
 from nbshare.errors import CheckpointWarning, warn
 from nbshare.memory import Segment
 from nbshare.wire.board import IN_LOG, IN_OUTPUT
@@ -27,6 +27,7 @@ from nbshare.wire.rows import (
     INDEX_FILE,
     LOG_BIT,
     RESULTS_FILE,
+    RowNumbers,
     bytes_in,
     checksums,
     log_file,
@@ -38,31 +39,31 @@ ITEMS_FILE, ORDER_FILE, ERRORS_FILE = "items.npy", "order.npy", "errors.jsonl"
 CRC_BYTES = 4  # at the end of order.npy: its checksum
 STORED = IN_OUTPUT, IN_LOG  # states of rows that have a result
 
-Rows = npt.NDArray[np.int64]
-
 
 class Whole(NamedTuple):
     """What is stored in a checkpoint, and in the parts of processes that share its run."""
 
-    order: Rows  # of each item of the last call
+    order: RowNumbers  # of each item of the last call
     readers: list[RowReader]
-    # By row: the index word, its reader, and the place there.
+    # By row: the index word, which reader has it, and the place there.
     words: npt.NDArray[Any]
-    source: npt.NDArray[np.int64]
-    place: Rows
+    which: npt.NDArray[np.int64]
+    place: RowNumbers
 
     @property
     def states(self) -> npt.NDArray[np.uint8]:
         """The state of each item of the last call."""
         return np.asarray(self.words["state"][self.order])
 
-    def places(self, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[RowReader, Rows, Rows]]:
+    def places(
+        self, wanted: npt.NDArray[np.bool_]
+    ) -> Iterator[tuple[RowReader, RowNumbers, RowNumbers]]:
         """Yield where the results of some items are: a reader, the items, and their places there.
 
         Those that were stored together come one after the other: then they are loaded once.
         """
         for k, reader in enumerate(self.readers):
-            items = np.flatnonzero(wanted & (self.source[self.order] == k))
+            items = np.flatnonzero(wanted & (self.which[self.order] == k))
             if len(items):
                 rows = self.order[items]
                 by_place = np.argsort(self.words["at"][rows, 0], kind="stable")
@@ -75,7 +76,9 @@ class Whole(NamedTuple):
             yield from zip(items.tolist(), reader.objects(places, words), strict=True)
 
 
-def copy_rows(target: npt.NDArray[Any], places: Rows, source: npt.NDArray[Any], rows: Rows) -> None:
+def copy_rows(
+    target: npt.NDArray[Any], places: RowNumbers, source: npt.NDArray[Any], rows: RowNumbers
+) -> None:
     """Copy rows of an array to places in another, some at a time: all may be as large as memory."""
     step = max(1, MOST_BYTES // max(1, target[:1].nbytes))
     for k in range(0, len(rows), step):
@@ -93,7 +96,7 @@ def whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None = None) 
         The index words of each folder whose results have been checked; those of others are checked
         now. Without it, what the index tells of is believed to be there.
     """
-    readers = list(map(RowReader, (folder, *parts_of(folder))))
+    readers = list(map(RowReader, (folder, *part_folders(folder))))
     found = [reader.words() for reader in readers]
     if checked is not None:
         for k, reader in enumerate(readers):
@@ -101,14 +104,14 @@ def whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None = None) 
             checked[reader.folder] = found[k]
     order, words = readers[0].order(), found[0]
     words = np.append(words, np.zeros(max(0, order.max(initial=-1) + 1 - len(words)), INDEX))
-    source, place = np.zeros(len(words), np.int64), np.arange(len(words))
+    which, place = np.zeros(len(words), np.int64), np.arange(len(words))
     for k, part in enumerate(found[1:], 1):
         part = part[: len(order)]
         is_here = np.isin(words["state"][order[: len(part)]], STORED)
         new = np.flatnonzero((part["state"] > 0) & ~is_here)
         rows = order[new]
-        words[rows], source[rows], place[rows] = part[new], k, new
-    return Whole(order, readers, words, source, place)
+        words[rows], which[rows], place[rows] = part[new], k, new
+    return Whole(order, readers, words, which, place)
 
 
 class RowReader:
@@ -128,7 +131,7 @@ class RowReader:
     def __init__(self, folder: Path) -> None:
         self.folder, self.logs = folder, LogReader()
 
-    def order(self) -> Rows:
+    def order(self) -> RowNumbers:
         """Return the row of each item of the last call; a generator's are known in the end."""
         path, order = self.folder / ORDER_FILE, np.zeros(0, np.int64)
         data = read(path)
@@ -187,7 +190,7 @@ class RowReader:
             self.logs.add(number, Segment.attach(file, "c"))
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
-    def objects(self, rows: Rows, words: npt.NDArray[Any]) -> Iterator[Any]:
+    def objects(self, rows: RowNumbers, words: npt.NDArray[Any]) -> Iterator[Any]:
         """Yield results one by one; `words`: the index words of the rows."""
         is_logged = words["state"] == IN_LOG
         results, entries = self.load(), iter(self.entries(words[is_logged]))
@@ -217,7 +220,7 @@ class RowReader:
             words[bad] = 0
         return words
 
-    def are_whole(self, rows: Rows, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    def are_whole(self, rows: RowNumbers, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Whether the results of some rows, and their index words, have their checksums."""
         is_there, found = self._are_there(rows, words), np.zeros(len(rows), np.uint32)
         data = bytes_in(self.load())
@@ -235,7 +238,7 @@ class RowReader:
         found[failed] = record_checksums(words[failed], itertools.repeat(0))
         return np.asarray(is_there & (found == words["crc"]))
 
-    def _are_there(self, rows: Rows, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    def _are_there(self, rows: RowNumbers, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Whether the files are long enough for the results of some rows, with these words."""
         is_there = (words["state"] != IN_OUTPUT) | (rows < len(self.load()))
         is_logged = words["state"] == IN_LOG
@@ -266,7 +269,7 @@ def spec_in(told: dict[str, Any] | None) -> OutputSpec | None:
     return OutputSpec(dtype, tuple(told["shape"]), number)
 
 
-def _in_logs(at: npt.NDArray[Any]) -> tuple[Rows, ...]:
+def _in_logs(at: npt.NDArray[Any]) -> tuple[RowNumbers, ...]:
     """Return the log, offset, size and place in the batch that index words tell."""
     starts, sizes, places = at.T
     return *np.divmod(starts, 1 << LOG_BIT), sizes, places

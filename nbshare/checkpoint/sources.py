@@ -22,11 +22,11 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib.util import resolve_name
 from pathlib import Path
 from types import ModuleType
 
 from nbshare.checkpoint.digests import digest
+from nbshare.functions.definitions import imports_in
 from nbshare.functions.files import imported_files
 from nbshare.functions.freshness import Stamp, is_installed, stamp_of
 
@@ -53,11 +53,10 @@ HOOKS = {"__init_subclass__", "__set_name__", "__class_getitem__", "__mro_entrie
 NOT_IN_WORKERS = {"__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"}
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 DEFINITIONS = FUNCTIONS | ast.ClassDef
-IMPORTS = ast.Import | ast.ImportFrom | ast.Pass  # what does nothing else
 ASSIGNMENTS = ast.Assign | ast.AnnAssign
 ALL = "*"  # as a name: all of a module
 
-Step = tuple[str, str]  # a module, and a name in it, maybe with attributes; "": its import
+Dependency = tuple[str, str]  # a module, and a name in it, maybe with attributes; "": its import
 
 
 def parsed(source: bytes) -> ast.Module:
@@ -73,24 +72,6 @@ def parsed(source: bytes) -> ast.Module:
         if isinstance(part, ast.Module | DEFINITIONS) and ast.get_docstring(part, clean=False):
             part.body = part.body[1:] or [ast.Pass()]
     return tree
-
-
-def imports_in(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
-    """Yield the names that imports bind, and to what, such as ``module.name``.
-
-    The name is ``*`` for all names of a module, and empty for a module that is imported only.
-    """
-    for part in ast.walk(node):
-        if isinstance(part, ast.Import):
-            for alias in part.names:
-                whole = alias.name if alias.asname else alias.name.partition(".")[0]
-                yield alias.asname or whole, whole
-                yield "", alias.name
-        elif isinstance(part, ast.ImportFrom):
-            name = "." * part.level + (part.module or "")
-            module = resolve_name(name, package) if part.level and package else name
-            for alias in part.names:
-                yield alias.asname or alias.name, f"{module}.{alias.name}"
 
 
 def _own_path(name: str, folder: str | None) -> str | None:
@@ -148,8 +129,6 @@ class Module:
         Its name and its file, and what messages call it.
     stamp : Stamp or None
         Of the file.
-    source : bytes
-        What the file holds.
     statements : list of ast.stmt
         Those that workers run.
     named : dict of str to list of ast.stmt
@@ -168,28 +147,20 @@ class Module:
         self.statements: list[ast.stmt] = []
         self.named: dict[str, list[ast.stmt]] = defaultdict(list)  # those that bind a name
         self.targets: dict[str, list[str]] = defaultdict(list)  # of imports
-        self._others = set[str]()  # names that statements bind which do more
-        self.source = Path(path).read_bytes()
-        for statement in parsed(self.source).body:
+        for statement in parsed(Path(path).read_bytes()).body:
             if isinstance(statement, ast.If) and ast.unparse(statement.test) in NOT_IN_WORKERS:
                 self.statements += statement.orelse
             else:
                 self.statements.append(statement)
         for statement in self.statements:
-            for name in (bound := bound_by(statement)):
+            for name in bound_by(statement):
                 self.named[name].append(statement)
-            for name, target in imports_in(statement, self.package):
+            for name, target in imports_in(ast.walk(statement), self.package):
                 self.targets[name].append(target)
-            for part in () if bound else run_by_import(statement):
-                match part:
-                    case ast.Name(id=name, ctx=ast.Store()):
-                        self._others.add(name)
-                    case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                        self._others.add(part.name)
 
     def has(self, name: str) -> bool:
-        """Whether a statement of the file binds a name."""
-        return name in self.named or name in self.targets or name in self._others
+        """Whether a definition or an import of the file binds a name."""
+        return name in self.named or name in self.targets
 
 
 def bound_by(statement: ast.stmt) -> set[str]:
@@ -250,7 +221,7 @@ class Sources:
         self.lines: dict[str, str] = {}
         self._modules: dict[str, Module | None] = {}
         self._labels = Counter[str]()
-        self._seen: dict[Step, None] = {}
+        self._seen: dict[Dependency, None] = {}
         self._acting: dict[tuple[str, str], bool] = {}  # names, and whether using them does more
         self.looks_up = False
         self.older: set[str] = set()
@@ -292,9 +263,9 @@ class Sources:
         """Note what code depends on that uses a module; `path`: a name in it, with attributes."""
         todo = [(name, path)]
         while todo:  # not recursive: the chain of calls may be long
-            if (step := todo.pop()) not in self._seen:
-                self._seen[step] = None
-                todo += self._step(*step)
+            if (each := todo.pop()) not in self._seen:
+                self._seen[each] = None
+                todo += self._follow(*each)
 
     def _module(self, name: str) -> Module | None:
         if name not in self._modules:
@@ -309,48 +280,52 @@ class Sources:
             n = self._labels[module.label]  # two files of other folders may have one name
             module.label += f" ({n})" if n > 1 else ""
 
-    def _step(self, name: str, path: str) -> list[Step]:
+    def _follow(self, name: str, path: str) -> list[Dependency]:
         """Note one definition; return what it leads to."""
         above, (attribute, _, rest) = name.rpartition(".")[0], path.partition(".")
-        steps = [(above, "")] if above else []  # a package is imported before its modules
+        needed = [(above, "")] if above else []  # a package is imported before its modules
         module, below = self._module(name), f"{name}.{attribute}"
         targets = module.targets.get(attribute, []) if module else []
         is_known = module is not None and module.has(attribute)
         if attribute not in ("", ALL) and (below in targets or not is_known) and self.is_own(below):
-            steps.append((below, rest or ALL))
+            needed.append((below, rest or ALL))
             is_known = module is None or not module.has("__getattr__")
         if module is None:
-            return steps
+            return needed
         if attribute == ALL:
             self.looks_up |= module.folder is not None  # its modules are values of it, too
-            return steps + [(name, each) for each in ["", *module.named, *module.targets]]
+            return needed + [(name, each) for each in ["", *module.named, *module.targets]]
         if attribute == "":
-            return steps + self._imported(module)
-        steps.append((name, ""))
+            return needed + self._imported(module)
+        needed.append((name, ""))
         if not is_known:  # it is made when asked for, or comes with all of another
-            steps.append((name, ALL))
-        steps += [step_to(target, rest) for target in targets if target != below]
+            needed.append((name, ALL))
+        needed += [dependency_on(target, rest) for target in targets if target != below]
         named = module.named.get(attribute, [])
-        return steps + self._note(module, f"{module.label}.{attribute}", named)
+        return needed + self._note(module, f"{module.label}.{attribute}", named)
 
-    def _imported(self, module: Module) -> list[Step]:
+    def _imported(self, module: Module) -> list[Dependency]:
         """Note what the import of a module does besides plain definitions."""
-        steps = [step_to(target) for target in module.targets[ALL]]
+        needed = [dependency_on(target) for target in module.targets[ALL]]
         found, names = list[ast.stmt](), list[str]()
         for statement in module.statements:
+            if isinstance(statement, ast.Import | ast.ImportFrom):
+                needed += [(target, "") for _, target in imports_in([statement], module.package)]
             if self._acts(module, statement):
                 names += (bound := sorted(bound_by(statement)))
                 found += [] if bound else [statement]
-        steps += [(module.name, each) for each in names]
-        return steps + self._note(module, f"{module.label} (top level)", found, " ".join(names))
+        needed += [(module.name, each) for each in names]
+        return needed + self._note(module, f"{module.label} (top level)", found, " ".join(names))
 
     def _acts(self, module: Module, statement: ast.stmt) -> bool:
         """Whether running a statement may do more than bind names to what it defines."""
-        if not bound_by(statement):
-            return not (
-                isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-            )
-        return any(self._does_more(module, part) for part in run_by_import(statement))
+        match statement:
+            case ast.Import() | ast.Pass() | ast.Expr(value=ast.Constant()):
+                return False
+            case ast.ImportFrom(module=name, names=names):
+                return name == "__future__" or names[0].name == ALL
+        parts = run_by_import(statement)
+        return not bound_by(statement) or any(self._does_more(module, part) for part in parts)
 
     def _does_more(self, module: Module, part: ast.AST) -> bool:
         """Whether a part of a statement may have an effect elsewhere, when it runs."""
@@ -368,8 +343,7 @@ class Sources:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 used = part.decorator_list
             case ast.ClassDef(bases=bases, keywords=keywords):
-                is_known = [self._is_own_class(module, base) for base in bases]
-                used = [base for base, known in zip(bases, is_known, strict=True) if not known]
+                used = [base for base in bases if not self._is_own_class(module, base)]
                 used += [*part.decorator_list, *(each.value for each in keywords)]
             case _:
                 return False
@@ -377,10 +351,8 @@ class Sources:
 
     def _is_plain(self, module: Module, called: ast.expr) -> bool:
         """Whether calling something, or deriving from it, has no effect elsewhere."""
-        if isinstance(called, ast.Call | ast.Subscript):  # a decorator with options; Generic[T]
-            return self._is_plain(
-                module, called.func if isinstance(called, ast.Call) else called.value
-            )
+        while isinstance(called, ast.Call | ast.Subscript):  # a decorator with options; Generic[T]
+            called = called.func if isinstance(called, ast.Call) else called.value
         name, _, rest = (dotted := dotted_name(called)).partition(".")
         if not module.has(name):
             return dotted in PLAIN_BUILTINS or dotted.endswith(OF_PROPERTIES)
@@ -390,7 +362,7 @@ class Sources:
     def _is_own_class(self, module: Module, base: ast.expr) -> bool:
         """Whether a base is of an own file: then its own statement tells what deriving does."""
         name, _, rest = dotted_name(base).partition(".")
-        places = [step_to(target, rest)[0] for target in module.targets.get(name, [])]
+        places = [dependency_on(target, rest)[0] for target in module.targets.get(name, [])]
         return name in module.named or (bool(places) and all(map(self.is_own, places)))
 
     def _is_acting(self, module: Module, dotted: str) -> bool:
@@ -400,7 +372,8 @@ class Sources:
         if key not in self._acting:
             self._acting[key] = False  # until it is known: it may lead to itself
             found = any(self._acts(module, each) for each in module.named.get(name, []))
-            for place, path in [step_to(target, rest) for target in module.targets.get(name, [])]:
+            for target in module.targets.get(name, []):
+                place, path = dependency_on(target, rest)
                 other = self._module(place)
                 found |= other is not None and path != ALL and self._is_acting(other, path)
             self._acting[key] = found
@@ -408,14 +381,14 @@ class Sources:
 
     def _note(
         self, module: Module, label: str, found: list[ast.stmt], more: str = ""
-    ) -> list[Step]:
+    ) -> list[Dependency]:
         """Note the digest of statements; return what they lead to."""
         if label in self.parts:
             return []
-        steps, bindings = list[Step](), dict[str, list[str]]()
+        needed, bindings = list[Dependency](), dict[str, list[str]]()
         for statement in found:
-            steps += [(target, "") for _, target in imports_in(statement, module.package)]
             parts = [*ast.walk(statement)]
+            needed += [(target, "") for _, target in imports_in(parts, module.package)]
             words = {part.attr for part in parts if isinstance(part, ast.Attribute)}
             words |= LOADING.intersection(x.arg for x in parts if isinstance(x, ast.keyword))
             for use in {*uses_in(statement)}:
@@ -423,32 +396,24 @@ class Sources:
                 targets = module.targets.get(name, [])
                 bindings[name] = targets
                 words |= {name}.union(*(target.split(".") for target in targets))
-                words |= {asked_for(step_to(target, rest)) for target in targets}
+                words |= {asked_for(dependency_on(target, rest)) for target in targets}
                 if module.has(name):
-                    steps.append((module.name, use if targets else name))
+                    needed.append((module.name, use if targets else name))
             self.looks_up |= not words.isdisjoint(ANYWHERE | LOADING)
             if not words.isdisjoint(ANYWHERE | IN_MODULE):
-                steps.append((module.name, ALL))
-        done = [each for each in found if not isinstance(each, IMPORTS) or _says_more(each)]
-        if done or more:
-            self.parts[label] = _digest_of(done, f"{sorted(bindings.items())}{more}")
-            self.lines[label] = f"{os.path.basename(module.path)}, {_lines_of(done)}"
-        return steps
+                needed.append((module.name, ALL))
+        if found or more:
+            self.parts[label] = _digest_of(found, f"{sorted(bindings.items())}{more}")
+            self.lines[label] = f"{os.path.basename(module.path)}, {_lines_of(found)}"
+        return needed
 
 
-def step_to(target: str, rest: str = "") -> Step:
-    """Return the step to what an import binds, and to its attributes."""
+def dependency_on(target: str, rest: str = "") -> Dependency:
+    """Return what an import binds, or its attributes, as a dependency."""
     module, _, name = target.rpartition(".")
     return (module, f"{name}.{rest}".rstrip(".")) if module else (target, rest or ALL)
 
 
-def asked_for(step: Step) -> str:
+def asked_for(dependency: Dependency) -> str:
     """Return a module with the attribute that it is asked for, as in `ANYWHERE`."""
-    return f"{step[0]}.{step[1].partition('.')[0]}"
-
-
-def _says_more(statement: ast.stmt) -> bool:
-    """Whether an import does more than bind the names that it has."""
-    if not isinstance(statement, ast.ImportFrom):
-        return False
-    return statement.module == "__future__" or statement.names[0].name == ALL
+    return f"{dependency[0]}.{dependency[1].partition('.')[0]}"

@@ -35,7 +35,7 @@ from nbshare.checkpoint import files
 from nbshare.checkpoint.digests import digest
 from nbshare.checkpoint.directory import Directory, check_place
 from nbshare.checkpoint.files import read_json
-from nbshare.checkpoint.keeper import Keeper
+from nbshare.checkpoint.keeper import CheckpointKeeper
 from nbshare.checkpoint.key import differences, key_of
 from nbshare.checkpoint.options import Checkpoint
 from nbshare.checkpoint.reader import STORED, whole_of
@@ -45,7 +45,7 @@ from nbshare.engine.events import OwnerEvent, WorkerEvent
 from nbshare.engine.run import Request
 from nbshare.engine.supply import Pace
 from nbshare.errors import CheckpointInUseError
-from nbshare.wire.board import FAILED, LOW, N_THERE
+from nbshare.wire.board import FAILED
 from nbshare.wire.rows import runs_of
 
 SWEEP, CLAIMS, STOP = "sweep.json", "claims", "stop"
@@ -187,7 +187,7 @@ class Sweep(Supply):
         names = {claim["by"] for claim in self._claims}
         running = {name for name in names if running_writer_of(self._folder / name) is not None}
         whole = whole_of(self._options.path)  # after that
-        has_failed = (whole.states == FAILED) & (whole.source[whole.order] > 0)  # in this run
+        has_failed = (whole.states == FAILED) & (whole.which[whole.order] > 0)  # in this run
         is_settled = np.isin(whole.states, STORED) | has_failed
         self._is_taken = is_settled.copy()
         self._take(claim for claim in self._claims if claim["by"] in running)
@@ -249,12 +249,12 @@ class Sweep(Supply):
             part.stat()  # or it has done so
             return make()
 
-        keeper = Keeper(self._request, options, (self._key, self.began_at))
+        keeper = CheckpointKeeper(self._request, options, (self._key, self.began_at))
         self._call = call = keeper.begin(prepare)
         self._part, self._keeper = part, keeper
         self._pace, self._event = Pace(0.0, call.request.max_workers), OwnerEvent()
         call.event_fd, call.items_event = self._event.fd, WorkerEvent()
-        call.board.header[N_THERE] = 0  # workers see no item that is not claimed
+        call.board.n_there = 0  # workers see no item that is not claimed
         call.supply = self
         return call
 
@@ -269,11 +269,13 @@ class Sweep(Supply):
         """Claim items, if workers will soon have none; look whether all is to end."""
         call, board, pace = self._call, self._call.board, self._pace
         try:
-            while board.n_there < board.n_tasks and not (board.stopped or call.is_over):
+            while board.n_there < board.n_tasks and not (
+                board.stopped or call.is_over or self.error is not None
+            ):
                 pace.look(call)
                 per_s = call.request.max_workers / pace.item_s if pace.item_s else 0.0
                 ahead = int(AHEAD_S * per_s)
-                board.header[LOW] = board.n_tasks - board.n_there + ahead
+                board.few = board.n_tasks - board.n_there + ahead
                 if board.n_there - board.n_done() >= call.request.max_workers + ahead:
                     break
                 if per_s:
@@ -282,10 +284,10 @@ class Sweep(Supply):
                 runs = self.claim(pace.size, LEAST_S * per_s, board.n_there)
                 for start, stop in runs or [[board.n_tasks, board.n_tasks]]:  # or the call ends
                     self._keeper.leave_out(board.n_there, start)
-                    board.header[N_THERE] = stop
+                    board.n_there = stop
                 call.engine.notify(call)
             if self.is_stopped():
                 call.stop()
         except Exception as error:  # noqa: BLE001 - the folder is gone, or the disk full
-            call.error = call.error or error.with_traceback(None)
-            call.stop()
+            self.error = error.with_traceback(None)
+            call.stop(self.error)

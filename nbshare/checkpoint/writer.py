@@ -47,7 +47,7 @@ def boot_id() -> str:
     return ""
 
 
-def parts_of(folder: Path) -> list[Path]:
+def part_folders(folder: Path) -> list[Path]:
     """Return what the processes that share a run write to: folders in the checkpoint."""
     files.check_folder(folder / PARTS)
     with suppress(FileNotFoundError):  # they have just been merged
@@ -107,7 +107,7 @@ def this_process() -> dict[str, Any]:
 def check_free(folder: Path) -> None:
     """Raise CheckpointInUseError if a process writes to a checkpoint, or to a part of it."""
     me = this_process()
-    for each in (folder, *parts_of(folder)):
+    for each in (folder, *part_folders(folder)):
         other = running_writer_of(each)
         if other is not None and me.items() - other.items():
             raise CheckpointInUseError(_refusal(folder, other))

@@ -24,7 +24,7 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
         process.work_on               maps board and inputs
           Work.step
             Claims.claim              takes the next chunk from a counter in shared memory
-            Source.items              loads its items
+            ItemSource.items          loads its items
             f(item)
             ResultStore.put           the first result decides the kind of output ◄─┐
                                       then out[i] = value, and done[i] = 1 last     │

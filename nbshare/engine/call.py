@@ -18,7 +18,7 @@ from nbshare.memory import Mode, Segment
 from nbshare.wire.board import PID, REPORTED, SLOWEST, Board
 from nbshare.wire.failures import Death, Failure, text_of
 from nbshare.wire.feed import ItemFeed
-from nbshare.wire.orders import Order
+from nbshare.wire.orders import CallOrder
 
 if TYPE_CHECKING:
     from nbshare.engine.preparing import Placed
@@ -29,7 +29,7 @@ MAX_REPLACED = 3  # replacements for workers that die before their first item; t
 _numbers = itertools.count(1)
 
 
-class Code(NamedTuple):
+class CodeVersion(NamedTuple):
     """The version of code that the workers of a call run."""
 
     generation: int  # of the workers: started for these files, environment and initializer
@@ -37,7 +37,7 @@ class Code(NamedTuple):
     environ: Mapping[str, str]
 
 
-NO_CODE = Code(0, None, {})
+NO_CODE = CodeVersion(0, None, {})
 
 
 # The classes below are not dataclasses: each would take 1 ms to define.
@@ -47,6 +47,7 @@ class Supply:
     """Brings items while a call runs."""
 
     _event: OwnerEvent | None = None  # wakes the thread that brings them
+    error: BaseException | None = None  # for the call to fail with when all items are done
 
     def start(self) -> None:
         """Begin."""
@@ -78,7 +79,7 @@ class Call(OwnRun):
         The state shared with its workers.
     inputs : list of Placed
         The parts that are the same for all items, and the items; or both in one.
-    order : Order
+    order : CallOrder
         The order for workers.
     feed : ItemFeed, optional
         The feed of items that arrive while it runs.
@@ -92,7 +93,7 @@ class Call(OwnRun):
         engine: Engine,
         board: Board,
         inputs: list[Placed],
-        order: Order,
+        order: CallOrder,
         feed: ItemFeed | None = None,
     ) -> None:
         super().__init__(request, board, Results(board, request))
@@ -108,7 +109,6 @@ class Call(OwnRun):
         self.n_replaced = 0  # workers in a row that died before their first item
         self.n_done_at_loss = 0  # items, at the last count
         self.torn_rows: list[int] = []  # items that were running when their worker died
-        self.has_told = False  # whether it has warned of a slow import
         self.kill_at: float | None = None  # when workers of a stopped call are ended
         self.feed = feed
         # Wakes waiting workers.
@@ -117,7 +117,6 @@ class Call(OwnRun):
             self.items_event = WorkerEvent()
         self.supply: Supply | None = None  # brings items, while there are more
         self.keeper: Keeper | None = None
-        self.error_at_end: BaseException | None = None  # to fail with when all items are done
         self.event_fd: int | None = None  # set by workers with news; see `OwnerEvent`
         self._texts: dict[int, str] = {}  # of items that are not kept
 
@@ -281,9 +280,9 @@ class Call(OwnRun):
                 self.results.drop_page(page)
                 self.board.drop_page(page)
 
-    def stop(self) -> None:
-        """End it early."""
-        self.engine.stop(self)
+    def stop(self, error: BaseException | None = None) -> None:
+        """End it early, with an error if there is one."""
+        self.engine.stop(self, error)
 
     # ------------------------------------------------------------------ for the dispatcher
 
@@ -333,6 +332,10 @@ class Call(OwnRun):
         if (event := self.items_event) is not None:
             event.set(self.request.max_workers)
 
+    def note_failure(self, error: BaseException | None) -> None:
+        """Keep the first error, if it is one, to end with."""
+        self.error = self.error or error
+
     def note_error(self, error: BaseException, items: range) -> None:
         """Keep the error of items that failed."""
         self.results.errors.update(dict.fromkeys(items, error))
@@ -342,8 +345,8 @@ class Call(OwnRun):
         if self.results.is_over:  # the last of them are being stored
             return
         self.results.is_over = True
-        if state == "done" and self.error_at_end is not None:
-            state, error = "failed", self.error_at_end
+        if state == "done" and self.supply is not None and self.supply.error is not None:
+            state, error = "failed", self.supply.error
         self.state, self.error = state, error
         try:
             if state != "done" or self.results.errors:
@@ -358,8 +361,15 @@ class Call(OwnRun):
         self.items_event = None
         self.code = NO_CODE
         if self.keeper is not None:
-            self.keeper.end(self._end)
+            self.keeper.end(self._end_stored)
         else:
             self._end()
         self.wake_supply()
         self.supply = None
+
+    def _end_stored(self, error: BaseException | None) -> None:
+        """End when all is stored; `error`: or cannot be."""
+        if error is not None:
+            self.state = "failed"
+            self.note_failure(error)
+        self._end()

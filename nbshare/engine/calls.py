@@ -20,7 +20,7 @@ from typing import Any
 
 from nbshare import errors
 from nbshare.engine.call import MAX_REPLACED, Call
-from nbshare.engine.prints import WARNING, PrintPipes
+from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import WorkerProcess
 from nbshare.engine.run import State
 from nbshare.engine.workers import WorkerPool
@@ -28,24 +28,20 @@ from nbshare.memory import Segment
 from nbshare.wire.board import (
     ATTEMPTS,
     LOADED,
-    PRINTED,
     SINCE,
     SUSPECT,
     FileLock,
     busy_since,
     give_back,
-    reported,
 )
 from nbshare.wire.failures import Death, Failure
-from nbshare.wire.orders import LONG_LOADING_S
 from nbshare.wire.results import OutputSpec
 
 # For running items of a stopped call; then their workers are killed. After an interrupt the next
 # call must work within 0.1 s: new workers take about 20 ms, their imports the rest.
 GRACE_S = 0.02
-# While other calls have so many workers, or so many times those that a call may have, it has one:
-# fifty jobs on 64 CPUs would start 3,200, and the first of them be late.
-LEAST_CROWD, CROWD = 64, 4
+# Workers that are starting at the same time: the server's channel holds some hundred requests.
+MOST_STARTING = 32
 
 
 class Calls:
@@ -103,8 +99,8 @@ class Calls:
 
     def fail(self, call: Call, error: BaseException) -> None:
         """Note the first failure and stop the rest."""
-        if call.error is None:
-            call.error = error
+        if call.error is None and not call.results.is_over:
+            call.note_failure(error)
             self.stop(call)
 
     def lock_of(self, call: Call) -> FileLock:
@@ -158,10 +154,10 @@ class Calls:
         busy = (w for w in self._pool if w not in self._pool.idle_since)
         detached = [w for w in busy if w.call is None and w.generation == generation]
         n_own, n_wanted = len(call.workers), call.request.max_workers
+        if sum(not worker.is_ready for worker in self._pool) >= MOST_STARTING:
+            return False
         if not n_own:
             return all(worker.late_at <= time.monotonic() for worker in detached)
-        if self._pool.n_busy - n_own >= max(LEAST_CROWD, CROWD * n_wanted):
-            return False
         return n_wanted - n_own > len(detached)
 
     def _assign(self, call: Call) -> None:
@@ -173,7 +169,7 @@ class Calls:
         if call.items_event is not None:
             fds.append(call.items_event.fd)
         worker, slot = self._pool.assign(call, fds)
-        worker.assign(call)
+        worker.call = call
         call.imported |= worker.imported
         worker.lend(*(segment for segment, _ in call.segments))
         call.workers[worker] = slot
@@ -209,7 +205,7 @@ class Calls:
     def _handle(self, worker: WorkerProcess, message: Any, segments: list[Segment]) -> None:
         match message:
             case ("ready", pid):
-                worker.mark_ready(pid)
+                self._pool.mark_ready(worker, pid)
             case ("imported", stamps):
                 self._pool.note_imports(worker, stamps)
             case ("finished", _, stamps, are_gone):
@@ -261,9 +257,9 @@ class Calls:
 
     def read_prints(self, call: Call) -> None:
         """Read the output of workers before they report that they have finished."""
-        if call.board.header[PRINTED]:  # there may be unread output of a worker
+        if call.board.has_printed:  # there may be unread output of a worker
             call.request.prints.is_any = True  # first: other threads read both
-            call.board.header[PRINTED] = 0  # before: later output may not be read
+            call.board.has_printed = 0  # before: later output may not be read
             self._pipes.read_all()
 
     # ------------------------------------------------------------- what happens to workers
@@ -296,24 +292,10 @@ class Calls:
             )
             self.fail(call, died)
 
-    def tell_of_loading(self, worker: WorkerProcess) -> None:
-        """Warn once that a worker takes long to load the function, which is allowed."""
-        call = worker.call
-        if call is None or call.has_told:
-            return
-        call.has_told = True
-        slot = call.workers[worker]
-        what = reported(call.board.row(slot).tolist())[1] or "loading the function"
-        call.request.prints.add(
-            WARNING,
-            f"worker {slot + 1} has been {what} for {LONG_LOADING_S:g} s. It may take as "
-            "long as it needs; if it never ends, interrupt the run",
-        )
-
     def end(self, error: BaseException | None) -> None:
         """End all calls, with an error if there is one, and all workers."""
         for call in self.running.values():
-            call.error = call.error or error
+            call.note_failure(error)
             call.halt()
         try:
             for worker in self._pool:

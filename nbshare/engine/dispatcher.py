@@ -25,14 +25,12 @@ from nbshare.engine.call import Call
 from nbshare.engine.calls import Calls
 from nbshare.engine.events import Events
 from nbshare.engine.prints import PrintPipes
-from nbshare.engine.process import HELD_S, LOOK_S, WorkerProcess, WorkerStarter
+from nbshare.engine.process import WorkerProcess, WorkerStarter
 from nbshare.engine.run import Engine
 from nbshare.engine.workers import WorkerPool
-from nbshare.wire.board import BEGUN, IMPORTED, LOADED, PRINTED, busy_since
-from nbshare.wire.orders import LONG_LOADING_S
+from nbshare.wire.board import busy_since
 
 ATTEND_S = 0.01  # to assign idle workers; starting new ones takes longer
-TOLD_S = 0.5  # for a worker to report a slow import
 IDLE_S = 300.0  # then idle workers end: they hold the user's modules in memory
 HEAR_S = 1.0  # for a dispatcher that must wait for the interpreter lock
 
@@ -66,7 +64,6 @@ class Dispatcher(Engine):
         self._closed = _thread.allocate_lock()
         self._closed.acquire()
         self._thread = 0  # that it runs in
-        self.check_files = self._starter.check_files  # from any thread
 
     # ------------------------------------------------------------- from any thread
 
@@ -93,7 +90,7 @@ class Dispatcher(Engine):
             if are_all:
                 self._pipes.end_lines(call.request.prints)
 
-        if call.board.header[PRINTED] or call.request.prints.is_any:
+        if call.board.has_printed or call.request.prints.is_any:
             self._attend(hear, HEAR_S)
 
     def _attend(self, action: Callable[[], None], timeout_s: float) -> bool:
@@ -108,8 +105,11 @@ class Dispatcher(Engine):
         self._events.post(attend)
         return done.acquire(timeout=timeout_s)
 
-    def stop(self, call: Call) -> None:
+    def stop(self, call: Call, error: BaseException | None = None) -> None:
         """End a call early: after 20 ms no worker runs its items any more."""
+        if error is not None:
+            self._events.post(lambda: self._calls.fail(call, error))
+            return
         call.halt()  # here: the dispatcher may have to wait for the interpreter lock
         self._events.post(lambda: self._calls.stop(call))
 
@@ -149,7 +149,7 @@ class Dispatcher(Engine):
             for worker in list(call.workers):
                 self._calls.hear_all(worker)
 
-        has_imported, call.board.header[IMPORTED] = call.board.header[IMPORTED], 0
+        has_imported, call.board.has_imported = call.board.has_imported, 0
         # Workers report imports before their item is done; the report may not have been read yet.
         if (has_imported and not self._attend(hear, HEAR_S)) or call.is_over or self.is_closed:
             return False
@@ -183,7 +183,6 @@ class Dispatcher(Engine):
         """Wait until something happens, and act on it."""
         until_s = next_deadline(self._calls.running.values(), self._pool, time.monotonic())
         events = self._events.wait(until_s)
-        self._stay_if_lost()
         self._hear(events)
         if "posted" in events:
             self._events.do_posted()
@@ -199,8 +198,10 @@ class Dispatcher(Engine):
                 case WorkerProcess():
                     try:
                         self._calls.hear(event)
-                    except BlockingIOError:  # heard already
-                        pass
+                    except BlockingIOError:
+                        # A process that it has forked in C may hold a dead worker's channel.
+                        if event.is_dead:
+                            self._calls.lose(event)
                     except (EOFError, OSError):
                         event.note_closed()
                         self._calls.lose(event)
@@ -218,34 +219,8 @@ class Dispatcher(Engine):
                     self._calls.lose(worker)
                 case "timed out":
                     self._calls.lose(worker, timed_out=True)
-                case "loading":
-                    self._calls.tell_of_loading(worker)
                 case "idle":
                     self._pool.remove(worker)
-                case "held up":
-                    worker.look_at = time.monotonic() + HELD_S
-                    # A process that it has forked in C may hold a dead worker's channel.
-                    if worker.is_dead or (worker.is_stopped and not _is_at_work(worker)):
-                        self._calls.lose(worker)
-                case "starting":
-                    worker.look_at += LOOK_S
-                    is_late = time.monotonic() >= worker.ready_by
-                    if is_late or self._starter.is_stopped():
-                        self._starter.end_server()  # the workers that it has not started are lost
-                    if is_late:
-                        self._calls.lose(worker)
-
-    def _stay_if_lost(self) -> None:
-        """If the program has closed its files, end the calls and stop: it might close other files.
-
-        Workers and server end by themselves, when the life pipe is closed.
-        """
-        try:
-            self.check_files()
-        except RuntimeError as error:
-            for call in list(self._calls.running.values()):
-                call.finish("failed", error)
-            self._closed.acquire()  # for ever
 
     # ----------------------------------------------------------- posted by other threads
 
@@ -284,17 +259,15 @@ class Due(NamedTuple):
         ===========  ==========================================================================
         "stuck"      its call was stopped, and it is still busy
         "timed out"  its item takes too long
-        "loading"    loading the function takes long
         "idle"       it has been idle for long
-        "held up"    it has not been looked at lately: has a signal stopped or ended it?
-        "starting"   it should be ready soon: has a signal stopped the server, or is it too late?
+        "late"       it has not noticed that its call is over: no call waits for it any longer
         ===========  ==========================================================================
     worker : WorkerProcess
         Which one.
     """
 
     at_s: float
-    what: Literal["stuck", "timed out", "loading", "idle", "held up", "starting"]
+    what: Literal["stuck", "timed out", "idle", "late"]
     worker: WorkerProcess
 
 
@@ -320,19 +293,8 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
             row = call.board.row(slot)
             if timeout_s is not None:  # for a worker without an item, the earliest possible time
                 yield Due((busy_since(row) or now) + timeout_s, "timed out", worker)
-            if row[BEGUN] and not row[LOADED] and not call.has_told:
-                yield Due(row[BEGUN] / 1e9 + LONG_LOADING_S + TOLD_S, "loading", worker)
     for worker in pool:
-        if worker not in pool.idle_since:
-            yield Due(worker.look_at, "held up" if worker.is_ready else "starting", worker)
+        if worker.late_at > now and worker not in pool.idle_since:
+            yield Due(worker.late_at, "late", worker)
     for worker, since in pool.idle_since.items():
         yield Due(since + IDLE_S, "idle", worker)
-
-
-def _is_at_work(worker: WorkerProcess) -> bool:
-    """Return whether a worker loads the function, runs an item, or waits for a block."""
-    if (call := worker.call) is None:
-        return False
-    row = call.board.row(call.workers[worker])
-    is_idle = row[LOADED] and busy_since(row) is None
-    return bool(row[BEGUN]) and (not is_idle or call.request.stage is not None)

@@ -111,9 +111,9 @@ class Events:
         self._poll.unregister(fd)
 
     def wait(self, until_s: float) -> list[object]:
-        """Wait for events, until a time on the monotonic clock; return them."""
+        """Wait for events, until a time on the monotonic clock; return each once."""
         timeout_ms = min(max(0.0, until_s - time.monotonic()), LONGEST_S) * 1e3 + 1
-        return [self._watched[fd] for fd, _ in self._poll.poll(timeout_ms)]
+        return list({self._watched[fd]: None for fd, _ in self._poll.poll(timeout_ms)})
 
     def do_posted(self) -> None:
         """Run the actions that other threads have posted."""

@@ -72,7 +72,7 @@ class _Here(Caller):
             error = describe(error, i, item).as_error(self._call.name_of(i, item), None)
         self._call.note_error(error, range(i, i + 1))
         if not self._call.request.policy.returns_errors:
-            self._call.error = self._call.error or error
+            self._call.note_failure(error)
             self._call.board.stop()
 
 
@@ -112,9 +112,9 @@ class SerialEngine(Engine):
                     break
         return call.is_over
 
-    def stop(self, call: Call) -> None:
+    def stop(self, call: Call, error: BaseException | None = None) -> None:
         """End the call; for any thread."""
-        call.board.stop()
+        super().stop(call, error)
         if self._running.acquire(blocking=False):  # else the thread that runs items sees it
             try:
                 self._end(call)
@@ -146,7 +146,7 @@ class ThreadEngine(Engine):
                 with running_items():
                     work.run()
             except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
-                call.error = call.error or error
+                call.note_failure(error)
                 call.board.stop()
             with lock:
                 left.pop()

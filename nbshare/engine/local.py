@@ -63,7 +63,6 @@ def dispatcher() -> Dispatcher:
     need_linux("a worker process", 'pass backend="threads"')
     refuse_patched_modules()
     if _dispatcher is not None and not _dispatcher.is_closed:
-        _dispatcher.check_files()
         return _dispatcher
     if sys.is_finalizing():  # a thread would never begin
         raise RuntimeError("no worker can be started: the interpreter is ending")
@@ -131,10 +130,6 @@ def shutdown() -> None:
     >>> nbshare.shutdown()
     """
     if _dispatcher is not None:
-        try:
-            _dispatcher.check_files()
-        except RuntimeError:  # the numbers may be other files' now
-            return
         _dispatcher.shutdown()
         if _dispatcher.is_here:  # a finalizer called it
             return

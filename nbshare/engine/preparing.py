@@ -25,7 +25,7 @@ from nbshare.wire.board import Board
 from nbshare.wire.context import threads_per_worker
 from nbshare.wire.failures import SharedName
 from nbshare.wire.feed import ItemFeed
-from nbshare.wire.orders import Fixed, Order, Stage
+from nbshare.wire.orders import CallOrder, Fixed, Stage
 
 PLAIN = {bool, int, float, complex, str, bytes, type(None)}  # what is copied as well as shared
 MOST_PLAIN, PLAIN_BYTES = 64, 4 << 10  # items; bytes of all
@@ -125,7 +125,7 @@ def _is_plain(items: Sequence[Any]) -> bool:
 
 
 def source(arena: Arena, iterable: Any, first: int = 0) -> tuple[Any, ...]:
-    """Pack items, counted from the `first`; return what `nbshare.worker.items.Source` takes."""
+    """Pack items, counted from the `first`; return what `nbshare.worker.items.ItemSource` takes."""
     if isinstance(iterable, np.ndarray):
         is_shared = isinstance(iterable, SharedArray) or segment_of(iterable) is None  # or a file
         return "rows", *arena.refer(iterable, writable=is_shared)
@@ -200,7 +200,7 @@ def new_call(
     placed : list of Placed
         These, and the items; or both in one.
     sources : list of tuple
-        What `nbshare.worker.items.Source` takes, of each iterable.
+        What `nbshare.worker.items.ItemSource` takes, of each iterable.
     stage : Packed, optional
         The rings of a pipeline's stage.
     n_threads : int, optional
@@ -219,7 +219,7 @@ def new_call(
     if n_threads is None:
         environ = request.context.environ
         n_threads = threads_per_worker(usable_cpus(), request.max_workers, environ)
-    order = Order(
+    order = CallOrder(
         settings=request.context.settings,
         n_threads=n_threads,
         board=board.place,

@@ -25,14 +25,12 @@ from contextlib import suppress
 from typing import Protocol
 
 from nbshare.engine.events import Events
-from nbshare.errors import SlowLoadingWarning, warn_at_most
 from nbshare.interrupts import start_thread
 from nbshare.memory.descriptors import with_room
 from nbshare.wire.orders import STREAMS
 
 PIPE_BYTES = 1 << 16  # what a pipe holds: one read empties it
 MOST_WAITING = 4 << 20  # characters
-WARNING = "warning"  # in place of a stream's name
 MOST_KEPT = 200  # lines
 LONGEST_LINE = 1 << 16  # characters that wait for the end of their line
 
@@ -97,7 +95,7 @@ class Prints:
         return self._n_added - self._n_taken > MOST_WAITING
 
     def add(self, name: str, text: str) -> None:
-        """Add text of a stream, or a warning."""
+        """Add text of a stream."""
         self._n_added += len(text)
         self._waiting.append((name, text))
         if not self.is_attended and not self._showing.locked():
@@ -131,9 +129,6 @@ class Prints:
         try:
             for name, pieces in itertools.groupby(waiting, lambda piece: piece[0]):
                 text = "".join(piece for _, piece in pieces)
-                if name == WARNING:
-                    warn_at_most(text, SlowLoadingWarning)
-                    continue
                 if not self.is_attended:
                     self.kept.extend(text.splitlines())
                 if self._write is not None:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from os.path import dirname, samestat
+from os.path import dirname
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,18 +18,15 @@ import numpy as np
 from nbshare import errors
 from nbshare.memory import Segment, scratch_file
 from nbshare.memory.descriptors import owned, pidfd_of, with_room
-from nbshare.memory.processes import has_ended, state_of
+from nbshare.memory.processes import has_ended
 from nbshare.wire.context import thread_variables
 from nbshare.wire.messages import Channel, channel_pair
 from nbshare.wire.orders import STREAMS
 
 if TYPE_CHECKING:
-    from nbshare.engine.call import Call, Code
+    from nbshare.engine.call import Call, CodeVersion
     from nbshare.functions.freshness import Stamp
 
-START_S = 30.0  # for a new interpreter to import NumPy, from a slow disk
-LOOK_S = 0.1  # between checks whether a signal has stopped the server
-HELD_S = 2.0  # likewise a worker; it begins a call within a millisecond
 CLOSE_S = 0.5  # a worker ends within microseconds after its channel closes
 LATE_S = 0.02  # starting a new worker takes as long, without its imports
 REAP_S = 1.0  # a killed worker ends in less than a millisecond
@@ -70,11 +67,6 @@ class WorkerProcess:
         What it works on; None also while it has not noticed yet that its call is over.
     late_at : float
         Until when to wait for it to notice that its call is over, on the monotonic clock.
-    look_at : float
-        When to check whether a signal has stopped or ended it, or stopped the server that is to
-        start it.
-    ready_by : float
-        When its start counts as failed.
     borrowed : list of Segment
         What it was sent and has not confirmed.
     imported : dict
@@ -99,8 +91,6 @@ class WorkerProcess:
         self.pid = 0
         self.pidfd = -1
         self.has_closed = False
-        now = time.monotonic()
-        self.look_at, self.ready_by = now + LOOK_S, now + START_S
         self._starter = starter
         self.borrowed: list[Segment] = []
 
@@ -110,27 +100,14 @@ class WorkerProcess:
         return self.pid != 0
 
     @property
-    def is_stopped(self) -> bool:
-        """Whether it is stopped, by SIGSTOP or in a debugger."""
-        with suppress(OSError):
-            return state_of(self.pid) in "tT"
-        return False
-
-    @property
     def is_dead(self) -> bool:
         """Whether it has ended."""
-        return self._await_death(0.0)
-
-    def assign(self, call: Call) -> None:
-        """Note that it has been given a call."""
-        self.call = call
-        if self.is_ready:
-            self.look_at = time.monotonic() + HELD_S
+        return self.is_ready and self._await_death(0.0)
 
     def detach(self) -> None:
         """Note that its call is over: it will find no items and become idle."""
         self.call = None  # which holds the items
-        self.look_at = self.late_at = time.monotonic() + LATE_S
+        self.late_at = time.monotonic() + LATE_S
 
     def lend(self, *segments: Segment) -> None:
         """Note that it was sent these segments for its call."""
@@ -149,7 +126,6 @@ class WorkerProcess:
     def mark_ready(self, pid: int) -> None:
         """Note that it has started."""
         self.pid = pid
-        self.look_at = time.monotonic() + HELD_S
         self.pidfd = pidfd_of(pid)
 
     def kill(self) -> None:
@@ -204,12 +180,11 @@ class WorkerStarter:
     def __init__(self) -> None:
         self._lock = scratch_file()
         self.lock_fd = self._lock.fileno()
-        self._lock_stat = os.fstat(self.lock_fd)
         self._life_read, self._life_write = map(owned, with_room(lambda: os.pipe2(os.O_CLOEXEC)))
         self._channel: Channel | None = None
         self._server: subprocess.Popen[bytes] | None = None
 
-    def start(self, code: Code) -> WorkerProcess:
+    def start(self, code: CodeVersion) -> WorkerProcess:
         """Start a worker; it sends a message when it is ready.
 
         Raises
@@ -251,40 +226,19 @@ class WorkerStarter:
         """Return the exit status of a dead child of the server; None if it is unknown."""
         if self._channel is None:
             return None
-        until_s = time.monotonic() + ANSWER_S
         with suppress(OSError, EOFError):  # it is gone
             self._channel.send(("reap", pid), wait=False)
-            while not self.is_stopped() and time.monotonic() < until_s:
-                with suppress(TimeoutError):
-                    return self._channel.receive(timeout_s=LOOK_S)[0]  # type: ignore[no-any-return]
-        self.end_server()
+            return self._channel.receive(timeout_s=ANSWER_S)[0]  # type: ignore[no-any-return]
+        self._end_server()
         return None
-
-    def is_stopped(self) -> bool:
-        """Whether the server is stopped, by SIGSTOP or in a debugger."""
-        look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
-        with suppress(OSError):  # it has ended, and other code has reaped it
-            return self._server is not None and bool(os.waitid(os.P_PID, self._server.pid, look))
-        return False
-
-    def check_files(self) -> None:
-        """Raise RuntimeError if the program has closed its files: others may have the numbers."""
-        with suppress(OSError):
-            if samestat(os.fstat(self.lock_fd), self._lock_stat):
-                return
-        if self.lock_fd >= 0:
-            raise RuntimeError(
-                "this program has closed the files that nbshare had open, as os.closerange does "
-                "in daemon libraries. Restart Python; call nbshare.shutdown() before closing them"
-            )
 
     def close(self) -> None:
         """End the server and all workers: closing the life pipe kills them."""
         self._life_write.close()
-        self.end_server()
+        self._end_server()
         self._life_read.close()
-        self.lock_fd = -1  # first: other threads may look at it
         self._lock.close()
+        self.lock_fd = -1
 
     def forget(self) -> None:
         """Close what a forked child of the owner has inherited."""
@@ -305,13 +259,13 @@ class WorkerStarter:
         message = "fork", fds
         try:
             self._running_server().send(*message, wait=False)
-        except (ConnectionError, BlockingIOError):  # it has died, or a signal has stopped it
-            self.end_server()
+        except ConnectionError:  # it has died
+            self._end_server()
             self._running_server().send(*message, wait=False)
 
     def _running_server(self) -> Channel:
         if self._server is not None and self._server.poll() is not None:
-            self.end_server()
+            self._end_server()
         if self._channel is None:
             self._channel, server_end = channel_pair()
             with closing(server_end):
@@ -319,11 +273,11 @@ class WorkerStarter:
                 try:
                     self._server = with_room(lambda: _start_server(*fds))
                 except BaseException:
-                    self.end_server()
+                    self._end_server()
                     raise
         return self._channel
 
-    def end_server(self) -> None:
+    def _end_server(self) -> None:
         """End the server; the next worker starts a new one."""
         if self._channel is not None:
             self._channel.close()

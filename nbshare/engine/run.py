@@ -16,7 +16,6 @@ import numpy.typing as npt
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.prints import Prints
 from nbshare.interrupts import start_thread
-from nbshare.wire.board import RESTORED
 from nbshare.wire.context import Context
 from nbshare.wire.orders import Policy
 
@@ -70,8 +69,8 @@ class Keeper(Protocol):
     def save(self) -> None:
         """Store the finished results."""
 
-    def end(self, then: Callable[[], None]) -> None:
-        """Store the rest when all writers have ended, then call back."""
+    def end(self, then: Callable[[BaseException | None], None]) -> None:
+        """Store the rest when all writers have ended, then call back, with the error if any."""
 
 
 class Engine:
@@ -112,8 +111,9 @@ class Engine:
         """Wait for the end of a call; return whether it is over."""
         return call.await_end(timeout_s)
 
-    def stop(self, call: Call) -> None:
-        """End a call early."""
+    def stop(self, call: Call, error: BaseException | None = None) -> None:
+        """End a call early, with an error if there is one; for any thread."""
+        call.note_failure(error)
         call.board.stop()
 
 
@@ -288,7 +288,7 @@ class OwnRun(Run):
     @property
     def n_restored(self) -> int:
         """Number of items that were done before it began."""
-        return self.board.header[RESTORED]
+        return self.board.n_skipped
 
     @property
     def errors(self) -> Mapping[int, BaseException]:

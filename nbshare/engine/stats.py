@@ -131,17 +131,19 @@ class WorkerActivity:
     text : str
         The first one's `repr`, cut at 200 characters.
     since_s : float
-        Seconds since it began them.
+        Seconds since it began them, or to load the function.
     fraction : float or None
         Progress of the item, from 0 to 1, if it uses `nbshare.report`.
     report : str
-        Text of its report; before its first item, the slow import that it waits for.
+        Text of its report.
     n_items : int
         Items that it has run.
     memory_bytes : int
         Resident memory of the process in bytes, shared inputs and results included; 0 if unknown.
     number : int
         Its number in messages: 1 is the first worker of the run.
+    is_loading : bool
+        Whether it is loading the function, before its first item.
     """
 
     pid: int
@@ -153,6 +155,7 @@ class WorkerActivity:
     n_items: int
     memory_bytes: int
     number: int
+    is_loading: bool
 
 
 @dataclass(frozen=True)
@@ -252,11 +255,14 @@ def activity_of(board: Board, text_of: Callable[[int], str]) -> list[WorkerActiv
             items = range(0)
             if first != NO_ITEM:
                 items = range(first, max(row[ITEM_STOP], first + 1))
-            since_s = max(now_ns - row[SINCE], 0) / 1e9 if items else 0.0
+            is_loading = not (row[LOADED] or row[N_ITEMS])
+            since_ns = row[SINCE] if items else row[BEGUN] if is_loading else now_ns
+            since_s = max(now_ns - since_ns, 0) / 1e9
             text = text_of(first) if items else ""
-            told = reported(row) if len(items) == 1 or not row[LOADED] else (None, "")
+            told = reported(row) if len(items) == 1 else (None, "")
             figures = row[N_ITEMS], _resident_bytes(pid), number
-            activity.append(WorkerActivity(pid, items, text, since_s, *told, *figures))
+            found = WorkerActivity(pid, items, text, since_s, *told, *figures, is_loading)
+            activity.append(found)
     return activity
 
 

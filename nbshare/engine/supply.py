@@ -24,7 +24,7 @@ from nbshare.engine.call import Call, Supply
 from nbshare.engine.events import OwnerEvent
 from nbshare.errors import is_interrupt
 from nbshare.interrupts import start_thread
-from nbshare.wire.board import LOW, N_ITEMS, RESTORED, WORKED
+from nbshare.wire.board import N_ITEMS, WORKED
 from nbshare.wire.failures import raised_by_source
 from nbshare.wire.orders import nbytes_of
 
@@ -138,7 +138,7 @@ class SourceSupply(Supply):
 
     def _bring(self) -> None:
         call = self._call
-        if call.board.is_closed or call.board.stopped or call.is_over:
+        if call.board.is_closed or call.board.stopped or call.is_over or self.error is not None:
             return
         if call.engine.is_closed:
             call.stop()
@@ -154,8 +154,8 @@ class SourceSupply(Supply):
             if is_interrupt(error):
                 raise
             if not call.board.stopped:
-                call.error = call.error or error.with_traceback(None)
-                call.stop()
+                self.error = error.with_traceback(None)  # and take no more, whose places it shifts
+                call.stop(self.error)
 
     def _wants_more(self) -> bool:
         """Return whether workers will soon run out of items, and more may be taken."""
@@ -176,7 +176,7 @@ class SourceSupply(Supply):
     def _are_all_done(self) -> bool:
         """Whether all workers are idle with items unclaimed: the items are stored ones."""
         board = self._call.board
-        return bool(board.header[RESTORED]) and board.n_done() == board.n_there
+        return bool(board.n_skipped) and board.n_done() == board.n_there
 
     def _takes_much(self) -> bool:
         """Whether unfinished items take much memory."""
@@ -199,7 +199,7 @@ class SourceSupply(Supply):
         elif self._are_all_done():
             pace.resize(MOST_ITEMS, self._least, MOST_ITEMS)
         self._intake.want(2 * pace.size)
-        self._call.board.header[LOW] = pace.size // 2
+        self._call.board.few = pace.size // 2
         return pace.size
 
     def _append(self, items: list[Item]) -> None:
@@ -214,11 +214,9 @@ class SourceSupply(Supply):
         call, n = self._call, self._call.board.n_there
         out = call.request.out
         if isinstance(out, np.ndarray) and n != len(out):
-            call.error_at_end = ValueError(
-                f"out= has {len(out)} rows, but the iterable gave {n} items"
-            )
+            self.error = ValueError(f"out= has {len(out)} rows, but the iterable gave {n} items")
         elif self._intake.error is not None:
-            call.error_at_end = raised_by_source(self._intake.error, n, by_other_thread=True)
+            self.error = raised_by_source(self._intake.error, n, by_other_thread=True)
         self._intake.close()
         call.close()
 

@@ -39,7 +39,7 @@ from nbshare.functions.changes import warn_of_changes
 from nbshare.interrupts import uninterrupted
 from nbshare.memory import need_linux
 from nbshare.tracebacks import shown_shortly
-from nbshare.wire.board import FAILED, ITEM, LOW, ROUND
+from nbshare.wire.board import FAILED, ITEM, ROUND
 from nbshare.wire.context import current_context
 from nbshare.wire.feed import ItemFeed
 from nbshare.wire.orders import Task
@@ -53,7 +53,7 @@ FIRST_TASKS = 8  # until it is known how long tasks take
 OPEN_S = 0.05
 END_S = 0.02  # for waiting workers to leave a call
 REST_S = 0.005  # of the thread, while workers have enough to do
-ALWAYS = 1 << 60  # as LOW: workers set the event after each task
+ALWAYS = 1 << 60  # as Board.few: workers set the event after each task
 
 
 class TaskFuture(Future[Any]):
@@ -431,7 +431,7 @@ class TaskQueue(Supply):
         self._call = call = prepare(request, engine, self._fixed)
         assert self._event is not None
         call.supply, call.event_fd = self, self._event.fd
-        call.board.header[LOW] = ALWAYS
+        call.board.few = ALWAYS
         self._feed, self._pace = call.feed, Pace(self._pace.item_s, self._pace.size)
         return call
 

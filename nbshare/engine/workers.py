@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nbshare.engine.call import NO_CODE, Call, Code
+from nbshare.engine.call import NO_CODE, Call, CodeVersion
 from nbshare.engine.events import Events
 from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import WorkerProcess, WorkerStarter
@@ -60,7 +60,7 @@ class WorkerPool:
         """Number of workers that are not idle."""
         return len(self._members) - len(self.idle_since)
 
-    def renew_if_stale(self, call: Call, *, is_in_use: bool) -> Code:
+    def renew_if_stale(self, call: Call, *, is_in_use: bool) -> CodeVersion:
         """Renew the workers if the environment, a file or the initializer has changed.
 
         Return the code that all workers of the call run, however late they start. A changed file
@@ -82,7 +82,7 @@ class WorkerPool:
             if context.sources is not None:
                 snapshot.add(context.sources)
             self._given = frozenset(snapshot.sources())
-            self._code = Code(self._code.generation + 1, snapshot, context.environ)
+            self._code = CodeVersion(self._code.generation + 1, snapshot, context.environ)
             self._imported_under, self._initializer = _home_of(context), None
             changed, self._stamps, self._n_modules = {*self._stamps} - self._given, {}, 0
         self._initializer = call.initializer_key or self._initializer
@@ -151,13 +151,13 @@ class WorkerPool:
                 # The order was pickled once for all workers.
                 worker.channel.send((call.id, slot, call.packed_order), fds, wait=False)
             except OSError as error:
-                is_lost = isinstance(error, ConnectionError | BlockingIOError)
+                is_lost = isinstance(error, ConnectionError)
                 if is_lost and idle is None:
                     return worker, slot  # it is dead already; its death is handled later
                 self.remove(worker)
                 if not is_lost:
                     raise
-                # It died while idle, or was stopped: no call is affected.
+                # It died while idle: no call is affected.
             else:
                 self.idle_since.pop(worker, None)
                 return worker, slot
@@ -166,18 +166,26 @@ class WorkerPool:
         """Return the worker that became idle last."""
         return next((w for w in reversed(self.idle_since) if w.generation == generation), None)
 
-    def _start(self, code: Code) -> WorkerProcess:
+    def _start(self, code: CodeVersion) -> WorkerProcess:
         worker = self._starter.start(code)
         self._members[worker] = None
         self._pipes.add(worker.output_fds)
         self._events.watch(worker.channel.fileno(), worker)
         return worker
 
+    def mark_ready(self, worker: WorkerProcess, pid: int) -> None:
+        """Note that a worker has started; hear of its death, whoever holds its channel."""
+        worker.mark_ready(pid)
+        if worker.pidfd >= 0:
+            self._events.watch(worker.pidfd, worker)
+
     def remove(self, worker: WorkerProcess) -> int | None:
         """End a worker, if it lives, and return its exit status."""
         del self._members[worker]
         self.idle_since.pop(worker, None)
         self._events.unwatch(worker.channel.fileno())
+        if worker.pidfd >= 0:
+            self._events.unwatch(worker.pidfd)
         status = worker.reap()
         self._pipes.remove(worker.output_fds)
         return status

@@ -19,23 +19,21 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache, partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import resolve_name
-from operator import attrgetter
 from reprlib import repr as shown
-from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
 from nbshare.errors import warn
 from nbshare.functions.definitions import (
     ABSENT,
     ANYTHING,
     CONTAINERS,
-    FUNCTIONS,
     SIMPLE,
     Definition,
     changed_by,
     codes_in,
     definitions,
+    imports_in,
 )
 from nbshare.functions.freshness import (
     Stamp,
@@ -47,13 +45,19 @@ from nbshare.functions.freshness import (
     stamp_of,
 )
 from nbshare.functions.imports import FreshLoader
-from nbshare.functions.pickling import MAINS
+from nbshare.functions.pickling import MAINS, is_by_value
 
 MOST = 1 << 18  # bytes of a file that is compared: parsing more takes 0.1 s, for data mostly
 MOST_NAMED = 5  # changes in a message
-PARTS = attrgetter("__code__", "__defaults__", "__kwdefaults__")  # of a function
 
-Change = tuple[str, int]  # in words, and the id of the new value
+
+class Change(NamedTuple):
+    """What was changed in a module."""
+
+    name: str  # in the module
+    text: str  # in words
+    value: int  # the id of the new value
+
 
 _seen: dict[str, _Seen] = {}  # module name -> how it was when it was compared
 _told: dict[str, Collection[Change]] = {}  # module name -> the present changes, all told
@@ -70,7 +74,7 @@ def warn_of_changes(*objects: Any) -> None:
             if not found:
                 _told.pop(name, None)
                 continue
-            new += [text for text, value in found if (text, value) not in _told.get(name, ())]
+            new += [change.text for change in found if change not in _told.get(name, ())]
             _told[name] = found
     if len(new) > MOST_NAMED:
         new = [*new[: MOST_NAMED - 1], f"{len(new) - MOST_NAMED + 1} more changes"]
@@ -131,10 +135,9 @@ def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
         elif isinstance(value, FunctionType | type):
             yield value.__module__ or ""
             todo.append(vars(value).get("__wrapped__"))
-            is_by_value = value.__module__ in MAINS or "<" in value.__qualname__
             if isinstance(value, type) and value.__module__ in MAINS:
                 todo += [*value.__bases__, *vars(value).values()]
-            elif isinstance(value, FunctionType) and is_by_value:
+            elif isinstance(value, FunctionType) and is_by_value(value):
                 used = {name for code in codes_in(value.__code__) for name in code.co_names}
                 found = [value.__globals__[name] for name in used & value.__globals__.keys()]
                 packages = [each.__name__ for each in found if isinstance(each, ModuleType)]
@@ -169,12 +172,9 @@ class _File:
         self.statements = ast.parse(source.data).body
         is_package = os.path.basename(path) == "__init__.py"
         package = name if is_package else name.rpartition(".")[0]
-        self.imports, self._functions = [package], set[tuple[str, int]]()  # with their lines
-        for each in _statements_in(self.statements):
-            if isinstance(each, FUNCTIONS):
-                line = min(node.lineno for node in [each, *each.decorator_list])
-                self._functions.add((each.name, line))
-            self.imports += _imported_by(each, package)
+        self.imports = [package]
+        for _, target in imports_in(_statements_in(self.statements), package):
+            self.imports += [target, target.rpartition(".")[0]]
 
     @cached_property
     def changed(self) -> set[str]:
@@ -187,11 +187,6 @@ class _File:
         is_any = is_near and not self.changed.isdisjoint(ANYTHING)
         return is_any or definition.is_changed_by(self.changed)
 
-    def has_code(self, code: CodeType) -> bool | None:
-        """Whether the code of a function is in the file; None if it is from another place."""
-        is_here = (code.co_name, code.co_firstlineno) in self._functions
-        return (code.co_filename == self.path and is_here) or None
-
 
 _file = lru_cache(256)(_File)
 
@@ -202,16 +197,6 @@ def _statements_in(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
         yield each
         for name in ("body", "orelse", "finalbody", "handlers", "cases"):
             yield from _statements_in(getattr(each, name, ()))
-
-
-def _imported_by(statement: ast.stmt, package: str) -> Iterator[str]:
-    if isinstance(statement, ast.Import):
-        yield from (alias.name for alias in statement.names)
-    elif isinstance(statement, ast.ImportFrom):
-        name = "." * statement.level + (statement.module or "")
-        name = resolve_name(name, package) if statement.level and package else name
-        yield name
-        yield from (f"{name}.{alias.name}" for alias in statement.names)
 
 
 class _Seen:
@@ -234,7 +219,7 @@ class _Seen:
         is_plain = is_plain and is_as_read(file.path, file.stamp)
 
         def is_other(each: Definition) -> bool:
-            return _is_of_main(each.value) or (is_plain and not each.is_as_written(file.has_code))
+            return _is_of_main(each.value) or (is_plain and not each.is_as_written(file.path))
 
         found = [*filter(is_other, defined)]
         ignored = file.changed if found else set[str]()
@@ -245,11 +230,9 @@ class _Seen:
         self._watched = [(each.names, each.key) for each in watched]
         self._ids = self._ids_now()
         values = [each.value for each in watched]
-        self._functions = [each for each in values if isinstance(each, FunctionType)]
-        self._parts = [*map(PARTS, self._functions)]
-        containers = [each for each in watched if type(each.value) in CONTAINERS]
-        contents = [(each.value, each.given) for each in containers]
-        self._contents = [(value, given) for value, given in contents if given is not ABSENT]
+        self._codes = [(each, each.__code__) for each in values if isinstance(each, FunctionType)]
+        given = [(each.value, each.given) for each in watched if type(each.value) in CONTAINERS]
+        self._contents = [each for each in given if each[1] is not ABSENT]
         self._kept = [each for each in values if type(each) in SIMPLE]  # no other gets their ids
 
     def is_still(self, module: ModuleType | None) -> bool:
@@ -258,8 +241,8 @@ class _Seen:
         if self._changes or names is not self._names or self._ids_now() != self._ids:
             return False
         with suppress(Exception):  # such as of arrays in a list
-            has_parts = [*map(PARTS, self._functions)] == self._parts
-            return has_parts and all(value == given for value, given in self._contents)
+            is_same = all(function.__code__ is code for function, code in self._codes)
+            return is_same and all(value == given for value, given in self._contents)
         return False
 
     def _ids_now(self) -> list[int]:
@@ -271,7 +254,7 @@ class _Seen:
         if definition.given is not ABSENT:
             here, there = map(shown, (definition.value, definition.given))
             text = f"{name} is {here} here, and {there} in {file}"
-        return text, id(definition.value)
+        return Change(definition.name, text, id(definition.value))
 
     def changes(self, files: Collection[_File]) -> list[Change]:
         """Return what was changed, but not by these files, which workers run as well."""

@@ -7,15 +7,16 @@ and sets of them). These may have any value, and are not compared:
 - A name that code changes later, such as a counter or a cache: see `changed_by`.
 - A name that other statements bind as well, such as a loop or ``try``.
 - A list, dict or set that is empty in the file, such as a registry.
+- A member of a class whose name begins with two underscores.
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from importlib.util import resolve_name
 from types import CodeType, FunctionType, MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -33,9 +34,6 @@ CHANGING = {*dir(list), *dir(dict), *dir(set)}.difference(
 # With these, code may change any name.
 ANYTHING = {"exec", "setattr", "delattr", "globals", "locals", "vars", "__dict__"}
 ABSENT = object()
-
-# Whether a file has the code of a function; None if the function is of another file.
-HasCode = Callable[[CodeType], bool | None]
 
 
 class Definition(NamedTuple):
@@ -60,30 +58,23 @@ class Definition(NamedTuple):
                 return value if value or type(value) not in CONTAINERS else ABSENT
         return ABSENT
 
-    def is_as_written(self, has_code: HasCode) -> bool | None:
-        """Whether the value here may be that of the file.
-
-        False for another version of the function in the file, None for anything else.
-        """
-        written = [node for node in self.nodes if isinstance(node, FUNCTIONS | ast.ClassDef)]
-        value, node, given = self.value, (written or self.nodes)[-1], self.given
-        # A decorator, or the metaclass of a class, may have made something else of a value.
-        is_plain = len(self.nodes) == 1 and "." not in self.name
-        is_plain = is_plain and not getattr(node, "decorator_list", None)
+    def is_as_written(self, path: str) -> bool:
+        """Whether the value here may be that of the file, from which it was imported."""
+        value, node, given = self.value, self.nodes[-1], self.given
+        is_member = "." in self.name
         if value is ABSENT:
             return True
+        if given is not ABSENT:
+            is_made = is_member and type(value) not in SIMPLE  # such as an enumeration's member
+            return is_made or is_same(given, value)
+        # A decorator, or the metaclass of a class, may have made something else of a value.
+        if is_member or len(self.nodes) > 1 or getattr(node, "decorator_list", None):
+            return True
         if isinstance(node, FUNCTIONS):
-            func = value if is_plain else _innermost(value)
-            found = has_code(func.__code__) if isinstance(func, FunctionType) else None
-            is_other = found is None or func.__code__.co_name != node.name
-            if is_other and found is not False:
-                return None if is_plain else True
-            return found and (len(self.nodes) > 1 or _has_defaults(func, node.args) or None)
-        if isinstance(node, ast.ClassDef):
-            is_class = isinstance(value, type) and value.__name__ == node.name
-            return is_class or not is_plain or bool(node.keywords) or None
-        may_be_made = type(value) not in SIMPLE and not is_plain  # such as an enumeration's member
-        return given is ABSENT or may_be_made or is_same(given, value) or None
+            code = value.__code__ if isinstance(value, FunctionType) else None
+            return code is not None and _place_of(code) == (path, node.name, node.lineno)
+        is_class = isinstance(value, type) and value.__name__ == self.name
+        return is_class or not isinstance(node, ast.ClassDef) or bool(node.keywords)
 
     def is_changed_by(self, changed: Collection[str]) -> bool:
         """Whether code that changes these names may have changed it, or its class."""
@@ -101,13 +92,10 @@ def definitions(
                 for nodes in given.values():
                     nodes.append(None)
             given[name].append(node)
-    owner = where.rstrip(".").rpartition(".")[2].lstrip("_")
     for name, nodes in given.items():
-        is_private = owner and name.startswith("__") and not name.endswith("__")
-        key = f"_{owner}{name}" if is_private else name
-        yield Definition(where + name, key, names, nodes)
+        yield Definition(where + name, name, names, nodes)
         classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
-        cls = names.get(key)
+        cls = names.get(name)
         if classes and None not in nodes and isinstance(cls, type) and cls.__name__ == name:
             yield from definitions(classes[-1].body, vars(cls), f"{where}{name}.")
 
@@ -146,23 +134,8 @@ def _bound_in(part: ast.AST) -> Iterator[tuple[str, None]]:
             yield name.partition(".")[0], None
 
 
-def _innermost(value: Any) -> Any:
-    """Return the function in a property, a class method, or a wrapper."""
-    func = getattr(value, "fget", getattr(value, "__func__", value))
-    func = inspect.unwrap(func)
-    return getattr(func, "__func__", func)
-
-
-def _has_defaults(func: FunctionType, args: ast.arguments) -> bool:
-    nodes = [*args.defaults, *filter(None, args.kw_defaults)]
-    values = [*(func.__defaults__ or ()), *(func.__kwdefaults__ or {}).values()]
-    return len(nodes) == len(values) and all(map(_may_give, nodes, values))
-
-
-def _may_give(node: ast.AST, value: Any) -> bool:
-    with suppress(ValueError):
-        return is_same(simple_value(node), value)
-    return True
+def _place_of(code: CodeType) -> tuple[str, str, int]:
+    return code.co_filename, code.co_name, code.co_firstlineno
 
 
 def simple_value(node: ast.AST) -> Any:
@@ -208,6 +181,24 @@ def changed_by(statements: Iterable[ast.stmt]) -> set[str]:
                 ):
                     changed.update({name} if _path(owner) != {"self"} else ())
     return changed
+
+
+def imports_in(parts: Iterable[ast.AST], package: str) -> Iterator[tuple[str, str]]:
+    """Yield the names that imports bind, and to what, such as ``module.name``.
+
+    The name is ``*`` for all names of a module, and empty for a module that is imported only.
+    """
+    for part in parts:
+        if isinstance(part, ast.Import):
+            for alias in part.names:
+                whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                yield alias.asname or whole, whole
+                yield "", alias.name
+        elif isinstance(part, ast.ImportFrom):
+            name = "." * part.level + (part.module or "")
+            module = resolve_name(name, package) if part.level and package else name
+            for alias in part.names:
+                yield alias.asname or alias.name, f"{module}.{alias.name}"
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:

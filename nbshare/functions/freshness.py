@@ -151,7 +151,7 @@ class ImportLog:
 _logs = WeakSet[ImportLog]()
 
 
-class Source(NamedTuple):
+class SourceFile(NamedTuple):
     """The kept contents of a file."""
 
     stamp: Stamp
@@ -176,7 +176,7 @@ class Snapshot:
     def __init__(self, file: Descriptor) -> None:
         self._file, self._fd = file, file.fileno()
         # The position read so far, and the sources: set together, since other threads may read.
-        self._seen: tuple[int, Mapping[str, Source | None]] = 0, {}
+        self._seen: tuple[int, Mapping[str, SourceFile | None]] = 0, {}
 
     def fileno(self) -> int:
         """Return the descriptor."""
@@ -186,7 +186,7 @@ class Snapshot:
         """Free the memory; other processes keep their descriptors."""
         self._file.close()
 
-    def sources(self) -> Mapping[str, Source | None]:
+    def sources(self) -> Mapping[str, SourceFile | None]:
         """Return the files by path; None for those that could not be kept."""
         end, sources = self._seen
         with suppress(OSError):  # the program has closed our descriptor
@@ -226,7 +226,7 @@ def packed_sources(paths: Iterable[str]) -> bytes:
     return pickle.dumps({path: read_source(path, MOST) for path in sorted({*paths})})
 
 
-def read_source(path: str, most: int) -> Source | None:
+def read_source(path: str, most: int) -> SourceFile | None:
     """Return a file of at most so many bytes in one version; None if there is none."""
     for _ in range(ATTEMPTS):
         stamp = stamp_of(path)
@@ -235,7 +235,7 @@ def read_source(path: str, most: int) -> Source | None:
         with suppress(OSError), open(path, "rb") as file:
             data = file.read()
             if stamp == stamp_of(path):
-                return Source(stamp, data)
+                return SourceFile(stamp, data)
     return None
 
 
@@ -248,6 +248,6 @@ def use_snapshot(fd: int) -> None:
     _snapshot = Snapshot(owned(fd))
 
 
-def source_of(path: str) -> Source | None:
+def source_of(path: str) -> SourceFile | None:
     """Return the kept version of a source file; None: import it as it is."""
     return None if _snapshot is None else _snapshot.sources().get(path)

@@ -17,7 +17,7 @@ from typing import Any, Self
 from weakref import WeakSet
 
 Variables = dict[str, Any]  # by name; the __globals__ of functions
-Key = str | int  # what names the same variables in all pickles of a process
+VariablesId = str | int  # what names the same variables in all pickles of a process
 
 _EMPTY: frozenset[Any] = frozenset()
 
@@ -39,7 +39,7 @@ class Namespaces:
     """
 
     def __init__(self, initial: Namespaces | None = None) -> None:
-        self._variables: dict[Key, Variables] = {**initial._variables} if initial else {}
+        self._variables: dict[VariablesId, Variables] = {**initial._variables} if initial else {}
         self._kept: dict[int, frozenset[str]] = {**initial._kept} if initial else {}
         self._classes: set[type] = {*initial._classes} if initial else set()
         self._kept_classes = frozenset(self._classes)
@@ -72,7 +72,7 @@ class Namespaces:
                 for name in names.keys() - self._kept[id(names)]:
                     del names[name]
 
-    def of(self, key: Key, initial: Variables) -> Variables:
+    def of(self, key: VariablesId, initial: Variables) -> Variables:
         """Return the variables of a module; `initial`: the first ones, such as its name."""
         return self._variables.setdefault(key, initial)
 
@@ -132,7 +132,7 @@ class SentVariables(Variables):
             for name in ("__package__", "__name__", "__path__", "__file__")
             if name in names
         )
-        self._key: Key = _module_of(names) or id(names)
+        self._key: VariablesId = _module_of(names) or id(names)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _variables, (self._key, {**self}, _process)
@@ -153,7 +153,7 @@ def shared_state(obj: Any, reduced: Any) -> Any:
 # --------------------------------------------------------------- where pickles are loaded
 
 
-def _variables(key: Key, initial: Variables, process: bytes) -> Variables:
+def _variables(key: VariablesId, initial: Variables, process: bytes) -> Variables:
     if process == _process and key in sys.modules:
         return vars(sys.modules[str(key)])
     namespaces = _loading.namespaces

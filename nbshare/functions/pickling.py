@@ -25,6 +25,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from nbshare.errors import UnsendableError
+from nbshare.functions.definitions import codes_in
 from nbshare.functions.freshness import is_installed
 from nbshare.functions.namespaces import SentVariables, shared_state
 
@@ -99,7 +100,7 @@ def value_pickler() -> Any:
         def reducer_override(self, obj: Any) -> Any:
             if type(obj) is FunctionType and obj.__module__ in _LOADERS:
                 return NotImplemented  # by name; to find that out takes 10 µs
-            if type(obj) is _lru_cache_wrapper and _is_of_main(obj):
+            if type(obj) is _lru_cache_wrapper and is_by_value(obj):
                 return _cached, (obj.__wrapped__, obj.cache_parameters())
             if type(obj) is CodeType:  # cloudpickle leaves out the file, which tracebacks name
                 return _in_file, (obj.co_filename, self.dispatch_table[CodeType](obj)[1])
@@ -144,7 +145,7 @@ def _module(name: str, variables: dict[str, Any]) -> ModuleType:
     return module
 
 
-def _is_of_main(obj: Any) -> bool:
+def is_by_value(obj: Any) -> bool:
     """Whether workers cannot import a function or class: it is of ``__main__``, or local."""
     return obj.__module__ in MAINS or "<" in obj.__qualname__
 
@@ -161,7 +162,7 @@ def _by_name(obj: Any) -> Any:
         return NotImplemented
     name, qualname = obj.__module__, obj.__qualname__
     loader = getattr(sys.modules.get(name), "__loader__", None)
-    if _is_of_main(obj) or not isinstance(loader, SourceFileLoader):
+    if is_by_value(obj) or not isinstance(loader, SourceFileLoader):
         return NotImplemented
     found, path = _named(name, qualname), loader.path
     if found is obj or is_installed(path):
@@ -216,7 +217,4 @@ def _has_methods(obj: Any) -> bool:
 @lru_cache(8)
 def _codes_in(source: bytes, loader: SourceFileLoader) -> list[CodeType]:
     """Return the code of all functions and classes in a file."""
-    codes = [loader.source_to_code(source, loader.path)]
-    for code in codes:  # it grows in the loop
-        codes += [const for const in code.co_consts if isinstance(const, CodeType)]
-    return codes
+    return [*codes_in(loader.source_to_code(source, loader.path))]

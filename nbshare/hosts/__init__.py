@@ -11,7 +11,7 @@ which stores results as a worker does. There and back::
         Hosts.submit(call) ────────────► carrier.Carry
                                            finds the host's agent,
                                            starts one if need be ──► a thread for each carrier
-      Inputs (TCP) ◄────────────────────────────────────────────────── asks for inputs it lacks
+      InputServer (TCP) ◄─────────────────────────────────────────── asks for inputs it lacks
                  ─────────────────────────────────────────────────────► once for each host, from the
                                                                        client or another host
       Cluster, a thread for each carrier (TCP)

@@ -20,7 +20,7 @@ from nbshare.engine.local import dispatcher, shutdown
 from nbshare.engine.preparing import Placed
 from nbshare.hosts.carrier import Boot, dial, is_of_this_user
 from nbshare.hosts.choice import outward_address
-from nbshare.hosts.inputs import Held, Inputs
+from nbshare.hosts.inputs import Held, InputServer
 from nbshare.hosts.line import receive, send
 from nbshare.hosts.protocol import Common
 from nbshare.hosts.remote import RemoteCall, call_of, host_name
@@ -46,7 +46,7 @@ class Agent:
 
     def __init__(self, boot: Boot) -> None:
         self._host, self._boot = host_name(), boot
-        self._inputs: Inputs | None = None  # until it has a line
+        self._inputs: InputServer | None = None  # until it has a line
         self._over: set[str] = set()  # calls
         self._lock = _thread.allocate_lock()  # for whichever carrier is first
         self._running: dict[RemoteCall, str] = {}  # and the calls that they are parts of
@@ -54,18 +54,20 @@ class Agent:
 
     # ------------------------------------------------------------------ the client's line
 
-    def _join(self) -> Inputs:
+    def _join(self) -> InputServer:
         """Have a line to the client; return what gives inputs to others."""
         with self._lock:
             if self._inputs is None:
                 dispatcher().warm_up()  # while inputs come
                 line = dial(self._boot)
                 line.send(("line",))
-                self._inputs = Inputs((outward_address(self._boot.address[0]), 0), self._boot.key)
+                self._inputs = InputServer(
+                    (outward_address(self._boot.address[0]), 0), self._boot.key
+                )
                 _thread.start_new_thread(self._listen, (line, self._inputs))
             return self._inputs
 
-    def _listen(self, line: Any, inputs: Inputs) -> None:
+    def _listen(self, line: Any, inputs: InputServer) -> None:
         """End what the client says is over, and this process with the client."""
         try:
             while (name := line.recv()) is not None:
@@ -75,7 +77,7 @@ class Agent:
                     if call_name == name:
                         call.stop()
         finally:
-            leave()
+            end_process()
 
     # ------------------------------------------------------------------------- carriers
 
@@ -87,7 +89,7 @@ class Agent:
                 sock, _ = listener.accept()
             except TimeoutError:
                 if not self._carriers:
-                    leave()
+                    end_process()
                 continue
             self._carriers.add(sock)
             _thread.start_new_thread(self._attend, (sock,))
@@ -125,7 +127,7 @@ class Agent:
             return error
         return None
 
-    def _get_inputs(self, inputs: Inputs, name: str, common: Common) -> Held:
+    def _get_inputs(self, inputs: InputServer, name: str, common: Common) -> Held:
         """Have a call's inputs here: from the message, this machine's memory, or others, once."""
         if (held := inputs.held.get(name)) is None:
             placed = None if common.small is None else Placed(common.small, [])
@@ -154,7 +156,7 @@ class Agent:
             send(client, call.next_reply(is_last=is_over))
 
 
-def leave() -> None:
+def end_process() -> None:
     """End this process and its workers."""
     with suppress(BaseException):
         shutdown()

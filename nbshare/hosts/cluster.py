@@ -41,7 +41,7 @@ from nbshare.hosts.line import lines_at, receive, send
 from nbshare.hosts.protocol import Block, Common, Hosts, Reply, Task
 from nbshare.hosts.travel import traveller
 from nbshare.memory import handle_of
-from nbshare.wire.board import ATTEMPTS, HURT, ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims, give_back
+from nbshare.wire.board import ATTEMPTS, ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims, give_back
 from nbshare.wire.rows import runs_of
 
 BLOCK_S = 0.5  # of work
@@ -140,9 +140,9 @@ class Cluster(Engine):
         """See that items have come, or that no more will."""
         self._news.put(None)
 
-    def stop(self, call: Call) -> None:
-        """End a call early."""
-        call.board.stop()
+    def stop(self, call: Call, error: BaseException | None = None) -> None:
+        """End a call early, with an error if there is one."""
+        super().stop(call, error)
         self._news.put(None)
         if call.state == "starting":  # it was never submitted
             self._leave()
@@ -246,7 +246,7 @@ class Cluster(Engine):
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        self._call.error = self._call.error or without_frames(error)
+        self._call.note_failure(without_frames(error))
         self._news.put(None)
 
     # ------------------------------------------------------------------ threads of hosts
@@ -304,7 +304,7 @@ class Cluster(Engine):
         """Return claimed items as a block."""
         board, arena = self._call.board, Arena(by_value=True)
         attempts = None
-        if board.header[HURT]:
+        if board.has_failures:
             attempts = board.attempts_to_count(items.start, items.stop).copy()
         return Block(
             first=items.start,

@@ -63,12 +63,12 @@ class Inbox:
             i, error = first + place, self._error_of(failure, first, host)
             call.note_error(error, range(i, i + 1))
             if failure is reply.error:
-                call.error = call.error or error
+                call.note_failure(error)
         self._store(first, reply)
         if reply.attempts is not None:
             call.board.attempts_to_count(first, items.stop)[:] = reply.attempts
         if reply.error is not None:
-            call.error = call.error or self._error_of(reply.error, first, host)
+            call.note_failure(self._error_of(reply.error, first, host))
         _show(call.board.slots[slot], first, reply)
 
     def _error_of(self, error: BaseException, first: int, host: str) -> BaseException:

@@ -109,7 +109,7 @@ class Held:
             self._change.notify_all()
 
 
-class Inputs:
+class InputServer:
     """Gives inputs to processes that prove to have a key, each in a thread.
 
     Parameters

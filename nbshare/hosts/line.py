@@ -18,7 +18,7 @@ from typing import Any
 
 from nbshare.engine.local import at_shutdown
 from nbshare.hosts.carrier import Boot, packed, versions
-from nbshare.hosts.inputs import Inputs
+from nbshare.hosts.inputs import InputServer
 from nbshare.hosts.travel import PACKAGE, library_digest
 
 
@@ -43,7 +43,7 @@ def receive(connection: Any) -> Any:
     return pickle.loads(head, buffers=[connection.recv_bytes() for _ in range(n)])
 
 
-class Lines(Inputs):
+class Lines(InputServer):
     """The client's ends of all connections.
 
     Parameters

@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
     first: int
     n: int
-    sources: list[tuple[Any, ...]]  # what `nbshare.worker.items.Source` takes
+    sources: list[tuple[Any, ...]]  # what `nbshare.worker.items.ItemSource` takes
     contents: bytes  # of the arena of the items
     attempts: npt.NDArray[np.int32] | None  # that items have had before, if any
 

@@ -17,7 +17,7 @@ from nbshare.engine.preparing import Placed, new_call, place_bytes
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request
 from nbshare.hosts.protocol import Block, Common, Reply, ReportedError
-from nbshare.wire.board import FAILED, HURT, IN_LOG, IN_OUTPUT, NOT_DONE, PID
+from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, NOT_DONE, PID
 from nbshare.wire.context import Context, current_context, threads_per_worker
 from nbshare.wire.failures import Death, Failure
 from nbshare.wire.results import LogKey
@@ -56,7 +56,7 @@ class RemoteCall(Call):
             logs={key: self._cut_log(key, index) for key in keys},
             errors=errors,
             error=self.error if is_last else None,
-            attempts=page.attempts if is_last and self.board.header[HURT] else None,
+            attempts=page.attempts if is_last and self.board.has_failures else None,
             prints=prints.take(),
             slots=slots[slots[:, PID] > 0],
             now_ns=time.monotonic_ns(),

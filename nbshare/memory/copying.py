@@ -22,52 +22,52 @@ PIECE = 16 << 20  # bytes: about 7 ms; smaller ones cost calls, larger ones dela
 LONGEST_S = 2.0  # that an interrupt waits for a piece, on a machine that swaps
 MAX_THREADS = 4  # the bus of a desktop machine is full with fewer
 
-Job = Callable[[], None]
+Piece = Callable[[], None]  # copies it
 
 
-def write_jobs(fd: int, offset: int, part: Any) -> Iterator[Job]:
-    """Yield jobs that together write a contiguous array or buffer to a file at an offset."""
+def pieces_to_write(fd: int, offset: int, part: Any) -> Iterator[Piece]:
+    """Yield pieces that together write a contiguous array or buffer to a file at an offset."""
     data = as_bytes(part).data
     for start in range(0, data.nbytes, PIECE):
         yield partial(write_all, fd, data[start : start + PIECE], offset + start)
 
 
-def copy_jobs(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> Iterator[Job]:
-    """Yield jobs that together copy an array into another of its shape, along the first axis."""
+def pieces_to_copy(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> Iterator[Piece]:
+    """Yield pieces that together copy an array into another of its shape, along the first axis."""
     rows = max(1, PIECE * len(source) // max(1, source.nbytes))
     for start in range(0, len(source), rows):
         block = slice(start, start + rows)
         yield partial(np.copyto, target[block], source[block])
 
 
-def run(jobs: list[Job]) -> None:
-    """Run jobs, in several threads if there are enough; the list is consumed."""
-    left, failures = iter(jobs), list[BaseException]()  # the threads share the iterator
+def copy_all(pieces: list[Piece]) -> None:
+    """Copy pieces, in several threads if there are enough; the list is consumed."""
+    left, failures = iter(pieces), list[BaseException]()  # the threads share the iterator
 
     def help_out(is_busy: Any) -> None:
         with is_busy:
             try:
-                for job in left:
-                    job()
+                for piece in left:
+                    piece()
             except BaseException as error:  # noqa: BLE001 - for the caller
                 failures.append(error)
-                jobs.clear()
+                pieces.clear()
 
     # Raw threads and locks: an interrupt inside those of `threading` breaks them. A helper takes
     # its lock itself, so one that begins late, or never, delays no other.
     helpers = []
     try:
-        for _ in range(min(MAX_THREADS, usable_cpus(), len(jobs) // 2) - 1):
+        for _ in range(min(MAX_THREADS, usable_cpus(), len(pieces) // 2) - 1):
             helpers.append(_thread.allocate_lock())
             with suppress(RuntimeError):  # no more threads are allowed: the others do it
                 _thread.start_new_thread(help_out, (helpers[-1],))
-        for job in left:
-            job()
+        for piece in left:
+            piece()
         for is_busy in helpers:  # until they finish their pieces, on slow memory or disks too
             with is_busy:
                 pass
     except BaseException:  # an interrupt waits for the present pieces, but not for ever
-        jobs.clear()
+        pieces.clear()
         for is_busy in helpers:
             if is_busy.acquire(timeout=LONGEST_S):
                 is_busy.release()

@@ -18,8 +18,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from nbshare.errors import TooManyFilesError
-
 MOST = 1 << 20  # the usual hard limit; some programs are slow with a much higher one
 
 T = TypeVar("T")
@@ -53,7 +51,7 @@ def with_room(action: Callable[[], T]) -> T:
 
     Raises
     ------
-    TooManyFilesError
+    OSError
         Too many are open even then.
     """
     for _ in range(2):
@@ -76,9 +74,9 @@ def raise_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, MOST), hard))
 
 
-def too_many() -> TooManyFilesError:
+def too_many() -> OSError:
     """Return the error for too many open files."""
-    return TooManyFilesError(
+    return OSError(
         errno.EMFILE,
         f"too many open files: this process may have {os.sysconf('SC_OPEN_MAX')} (ulimit -n). An "
         "array in shared memory of more than 32 KiB takes one, a worker several. Use fewer, larger "

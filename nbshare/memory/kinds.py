@@ -36,7 +36,7 @@ from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
-from nbshare.errors import MemoryFallbackWarning, NotBuiltYetError, OutOfMemoryError, warn
+from nbshare.errors import NotBuiltYetError, OutOfMemoryError, warn
 from nbshare.interrupts import uninterrupted
 from nbshare.memory import budget
 from nbshare.memory.descriptors import Descriptor, opened
@@ -127,7 +127,7 @@ class Private(NamedTuple):
 
 
 Shared = Memfd | MappedFile
-Kind = Shared | Private
+MemoryKind = Shared | Private
 
 
 def can_share() -> bool:
@@ -144,12 +144,12 @@ def need_linux(what: str, instead: str) -> None:
         )
 
 
-def new_memory(nbytes: int, *, is_private: bool) -> tuple[Kind, Descriptor | None, int]:
+def new_memory(nbytes: int, *, is_private: bool) -> tuple[MemoryKind, Descriptor | None, int]:
     """Make memory of at least `nbytes`.
 
     Returns
     -------
-    tuple of Kind, Descriptor or None, and int
+    tuple of MemoryKind, Descriptor or None, and int
         The kind, fresh zeroed memory in whole pages, and its size in bytes. Private memory has no
         descriptor: it is made by its mapping.
 
@@ -199,7 +199,7 @@ def _chosen(setting: str, temporary: str) -> Shared:
                     f"do not work here ({'; '.join(reasons)}). Creating large arrays may be "
                     "slower. To choose it yourself, without this warning, set "
                     f"{SETTING}={kind.setting}.",
-                    MemoryFallbackWarning,
+                    UserWarning,
                 )
             return kind
     remedy = "Unset it to use one that works, or set it" if setting else f"Set {SETTING}"
@@ -216,7 +216,7 @@ def silence_warnings() -> None:
     _is_silent = True
 
 
-def is_chosen(kind: Kind | None) -> bool:
+def is_chosen(kind: MemoryKind | None) -> bool:
     """Return whether the present setting allows memory of a kind."""
     setting = os.environ.get(SETTING, "")
     return kind is not None and setting in ("", kind.setting, kind.setting.partition(":")[0])

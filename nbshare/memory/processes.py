@@ -36,17 +36,6 @@ def begun_ns() -> int:
     return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + since_boot_ns
 
 
-def state_of(pid: int) -> str:
-    """Return the state of a process as a letter, as in ``ps``.
-
-    Raises
-    ------
-    OSError
-        There is no such process, or no ``/proc``.
-    """
-    return _status(pid)[0].decode()
-
-
 def has_ended(who: Identity) -> bool:
     """Return whether a process, with all its threads, will never touch memory again.
 

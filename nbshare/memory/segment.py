@@ -7,7 +7,6 @@ or a mapping ends, however it ends. Private memory has no file, and only this pr
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
@@ -23,13 +22,18 @@ import numpy.typing as npt
 from nbshare.errors import OutOfMemoryError
 from nbshare.memory import budget, copying
 from nbshare.memory.descriptors import Descriptor, opened, owned, with_room
-from nbshare.memory.kinds import Kind, Private, has_proc, name_of, new_memory, new_name, reserve
+from nbshare.memory.kinds import (
+    MemoryKind,
+    Private,
+    has_proc,
+    name_of,
+    new_memory,
+    new_name,
+    reserve,
+)
 
-# Without it, a mapping holds a duplicate of its descriptor.
+# Without it, as before Python 3.13, a mapping holds a duplicate of its descriptor.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-# CPython 3.11 and 3.12 keep its number only at this byte of the object, on 64 bits.
-_IS_KNOWN = sys.implementation.name == "cpython" and mmap.mmap.__basicsize__ == 80
-_NUMBER_AT = 56 if _IS_KNOWN and not _MAP_OPTIONS else 0
 
 # Not shared with forked processes: then it may have huge pages. Windows knows no flags.
 _PRIVATE: dict[str, Any] = (
@@ -92,7 +96,7 @@ class Segment(mmap.mmap):
         Where this process has it mapped.
     mode : {"r+", "r", "c"}
         As in `numpy.memmap`: writable, read-only, or copy-on-write (writes stay in this process).
-    kind : Kind or None
+    kind : MemoryKind or None
         Its kind; None if another process made it.
     is_sealed : bool
         Whether only this mapping can write, and no other process ever.
@@ -111,7 +115,7 @@ class Segment(mmap.mmap):
     nbytes: int
     address: int
     mode: Mode
-    kind: Kind | None = None
+    kind: MemoryKind | None = None
     is_sealed = False
     n_borrowed = 0
     was_kept_elsewhere = False
@@ -137,10 +141,6 @@ class Segment(mmap.mmap):
                 "the limit of its address space (ulimit -v)"
             ) from None
         self._file, self.fd = file, -1 if file is None else file.fileno()
-        if _NUMBER_AT and file is not None:  # the mapping's own descriptor is enough
-            number = ctypes.c_int.from_address(id(self) + _NUMBER_AT).value
-            if os.path.sameopenfile(number, self.fd):
-                self._file, self.fd = None, number
         self.nbytes = nbytes
         self.mode = mode
         self.address = np.frombuffer(self, np.uint8).__array_interface__["data"][0]
@@ -194,16 +194,18 @@ class Segment(mmap.mmap):
         If the pages `are_fresh`, use write(2) if possible: it costs half of the page faults through
         a mapping.
         """
-        jobs: list[copying.Job] = []
+        pieces: list[copying.Piece] = []
         target = View(self)
         for offset, part in parts:
             is_strided = isinstance(part, np.ndarray) and not part.flags.c_contiguous
             if are_fresh and not (is_strided or self.is_private):
-                jobs += copying.write_jobs(self.fd, offset, part)
+                pieces += copying.pieces_to_write(self.fd, offset, part)
             else:
                 source = part if is_strided else copying.as_bytes(part)
-                jobs += copying.copy_jobs(target.array(source.dtype, source.shape, offset), source)
-        copying.run(jobs)
+                pieces += copying.pieces_to_copy(
+                    target.array(source.dtype, source.shape, offset), source
+                )
+        copying.copy_all(pieces)
 
     @classmethod
     def attach(cls, file: Descriptor | int, mode: Mode) -> Self:

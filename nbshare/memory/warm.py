@@ -2,7 +2,7 @@
 
 Fresh pages are the real cost of shared memory: copying into them takes eight times as long as into
 existing pages, and forty times on a virtual machine whose host took them back. So the inputs and
-outputs of calls are *leased*: when the last view of such a segment goes, the segment returns here,
+outputs of calls are *lent*: when the last view of such a segment goes, the segment returns here,
 and the next call of about that size gets it.
 
 A segment is reused only if no other process can still see it: only our own workers had it, and each
@@ -39,7 +39,7 @@ IDLE_S = 30.0  # kept that long; a notebook's next cell mostly comes sooner
 TRIM_S = 1.0  # between looks at returned segments: an unused one is counted by then
 SHARE = 0.25  # of the available memory may be kept
 
-Lease = npt.NDArray[np.uint8]
+PooledMemory = npt.NDArray[np.uint8]
 
 
 class Slab:
@@ -93,26 +93,26 @@ class WarmPool:
 
     Notes
     -----
-    Safe from any thread. A lease may end inside any allocation of any thread: this only appends to
+    Safe from any thread. A loan may end inside any allocation of any thread: this only appends to
     a deque, and runs no Python, which would swallow an interrupt.
     """
 
     def __init__(self) -> None:
-        self._returned: deque[weakref.ref[Lease]] = deque()
+        self._returned: deque[weakref.ref[PooledMemory]] = deque()
         self._kept: list[tuple[float, Segment]] = []  # since when
-        self._leases: dict[int, tuple[weakref.ref[Lease], Segment]] = {}  # by the reference's id
+        self._lent: dict[int, tuple[weakref.ref[PooledMemory], Segment]] = {}  # by id
         self._is_trimming = False
         self._lock = _thread.allocate_lock()
 
-    def writable(self, nbytes: int) -> tuple[Lease, bool]:
+    def writable(self, nbytes: int) -> tuple[PooledMemory, bool]:
         """Return memory for results, and whether it is fresh and so zero."""
         if nbytes <= LARGEST_PIECE:
             slab, offset = array_slab.take(nbytes)
             return np.frombuffer(slab, np.uint8, nbytes, offset), True
         segment = self._take(nbytes, sealed=False)
         if segment is not None:
-            return self._lease(segment), False
-        return self._lease(Segment.create(nbytes)), True
+            return self._lend(segment), False
+        return self._lend(Segment.create(nbytes)), True
 
     def filled(
         self,
@@ -121,7 +121,7 @@ class WarmPool:
         *,
         sealed: bool = True,
         is_private: bool = False,
-    ) -> Lease:
+    ) -> PooledMemory:
         """Return memory that holds `parts`; if `sealed`, other processes can only read it."""
         if nbytes <= LARGEST_PIECE and not sealed:
             slab, start = array_slab.take(nbytes)
@@ -130,21 +130,21 @@ class WarmPool:
         segment = self._take(nbytes, sealed=sealed, is_private=is_private)
         if segment is None:
             filled = Segment.filled(nbytes, parts, sealed=sealed, is_private=is_private)
-            return self._lease(filled)
-        lease = self._lease(segment)  # before any interrupt
+            return self._lend(filled)
+        lent = self._lend(segment)  # before any interrupt
         try:
             segment.refill(parts)
         except BaseException:
             segment.was_kept_elsewhere = True  # a copying thread may still be running
             raise
-        return lease
+        return lent
 
     def drop(self) -> None:
         """Free all kept segments; lent ones are freed with their last view."""
         with self._lock:
             self._collect()
             self._kept.clear()
-            self._leases.clear()
+            self._lent.clear()
 
     def _take(self, nbytes: int, *, sealed: bool, is_private: bool = False) -> Segment | None:
         if nbytes < SMALL:
@@ -162,20 +162,20 @@ class WarmPool:
             ]
             return self._kept.pop(min(fitting)[1])[1] if fitting else None
 
-    def _lease(self, segment: Segment) -> Lease:
+    def _lend(self, segment: Segment) -> PooledMemory:
         """Return the array that every view of the segment descends from."""
-        lease = np.frombuffer(segment, np.uint8)
+        lent = np.frombuffer(segment, np.uint8)
         if segment.nbytes >= SMALL:
             with uninterrupted(), self._lock:
                 if not self._is_trimming:
                     try:
                         _thread.start_new_thread(self._trim, ())
                     except RuntimeError:  # no more threads are allowed: this one is not kept
-                        return lease
+                        return lent
                     self._is_trimming = True
-                ref = weakref.ref(lease, self._returned.append)
-                self._leases[id(ref)] = ref, segment
-        return lease
+                ref = weakref.ref(lent, self._returned.append)
+                self._lent[id(ref)] = ref, segment
+        return lent
 
     def _trim(self) -> None:
         """Drop segments that have been idle for too long; run while there are any."""
@@ -185,7 +185,7 @@ class WarmPool:
                 self._collect()
                 now = time.monotonic()
                 self._kept = [(since, s) for since, s in self._kept if now - since < IDLE_S]
-                if not self._kept and not self._leases:
+                if not self._kept and not self._lent:
                     self._is_trimming = False
                     return
 
@@ -193,7 +193,7 @@ class WarmPool:
         """Before a fork: drop all segments that the child will see; hold the lock."""
         self._lock.acquire()
         self._kept.clear()
-        for _, segment in self._leases.values():
+        for _, segment in self._lent.values():
             segment.was_kept_elsewhere = True
 
     def after_fork(self) -> None:
@@ -206,7 +206,7 @@ class WarmPool:
         now, came = time.monotonic(), bool(self._returned)
         with uninterrupted():
             while self._returned:
-                _, segment = self._leases.pop(id(self._returned.popleft()), (None, None))
+                _, segment = self._lent.pop(id(self._returned.popleft()), (None, None))
                 if segment is not None:
                     self._kept.append((now, segment))
         self._kept = [(t, s) for t, s in self._kept if not s.was_kept_elsewhere]

@@ -17,7 +17,6 @@ from tqdm.std import EMA, tqdm
 
 from nbshare.errors import counted
 from nbshare.job import Job, State
-from nbshare.wire.orders import LONG_LOADING_S
 
 LIVE: tuple[State, ...] = ("starting", "running")
 
@@ -27,7 +26,6 @@ _EARLY_S = 2.0  # after the first result
 _SHORTEST_S = 0.1  # over a shorter time a rate is noise
 _LOG_INTERVAL_S = 10.0
 _LOG_SILENCE_S = 300.0  # a long run writes a line at least this often
-_MOST_LOADING = 2  # workers that are named; sixteen import the same
 
 
 class Pace:
@@ -117,7 +115,7 @@ def describe(job: Job, pace: Pace, *, timed: bool = True) -> Words:
         details.append("the result is partial")
         if job._stored_in:
             details.append("the same call continues")
-    return Words(state, count, details + slow_loading(job))
+    return Words(state, count, details)
 
 
 def _timing(job: Job, pace: Pace) -> list[str]:
@@ -126,17 +124,13 @@ def _timing(job: Job, pace: Pace) -> list[str]:
         timing.append(f"{duration(int(job.elapsed_s))} elapsed")
     if (left_s := pace.left_s) is not None:
         timing.append(f"{duration(int(left_s))} left")
-    return timing
+    return timing + _loading(job)
 
 
-def slow_loading(job: Job) -> list[str]:
-    """Return the workers that have been importing for long, and what."""
-    if job.elapsed_s < LONG_LOADING_S or job.state not in LIVE:
-        return []
-    found = [worker for worker in job._activity if worker.report and not worker.items]
-    notes = [f"worker {worker.number} is {worker.report}" for worker in found[:_MOST_LOADING]]
-    n_more = len(found) - len(notes)
-    return [*notes, f"{counted(n_more, 'more worker')} too"] if n_more else notes
+def _loading(job: Job) -> list[str]:
+    """Return for how long a worker has been loading the function, from a second on."""
+    longest_s = max((w.since_s for w in job._activity if w.is_loading), default=0.0)
+    return [f"loading for {duration(int(longest_s))}"] if longest_s >= 1 else []
 
 
 def stage_lines(job: Job) -> list[str]:
@@ -191,7 +185,7 @@ class TerminalBar(Bar):
             return pause_s
         queues = [f"{stage.queued}/{stage.slots}" for stage in job.stages if stage.slots]
         notes = [f"queues {' '.join(queues)}"] if queues else []
-        self._bar.set_postfix_str(", ".join(notes + slow_loading(job)))
+        self._bar.set_postfix_str(", ".join(notes + _loading(job)))
         return pause_s
 
 

@@ -10,7 +10,17 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from nbshare.notebook.live_plot import CannotDrawError
-from nbshare.notebook.values import GREY, Array, Painter, as_floats, calm, named, write_dates
+from nbshare.notebook.values import (
+    GREY,
+    MAX_EXACT,
+    Floats,
+    Painter,
+    as_floats,
+    calm,
+    named,
+    remark_on,
+    write_dates,
+)
 
 # Okabe and Ito's colours, which the colour-blind tell apart too; each line has its own marker.
 _COLOURS = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#888888"
@@ -61,7 +71,7 @@ class LinePainter(Painter):
         if self._dtype.kind == "b" and not self._shape:
             axes.set_yticks([0, 1], ["False", "True"])
 
-    def _choose_x(self) -> tuple[Array, NDArray[np.intp]]:
+    def _choose_x(self) -> tuple[Floats, NDArray[np.intp]]:
         """Choose the x values and label their axis; return their order."""
         plot, axes = self._plot, self._axes
         x, name = plot.x, "input"
@@ -86,7 +96,7 @@ class LinePainter(Painter):
         axes.set_xlim(low - margin, high + margin)
         return floats[order], order
 
-    def _add(self, items: NDArray[np.intp], rows: Array) -> None:
+    def _add(self, items: NDArray[np.intp], rows: Floats) -> None:
         rows, how = rows.reshape(len(rows), -1), self._plot.reduction
         if self._is_reduced:
             rows = rows[:, -1:] if how == "last" else getattr(rows, how)(axis=1, keepdims=True)
@@ -111,7 +121,7 @@ class LinePainter(Painter):
             is_inside = (low <= numbers) & (numbers <= high) & np.isfinite(self._x)[:, np.newaxis]
             n_outside = int(np.count_nonzero(is_finite & ~is_inside))
         n_odd = int(np.count_nonzero(~is_finite[there]))
-        return "{}" + self._remark(finite, n_odd, n_outside)
+        return "{}" + remark_on(n_odd, n_outside)
 
 
 def along_x(inputs: Any, n: int) -> NDArray[Any] | None:
@@ -127,21 +137,21 @@ def along_x(inputs: Any, n: int) -> NDArray[Any] | None:
     return x if fits else None
 
 
-def is_single(y: Array) -> NDArray[np.bool_]:
+def is_single(y: Floats) -> NDArray[np.bool_]:
     """Return which points have no neighbour to draw a line to."""
     there = np.pad(np.isfinite(y), 1)
     single: NDArray[np.bool_] = there[1:-1] & ~there[:-2] & ~there[2:]
     return single
 
 
-def apart(x: Array) -> Array:
+def apart(x: Floats) -> Floats:
     """Return those of many places that a plot shows next to each other."""
     x = x[np.isfinite(x)]
     width = np.ptp(x) / _MAX_POINTS if x.size else 0
     return x[np.unique(np.round(x / width), return_index=True)[1]] if width else x[:1]
 
 
-def thinned(x: Array, y: Array) -> tuple[Array, Array]:
+def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
     """Return the highest and lowest points of many, where they are: they look the same."""
     if len(x) <= 2 * _MAX_POINTS:
         return x, y
@@ -174,7 +184,7 @@ class HistPainter(Painter):
             axes.set_xticks([0, 1], ["False", "True"])
         self._bars = axes.stairs([0], [0, 1], fill=True, color=_COLOURS[0])
 
-    def _add(self, items: NDArray[np.intp], rows: Array) -> None:
+    def _add(self, items: NDArray[np.intp], rows: Floats) -> None:
         self._numbers[items] = rows.reshape(len(rows), -1)[:, :: self._every]
 
     def _show(self, *, final: bool) -> str:  # noqa: ARG002
@@ -188,10 +198,10 @@ class HistPainter(Painter):
             self._axes.set_xlim(self._ends(*(self.limits or (edges[0], edges[-1]))))
             self._axes.set_ylim(0, calm(0, max(1, counts.max()), margin=0.03)[1])
         n_outside = finite.size - inside.size
-        return "{}" + self._remark(finite, numbers.size - finite.size, n_outside)
+        return "{}" + remark_on(numbers.size - finite.size, n_outside)
 
-    def _edges(self, inside: Array, low: float, high: float) -> NDArray[np.floating]:
-        is_whole = self._dtype.kind in "biu" and not self._has_large_integers
+    def _edges(self, inside: Floats, low: float, high: float) -> NDArray[np.floating]:
+        is_whole = self._dtype.kind in "biu" and max(-low, high) < MAX_EXACT
         if is_whole and inside.size and not isinstance(self._plot.limits, tuple):
             low, high = inside.min(), inside.max()
         if is_whole and high - low < _MAX_WHOLE and self._plot.bins is None:
@@ -200,7 +210,7 @@ class HistPainter(Painter):
         return np.linspace(low, high, n_bins + 1)
 
 
-def auto_bins(finite: Array) -> int:
+def auto_bins(finite: Floats) -> int:
     """Return how many bins NumPy's "auto" makes: the larger of two well-known numbers."""
     # With an outlier, NumPy itself would make the edges of billions of bins.
     by_sturges = math.log2(finite.size) + 1

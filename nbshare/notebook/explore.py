@@ -45,7 +45,7 @@ from nbshare.tracebacks import shown_from_the_call
 if TYPE_CHECKING:
     from nbshare.notebook.figure import Frame
 
-Kind = Literal["image", "line", "hist"]
+PlotKind = Literal["image", "line", "hist"]
 
 _MAX_SEEN, _MAX_NUMBERS = 64, 2000  # results, and numbers of each, that set the scale
 _INTERVAL_S = 0.1  # between two plots, and between looks at a running job
@@ -64,7 +64,7 @@ _STYLE = f"""<style>
 def explore(
     results: Any,
     *,
-    kind: Kind | None = None,
+    kind: PlotKind | None = None,
     axes: Mapping[str, npt.ArrayLike] | None = None,
     plot: LivePlot | None = None,
 ) -> None:
@@ -119,7 +119,7 @@ def explore(
     if not (plot is None or isinstance(plot, LivePlot)):
         raise TypeError(f"plot={plot!r} is not allowed: pass a LivePlot with the labels, or None.")
     source = results if isinstance(results, Job) else finished(results)
-    view = View(source, kind, plot or LivePlot(), axes or {})
+    view = ResultGrid(source, kind, plot or LivePlot(), axes or {})
     if view.has(view.first):
         view.pick(view.first)  # refuses what cannot be drawn
     if surroundings() != "kernel":
@@ -154,7 +154,7 @@ def _no_array(what: str) -> TypeError:
     )
 
 
-class View:
+class ResultGrid:
     """Results, their places in a grid, and a plot of each.
 
     Parameters
@@ -166,7 +166,7 @@ class View:
     """
 
     def __init__(
-        self, source: Any, kind: Kind | None, plot: LivePlot, axes: Mapping[str, npt.ArrayLike]
+        self, source: Any, kind: PlotKind | None, plot: LivePlot, axes: Mapping[str, npt.ArrayLike]
     ) -> None:
         self.source, self._kind, self._plot = source, kind, plot
         self._drawn_like: object = None
@@ -202,7 +202,7 @@ class View:
         present = self.source.present
         return item < len(present) and bool(present[item])
 
-    def pick(self, item: int) -> tuple[Kind, npt.NDArray[Any]]:
+    def pick(self, item: int) -> tuple[PlotKind, npt.NDArray[Any]]:
         """Return how a result is drawn, and its numbers; raises an error if it cannot be."""
         from nbshare.notebook.values import unmasked  # loads matplotlib
 
@@ -283,7 +283,7 @@ class Panel:
         The results to show.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: ResultGrid) -> None:
         import_whole("ipywidgets")
         import ipywidgets as w
         from IPython.display import DisplayHandle

@@ -38,10 +38,8 @@ _MARGIN = 0.08  # inches
 _PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
 
 _DPI = 100  # of the frames that follow each other
-_FINAL_DPIS = (200, 150, 100)  # sharp on fine screens, if the file stays small
-_MAX_FINAL_BYTES = 600_000  # noise at 200 dpi
-_COLOURS = (0, 256, 64)  # of the last frame; 0 is no palette
-_N_OPAQUE = 224  # colours of an image; the rest of its palette is grey, more and more transparent
+_FINAL_DPI = 200  # of the last one: sharp on fine screens
+_MAX_EXACT_BYTES = 600_000  # beyond, a last frame has 256 colours
 
 # nbshare's style, for plots of a user's function.
 _STYLE: dict[Any, Any] = {
@@ -196,14 +194,11 @@ class LiveFigure:
         self.figure.set_layout_engine("none")
 
     def _final_png(self) -> bytes:
-        """Draw at the highest resolution that keeps the file small."""
-        palette = self._painters[0].palette if len(self._painters) == 1 else None
-        for dpi in _FINAL_DPIS:
-            picture = self._pixels(dpi)
-            for n in [0] if palette else _COLOURS:
-                png = _encode(_indexed(picture, n, palette))
-                if len(png) <= _MAX_FINAL_BYTES:
-                    return png
+        """Draw a sharp picture; with fewer colours if its file would be large."""
+        picture = self._pixels(_FINAL_DPI)
+        png = _encode(picture)
+        if len(png) > _MAX_EXACT_BYTES:
+            png = _encode(picture.quantize(256, dither=Image.Dither.NONE))
         return png
 
     def _pixels(self, dpi: int) -> Image.Image:
@@ -263,24 +258,8 @@ class ResultFigure(LiveFigure):
         return self._name, True
 
 
-def _indexed(picture: Image.Image, n_colours: int, palette: Image.Image | None) -> Image.Image:
-    """Reduce the colours: a third of the bytes, and no visible difference."""
-    if palette is None:
-        return picture.quantize(n_colours, dither=Image.Dither.NONE) if n_colours else picture
-    opaque = picture.convert("RGB").quantize(palette=palette, dither=Image.Dither.NONE)
-    alpha = np.asarray(picture.getchannel("A"))
-    indices = np.where(alpha == 255, np.minimum(np.asarray(opaque), _N_OPAQUE), 255 - alpha // 8)
-    indexed = Image.fromarray(indices.astype(np.uint8))
-    indexed.putpalette(palette.getpalette() or ())
-    fading = np.linspace(255, 0, 256 - _N_OPAQUE).astype(int).tolist()
-    indexed.info["transparency"] = bytes([255] * _N_OPAQUE + fading)
-    return indexed
-
-
 class FunctionPainter:
     """The user's ``callable(ax, partial)`` or `LivePlot.draw`."""
-
-    palette = None
 
     def __init__(self, figure: Any, plot: LivePlot, *, is_styled: bool) -> None:
         self._figure, self._plot, self._is_styled = figure, plot, is_styled

@@ -11,17 +11,17 @@ import numpy as np
 from matplotlib.colors import to_rgba_array
 from matplotlib.patches import Patch, Polygon
 from numpy.typing import NDArray
-from PIL import Image
 
 from nbshare.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare.notebook.values import (
     FRAME,
     GREY,
-    Array,
+    Floats,
     Painter,
     as_floats,
     dress,
     named,
+    remark_on,
     write_dates,
 )
 
@@ -34,7 +34,6 @@ _EXTENDS = {  # arrows of a colour bar, by whether its low and its high end cut 
 _HATCH: Any = {"hatch": "///", "facecolor": "none", "edgecolor": GREY, "alpha": 0.4, "linewidth": 0}
 # Names for the key, and colours that the map does not have, for the colour-blind neither.
 _ODD = {"NaN": FRAME, "inf": "#D55E00", "−inf": "#CC79A7"}
-_N_COLOURS = 221  # of the map, in the palette of the last frame
 _MAX_SIDE = 1024  # pixels per side: a screen shows no more
 _MAX_SCALARS = 2**16
 _MAX_RATIO = 4  # of the sides, if both axes have the same scale; beyond, it is a strip
@@ -43,7 +42,7 @@ _UFUNCS = {"mean": np.add, "sum": np.add, "min": np.fmin, "max": np.fmax}
 
 
 @dataclass(frozen=True)
-class Layout:
+class ImageLayout:
     """How results of one shape become one image.
 
     Attributes
@@ -73,7 +72,7 @@ class Layout:
         return [(left, top), (right, top), (right, y), (x, y), (x, bottom), (left, bottom)]
 
 
-def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> Layout:
+def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> ImageLayout:
     """Choose the layout for n results of a shape; raise CannotDrawError if there is none."""
     x, y = plot.x, plot.y
     if len(shape) == 0 and x is not None and y is not None:
@@ -83,20 +82,20 @@ def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> Layout:
                 f"not make {n} items. The run continues without this plot."
             )
         extent = _extent(plot, len(y), len(x))
-        return Layout(n, extent, _aspect(plot, extent), "x", "y", len(x))
+        return ImageLayout(n, extent, _aspect(plot, extent), "x", "y", len(x))
     if len(shape) == 0:
         cells = min(n, _MAX_SCALARS)
         columns = math.ceil(math.sqrt(cells))
         per_row = columns * n / cells
         extent = (0.0, per_row, math.ceil(cells / columns) * per_row, 0.0)
-        return Layout(cells, extent, 1 / columns, "items, row by row", columns=columns)
+        return ImageLayout(cells, extent, 1 / columns, "items, row by row", columns=columns)
     if len(shape) == 1:
         extent = _extent(plot, n, shape[0])
-        return Layout(min(n, _MAX_SIDE), extent, _aspect(plot, extent), "element", "item")
+        return ImageLayout(min(n, _MAX_SIDE), extent, _aspect(plot, extent), "element", "item")
     if len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4)):
         extent = _extent(plot, *shape[:2])
         aspect = "equal" if x is None and y is None else _aspect(plot, extent)
-        return Layout(1, extent, aspect)
+        return ImageLayout(1, extent, aspect)
     raise CannotDrawError(
         f"plot='image' draws results that are numbers, rows (k,), images (H, W) or colour images "
         f"(H, W, 3 or 4); these have the shape {shape}. The run continues without it; "
@@ -179,13 +178,8 @@ class ImagePainter(Painter):
         for axis, coordinates in ((axes.xaxis, plot.x), (axes.yaxis, plot.y)):
             if coordinates is not None and coordinates.dtype.kind == "M":
                 write_dates(axis)
-        if self._is_coloured:
-            return
-        self._draw_bar("neither")
-        colours = mpl.colormaps["viridis"](np.linspace(0, 1, _N_COLOURS))[:, :3]
-        colours = 255 * np.concatenate([colours, to_rgba_array([*_ODD.values()])[:, :3]])
-        self.palette = Image.new("P", (1, 1))
-        self.palette.putpalette([*colours.ravel().round().astype(int).tolist(), *96 * [0x77]])
+        if not self._is_coloured:
+            self._draw_bar("neither")
 
     def _draw_bar(self, extend: str) -> None:
         """Draw the colour bar, with an arrow at an end that cuts data."""
@@ -214,7 +208,7 @@ class ImagePainter(Painter):
         )
         key.set_visible(bool(names))
 
-    def _add(self, items: NDArray[np.intp], rows: Array) -> None:
+    def _add(self, items: NDArray[np.intp], rows: Floats) -> None:
         how = self._plot.reduction
         cells = items * self._layout.n_cells // self._n  # sorted, as items are
         firsts = np.flatnonzero(np.diff(cells, prepend=-1))
@@ -234,7 +228,7 @@ class ImagePainter(Painter):
         counts = self._counts.reshape(-1, *[1] * (self._cells.ndim - 1))
         return np.broadcast_to(counts > 0, self._cells.shape).reshape(self._pixels_shape)
 
-    def _pixels(self) -> Array:
+    def _pixels(self) -> Floats:
         """Return the image; NaN where there is no result yet."""
         counts = self._counts.reshape(-1, *[1] * (self._cells.ndim - 1))
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -246,7 +240,7 @@ class ImagePainter(Painter):
         if self._is_coloured:
             pixels /= 255 if self._dtype.kind in "iu" else 1
             n_outside = np.count_nonzero((pixels < 0) | (pixels > 1))
-            remark = self._sampled + self._remark(np.empty(0), 0, int(n_outside))
+            remark = self._sampled + remark_on(0, int(n_outside))
         elif (finite := pixels[np.isfinite(pixels)]).size:
             low, high = self._ends(*self._range(finite))
             self._image.set_clim(low, high)
@@ -254,14 +248,13 @@ class ImagePainter(Painter):
             if self._bar.extend != extend:
                 self._bar.remove()
                 self._draw_bar(extend)
-            remark = self._remark(finite, 0, 0)
         self._show_odd(pixels)
         self._image.set_data(opaque(pixels) if self._is_coloured else pixels)
         if final and max(pixels.shape[:2]) <= _MAX_SHARP:
             self._image.set_interpolation("nearest")  # sharper, and half the bytes
         return (f"{self._plot.reduction} of {{}}" if self._is_stack else "{}") + remark
 
-    def _show_odd(self, pixels: Array) -> None:
+    def _show_odd(self, pixels: Floats) -> None:
         """Show where results are missing, and where they are not finite."""
         self._hatch.set_visible(not self._counts[: self._layout.n_cells].all())
         kinds = [np.isnan(pixels) & self._is_there, np.isposinf(pixels), np.isneginf(pixels)]
@@ -277,7 +270,7 @@ class ImagePainter(Painter):
             self._odd.set_data(colours[np.select(kinds, (1, 2, 3))])
 
 
-def opaque(pixels: Array) -> NDArray[Any]:
+def opaque(pixels: Floats) -> NDArray[Any]:
     """Return colours; those that are not finite are transparent."""
     is_finite: Any = np.isfinite(pixels).all(axis=2)
     colours = np.clip(np.where(is_finite[..., np.newaxis], pixels, 0), 0, 1)

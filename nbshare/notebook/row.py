@@ -46,7 +46,7 @@ _LOOKS: dict[str, tuple[str, tuple[str, str]]] = {
     "interrupted": ("■", _ORANGE),
     "failed": ("✗", _RED),
 }
-_UNKNOWN = "was running when saved; its kernel has ended since"
+_UNKNOWN = "was running at its last update; its kernel has ended since"
 _TEXTS = "now", "reports", "stage"  # columns of text
 _GAP = "&nbsp;" * 3  # in the markup, as all gaps are: GitHub strips styles
 # Without room for the names, they wrap into a second line, which is hidden.
@@ -123,7 +123,7 @@ class NotebookRow:
 
     def _bundle(self, *, final: bool) -> dict[str, str]:
         if self._is_followed and not final:  # for the notebook's file
-            plain = self._line(Words("running when saved", "", [])).strip()
+            plain = self._line(Words("running at its last update", "", [])).strip()
             says = html.escape(plain)
             markup = f'<div aria-label="{says}"\nstyle="{_WIDTH}">{says}</div>'
         else:
@@ -224,7 +224,7 @@ class NotebookRow:
         columns: dict[str, list[object]] = {
             "worker": [worker.number for worker in workers],
             "now": [self._doing(worker) for worker in workers],
-            "for": [_short(worker.since_s) if worker.items else "" for worker in workers],
+            "for": [_short(w.since_s) if w.items or w.is_loading else "" for w in workers],
             "reports": [_report(worker) for worker in workers],
             "items done": [worker.n_items for worker in workers],
             "memory": [f"{n / 1e6:.0f} MB" if n else "" for n in memory],
@@ -236,7 +236,7 @@ class NotebookRow:
     def _doing(self, worker: WorkerActivity) -> str:
         items, text = worker.items, worker.text
         if not items:
-            return "loading" if worker.report else "waiting"
+            return "loading" if worker.is_loading else "waiting"
         if len(items) > 1:
             return f"items {items[0]} to {items[-1]}"
         if self._job.stages:  # the items are blocks: the text names the stage

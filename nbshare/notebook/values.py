@@ -14,7 +14,6 @@ from matplotlib.axis import Axis
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
-from PIL.Image import Image
 
 from nbshare.interrupts import uninterrupted
 from nbshare.notebook.live_plot import CannotDrawError, LivePlot
@@ -22,13 +21,13 @@ from nbshare.notebook.live_plot import CannotDrawError, LivePlot
 _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
 _BUDGET_S = 0.15  # of one refresh; the next one reads the rest
 _ROBUST = (2, 98)  # percentiles of limits="robust"
-_MAX_EXACT = 2**53  # larger integers are rounded by float64
+MAX_EXACT = 2**53  # larger integers are rounded by float64
 _LARGEST = 1e300  # beyond, the arithmetic of axes overflows
 
 # Lighter than the data, and readable on white as well as on the background of a dark theme.
 GREY, TICKS, FRAME = "#777777", "#999999", "#BBBBBB"
 
-Array = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
 class Painter:
@@ -46,9 +45,7 @@ class Painter:
         The results so far, an array or a list with gaps; and a flag for each that has arrived.
     """
 
-    palette: Image | None = None  # all colours of the plot, if they are known
     limits: tuple[float, float] | None = None  # of the values; None: from these results
-    _has_large_integers = False  # which float64 may round
 
     def __init__(
         self, axes: Axes, plot: LivePlot, inputs: Any, partial: Any, present: NDArray[np.bool_]
@@ -98,7 +95,7 @@ class Painter:
         """Write a remark above one of several plots."""
         self._axes.set_title(remark, loc="left", fontsize=9, color=GREY)
 
-    def _add(self, items: NDArray[np.intp], rows: Array) -> None:
+    def _add(self, items: NDArray[np.intp], rows: Floats) -> None:
         """Read the values of some results."""
         raise NotImplementedError
 
@@ -106,7 +103,7 @@ class Painter:
         """Show the values read so far; return what they are."""
         raise NotImplementedError
 
-    def _range(self, finite: Array) -> tuple[float, float]:
+    def _range(self, finite: Floats) -> tuple[float, float]:
         """Return the range to show: the user's, or of most or all of the data."""
         limits = self._plot.limits
         if isinstance(limits, tuple):
@@ -117,15 +114,6 @@ class Painter:
     def _ends(self, low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
         """Return the ends of the scale for a range: exactly the user's, or round ones."""
         return (low, high) if isinstance(self._plot.limits, tuple) else calm(low, high, margin)
-
-    def _remark(self, finite: Array, n_odd: int, n_outside: int) -> str:
-        """Return what the title says of the values that are not where they should be."""
-        remark = f", {n_odd} not finite" if n_odd else ""
-        remark += f", {n_outside} outside" if n_outside else ""
-        if self._has_large_integers and finite.size:
-            step = np.spacing(np.abs(finite).max())
-            remark += ", rounded to 16 digits" if np.ptp(finite) < 1000 * step else ""
-        return remark
 
     def _name(self, prefix: str = "") -> str:
         """Return the name of the results, the user's or a default, with their unit."""
@@ -144,8 +132,6 @@ class Painter:
             part = self._stacked(results if value is None else list(map(value, results)))
         if part.dtype.kind not in "biufcMm":
             raise self._refusal(f"arrays of dtype {part.dtype}")
-        if part.dtype.kind in "iu" and part.size:
-            self._has_large_integers |= max(int(part.max()), -int(part.min())) > _MAX_EXACT
         return part
 
     def _stacked(self, results: list[Any]) -> NDArray[Any]:
@@ -160,7 +146,6 @@ class Painter:
             array = np.asarray(results)
             if array.dtype != object:
                 return array
-            self._has_large_integers |= isinstance(first, int)
             return array.astype(float)  # of several kinds, or too large for NumPy's integers
         except (TypeError, ValueError):
             raise self._refusal("arrays of several shapes or kinds") from None
@@ -174,7 +159,7 @@ class Painter:
         )
 
 
-def as_floats(part: NDArray[Any]) -> Array:
+def as_floats(part: NDArray[Any]) -> Floats:
     """Return numbers as float64: the magnitude of complex ones, matplotlib's days of dates."""
     match part.dtype.kind:
         case "c":
@@ -198,6 +183,12 @@ def write_dates(axis: Axis) -> None:
     axis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
 
 
+def remark_on(n_odd: int, n_outside: int) -> str:
+    """Return what a title says of the values that are not where they should be."""
+    remark = f", {n_odd} not finite" if n_odd else ""
+    return remark + (f", {n_outside} outside" if n_outside else "")
+
+
 def dress(axes: Axes) -> None:
     """Draw everything around the data in grey."""
     axes.set_facecolor("none")
@@ -215,7 +206,7 @@ def unmasked(result: Any) -> Any:
     return result.astype(np.result_type(result.dtype, np.float64)).filled(np.nan)
 
 
-def span(finite: Array, *, is_robust: bool = False) -> tuple[float, float]:
+def span(finite: Floats, *, is_robust: bool = False) -> tuple[float, float]:
     """Return the range of all or most of the data; its ends always differ."""
     finite = np.clip(finite, -_LARGEST, _LARGEST)
     low, high = np.percentile(finite, _ROBUST if is_robust else (0, 100)).tolist()

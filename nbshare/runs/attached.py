@@ -43,7 +43,7 @@ from nbshare.running import in_background
 from nbshare.runs.stored import StoredRun
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.wire.orders import Policy
-from nbshare.wire.results import parts_of
+from nbshare.wire.results import entry_parts
 
 __all__ = ["CALL_FILE", "CALL_START", "AttachedRun", "attach", "begin", "check_call"]
 
@@ -373,7 +373,7 @@ def _store(path: Path, request: Request, options: MapOptions) -> None:
             "detach=True stores the function and its arguments, and one of them cannot be pickled "
             f"({type(error).__name__}: {error})"
         ) from error
-    parts, _ = parts_of(request.context.settings, [memoryview(data), *buffers])
+    parts, _ = entry_parts(request.context.settings, [memoryview(data), *buffers])
     file, crc, end = write(path.with_suffix(".new"), b""), 0, 0
     for offset, part in parts:
         gap = bytes(offset - end)

@@ -21,7 +21,7 @@ from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import (
     LEASE,
     is_of_this_boot,
-    parts_of,
+    part_folders,
     running_writer_of,
     writer_of,
 )
@@ -188,7 +188,7 @@ class StoredRun:
 
         If none runs it, the lease of the last one.
         """
-        parts = sorted(parts_of(self.path), key=lambda part: (part / LEASE).stat().st_mtime)
+        parts = sorted(part_folders(self.path), key=lambda part: (part / LEASE).stat().st_mtime)
         folders = [self.path, *parts][::-1]  # the last one first
         for folder in folders:
             if (writer := running_writer_of(folder)) is not None:
@@ -200,7 +200,7 @@ class StoredRun:
 
         Results that are to be read, or that the disk may not have, are checked, each once.
         """
-        folders = [self.path, *parts_of(self.path)]
+        folders = [self.path, *part_folders(self.path)]
         writers = [writer_of(folder) for folder in folders if running_writer_of(folder) is None]
         is_sure = all(writer is not None and is_of_this_boot(writer) for writer in writers)
         return whole_of(self.path, self._checked if is_read or not is_sure else None)
@@ -258,7 +258,7 @@ class StoredRun:
 
     def _failures(self, since: float = 0.0) -> dict[int, TaskError]:
         """Return these failures; `since`: seconds since 1970."""
-        folders = self.path, *parts_of(self.path)
+        folders = self.path, *part_folders(self.path)
         if not any(os.path.lexists(folder / ERRORS_FILE) for folder in folders):
             return {}  # quickly: every look at a job asks for them
         whole = self._whole()
@@ -372,7 +372,7 @@ class StoredRun:
         n_stored, n_old, changes = int((is_wanted & is_stored).sum()), 0, list[str]()
         for k, reader in enumerate(whole.readers):
             versions, codes = Versions(reader.folder, key), whole.words["code"]
-            is_old = is_stored & (whole.source == k) & ~np.isin(codes, versions.accepted)
+            is_old = is_stored & (whole.which == k) & ~np.isin(codes, versions.accepted)
             n_old += int((is_old & is_wanted).sum())
             changes = changes or (versions.changes_of(codes[is_old]) if is_old.any() else [])
         return Outdated(n_wanted, n_stored - n_old, n_wanted - n_stored, n_old, changes)

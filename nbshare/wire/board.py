@@ -45,8 +45,8 @@ with suppress(ImportError):  # Windows has none, and no workers yet
     import fcntl
 
 # Header words.
-NEXT, STOP, RETURNED, KIND, PRINTED, HURT, ROUND, IMPORTED, N_THERE, TOTAL, LOW = range(11)
-RESTORED = 11  # number of items that were done before the call
+NEXT, STOP, RETURNED, KIND, PRINTED, FAILURES, ROUND, IMPORTED, N_THERE, TOTAL, FEW = range(11)
+SKIPPED = 11
 NOT_KNOWN = -1  # as TOTAL
 
 NOT_DONE, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
@@ -82,6 +82,19 @@ CHUNK_S = 0.02
 GROWTH = 8  # at most, from one chunk to the next: a few quick items do not mean that all are
 LOAD_S = 1e-3  # items that are loaded together and take no longer go to one worker
 LEAST_S = 2e-5  # of a chunk of tiny items: in smaller ones the claim would dominate
+
+
+class _Word:
+    """A word of the header, as an attribute of the board."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def __get__(self, board: Any, cls: type) -> int:
+        return board.header[self._place]  # type: ignore[no-any-return]
+
+    def __set__(self, board: Any, value: int) -> None:
+        board.header[self._place] = value
 
 
 class Page:
@@ -190,10 +203,28 @@ class Board:
     n_slots : int
         Number of workers that may take part (replacements included).
 
+    Attributes
+    ----------
+    n_there : int
+        Number of items that workers may claim, or have claimed.
+    next_item : int
+        The first item that nobody has claimed; ranges that were given back come before it.
+    n_skipped : int
+        Number of items that this call does not run: they were done before, or others run them.
+    few : int
+        Workers wake the owner when so many items are unclaimed, or fewer.
+    has_printed, has_imported, has_failures : int
+        1 if a worker has printed, has imported more files, or if an item has failed: each is told
+        in full elsewhere.
+
     Notes
     -----
     One thread of the owner adds and frees pages.
     """
+
+    n_there, next_item, n_skipped = _Word(N_THERE), _Word(NEXT), _Word(SKIPPED)
+    few, has_printed = _Word(FEW), _Word(PRINTED)
+    has_imported, has_failures = _Word(IMPORTED), _Word(FAILURES)
 
     def __init__(self, segment: Segment, offset: int, n_tasks: int | None, n_slots: int) -> None:
         self.segment, self.offset = segment, offset
@@ -222,7 +253,7 @@ class Board:
         for slot in range(n_slots):
             board.row(slot)[ITEM] = NO_ITEM
         board.header[TOTAL] = NOT_KNOWN if n_tasks is None else n_tasks
-        board.header[N_THERE] = n_tasks or 0
+        board.n_there = n_tasks or 0
         return board
 
     @property
@@ -288,15 +319,10 @@ class Board:
     # ------------------------------------------------------------------------ items
 
     @property
-    def n_there(self) -> int:
-        """Number of items so far."""
-        return self.header[N_THERE]
-
-    @property
     def n_tasks(self) -> int:
         """Number of items, as far as known."""
         total = self.header[TOTAL]
-        return self.header[N_THERE] if total == NOT_KNOWN else total
+        return self.n_there if total == NOT_KNOWN else total
 
     @property
     def is_closed(self) -> bool:
@@ -305,11 +331,11 @@ class Board:
 
     def publish(self, n: int) -> None:
         """Make so many more items visible to workers."""
-        self.header[N_THERE] += n
+        self.n_there += n
 
     def close(self, n: int | None = None) -> None:
         """Close the board: no more items follow those there, or the first `n`."""
-        self.header[TOTAL] = self.header[N_THERE] if n is None else n
+        self.header[TOTAL] = self.n_there if n is None else n
 
     def parts(self, start: int, stop: int) -> list[tuple[Page, int, int]]:
         """Return the pages of some items that have not been freed, and the items of each."""
@@ -359,14 +385,14 @@ class Board:
 
     def attempts_to_count(self, start: int, stop: int) -> npt.NDArray[np.int32]:
         """Return the words `attempts` of items after a failure, for the caller to count."""
-        self.header[HURT] = 1
+        self.has_failures = 1
         page = self.page(start)
         return page.attempts[start - page.first : stop - page.first]
 
     def has_failed(self, start: int, stop: int) -> bool:
         """Return whether one of these items, all of one page, has failed before."""
         # The flag avoids reading, and so allocating, pages of `attempts` in the common case.
-        if not self.header[HURT]:
+        if not self.has_failures:
             return False
         page = self.page(start)
         return bool(page.attempts[start - page.first : stop - page.first].any())
@@ -381,7 +407,7 @@ class Board:
     @property
     def n_unclaimed(self) -> int:
         """Number of unclaimed items; ranges given back count as one."""
-        return self.n_tasks - self.header[NEXT] + self.header[RETURNED]
+        return self.n_tasks - self.next_item + self.header[RETURNED]
 
     def has_waiting(self) -> bool:
         """Whether some items have been neither claimed nor withdrawn."""
@@ -399,11 +425,11 @@ class Board:
 
     def is_claimed(self, i: int) -> bool:
         """Whether a worker has claimed an item."""
-        return i < self.header[NEXT]
+        return i < self.next_item
 
     def next_claim(self) -> int:
         """Return the first item that is neither claimed nor withdrawn. Under the lock."""
-        return self.first(self.header[NEXT], self.n_there, is_done=False)
+        return self.first(self.next_item, self.n_there, is_done=False)
 
     def first(self, start: int, stop: int, *, is_done: bool) -> int:
         """Return the first of some items that is done, or that is not; `stop` if there is none."""
@@ -555,7 +581,7 @@ class Claims:
                     header[NEXT] = start  # all others have been withdrawn
                     return range(0) if start == header[TOTAL] else None
                 stop = self._stop(start, n_there, item_s)
-                if header[RESTORED]:
+                if header[SKIPPED]:
                     stop = board.first(start, stop, is_done=True)
             # The slot first: a worker that dies here has claimed nothing (see `give_back`).
             self._slot[CHUNK_START], self._slot[CHUNK_STOP] = start, stop

@@ -14,7 +14,6 @@ import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,17 +130,18 @@ def cwd() -> str | None:
         return None
 
 
-_umasks = [0o077]  # the umask at the last look; at first the strictest one
-
-
-def _umask() -> int:
-    # It can only be read by setting it, so it is set to its last known value: no visible change, if
-    # it is the same. If not, it is restored in the same call of C, which no Python thread or
-    # interrupt can split.
-    guess = _umasks[-1:]
-    guess.extend(map(os.umask, islice(guess, 2)))
-    _umasks[0] = guess[1]
-    return guess[1]
+def _umask() -> int | None:
+    """Return the umask; None where only a call that sets it would tell it."""
+    try:
+        fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        status = os.read(fd, 1 << 12)
+    finally:
+        os.close(fd)
+    _, _, umask = status.partition(b"\nUmask:")  # not in a name: there lines do not break
+    return int(umask[:6], 8) if umask else None
 
 
 # Libraries read them when they are loaded.

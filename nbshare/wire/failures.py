@@ -177,7 +177,7 @@ def _note(failure: Failure, where: str) -> str:
     return f"raised {where}:\n{failure.traceback}" if failure.traceback else f"raised {where}"
 
 
-def leave(error: BaseException | None) -> NoReturn:
+def end_fork(error: BaseException | None) -> NoReturn:
     """End a process that a function forked, when it returns or raises there."""
     status = int(error is not None or not is_worker())  # 1 in a program that runs items itself
     with suppress(BaseException):

@@ -5,7 +5,6 @@ Separate from the code that carries them out, which the owner need not import.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -19,8 +18,6 @@ from nbshare.functions.reference import label_of
 from nbshare.memory import Mode
 from nbshare.wire.failures import safe_repr
 
-# Long imports are allowed: after this time they are shown, with one warning. Tests set less.
-LONG_LOADING_S = float(os.environ.get("NBSHARE_LONG_LOADING_S", "30"))
 STREAMS = ("stdout", "stderr")  # workers start with a pipe for each
 
 N_WEIGHED = 8  # of many items in a chunk, which are usually alike
@@ -58,7 +55,7 @@ class Fixed(NamedTuple):
     initializer_key: bytes | None  # equal for equal ones
 
 
-class Order(NamedTuple):
+class CallOrder(NamedTuple):
     """The order for all workers of a call."""
 
     settings: bytes  # of the caller's, see `nbshare.wire.context`
@@ -67,7 +64,7 @@ class Order(NamedTuple):
     inputs: list[tuple[bytes | None, tuple[Mode, ...]]]  # small ones, and segments' modes
     fixed: Fixed
     stage: Packed | None  # the rings of a pipeline's stage
-    sources: list[tuple[Any, ...]]  # what `Source` takes
+    sources: list[tuple[Any, ...]]  # what `ItemSource` takes
     is_fed: bool  # whether items come by a feed, whose segment is then the last of the inputs
     policy: Policy
     n_workers: int

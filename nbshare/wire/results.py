@@ -186,7 +186,7 @@ def _unpickled(i: int, data: Any, buffers: Sequence[Any] = ()) -> Any:
         ) from error
 
 
-def parts_of(data: bytes, buffers: list[memoryview]) -> tuple[list[tuple[int, memoryview]], int]:
+def entry_parts(data: bytes, buffers: list[memoryview]) -> tuple[list[tuple[int, memoryview]], int]:
     """Return the parts of an entry with their offsets, and its size in bytes."""
     after = [memoryview(data), *buffers]
     table = np.array([len(after), *(part.nbytes for part in after)], np.int64)

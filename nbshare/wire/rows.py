@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from nbshare.memory import aligned, disk
 from nbshare.memory.descriptors import Descriptor
-from nbshare.wire.board import ATTEMPTS, FAILED, HURT, IN_LOG, IN_OUTPUT, Board, Page
+from nbshare.wire.board import ATTEMPTS, FAILED, IN_LOG, IN_OUTPUT, Board, Page
 from nbshare.wire.results import ALONE, Entry, LogReader
 
 RESULTS_FILE, INDEX_FILE = "results.npy", "index.npy"
@@ -46,7 +46,7 @@ class FilePlace(NamedTuple):
     log: int  # which log is its own
 
 
-class Source(NamedTuple):
+class TransferSource(NamedTuple):
     """Where results are that become rows: in the memory of a call, or in a part of a run."""
 
     values: Callable[[int, int], npt.NDArray[Any]]  # from a place to another, if they form an array
@@ -99,7 +99,7 @@ def index_of(
     index["seconds"] = took_s
     index["code"] = code
     index["attempts"] = 1
-    if board.header[HURT]:
+    if board.has_failures:
         index["attempts"] = np.minimum(1 + (page.attempts[places] & ATTEMPTS), 255)
     return index
 
@@ -151,13 +151,13 @@ class RowWriter:
         self.commit(rows, index)
 
     def transfer(
-        self, source: Source, places: RowNumbers, rows: RowNumbers, index: npt.NDArray[Any]
+        self, source: TransferSource, places: RowNumbers, rows: RowNumbers, index: npt.NDArray[Any]
     ) -> None:
         """Write results that are elsewhere.
 
         Parameters
         ----------
-        source : Source
+        source : TransferSource
             Where they are.
         places, rows, index : ndarray
             The place of each result there, the row that it gets, and what the index tells of it.

@@ -21,7 +21,7 @@ SCALARS: set[type] = {type(None), bool, int, float, complex, str, bytes}
 SCALARS |= {np.dtype(t).type for t in "?bhilqBHILQfd"}
 
 
-class Source:
+class ItemSource:
     """One of the iterables of a call.
 
     Parameters

@@ -38,11 +38,11 @@ from nbshare.wire import become_worker
 from nbshare.wire.board import NO_ITEM, Board, FileLock
 from nbshare.wire.failures import describe
 from nbshare.wire.messages import Channel
-from nbshare.wire.orders import Order
+from nbshare.wire.orders import CallOrder
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.wire.rows import RowWriter
 from nbshare.worker import streams
-from nbshare.worker.state import WorkerState, look, restore_variables, show_crashes
+from nbshare.worker.state import WorkerState, restore_variables, show_crashes
 from nbshare.worker.store import Decided, Rows
 from nbshare.worker.work import Caller, Work
 
@@ -111,7 +111,8 @@ def _set_up(inherited: InheritedFds) -> Channel:
     silence_warnings()  # the owner has warned of the kind of memory
     os.setpgid(0, 0)
     arm(inherited.life_fd)
-    _thread.start_new_thread(_kill_after, (inherited.owner_pidfd,))
+    if inherited.owner_pidfd >= 0:
+        _thread.start_new_thread(_kill_after, (inherited.owner_pidfd,))
     # Some containers forbid it; then the kernel chooses by size alone.
     with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
         file.write(OOM_SCORE)
@@ -124,7 +125,7 @@ def _set_up(inherited: InheritedFds) -> Channel:
     os.environ["MPLBACKEND"] = "Agg"  # the notebook's own needs a kernel
     has_low = any(0 <= fd <= streams.HIGHEST for fd in inherited)
     if not has_low:  # the owner has no standard streams
-        streams.replace((inherited.out_fd, inherited.err_fd))
+        streams.replace_streams((inherited.out_fd, inherited.err_fd))
     show_crashes()
     if "numpy.random" in sys.modules:  # or all forked workers would draw the same numbers
         sys.modules["numpy.random"].seed()
@@ -181,20 +182,18 @@ def keep_freed() -> None:
 
 
 def _kill_after(pidfd: int) -> None:
-    """Kill this process group when the owner ends; until then report slow imports (`look`).
+    """Kill this process group when the owner ends.
 
     For the one case that the life pipe misses: an unrelated fork of the owner holds its other end.
     """
     poll = select.poll()
-    if pidfd >= 0:
-        poll.register(pidfd, select.POLLIN)
-    while not poll.poll(look() * 1e3):
-        pass
+    poll.register(pidfd, select.POLLIN)
+    poll.poll()
     os.killpg(0, signal.SIGKILL)
 
 
 # Device and inode, which are not reused while we hold them, and a size that may grow.
-Key = tuple[int, int, int, Mode]
+SegmentKey = tuple[int, int, int, Mode]
 
 Seen = list[weakref.ref[Any]]  # the roots of views
 
@@ -212,8 +211,8 @@ class Mappings:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[Key, Segment] = {}
-        self._used: dict[Key, Segment] = {}  # in this call
+        self._kept: dict[SegmentKey, Segment] = {}
+        self._used: dict[SegmentKey, Segment] = {}  # in this call
         self._seen: Seen = []
 
     def inputs(self, fds: Iterable[int], modes: Sequence[Mode]) -> list[View]:
@@ -261,7 +260,7 @@ def work_on(
     """
     mappings = caller.mappings
     try:
-        caller.order = order = Order(*pickle.loads(packed))
+        caller.order = order = CallOrder(*pickle.loads(packed))
         caller.state.restore(order.settings, order.n_threads)
         board = Board(mappings.segment(fds[0], "r+"), *order.board)
         inputs, rest = [], iter(fds[1:])
@@ -309,7 +308,7 @@ def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:
 class _RemoteCaller(Caller):
     """The caller, at the other end of a channel."""
 
-    order: Order  # set when it has been loaded
+    order: CallOrder  # set when it has been loaded
 
     def __init__(
         self,

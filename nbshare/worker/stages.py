@@ -30,12 +30,12 @@ from nbshare.arrays.ring import RingBuffer
 from nbshare.arrays.ring_waiting import Lease
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import RingAbortedError, RingClosedError
-from nbshare.wire.board import IN_OUTPUT, ITEM, N_ITEMS, N_THERE, NEXT, NO_ITEM, SINCE, Board
+from nbshare.wire.board import IN_OUTPUT, ITEM, N_ITEMS, NO_ITEM, SINCE, Board
 from nbshare.wire.failures import safe_repr
 from nbshare.worker.items import indices_of
 from nbshare.worker.store import ResultStore
 
-Column = Callable[[range], Sequence[Any]]  # of items, as `nbshare.worker.items.Source.items`
+Column = Callable[[range], Sequence[Any]]  # of items, as `nbshare.worker.items.ItemSource.items`
 END = object()  # in place of a block, when a loader has no more
 
 
@@ -139,8 +139,7 @@ class LoadedBlocks(Blocks):
             self._board.close()
             return
         super().pass_on(i, value)
-        header = self._board.header
-        header[N_THERE] = header[NEXT] = i + 1
+        self._board.n_there = self._board.next_item = i + 1
 
 
 class Slots(Iterator[SharedArray]):
@@ -235,11 +234,11 @@ class QueuedBlocks(Blocks):
             return range(0)
         except RingAbortedError:
             return range(0)
-        self._got, i, header = got, got.number, self._board.header
+        self._got, i, board = got, got.number, self._board
         assert i is not None
         with self._lock:
-            header[NEXT] += 1
-            header[N_THERE] = max(header[N_THERE], i + 1)
+            board.next_item += 1
+            board.n_there = max(board.n_there, i + 1)
         return range(i, i + 1)
 
 

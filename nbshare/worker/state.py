@@ -1,45 +1,34 @@
 """The state of a worker process at the start of each call, as caller and initializer set it.
 
 Changes by an initializer stay, since it does not run again.
-
-During a long import, another thread looks where it is (`look`). Its text goes where items report,
-so the progress display shows it.
 """
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal` takes 0.5 µs per signal
-import _thread
 import faulthandler
 import os
 import pickle
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from traceback import walk_stack
-from types import FrameType
 from typing import Any
 
 from nbshare.arrays.inputs import Inputs
-from nbshare.errors import is_ours, noted
+from nbshare.errors import noted
 from nbshare.functions.files import register_files
-from nbshare.functions.freshness import is_installed
 from nbshare.functions.imports import import_as_the_caller
 from nbshare.functions.namespaces import Namespaces
 from nbshare.functions.reference import label_of
 from nbshare.wire import context
-from nbshare.wire.board import BEGUN, write_text
 from nbshare.wire.context import limit_threads, thread_variables
-from nbshare.wire.orders import LONG_LOADING_S, Fixed
+from nbshare.wire.orders import Fixed
 from nbshare.worker import streams
 
 _SIGNALS = sorted(map(int, signal.valid_signals()))
 _TIMERS = [timer for name, timer in vars(signal).items() if name.startswith("ITIMER_")]
-
-LOOK_S = 1.0  # between looks at a long import
 
 _mine: WorkerState | None = None  # None outside of workers
 
@@ -102,7 +91,8 @@ class WorkerState:
 
             multiprocessing.process.current_process().authkey = values["authkey"]
         sys.argv = [*values["argv"]]
-        os.umask(values["umask"])
+        if values["umask"] is not None:
+            os.umask(values["umask"])
         context.set_arithmetic(values)
         context.filter_warnings(values["warnings"])
         if values["affinity"] is not None:
@@ -153,45 +143,6 @@ def show_crashes() -> None:
         faulthandler.enable()
 
 
-_under_way: list[tuple[memoryview, int, str]] = []  # the worker's row, its thread, and the text
-
-
-@contextmanager
-def loading(row: memoryview | None = None, what: str = "") -> Iterator[None]:
-    """Report on a row of the board if the block takes long; defaults: this row, imports."""
-    here = _thread.get_ident()
-    if row is None:
-        row = next(row for row, thread, _ in reversed(_under_way) if thread == here)
-    entry = row, here, what
-    _under_way.append(entry)
-    try:
-        yield
-    finally:
-        _under_way.remove(entry)  # others may be those of other threads
-
-
-def look() -> float:
-    """Report where a long import is; return the seconds until the next look."""
-    with suppress(IndexError):  # nothing is loaded
-        row, thread, what = _under_way[-1]
-        left_s = row[BEGUN] / 1e9 + LONG_LOADING_S - time.monotonic()
-        if left_s > 0:
-            return left_s
-        write_text(row, _place(sys._current_frames()[thread], what))
-        return LOOK_S
-    return LONG_LOADING_S
-
-
-def _place(frame: FrameType, what: str) -> str:
-    """Return what a thread does, with its last line in a file of the user."""
-    frames = [(f, f.f_code.co_filename) for f, _ in walk_stack(frame) if not is_ours(f)]
-    own = [(f, path) for f, path in frames if not (path[:7] == "<frozen" or is_installed(path))]
-    names = (f.f_globals["__name__"] for f, _ in own or frames if f.f_code.co_name == "<module>")
-    what = what or f"importing {next(names, 'the function')}"
-    places = (f"{what} ({os.path.basename(path)}, line {f.f_lineno})" for f, path in own or frames)
-    return next(places, what)
-
-
 # The initializers that have run in this process, and the variables of their functions.
 _initialized: dict[bytes, Namespaces] = {}
 _initializing = threading.RLock()  # one at a time; it may make calls with another one
@@ -226,9 +177,8 @@ def forget_initializer() -> None:
 
 def _run(initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
     try:
-        what = f"running the initializer {label_of(initializer)}"
         # Its changes stay, in a worker as anywhere else.
-        with _mine.keep_changes() if _mine else nullcontext(), loading(what=what):
+        with _mine.keep_changes() if _mine else nullcontext():
             initializer(*initargs)
     except BaseException as error:
         noted(error, f"raised by the initializer {label_of(initializer)}")

@@ -33,7 +33,7 @@ from nbshare.wire.results import (
     Entry,
     LogKey,
     OutputSpec,
-    parts_of,
+    entry_parts,
     spec_for,
 )
 from nbshare.wire.rows import RowWriter, index_of
@@ -68,7 +68,7 @@ class LogWriter:
 
     def append(self, data: bytes, buffers: list[memoryview] | None = None) -> Entry:
         """Write the pickle of a result and its buffers; return its place."""
-        parts, nbytes = parts_of(data, buffers) if buffers else ([(0, data)], len(data))
+        parts, nbytes = entry_parts(data, buffers) if buffers else ([(0, data)], len(data))
         start, self._n_bytes = aligned(self._position), self._n_bytes + nbytes
         log = self._log
         if log is None or start + nbytes > log.nbytes:

@@ -92,7 +92,7 @@ class _Output:
         return self._n_unread[0] > 0
 
 
-def replace(fds: Sequence[int]) -> None:
+def replace_streams(fds: Sequence[int]) -> None:
     """Make pipes the standard output and error output of this process."""
     global _text
     if os.environ.get(MARK_PRINTS, "") not in ("", "0"):

@@ -20,17 +20,14 @@ from nbshare.wire.board import (
     ATTEMPTS,
     BEGUN,
     ENDED,
-    IMPORTED,
     ITEM,
     ITEM_STOP,
     LOADED,
-    LOW,
     N_ITEMS,
     NO_ITEM,
     ONE,
     PEAK,
     PID,
-    PRINTED,
     REPORTED,
     ROUND,
     SINCE,
@@ -40,14 +37,14 @@ from nbshare.wire.board import (
     Board,
     Claims,
 )
-from nbshare.wire.failures import leave, naming_shared, text_of
+from nbshare.wire.failures import end_fork, naming_shared, text_of
 from nbshare.wire.feed import FedItems
-from nbshare.wire.orders import Fixed, Order
+from nbshare.wire.orders import CallOrder, Fixed
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
 from nbshare.worker.items import (
     MOST_UNSEEN,
-    Source,
+    ItemSource,
     frozen,
     gather,
     indices_of,
@@ -56,7 +53,7 @@ from nbshare.worker.items import (
 )
 from nbshare.worker.reports import ItemStopped, Reporter
 from nbshare.worker.stages import Blocks, Column, LoadedBlocks, PassingStore, QueuedBlocks
-from nbshare.worker.state import filter_warnings, initialized, loading
+from nbshare.worker.state import filter_warnings, initialized
 from nbshare.worker.store import Decided, ResultStore
 
 # Items that take less than this run in batches of at most this time, which share the cost of
@@ -71,6 +68,10 @@ SHORTEST_S = 1e-8  # no function call takes less, whatever the clock says
 _process = [object()]
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: _process.__setitem__(0, object()))
+
+
+class _Stopped(Exception):  # noqa: N818 - not an error
+    """The call is over: no more of its items run."""
 
 
 class Caller:
@@ -116,7 +117,7 @@ class Work:
 
     Parameters
     ----------
-    order : Order
+    order : CallOrder
         The function, its inputs and its options.
     board : Board
         Of the call.
@@ -132,7 +133,7 @@ class Work:
 
     def __init__(
         self,
-        order: Order,
+        order: CallOrder,
         board: Board,
         slot: int,
         inputs: Sequence[Inputs],
@@ -150,7 +151,7 @@ class Work:
         inputs_of_all, items = inputs[0], inputs[-2 if order.is_fed else -1]
         self._func = self._loaded(inputs_of_all, order.fixed)
         self._fed = FedItems(inputs[-1], board) if order.is_fed else None
-        self._sources = [Source(items, self._fed, *what) for what in order.sources]
+        self._sources = [ItemSource(items, self._fed, *what) for what in order.sources]
         self._columns: list[Column] = [source.items for source in self._sources]
         if order.policy.seed is not None:
             self._func = partial(seeded, self._func, order.policy.seed)
@@ -188,17 +189,16 @@ class Work:
     def _loaded(self, inputs: Inputs, fixed: Fixed) -> Callable[..., Any]:
         """Return the function, with the objects that are the same for all items."""
         try:
-            with loading(self._slot):
-                self._namespaces = initialized(inputs, fixed)
-                with self._namespaces as namespaces:
-                    func: Callable[..., Any] = inputs.load(fixed.func)
+            self._namespaces = initialized(inputs, fixed)
+            with self._namespaces as namespaces:
+                func: Callable[..., Any] = inputs.load(fixed.func)
+                namespaces.keep()
+                if fixed.shared is not None:
+                    with naming_shared():
+                        func = partial(func, **inputs.load(fixed.shared))
                     namespaces.keep()
-                    if fixed.shared is not None:
-                        with naming_shared():
-                            func = partial(func, **inputs.load(fixed.shared))
-                        namespaces.keep()
-                filter_warnings()
-                return func
+            filter_warnings()
+            return func
         finally:
             self._end_copy()
 
@@ -226,13 +226,13 @@ class Work:
             goes_on = bool(chunk) and self._run_chunk(chunk)
         self._slot[ENDED] = end_ns = time.monotonic_ns()
         self._item_s = (end_ns - start_ns) / 1e9 / max(len(chunk), 1)
-        if self._board.n_unclaimed <= self._board.header[LOW]:
+        if self._board.n_unclaimed <= self._board.few:
             self._caller.tell_news()
         return goes_on
 
     def _tell_imports(self) -> None:
         if self._caller.tell_imports():
-            self._board.header[IMPORTED] = 1
+            self._board.has_imported = 1
             self._store.forget_code()
 
     def _run_chunk(self, chunk: range) -> bool:
@@ -241,7 +241,7 @@ class Work:
         try:
             while position < chunk.stop:
                 if self._board.stopped:
-                    return False
+                    raise _Stopped
                 is_alone = position < alone_until
                 n_together = 0 if is_alone else self._n_together(position)
                 size = 1 if is_alone else n_together or LOAD_ITEMS
@@ -256,17 +256,16 @@ class Work:
                     if len(items) > 1:  # find out which one it is
                         alone_until = items.stop
                         continue
-                    n = self._overcome(position, error)
+                    position += self._counts_as_done(position, error)
                 else:
                     run = self._run_together if n_together else self._run_singly
-                    n = run(items, columns)
-                if n is None:
-                    return False
-                position += n
+                    position += run(items, columns)
+        except _Stopped:
+            return False
         finally:
             self._tell_imports()
             if self._caller.sends_prints():
-                self._board.header[PRINTED] = 1
+                self._board.has_printed = 1
             self._slot[ITEM] = NO_ITEM
         return True
 
@@ -292,63 +291,58 @@ class Work:
         # Items that have failed run one by one, so that the cause is known.
         return 0 if self._board.has_failed(position, position + n) else n
 
-    def _run_singly(self, items: range, columns: list[Sequence[Any]]) -> int | None:
-        """Run items one by one; return how many are done, None to stop."""
+    def _run_singly(self, items: range, columns: list[Sequence[Any]]) -> int:
+        """Run items one by one; return how many are done."""
         # A line of the loop costs 40 ns: with ten of them, a hundredth of what 40 µs take.
         slot, header, clock = self._slot, self._board.header, time.monotonic_ns
         func, put, process = self._func, self._store.put, self._process
         self._tell_imports()  # of loading the items
         modules, n_modules, n_before = sys.modules, len(sys.modules), n_executed[0]
         slot[ITEM_STOP] = ONE
-        n_failed, slowest = 0, self._slowest
+        slowest = self._slowest
         slow_ns = slowest[0][0]
-        began = since = clock()
-        for i, args in zip(items, zip(*columns, strict=True), strict=True):
-            if header[STOP]:
-                self._note(i - items.start, since - began)
-                return None
-            slot[SINCE] = since
-            slot[ITEM] = i
-            try:
-                value = func(*args)
-                if _process[0] is not process:
-                    leave(None)
-                # Before the result is done: it depends on what it has imported.
-                if len(modules) != n_modules or n_executed[0] != n_before:
-                    self._tell_imports()
-                    n_modules, n_before = len(modules), n_executed[0]
-                put(i, value)
-                value = None  # frees an array's memory for the next one
-            except BaseException as error:  # noqa: BLE001 - SystemExit too is the item's failure
-                overcome = self._overcome(i, error)
-                if overcome is None:
-                    self._note(i - items.start, since - began)
-                    return None
-                n_failed = overcome
-                break
-            now = clock()
-            if now - since > slow_ns:
-                heapreplace(slowest, (now - since, i))
-                slow_ns = slowest[0][0]
-            since = now
-        else:
-            i = items.stop
-        n = i - items.start
-        self._note(n, since - began)
-        return n + n_failed
-
-    def _run_together(self, items: range, columns: list[Sequence[Any]]) -> int | None:
-        """Run tiny items, store their results together; return how many are done, or None."""
-        since = self._begin(items)
-        n = self._run_and_store(items, columns)
-        took_ns = time.monotonic_ns() - since
-        n_done = self._board.n_done_in(items.start, items.stop) if n is None else n
-        if n_done:
-            heappushpop(self._slowest, (took_ns // n_done, items.start))
-            self._note(n_done, took_ns)
+        n, began = 0, clock()
+        since = began
+        try:
+            for i, args in zip(items, zip(*columns, strict=True), strict=True):
+                if header[STOP]:
+                    raise _Stopped
+                slot[SINCE] = since
+                slot[ITEM] = i
+                try:
+                    value = func(*args)
+                    if _process[0] is not process:
+                        end_fork(None)
+                    # Before the result is done: it depends on what it has imported.
+                    if len(modules) != n_modules or n_executed[0] != n_before:
+                        self._tell_imports()
+                        n_modules, n_before = len(modules), n_executed[0]
+                    put(i, value)
+                    value = None  # frees an array's memory for the next one
+                except BaseException as error:  # noqa: BLE001 - SystemExit too is its failure
+                    return n + self._counts_as_done(i, error)
+                n += 1
+                now = clock()
+                if now - since > slow_ns:
+                    heapreplace(slowest, (now - since, i))
+                    slow_ns = slowest[0][0]
+                since = now
+        finally:
+            self._note(n, since - began)
         return n
 
-    def _run_and_store(self, items: range, columns: list[Sequence[Any]]) -> int | None:
+    def _run_together(self, items: range, columns: list[Sequence[Any]]) -> int:
+        """Run tiny items, store their results together; return how many are done."""
+        since = self._begin(items)
+        try:
+            return self._run_and_store(items, columns)
+        finally:
+            took_ns = time.monotonic_ns() - since
+            if n_done := self._board.n_done_in(items.start, items.stop):
+                heappushpop(self._slowest, (took_ns // n_done, items.start))
+                self._note(n_done, took_ns)
+
+    def _run_and_store(self, items: range, columns: list[Sequence[Any]]) -> int:
         values: list[Any] = []  # numbers, or frozen objects
         odd: list[Any] = []
         store, header, clock = self._store, self._board.header, time.monotonic
@@ -372,17 +366,17 @@ class Work:
             n = len(values)
             if (n_stored := self._store_together(items[:n], values, are_objects)) != n:
                 return n_stored
-            n_more = self._overcome(items[n], error)
+            n_more: int = self._counts_as_done(items[n], error)
         else:
             n = len(values)
             if (n_stored := self._store_together(items[:n], values, are_objects)) != n:
                 return n_stored
             self._is_odd = are_objects and bool(odd) and n < MOST_UNSEEN
             n_more = self._store_singly(items[n:], odd, store.put)
-        return None if n_more is None else n + n_more
+        return n + n_more
 
-    def _store_together(self, items: range, values: list[Any], are_objects: bool) -> int | None:
-        """Store results; returns how many are done, None to stop."""
+    def _store_together(self, items: range, values: list[Any], are_objects: bool) -> int:
+        """Store results; return how many are done."""
         store = self._store
         put_all = store.put_objects if are_objects else store.put_numbers
         if not values or put_all(items, values):
@@ -391,38 +385,41 @@ class Work:
 
     def _store_singly(
         self, items: range, values: list[Any], put: Callable[[int, Any], None]
-    ) -> int | None:
-        """Store results; returns how many are done, None to stop."""
+    ) -> int:
+        """Store results; return how many are done."""
         for n, value in enumerate(values):
             try:
                 put(items[n], value)
             except BaseException as error:  # noqa: BLE001 - pickling runs users' code
-                n_more = self._overcome(items[n], error)
-                if n_more is None:
-                    return None
-                if n_more == 0:
+                if not self._counts_as_done(items[n], error):
                     return n
         return len(values)
 
-    def _overcome(self, i: int, error: BaseException) -> int | None:
-        """Handle a failure: 0 to try the item again, 1 if it may fail, None to stop."""
+    def _counts_as_done(self, i: int, error: BaseException) -> bool:
+        """Return whether an item that has failed is done, or tried again.
+
+        Raises
+        ------
+        _Stopped
+            If the failure ends the call.
+        """
         self._end_copy()
         if issubclass(type(error), ItemStopped):  # `isinstance` would ask the error
-            return None
+            raise _Stopped
         attempts = self._board.attempts_to_count(i, i + 1)
         attempts += 1
         if issubclass(type(error), Exception) and attempts[0] & ATTEMPTS <= self._policy.retries:
-            return 0
+            return False
         self._caller.failed(i, error, self._text_of(i))
         if not self._policy.returns_errors:
-            return None
+            raise _Stopped
         self._board.fail(i)
-        return 1
+        return True
 
     def _end_copy(self) -> None:
         """End this process if an item, or loaded code, has forked it."""
         if _process[0] is not self._process:
-            leave(sys.exception())
+            end_fork(sys.exception())
 
     def _text_of(self, i: int) -> str:
         """Return what messages call an item."""
@@ -448,7 +445,7 @@ class Work:
             self._slot[SLOWEST:REPORTED] = pairs
 
 
-def _await_items(sources: Sequence[Source], fed: FedItems | None, caller: Caller) -> bool:
+def _await_items(sources: Sequence[ItemSource], fed: FedItems | None, caller: Caller) -> bool:
     for source in sources:
         source.rest()
     if fed is not None:

@@ -286,8 +286,8 @@ if __name__ == "__main__":
         executor.is_full = True
         try:
             nbshare.map_async(duties.identity, range(3), **options).result(20)
-        except nbshare.errors.TooManyFilesError:
-            print("named")
+        except OSError as error:
+            print("named" if "too many open files" in str(error) else error)
 """
 
 

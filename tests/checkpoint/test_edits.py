@@ -415,6 +415,19 @@ SEEN = {
         "def made(x): return x * 10\n",
     ),
     **both(
+        "a name that a file binds in one case",
+        "from box import load\ndef f(x): return load(x)\n",
+        *EDGE,
+        box="if len('a') == 1:\n    def load(x): return edge(x)\nelse:\n    load = None\n"
+        "def edge(x): return x * 10\n",
+    ),
+    **both(
+        "a name that a file binds in a loop",
+        "import box\ndef f(x): return box.load(x)\n",
+        *EDGE,
+        box="for load in [lambda x: edge(x)]: pass\ndef edge(x): return x * 10\n",
+    ),
+    **both(
         "a package that is passed on",
         "import box, box.inner\ndef g(m, x): return m.inner.edge(x)\n"
         "def f(x): return g(box, box.inner.load(x))\n",

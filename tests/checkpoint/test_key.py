@@ -18,7 +18,7 @@ import pytest
 
 from nbshare import import_file, share
 from nbshare.checkpoint import digests
-from nbshare.checkpoint.code import Code
+from nbshare.checkpoint.code import CodeDigests
 from nbshare.checkpoint.items import ItemDigests, Lookup, as_bytes
 from nbshare.checkpoint.key import differences, key_of
 from nbshare.errors import CheckpointError
@@ -631,7 +631,7 @@ def test_how_arguments_are_taken_is_seen():
     """Two functions with the same instructions: one takes a tuple."""
     found = []
     for source in ("def f(x, y):\n return y", "def f(x, *y):\n return y"):
-        code = Code(None)
+        code = CodeDigests(None)
         code.definition(cell(source))
         found.append(code.parts)
     assert found[0] != found[1]
@@ -771,7 +771,7 @@ OTHER = {
 
 
 def digest_of(value):
-    return Code(None).digests.of(value, "value")
+    return CodeDigests(None).digests.of(value, "value")
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -809,13 +809,13 @@ def test_digests_are_the_same_in_every_process():
     """Whatever the seed of its hashes, and of NumPy's random numbers."""
     program = (
         "import numpy as np\n"
-        "from nbshare.checkpoint.code import Code\n"
+        "from nbshare.checkpoint.code import CodeDigests\n"
         "class Own(set): pass\n"
         "def step(x): return 1\n"
         "def step_2(x): return 2\n"
         "value = [{'a', 'b', 'c'}, {'x': frozenset('defg')}, object, range(3), 1j, None]\n"
         "value += [Own('abc'), np.random.mtrand._rand, {step, step_2}]\n"
-        "code = Code(None)\n"
+        "code = CodeDigests(None)\n"
         "print(code.digests.of(value, '').hex(), sorted(code.parts.items()))"
     )
     found = {
@@ -933,7 +933,9 @@ def test_differences_are_told_in_words():
 
 
 def keys(*columns, first=0, is_seeded=False):
-    return as_bytes(ItemDigests(Code(None).digests, is_seeded=is_seeded).next(columns, first))
+    return as_bytes(
+        ItemDigests(CodeDigests(None).digests, is_seeded=is_seeded).next(columns, first)
+    )
 
 
 @pytest.mark.parametrize(
@@ -972,7 +974,7 @@ def test_equal_items_are_told_apart_by_their_order():
     both = keys([5, 5, 6, 5])
     assert len(set(both)) == 4
     assert both[0] == keys([5])[0]
-    blocks = ItemDigests(Code(None).digests, is_seeded=False)
+    blocks = ItemDigests(CodeDigests(None).digests, is_seeded=False)
     parts = [*blocks.next([[5, 5]], 0), *blocks.next([[6]], 2), *blocks.next([[5]], 3)]
     assert as_bytes(np.array(parts)) == both
 

@@ -75,6 +75,7 @@ EDITS = {
     "wrapped by a later statement": ("7.0 * x", "7.5 * x"),
     "type of a number": ("6.0 * x", "6 * x"),
     "the function itself": ("helper(x) + made", "helper(x) - made"),
+    "a value that is computed": ("n += 1", "n += 2"),
 }
 
 
@@ -102,7 +103,7 @@ def test_an_edit_after_the_import_is_refused_where_items_run_here(edited, tmp_pa
     module, edit = edited
     path = tmp_path / "run"
     edit(*EDITS[kind])
-    with pytest.raises(CheckpointError, match=r"loaded_here\.py was edited after"):
+    with pytest.raises(CheckpointError, match=r"loaded_here\.py was edited"):
         parallel_map(module.f, [1.0], checkpoint=path, backend="serial", progress=False)
     assert not path.exists()
     importlib.reload(module)
@@ -129,12 +130,28 @@ def test_an_older_version_is_refused_where_items_run_here(edited, tmp_path, what
     "edit_of",
     [("return x\n", "return 2 * x\n"), ("calls = 0", "calls = 0  # so far"), ("", "\n\n")],
 )
-def test_an_edit_that_changes_no_result_is_not(edited, tmp_path, edit_of):
-    """Of an unrelated function, a comment, empty lines."""
+def test_an_edit_that_changes_no_result_is_refused_until_it_is_imported(edited, tmp_path, edit_of):
+    """Of an unrelated function, a comment, empty lines; then the stored results hold."""
     module, edit = edited
+    run = {"checkpoint": tmp_path / "run", "backend": "threads", "progress": False}
+    before = map_async(module.f, [1.0], **run).result()
     edit(*edit_of)
-    job = map_async(module.f, [1.0], checkpoint=tmp_path / "run", backend="threads", progress=False)
-    assert job.result().shape == (1,)
+    with pytest.raises(CheckpointError, match=r"importlib\.reload\(loaded_here\)"):
+        map_async(module.f, [1.0], **run)
+    importlib.reload(module)
+    assert map_async(module.f, [1.0], **run).result() == before
+    assert module.calls == 0
+
+
+def test_what_was_changed_here_is_refused_where_items_run_here(edited, tmp_path):
+    """The file has another value; one that the function does not use is no matter."""
+    module, _ = edited
+    run = {"checkpoint": tmp_path / "run", "backend": "serial", "progress": False}
+    module.unrelated = abs
+    parallel_map(module.f, [1.0], **run)
+    module.SCALE = 2.5
+    with pytest.raises(CheckpointError, match=r"SCALE is 2\.5 here, and 2\.0 in loaded_here\.py"):
+        parallel_map(module.f, [1.0, 2.0], **run)
 
 
 def test_code_may_change_its_own_values(edited, tmp_path):

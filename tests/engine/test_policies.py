@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-import os
 import re
-import signal
 import threading
 import time
 from functools import partial
@@ -594,20 +592,6 @@ def _pids_once_ready(folder):
         max_workers=2,
     )
     return worker_pids()
-
-
-def test_an_idle_worker_that_was_stopped_holds_up_no_map_with_a_time_out(tmp_path, cold):
-    """A worker that was stopped between two calls is replaced at the time-out."""
-    frozen = min(_pids_once_ready(tmp_path))
-    os.kill(frozen, signal.SIGSTOP)
-    rescue = threading.Timer(2 * SOON_S, lambda: os.kill(frozen, signal.SIGKILL))
-    rescue.start()
-    start = time.monotonic()
-    result = parallel_map(policies.identity, range(20), timeout=0.5, max_workers=2)
-    took_s = time.monotonic() - start
-    rescue.cancel()
-    assert result.tolist() == list(range(20))
-    assert took_s < SOON_S
 
 
 @pytest.mark.parametrize(("n", "seconds"), [(MANY, 0.0), (80, 0.02)], ids=["tiny", "short"])

@@ -533,20 +533,6 @@ def test_an_idle_worker_is_killed_while_the_other_works(tmp_path):
         assert [int(line.split()[0]) for line in path.read_text().splitlines()] == [0, 1, 2, 3]
 
 
-def test_an_idle_worker_is_stopped():
-    """A SIGSTOP between two runs holds up none of them for long."""
-    for _ in range(3):
-        for _ in range(4):
-            stopped = quiet(tasks.pid, [0] * 4).tolist()[0]
-        os.kill(stopped, signal.SIGSTOP)
-        start = time.monotonic()
-        for _ in range(10):
-            assert stopped not in quiet(tasks.pid, [0] * 4)
-        assert time.monotonic() - start < SOON_S
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(stopped, signal.SIGCONT)
-
-
 @pytest.fixture
 def alarm():
     """Have the alarm clock interrupt as Ctrl-C does."""

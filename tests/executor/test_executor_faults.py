@@ -1,6 +1,6 @@
 """Executor: what holds when things go wrong.
 
-Deadlines of single tasks, stopped workers and workers that start late are the engine's business,
+Deadlines of single tasks and workers that start late are the engine's business,
 with its own tests: an executor has no time-out per task. A script that ends while tasks run waits
 for them, as with the standard library's executors, unless it is killed.
 """
@@ -137,21 +137,10 @@ def test_workers_that_die_after_tasks_that_fail_fail_no_others(executor):
 def waiting(monkeypatch):
     """Give an executor, and the process of its worker that waits at an open call for tasks."""
     monkeypatch.setattr("nbshare.engine.tasks.OPEN_S", 3600.0)
-    monkeypatch.setattr("nbshare.engine.process.HELD_S", 0.5)
     with Executor(2) as executor:
         for _ in range(3):
             pid = executor.submit(os.getpid).result()
         yield executor, pid
-
-
-@pytest.mark.parametrize("n_tasks", [0, 1, 2])
-def test_a_worker_that_was_stopped_while_it_waited_holds_up_nobody(waiting, n_tasks):
-    """Another one does its task, after the time that any worker has."""
-    executor, pid = waiting
-    os.kill(pid, signal.SIGSTOP)
-    queued = [executor.submit(os.getpid) for _ in range(n_tasks)]
-    assert pid not in [future.result(SHORT_S) for future in queued]
-    executor.shutdown()  # waits for nobody, either
 
 
 def test_an_interrupt_of_a_worker_that_waits_fails_no_task(waiting, tmp_path):

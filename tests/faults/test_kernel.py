@@ -306,16 +306,6 @@ except WorkerDiedError as error:
 else:
     raise AssertionError("no error")
 """,
-    "D7-server-stopped": """
-nbshare.shutdown()  # a server that was killed is not replaced before it is needed
-tasks.check_double()
-(server,) = helpers()[0]
-os.kill(server, signal.SIGSTOP)
-kill(helpers()[1])
-start = time.monotonic()
-tasks.check_double()
-assert time.monotonic() - start < 2 * faultlab.SOON_S
-""",
     "D6-stopped-worker": """
 def stops(i):
     if i == 1:

@@ -144,19 +144,18 @@ wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= 4096, 2, "memory is ke
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
-def test_d7_the_server_is_lost_while_workers_start(lab, how):
-    """A server that ends or stands still at any moment of a cold call is replaced unnoticed."""
+def test_d7_the_server_is_lost_while_workers_start(lab):
+    """A server that ends at any moment of a cold call is replaced unnoticed."""
     lab.run(
-        f"""
+        """
 for i in range(6):
     nbshare.shutdown()
     def is_server(pid):  # before, its owner is in vfork, which ends with this moment only
-        return b"serve(" in Path(f"/proc/{{pid}}/cmdline").read_bytes()
+        return b"serve(" in Path(f"/proc/{pid}/cmdline").read_bytes()
     def strike():
         (server,) = wait_until(lambda: set(filter(is_server, helpers()[0])))
         time.sleep(0.02 * i)
-        os.kill(server, signal.{how})
+        os.kill(server, signal.SIGKILL)
     thread = threading.Thread(target=strike)
     thread.start()
     start = time.monotonic()

@@ -256,7 +256,9 @@ for i in range(20):
     other = np.full(400_000, float(10 + i))
     assert one(tasks.last_of, [0], shared={{"elevation": other}}).tolist() == [10.0 + i]
     result = one(tasks.zeros_but_last, [i], shared={{"nbytes": 3_200_000}})
-    assert one(tasks.kept, [0], out="list") == [(pid, [3.0])], i
+    while (found := one(tasks.kept, [0], out="list")[0])[0] != pid:
+        pass  # a loaded machine has another worker free
+    assert found[1] == [3.0], (i, found)
     del result
 """)
 

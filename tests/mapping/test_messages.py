@@ -327,6 +327,23 @@ def test_the_tools_of_other_pools_are_refused_with_those_that_travel(make):
             assert name in message
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda bar: parallel_map(Model(bar).fit, [1]),
+        lambda bar: parallel_map(two, [1], shared={"b": Model(bar)}),
+        lambda bar: parallel_map(one, [Model(bar)]),
+    ],
+)
+def test_an_object_that_pickles_and_does_not_load_is_named_with_its_remedy(call, monkeypatch):
+    """As a progress bar of tqdm."""
+    monkeypatch.setattr(sys, "stderr", sys.__stderr__)  # that of pytest cannot be pickled
+    with tqdm(total=1) as bar, pytest.raises(RecursionError) as e:
+        call(bar)
+    assert "object of tqdm." in "".join(e.value.__notes__)
+    assert "Leave the bar out" in "".join(e.value.__notes__)
+
+
 def test_each_kind_has_its_remedy():
     class Cached:
         @functools.cached_property

@@ -115,7 +115,7 @@ print(segment_of(a)[0].kind.setting, segment_of(c)[0].kind.setting, b.sum())
 """,
     )
     assert kinds == ["named named 9.0"]
-    assert warning.startswith("MemoryFallbackWarning True")
+    assert warning.startswith("UserWarning True")
     for words in ("'named'", "memfd: Operation not permitted", f"{SETTING}=named"):
         assert words in warning
 

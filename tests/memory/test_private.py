@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
@@ -48,7 +49,8 @@ def test_inputs_of_calls_in_this_process_take_no_descriptor(backend):
     for n_open, is_writable in parallel_map(
         look, range(2), shared={"table": table}, out="list", backend=backend
     ):
-        assert n_open <= before + 2  # a log of results
+        n_each = 1 if sys.version_info >= (3, 13) else 2
+        assert n_open <= before + 2 * n_each  # a log of results
         assert not is_writable
 
 

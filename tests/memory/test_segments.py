@@ -10,6 +10,7 @@ import mmap
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -432,13 +433,13 @@ def are_apart(arrays):
 
 @pytest.mark.usefixtures("kind")
 def test_small_arrays_share_a_segment_that_goes_with_the_last_of_them():
-    """One descriptor and one mapping for all; nothing is kept for the next one."""
+    """One mapping for all, and its descriptors; nothing is kept for the next one."""
     array_slab.drop()  # of what it has room for, others may have used up most
     arrays = [nbshare.zeros(n, "u1") for n in (10, 1, 0, 64, 10_000)]
     (name,) = {segment_of(array)[0].name for array in arrays}
     assert are_apart([nbshare.share(np.zeros(10)), *arrays, nbshare.zeros((3, 4), order="F")])
     del arrays[1:]
-    assert held(name) == 2
+    assert held(name) == (2 if sys.version_info >= (3, 13) else 3)
     del arrays
     assert held(name) == 0
 
@@ -507,7 +508,7 @@ def test_an_interrupt_as_memory_is_lent_leaves_none_that_nobody_trims(monkeypatc
     for number in itertools.count():
         with InterruptAt(number, {warm.__file__, interrupts.__file__}) as interrupt:
             nbshare.share(data)
-        wait_until(lambda: not pool._is_trimming or pool._leases)
+        wait_until(lambda: not pool._is_trimming or pool._lent)
         interrupt.error = None  # in no cycle: views go before what looks after them
         wait_until(lambda: held() == before, 5, f"memory is held after moment {number}")
         if not interrupt.came:
@@ -554,7 +555,7 @@ def test_an_interrupt_at_any_moment_of_copying_by_threads(monkeypatch):
     source, target = np.ones((40, 8192)), np.zeros((40, 8192))
 
     def copy():
-        copying.run(list(copying.copy_jobs(target, source)))
+        copying.copy_all(list(copying.pieces_to_copy(target, source)))
         assert target.all()
 
     for _ in each_interrupt(copy, {copying.__file__, threading.__file__}):
@@ -570,7 +571,7 @@ def test_an_interrupt_of_copying_waits_for_no_thread_that_has_not_begun(monkeypa
     took_s, start = [], time.monotonic()
 
     def copy():
-        copying.run(list(copying.copy_jobs(target, source)))
+        copying.copy_all(list(copying.pieces_to_copy(target, source)))
 
     for _ in each_interrupt(copy, {copying.__file__}):
         took_s.append(time.monotonic() - start)
@@ -592,5 +593,5 @@ def test_copying_ends_when_all_pieces_are_there(monkeypatch):
             time.sleep(0.2)  # slow memory
         done.append(None)
 
-    copying.run([piece] * 8)
+    copying.copy_all([piece] * 8)
     assert len(done) == 8

@@ -178,7 +178,7 @@ def gone(chromium, tmp_path_factory):
             page.run(number)
             page.await_end(number)
         page.cell(1).get_by_role("button", name="Stop").wait_for()
-        page.await_output(1, "● held running when saved")
+        page.await_output(1, "● held running at its last update")
         page.save()
         seen.saved = json.loads((folder / "maps.ipynb").read_text())
         page.restart_kernel()
@@ -207,7 +207,7 @@ def finished(chromium, tmp_path_factory):
         for number in range(2):
             page.run(number)
             page.await_end(number)
-        page.await_output(1, "running when saved")
+        page.await_output(1, "running at its last update")
         page.save()
         page.tab.close()
         (folder / "go").touch()
@@ -230,7 +230,7 @@ def test_a_run_that_ended_while_its_page_was_closed_is_never_called_dead(finishe
     """The page learns its last state; without the kernel it says what it knows, and no more."""
     assert re.search(r"held\s+done\s+20/20", finished.healed)
     assert re.search(r"held\s+done\s+20/20", finished.after_kernel)
-    assert "held was running when saved" in finished.reopened
+    assert "held was running at its last update" in finished.reopened
     assert "ended with its kernel" not in finished.reopened
 
 
@@ -242,6 +242,6 @@ def test_a_row_says_within_seconds_that_its_kernel_is_gone(gone):
 
 def test_what_is_saved_while_a_job_runs_says_so_and_no_time_left(gone):
     """In the file, and where it is opened without its kernel."""
-    assert rows(gone.saved, 1) == ["● held running when saved"]
-    assert "running when saved" in gone.reopened
+    assert rows(gone.saved, 1) == ["● held running at its last update"]
+    assert "running at its last update" in gone.reopened
     assert "left" not in gone.reopened

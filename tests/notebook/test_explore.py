@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nbshare
-from nbshare.notebook.explore import View, finished
+from nbshare.notebook.explore import ResultGrid, finished
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MAPS = np.random.default_rng(1).random((6, 20, 30))
@@ -86,10 +86,10 @@ def test_no_value_of_an_image_is_cut():
     """Not even one that the sample for the common scale does not hold."""
     maps = np.zeros((3, 70, 70))
     maps[1, 31, 17] = 9.0
-    view = View(finished(maps), None, nbshare.LivePlot(), {})
+    view = ResultGrid(finished(maps), None, nbshare.LivePlot(), {})
     view.draw(1, sharp=False)
     assert view._figure.figure.axes[0].images[0].get_clim()[1] >= 9
-    view = View(finished(maps), None, nbshare.LivePlot(limits=(0, 1)), {})
+    view = ResultGrid(finished(maps), None, nbshare.LivePlot(limits=(0, 1)), {})
     view.draw(1, sharp=False)
     assert view._figure.figure.axes[0].images[0].get_clim() == (0, 1)
     assert view._figure._painters[0]._bar.extend == "max"
@@ -99,7 +99,7 @@ def test_all_items_are_drawn_on_one_scale():
     """Whichever is shown first: the colours of an image, the axis of a line or a histogram."""
     maps = np.linspace(0, 100, 6 * 40 * 50).reshape(6, 40, 50)
     for kind, results in (("image", maps), ("line", maps[:, 0]), ("hist", maps)):
-        view = View(finished(results), kind, nbshare.LivePlot(), {})
+        view = ResultGrid(finished(results), kind, nbshare.LivePlot(), {})
         scales = set()
         for item in (0, 5, 3):
             view.draw(item, sharp=False)

@@ -152,7 +152,7 @@ def test_a_page_that_asks_is_told_and_what_is_saved_meanwhile_has_no_figures(pag
     (row,) = page.await_rows(cell)
     wait_until(lambda: "4/8" in page.look(row)["html"], what="the page is not told")
     wait_until(
-        lambda: page._listen() or page._cells[cell].rows == ["● hang running when saved"],
+        lambda: page._listen() or page._cells[cell].rows == ["● hang running at its last update"],
         what=lambda: page._cells[cell].rows,
     )
     n_shown = len(page._cells[cell].displays[row])

@@ -220,17 +220,6 @@ def test_a_worker_that_dies_while_it_is_late_is_replaced(tmp_path, cold):
     assert late not in read_in_two(tmp_path, **options)
 
 
-def test_a_worker_that_is_stopped_while_it_is_late_is_replaced(tmp_path, cold):
-    """A few small runs have gone on without it; then one needs two."""
-    stopped, _ = read_in_two(tmp_path)
-    os.kill(stopped, signal.SIGSTOP)
-    for i in range(10):
-        parallel_map((policies.identity, abs)[i % 2], [1, 2], max_workers=2)
-    start = time.monotonic()
-    assert stopped not in read_in_two(tmp_path)
-    assert time.monotonic() - start < SOON_S
-
-
 def test_another_initializer_has_fresh_workers(tmp_path, cold):
     """The settings of one initializer do not exist for another, nor for other arguments."""
     seen = [
