@@ -75,7 +75,7 @@ from nbshare.wire.rows import (
     log_file,
 )
 
-FORMAT = 4  # earlier ones were never released
+FORMAT = 5  # earlier ones were never released
 FLUSH_S = 1.5  # between times when the disk has what is stored, and so other machines
 LOG_FILE = "driver/log.txt"  # what a driver has printed
 MOST_TEXT = 10_000  # characters of the error that a run has ended with
@@ -94,7 +94,7 @@ call, so results[order] is in the order of its items. index["crc"][i] is the che
 zlib.crc32(index[i].tobytes()[:{head}], zlib.crc32(results[i])). Results that fit no array are
 pickles in objects.*.log; index["at"] has the offset and the number of bytes of each.
 Offset // 2**{bit} is the number of the log, and the rest the offset in it.
-index["stored_at"] is the time when a row was stored, in seconds since 1970; index["seconds"] is
+index["stored_at"] is the time when a row was stored, in seconds since 1970; index["elapsed_s"] is
 what its item took, 0 if that is unknown; index["code"] is a place in code.json: what the result
 depended on. You may read all files while a run writes to them. Do not edit them.
 """

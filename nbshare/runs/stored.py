@@ -227,12 +227,12 @@ class StoredRun:
         words = self._whole().words
         until = words["stored_at"].max(initial=0.0)
         recent = words[words["stored_at"] >= max(until - RATE_S, 1.0)]
-        began = recent["stored_at"] - recent["seconds"]
+        began = recent["stored_at"] - recent["elapsed_s"]
         since = max(until - RATE_S, began.min(initial=until))
         if since == until:
             return 0.0
         # Of items that take longer than that only a part is done in this time.
-        shares = (recent["stored_at"] - since) / np.maximum(recent["seconds"], 1e-9)
+        shares = (recent["stored_at"] - since) / np.maximum(recent["elapsed_s"], 1e-9)
         return float(np.minimum(shares, 1.0).sum() / (until - since))
 
     @property
@@ -245,8 +245,7 @@ class StoredRun:
         """
         whole = self._whole()
         words = whole.words[whole.order]
-        others = {name: words[name] for name in ("attempts", "stored_at")}
-        return {"elapsed_s": words["seconds"], **others}
+        return {name: words[name] for name in ("elapsed_s", "attempts", "stored_at")}
 
     @property
     def errors(self) -> dict[int, TaskError]:

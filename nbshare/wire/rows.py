@@ -28,7 +28,7 @@ from nbshare.wire.results import ALONE, Entry, LogReader
 RESULTS_FILE, INDEX_FILE = "results.npy", "index.npy"
 # Of a row: first times and, of a result in a log, its offset, its size and its place in the batch.
 # The state comes after them: a write may be cut between two pages.
-FIRST = [("stored_at", "<f8"), ("seconds", "<f8"), ("at", "<i8", 3)]
+FIRST = [("stored_at", "<f8"), ("elapsed_s", "<f8"), ("at", "<i8", 3)]
 INDEX = np.dtype([*FIRST, ("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
 HEAD = INDEX.itemsize - 4  # bytes of a word before its checksum
 FEW, SHORT = 8, 256  # rows, and bytes of one: of more and shorter ones, all are copied together
@@ -96,7 +96,7 @@ def index_of(
     """Return what the index tells of `n` items that have just run, without their results."""
     index = np.zeros(n, INDEX)
     index["stored_at"] = time.time()
-    index["seconds"] = took_s
+    index["elapsed_s"] = took_s
     index["code"] = code
     index["attempts"] = 1
     if board.has_failures:

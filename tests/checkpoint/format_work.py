@@ -1,4 +1,4 @@
-"""The functions of the stored runs in ``format_4``: never to be changed."""
+"""The functions of the stored runs in ``format_5``: never to be changed."""
 
 import numpy as np
 
