@@ -261,7 +261,7 @@ def test_many_failures_are_no_hang():
     start = time.monotonic()
     bad = range(0, 4_000, 2)
     result = parallel_map(policies.fail_some, range(4_000), shared={"bad": bad}, on_error="return")
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < 20  # a quadratic cost takes minutes
     assert result.mask.tolist() == [i in bad for i in range(4_000)]
 
 
