@@ -133,13 +133,11 @@ def cwd() -> str | None:
 def _umask() -> int | None:
     """Return the umask; None where only a call that sets it would tell it."""
     try:
-        fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+        # A file object: an interrupt may come before any `try` around a bare descriptor.
+        with open("/proc/self/status", "rb", buffering=0) as file:
+            status = file.read(1 << 12)
     except OSError:
         return None
-    try:
-        status = os.read(fd, 1 << 12)
-    finally:
-        os.close(fd)
     _, _, umask = status.partition(b"\nUmask:")  # not in a name: there lines do not break
     return int(umask[:6], 8) if umask else None
 
