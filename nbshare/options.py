@@ -134,18 +134,18 @@ def checked_request(
     if workers is None:
         workers = usable_cpus() if isinstance(where, str) else where.n_workers()
     size = checked_count("chunksize", options.chunksize)
-    columns, source, n_tasks = items_of(iterables)
-    n_workers = workers if n_tasks is None else max(1, min(workers, n_tasks))
+    columns, source, n_items = items_of(iterables)
+    n_workers = workers if n_items is None else max(1, min(workers, n_items))
     request = Request(
         func=function,
         shared=keywords,
         iterables=columns,
         source=source,
-        n_tasks=n_tasks,
+        n_items=n_items,
         max_workers=1 if where == "serial" else n_workers,
         chunksize=size,
         prints=Prints(Printer()),
-        out=checked_out(options.out, n_tasks),
+        out=checked_out(options.out, n_items),
         context=current_context(),
         policy=policy,
         initializer=checked_initializer(options.initializer, options.initargs),
@@ -283,8 +283,8 @@ def checked_backend(backend: Any, timeout: float | None, *, is_nested: bool) -> 
     return "threads" if backend == "threads" and not is_nested else "serial"
 
 
-def checked_out(out: Any, n_tasks: int | None) -> Out:
-    """Return ``out=`` if it can hold `n_tasks` results; raise with the remedy if not."""
+def checked_out(out: Any, n_items: int | None) -> Out:
+    """Return ``out=`` if it can hold `n_items` results; raise with the remedy if not."""
     if out is None:
         return None
     if isinstance(out, str):
@@ -297,10 +297,10 @@ def checked_out(out: Any, n_tasks: int | None) -> Out:
             raise ValueError("out= is read-only")
         if out.ndim == 0:
             raise ValueError("out= is a 0-d array: it needs a first axis, with a row for each item")
-        if n_tasks not in (None, len(out)):
+        if n_items not in (None, len(out)):
             raise ValueError(
-                f"out= has shape {out.shape}, but there are {n_tasks} items: its first axis must "
-                f"have length {n_tasks}, the others are the shape of one result"
+                f"out= has shape {out.shape}, but there are {n_items} items: its first axis must "
+                f"have length {n_items}, the others are the shape of one result"
             )
         return out
     raise ValueError(

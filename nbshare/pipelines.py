@@ -314,7 +314,7 @@ def _requests(
                 stage=label_of(func),
                 iterables=(),
                 source=None,
-                n_tasks=None,
+                n_items=None,
                 # The waiting thread shows the output of all stages.
                 prints=requests[0].prints if requests else request.prints,
             )

@@ -113,7 +113,7 @@ class CheckpointKeeper(Keeper):
         call.imported |= self._imported
         self._directory.reader.logs = call.results.logs  # stored results are read like new ones
         call.known_files = self._directory.versions.known_files()
-        has_all = call.request.source is None and bool(call.request.n_tasks)
+        has_all = call.request.source is None and bool(call.request.n_items)
         if has_all:
             rows = self._find(call.request.iterables, 0)
             self._directory.note_order(rows)

@@ -40,7 +40,7 @@ def key_of(request: Request, version: str | None) -> Key:
         inputs["the initializer"] = request.initializer
     inputs |= {"seed=": request.policy.seed, "version=": version}
     parts = {name: code.digests.of(value, name).hex() for name, value in inputs.items()}
-    columns = request.iterables if request.source is None and request.n_tasks else None
+    columns = request.iterables if request.source is None and request.n_items else None
     digests = Digests(_defined_in_full(version), version) if columns is None else code.digests
     items = ItemDigests(digests, is_seeded=request.policy.seed is not None, columns=columns)
     return Key(parts | code.parts, items, code.sources)  # last: items may be of own classes

@@ -269,20 +269,20 @@ class Sweep(Supply):
         """Claim items, if workers will soon have none; look whether all is to end."""
         call, board, pace = self._call, self._call.board, self._pace
         try:
-            while board.n_there < board.n_tasks and not (
+            while board.n_there < board.n_items and not (
                 board.stopped or call.is_over or self.error is not None
             ):
                 pace.look(call)
                 per_s = call.request.max_workers / pace.item_s if pace.item_s else 0.0
                 ahead = int(AHEAD_S * per_s)
-                board.few = board.n_tasks - board.n_there + ahead
+                board.few = board.n_items - board.n_there + ahead
                 if board.n_there - board.n_done() >= call.request.max_workers + ahead:
                     break
                 if per_s:
                     age_s = (time.monotonic_ns() - call.begun_ns) / 1e9
-                    pace.resize(max(CLAIM_S, OF_AGE * age_s) * per_s, 1, board.n_tasks)
+                    pace.resize(max(CLAIM_S, OF_AGE * age_s) * per_s, 1, board.n_items)
                 runs = self.claim(pace.size, LEAST_S * per_s, board.n_there)
-                for start, stop in runs or [[board.n_tasks, board.n_tasks]]:  # or the call ends
+                for start, stop in runs or [[board.n_items, board.n_items]]:  # or the call ends
                     self._keeper.leave_out(board.n_there, start)
                     board.n_there = stop
                 call.engine.notify(call)

@@ -125,7 +125,7 @@ class Call(OwnRun):
     @property
     def n_items(self) -> int | None:
         """Number of items; None while unknown."""
-        return self.board.n_tasks if self.board.is_closed else None
+        return self.board.n_items if self.board.is_closed else None
 
     def stats(self) -> list[WorkerStats]:
         """Return the stats of the workers."""
@@ -299,7 +299,7 @@ class Call(OwnRun):
     @property
     def is_complete(self) -> bool:
         """Whether every item has a result, or an error that does not end the call."""
-        return self.board.is_closed and self.board.n_done() == self.board.n_tasks
+        return self.board.is_closed and self.board.n_done() == self.board.n_items
 
     @property
     def wants_worker(self) -> bool:

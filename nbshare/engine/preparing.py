@@ -167,7 +167,7 @@ def prepare(
     columns = itertools.count()  # of the feed
     sources = [("fed", next(columns)) if x is None else source(arena, x) for x in request.iterables]
     rings = None if stage is None else arena.pack(stage, "the rings", writable=True)
-    if request.n_tasks:  # else there may be nothing to do
+    if request.n_items:  # else there may be nothing to do
         engine.warm_up()
     placed = [place(arena, is_private=engine.in_process)]
     if fixed is not None:
@@ -212,7 +212,7 @@ def new_call(
     """
     # More slots than workers: a replaced worker may still hold one.
     n_slots = request.max_workers + MAX_REPLACED
-    board = Board.create(request.n_tasks, n_slots, is_private=engine.in_process)
+    board = Board.create(request.n_items, n_slots, is_private=engine.in_process)
     feed = ItemFeed(board) if any(x is None for x in request.iterables) else None
     if feed is not None:
         placed.append(Placed(None, [(feed.segment, "r")]))

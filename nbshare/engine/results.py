@@ -207,7 +207,7 @@ class Results:
             self._rows = rows = GrowingArray(spec)
             rows.rows(0, self._n_rows)
         elif spec.dtype is not None:
-            self._output = self.allocate(spec, self._board.n_tasks)
+            self._output = self.allocate(spec, self._board.n_items)
         self._spec = spec
 
     def place_for(self, spec: OutputSpec) -> tuple[Any, list[Segment]]:
@@ -280,7 +280,7 @@ class Results:
         If it may be `with_errors`, the array is masked where items failed, and the list has the
         errors in their places.
         """
-        n = self._board.n_tasks
+        n = self._board.n_items
         if self._board.is_open and self.n_given:
             raise RuntimeError(
                 f"{self.n_given} results were consumed by iterating, and not kept, "

@@ -34,7 +34,7 @@ class Request(NamedTuple):
     # Each an ndarray without objects, a range or a sequence; None for what `source` gives.
     iterables: Sequence[Any]
     source: Iterator[tuple[Any, ...]] | None  # of what arrives during the run
-    n_tasks: int | None  # None: not known yet
+    n_items: int | None  # None: not known yet
     max_workers: int  # no more than there are tasks
     chunksize: int | None
     out: npt.NDArray[Any] | Literal["list", "stack"] | None

@@ -34,7 +34,7 @@ class RemoteCall(Call):
     @cached_property
     def _given(self) -> npt.NDArray[np.bool_]:
         """Which items are in a reply."""
-        return np.zeros(self.board.n_tasks, np.bool_)
+        return np.zeros(self.board.n_items, np.bool_)
 
     def next_reply(self, *, is_last: bool) -> Reply:
         """Return what is new."""
@@ -97,7 +97,7 @@ def call_of(block: Block, common: Common, fixed: Placed, sources: bytes) -> Remo
         shared={},
         iterables=[],
         source=None,
-        n_tasks=block.n,
+        n_items=block.n,
         max_workers=1,
         chunksize=None,
         out=out,

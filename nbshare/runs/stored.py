@@ -362,7 +362,7 @@ class StoredRun:
             raise TypeError("outdated() takes items that have a length: make a list of them")
         kept = checked_checkpoint(checked)
         key = key_of(request, None if kept is None else kept.version)
-        n_wanted, whole = request.n_tasks or 0, self._whole(is_read=True)
+        n_wanted, whole = request.n_items or 0, self._whole(is_read=True)
         is_wanted = np.zeros(len(whole.words), np.bool_)
         if n_wanted:
             rows = Lookup(self._reader.digests()).find(key.items.next(request.iterables))

@@ -162,7 +162,7 @@ class Page:
 
 
 @lru_cache(16)
-def board_layout(n_tasks: int | None, n_slots: int) -> tuple[int, ...]:
+def board_layout(n_items: int | None, n_slots: int) -> tuple[int, ...]:
     """Return the offsets of the board's parts, in bytes; last of its pages."""
     sizes = [
         HEADER_WORDS * 8,
@@ -171,7 +171,7 @@ def board_layout(n_tasks: int | None, n_slots: int) -> tuple[int, ...]:
     ]
     offsets, end = _placed(sizes)
     # Pages of an open board are freed, which works for whole system pages only.
-    return *offsets, aligned(end, mmap.PAGESIZE if n_tasks is None else 64)
+    return *offsets, aligned(end, mmap.PAGESIZE if n_items is None else 64)
 
 
 @lru_cache(16)
@@ -198,7 +198,7 @@ class Board:
         Made by `Board.create`, or attached in a worker.
     offset : int
         Offset of the board in it, in bytes.
-    n_tasks : int or None
+    n_items : int or None
         Number of items; None if unknown. Then the board has the segment for itself.
     n_slots : int
         Number of workers that may take part (replacements included).
@@ -226,14 +226,14 @@ class Board:
     few, has_printed = _Word(FEW), _Word(PRINTED)
     has_imported, has_failures = _Word(IMPORTED), _Word(FAILURES)
 
-    def __init__(self, segment: Segment, offset: int, n_tasks: int | None, n_slots: int) -> None:
+    def __init__(self, segment: Segment, offset: int, n_items: int | None, n_slots: int) -> None:
         self.segment, self.offset = segment, offset
         self.n_slots = n_slots
         self._memory = memoryview(segment)[offset:]
         self._array = View(self._memory).array
-        self.is_open = n_tasks is None
-        self.page_items = n_tasks or (PAGE_ITEMS if n_tasks is None else 1)
-        self._places = board_layout(n_tasks, n_slots)
+        self.is_open = n_items is None
+        self.page_items = n_items or (PAGE_ITEMS if n_items is None else 1)
+        self._places = board_layout(n_items, n_slots)
         self._page_nbytes = page_layout(self.page_items)[1]
         # A memoryview gives Python's numbers: NumPy's take three times as long.
         self.header = self._words(0, HEADER_WORDS)
@@ -241,25 +241,25 @@ class Board:
         self._n_pages_gone = 0  # that the owner has freed
 
     @classmethod
-    def create(cls, n_tasks: int | None, n_slots: int, *, is_private: bool = False) -> Self:
+    def create(cls, n_items: int | None, n_slots: int, *, is_private: bool = False) -> Self:
         """Make an empty board, private if possible: the numbers of a closed one are results."""
-        end = board_layout(n_tasks, n_slots)[-1]
-        if n_tasks is None:
+        end = board_layout(n_items, n_slots)[-1]
+        if n_items is None:
             nbytes = end + page_layout(PAGE_ITEMS)[1]
             place = Segment.create(nbytes, is_private=is_private), 0
         else:
-            place = slab.take(end + page_layout(max(n_tasks, 1))[1])
-        board = cls(*place, n_tasks, n_slots)
+            place = slab.take(end + page_layout(max(n_items, 1))[1])
+        board = cls(*place, n_items, n_slots)
         for slot in range(n_slots):
             board.row(slot)[ITEM] = NO_ITEM
-        board.header[TOTAL] = NOT_KNOWN if n_tasks is None else n_tasks
-        board.n_there = n_tasks or 0
+        board.header[TOTAL] = NOT_KNOWN if n_items is None else n_items
+        board.n_there = n_items or 0
         return board
 
     @property
     def place(self) -> tuple[int, int | None, int]:
         """What a worker needs to attach it, next to the segment."""
-        return self.offset, None if self.is_open else self.n_tasks, self.n_slots
+        return self.offset, None if self.is_open else self.n_items, self.n_slots
 
     # ------------------------------------------------------------------------ pages
 
@@ -319,14 +319,14 @@ class Board:
     # ------------------------------------------------------------------------ items
 
     @property
-    def n_tasks(self) -> int:
+    def n_items(self) -> int:
         """Number of items, as far as known."""
         total = self.header[TOTAL]
         return self.n_there if total == NOT_KNOWN else total
 
     @property
     def is_closed(self) -> bool:
-        """Whether no more items than `n_tasks` will come."""
+        """Whether no more items than `n_items` will come."""
         return self.header[TOTAL] != NOT_KNOWN
 
     def publish(self, n: int) -> None:
@@ -358,7 +358,7 @@ class Board:
 
     def done(self) -> npt.NDArray[np.uint8]:
         """Return the ``done`` bytes of all items; a copy, unless their number was known."""
-        n = self.n_tasks
+        n = self.n_items
         if not self.is_open:
             return self.page(0).done[:n]
         done = np.zeros(n, np.uint8)
@@ -407,7 +407,7 @@ class Board:
     @property
     def n_unclaimed(self) -> int:
         """Number of unclaimed items; ranges given back count as one."""
-        return self.n_tasks - self.next_item + self.header[RETURNED]
+        return self.n_items - self.next_item + self.header[RETURNED]
 
     def has_waiting(self) -> bool:
         """Whether some items have been neither claimed nor withdrawn."""
