@@ -325,7 +325,7 @@ def test_a_finite_one_is_given_whole():
     job = background(streams.give, items(1000), shared={"kind": "numbers"})
     assert dict(job) == {i: 0.5 * i for i in range(1000)}
     assert job.done()
-    assert job.n_items == 1000
+    assert job.n_tasks == 1000
 
 
 # ------------------------------------------------------------------------------ failures
@@ -603,7 +603,7 @@ def test_another_map_renews_the_workers_meanwhile(tmp_path, monkeypatch):
 
 
 def test_streams_that_are_kept_keep_no_sources(tmp_path, monkeypatch):
-    """A job of each edit is kept: each has two descriptors, of its board and of its mapping."""
+    """A job of each edit is kept: each has the descriptors of its board, and no others."""
     path = tmp_path / "stream_kept.py"
     path.write_text("VERSION = 0")
     monkeypatch.syspath_prepend(tmp_path)
@@ -614,7 +614,8 @@ def test_streams_that_are_kept_keep_no_sources(tmp_path, monkeypatch):
         jobs.append(map_async(abs, iter([1, -2]), max_workers=2, progress=False))
         assert jobs[-1].result().tolist() == [1, 2]
         before = before or len(os.listdir("/proc/self/fd"))
-    assert len(os.listdir("/proc/self/fd")) < before + 2 * len(jobs) + 15
+    n_each = 1 if sys.version_info >= (3, 13) else 2
+    assert len(os.listdir("/proc/self/fd")) < before + n_each * len(jobs) + 15
     sys.modules.pop("stream_kept")
 
 
