@@ -79,8 +79,8 @@ def too_many() -> OSError:
     return OSError(
         errno.EMFILE,
         f"too many open files: this process may have {os.sysconf('SC_OPEN_MAX')} (ulimit -n). An "
-        "array in shared memory of more than 32 KiB takes one or two, a worker several. Use fewer, "
-        "larger arrays, put several into one SharedBuffer, or raise the limit before Python starts.",
+        "array in shared memory of more than 32 KiB takes one or two, a worker several. Use fewer "
+        "and larger arrays, put several into one SharedBuffer, or raise the limit.",
     )
 
 
