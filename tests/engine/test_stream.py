@@ -325,7 +325,7 @@ def test_a_finite_one_is_given_whole():
     job = background(streams.give, items(1000), shared={"kind": "numbers"})
     assert dict(job) == {i: 0.5 * i for i in range(1000)}
     assert job.done()
-    assert job.n_tasks == 1000
+    assert job.n_items == 1000
 
 
 # ------------------------------------------------------------------------------ failures
