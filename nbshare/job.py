@@ -40,7 +40,7 @@ else:
     T = TypeVar("T")
 
 S = TypeVar("S", bound="DataclassInstance")
-State = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
+JobState = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
 
 SHOW_S = 0.01  # between looks for prints and objects, while there are; else as time has passed
 NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it

@@ -125,7 +125,7 @@ class Inputs:
         return self._segments[span.segment].root.data[span.offset : span.offset + span.nbytes]
 
 
-class _Recorder(pickle.Unpickler):
+class _ClassRecorder(pickle.Unpickler):
     """Notes which class was found last."""
 
     last: type | None = None
@@ -141,7 +141,7 @@ def _name_class(error: Exception, data: memoryview, buffers: list[memoryview]) -
     """Note in an error which class's object cannot be loaded: such objects pickle in the caller."""
     from nbshare.arrays.culprit import OTHERS, remedy_for  # it imports this module
 
-    recorder = _Recorder(io.BytesIO(data), buffers=buffers)
+    recorder = _ClassRecorder(io.BytesIO(data), buffers=buffers)
     with suppress(Exception):
         recorder.load()
     if recorder.last is not None:
@@ -159,13 +159,13 @@ opened: deque[Segment] = deque(maxlen=8)
 lenders: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
 
 
-class _Loading(threading.local):
+class _Segments(threading.local):
     """The segments of the pickle that this thread is loading: it can name functions only."""
 
     segments: Sequence[View] = ()
 
 
-_loading = _Loading()
+_loading = _Segments()
 
 
 def small(data: bytes, *form: Any) -> npt.NDArray[Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbshare.engine.events import OwnerEvent, WorkerEvent
 from nbshare.engine.results import Results
-from nbshare.engine.run import Engine, Keeper, OwnRun, Request, State
+from nbshare.engine.run import Engine, Keeper, OwnRun, Request, RunState
 from nbshare.engine.stats import WorkerActivity, WorkerStats, activity_of, stats_of
 from nbshare.functions.freshness import Snapshot, Stamp
 from nbshare.memory import Mode, Segment
@@ -85,7 +85,7 @@ class Call(OwnRun):
         The feed of items that arrive while it runs.
     """
 
-    state: State = "starting"
+    state: RunState = "starting"
 
     def __init__(
         self,
@@ -340,7 +340,7 @@ class Call(OwnRun):
         """Keep the error of items that failed."""
         self.results.errors.update(dict.fromkeys(items, error))
 
-    def finish(self, state: State, error: BaseException | None = None) -> None:
+    def finish(self, state: RunState, error: BaseException | None = None) -> None:
         """Mark the end and wake all waiting threads."""
         if self.results.is_over:  # the last of them are being stored
             return

@@ -22,7 +22,7 @@ from nbshare import errors
 from nbshare.engine.call import MAX_REPLACED, Call
 from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import WorkerProcess
-from nbshare.engine.run import State
+from nbshare.engine.run import RunState
 from nbshare.engine.workers import WorkerPool
 from nbshare.memory import Segment
 from nbshare.wire.board import (
@@ -121,7 +121,7 @@ class Calls:
             if (state := _end_of(call, is_complete=is_complete)) is not None:
                 self._finish(call, state)
 
-    def _finish(self, call: Call, state: State) -> None:
+    def _finish(self, call: Call, state: RunState) -> None:
         del self.running[call.id]
         self.read_prints(call)
         self._pipes.end_lines(call.request.prints)
@@ -312,7 +312,7 @@ class Calls:
             self.running.clear()
 
 
-def _end_of(call: Call, *, is_complete: bool) -> State | None:
+def _end_of(call: Call, *, is_complete: bool) -> RunState | None:
     """Return the outcome of a call, if it has ended."""
     is_done = call.error is None and not call.board.stopped and is_complete
     if any(_is_awaited(worker, call, is_done=is_done) for worker in call.workers):

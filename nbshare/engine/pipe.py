@@ -11,7 +11,7 @@ from typing import Any
 
 from nbshare.arrays.ring import RingBuffer
 from nbshare.engine.call import Call
-from nbshare.engine.run import OwnRun, State
+from nbshare.engine.run import OwnRun, RunState
 from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
 from nbshare.wire.board import ENDED, LOADED
 
@@ -47,7 +47,7 @@ class Pipe(OwnRun):
     # ------------------------------------------------------------------ what a job reads
 
     @property
-    def state(self) -> State:
+    def state(self) -> RunState:
         """Its state."""
         if self.is_over:
             return "failed" if self.error else "stopped" if self._is_stopping else "done"

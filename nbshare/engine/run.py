@@ -54,7 +54,7 @@ def has_rows(iterable: Any) -> bool:
     return type(iterable) in (list, tuple, range)
 
 
-State = Literal["starting", "running", "done", "stopped", "failed"]
+RunState = Literal["starting", "running", "done", "stopped", "failed"]
 
 
 class Keeper(Protocol):
@@ -150,7 +150,7 @@ class Run(ABC):
 
     @property
     @abstractmethod
-    def state(self) -> State:
+    def state(self) -> RunState:
         """How far it is, or how it has ended."""
 
     @property

@@ -38,7 +38,7 @@ from nbshare.functions.freshness import is_installed, own_modules, packed_source
 from nbshare.hosts.inbox import Inbox
 from nbshare.hosts.inputs import Held
 from nbshare.hosts.line import lines_at, receive, send
-from nbshare.hosts.protocol import Block, Common, Hosts, Reply, Task
+from nbshare.hosts.protocol import Block, ClusterTask, Common, Hosts, Reply
 from nbshare.hosts.travel import traveller
 from nbshare.memory import handle_of
 from nbshare.wire.board import ATTEMPTS, ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims, give_back
@@ -76,7 +76,7 @@ class Cluster(Engine):
         self._hosts = hosts
         self._lines = lines_at(hosts.address)
         self._news: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # tasks that have ended
-        self._tasks: dict[int, Task] = {}  # of the cluster, until they end
+        self._tasks: dict[int, ClusterTask] = {}  # of the cluster, until they end
         self._waiting: set[int] = set()  # those that have not begun
         self._n_failed = 0  # tasks, one after the other, that could not begin
         self._lock = _thread.allocate_lock()  # for what follows

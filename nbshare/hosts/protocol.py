@@ -79,7 +79,7 @@ class ReportedError(Exception):
 # ------------------------------------------------------------------------------- clusters
 
 
-class Task(Protocol):
+class ClusterTask(Protocol):
     """What is used of the future of a cluster's task, such as a `concurrent.futures.Future`."""
 
     def add_done_callback(self, callback: Callable[[Any], object], /) -> None:
@@ -97,5 +97,5 @@ class Hosts(NamedTuple):
 
     n_workers: Callable[[], int]  # tasks that it can run at the same time, as far as known
     address: str  # of this machine, that its hosts can reach
-    submit: Callable[..., Task]  # runs a `Carry` with its arguments anywhere
+    submit: Callable[..., ClusterTask]  # runs a `Carry` with its arguments anywhere
     check: Callable[[], None] = lambda: None  # raises ConnectionError when the cluster is gone

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from tqdm.std import EMA, tqdm
 
 from nbshare.errors import counted
-from nbshare.job import Job, State
+from nbshare.job import Job, JobState
 
-LIVE: tuple[State, ...] = ("starting", "running")
+LIVE: tuple[JobState, ...] = ("starting", "running")
 
 _TERMINAL_INTERVAL_S = 0.1
 _LEAST_RATE = 0.1  # below this rate, use the next unit: seconds, minutes
@@ -28,7 +28,7 @@ _LOG_INTERVAL_S = 10.0
 _LOG_SILENCE_S = 300.0  # a long run writes a line at least this often
 
 
-class Pace:
+class Speed:
     """The speed of a job, with tqdm's smoothing."""
 
     def __init__(self, job: Job) -> None:
@@ -79,17 +79,17 @@ class Words(NamedTuple):
         return f"{self.state}  {' · '.join([self.items, *self.details])}".replace(" · in ", " in ")
 
 
-def describe(job: Job, pace: Pace, *, timed: bool = True) -> Words:
+def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
     """Put a job's state into words.
 
     Parameters
     ----------
-    job, pace
+    job, speed
         The job and its clock.
     timed
         False: leave out what differs from run to run (seconds, rates).
     """
-    n_done, state, n_failed = pace.count(), job.state, len(job.errors)
+    n_done, state, n_failed = speed.count(), job.state, len(job.errors)
     n = job.n_items
     count = str(n_done) if n is None else f"{n_done}/{n}"
     if state == "done":
@@ -106,7 +106,7 @@ def describe(job: Job, pace: Pace, *, timed: bool = True) -> Words:
         return Words(words, count, [timing, *stored] if timed else [])
     details = [] if n is None else [f"{100 * n_done // max(n, 1)} %"]  # 100 when all is done
     if timed and state in LIVE:
-        details += _timing(job, pace)
+        details += _timing(job, speed)
     elif timed:
         details.append(f"after {duration(job.elapsed_s)}")
     if n_failed and state != "failed":
@@ -118,11 +118,11 @@ def describe(job: Job, pace: Pace, *, timed: bool = True) -> Words:
     return Words(state, count, details)
 
 
-def _timing(job: Job, pace: Pace) -> list[str]:
-    timing = [_rate(pace.rate)] if pace.rate else []
+def _timing(job: Job, speed: Speed) -> list[str]:
+    timing = [_rate(speed.rate)] if speed.rate else []
     if job.elapsed_s >= 1:
         timing.append(f"{duration(int(job.elapsed_s))} elapsed")
-    if (left_s := pace.left_s) is not None:
+    if (left_s := speed.left_s) is not None:
         timing.append(f"{duration(int(left_s))} left")
     return timing + _loading(job)
 
@@ -200,16 +200,16 @@ class LogLines:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._pace = Pace(job)
+        self._speed = Speed(job)
         self._told_at, self._told = time.monotonic(), job.n_done
 
     def draw(self, *, final: bool) -> float:
         """Write a line if 10 s and 10 % have passed since the last one, or 5 minutes."""
-        n_done, since_s = self._pace.count(), time.monotonic() - self._told_at
+        n_done, since_s = self._speed.count(), time.monotonic() - self._told_at
         step = max(1, (self._job.n_items or 0) / 10)
         a_good_step = since_s >= _LOG_INTERVAL_S and n_done - self._told >= step
         if final or a_good_step or since_s >= _LOG_SILENCE_S:
-            state, _, more = str(describe(self._job, self._pace)).partition("  ")
+            state, _, more = str(describe(self._job, self._speed)).partition("  ")
             line = f"{self._job.label} {state}: {more.replace(' · ', ', ')}".lstrip()
             lines = [line, *stage_lines(self._job)]
             sys.stderr.writelines(f"{line}\n" for line in lines)

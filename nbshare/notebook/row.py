@@ -20,7 +20,7 @@ from nbshare.engine.stats import WorkerActivity
 from nbshare.errors import counted, cut
 from nbshare.job import Job, html_table
 from nbshare.notebook import page
-from nbshare.notebook.bar import LIVE, Pace, Words, describe, duration, stage_lines
+from nbshare.notebook.bar import LIVE, Speed, Words, describe, duration, stage_lines
 from nbshare.notebook.environment import is_static, kernel_output
 
 _INTERVAL_S = 1 / 3
@@ -76,7 +76,7 @@ class NotebookRow:
     def __init__(self, job: Job, *, in_background: bool) -> None:
         self._job = job
         self._timed = not is_static()  # if not, leave out what differs from run to run
-        self._pace = Pace(job)
+        self._speed = Speed(job)
         self.output = kernel_output("row")
         # The cell that waits for the run, and may start more of them.
         self._cell = None if in_background else self.output.cell
@@ -136,7 +136,7 @@ class NotebookRow:
         return {"text/html": markup, "text/plain": plain}
 
     def _words(self) -> Words:
-        words = describe(self._job, self._pace, timed=self._timed)
+        words = describe(self._job, self._speed, timed=self._timed)
         if words.state == "starting":
             words = words._replace(state=f"starting {counted(self._job.n_workers, 'worker')}…")
         if self.output.is_shared:

@@ -30,7 +30,7 @@ from nbshare.checkpoint.writer import LEASE, PARTS, check_free, is_here, writer_
 from nbshare.engine.collect import as_masked, collect
 from nbshare.engine.prints import Prints
 from nbshare.engine.results import MISSING
-from nbshare.engine.run import Request, Run, State
+from nbshare.engine.run import Request, Run, RunState
 from nbshare.errors import CheckpointError, TaskError, UnsendableError, WorkerDiedError
 from nbshare.functions.pickling import dumps_apart
 from nbshare.job import Job
@@ -159,7 +159,7 @@ class AttachedRun(Run):
         request["policy"] = Policy(on_error=writer.get("on_error", "raise"))
         super().__init__(Request(**request))
         self.stored_in = str(path)
-        self._end_state: State = "failed"
+        self._end_state: RunState = "failed"
         self._is_left = False  # nobody has its job any more
         self._given, self._given_errors = np.zeros(0, np.bool_), set[int]()
         self._began_at: float = writer.get("began_at", 0.0)
@@ -169,7 +169,7 @@ class AttachedRun(Run):
     # ------------------------------------------------------------------ what a job reads
 
     @property
-    def state(self) -> State:
+    def state(self) -> RunState:
         """How far it is."""
         if self.is_over:
             return self._end_state
@@ -312,7 +312,7 @@ class AttachedRun(Run):
         finally:
             self._end()
 
-    def _outcome(self) -> tuple[State, BaseException | None]:
+    def _outcome(self) -> tuple[RunState, BaseException | None]:
         """Return how the run has ended."""
         if not (self._path / "meta.json").exists():
             return "failed", CheckpointError(f"{self._path}: the checkpoint of this run is gone")
@@ -326,7 +326,7 @@ class AttachedRun(Run):
         self._show_prints(writer.get("n_printed", 0))
         if "error" in writer:
             return "failed", _error_of(writer["error"])
-        return cast("State", state), None
+        return cast("RunState", state), None
 
     def _death(self) -> WorkerDiedError:
         resume = f", or: python -m nbshare resume {shlex.quote(str(self._path))}"

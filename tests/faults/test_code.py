@@ -314,13 +314,13 @@ def double(x): return 2.0 * x
 """
     lab.folder.joinpath("endless.py").write_text(module)
     subject = lab.start(f"""
-from nbshare.notebook.bar import Pace, TerminalBar, describe
+from nbshare.notebook.bar import Speed, TerminalBar, describe
 raise_flag("on")
 import endless
 Path("on").unlink()
 job = nbshare.map_async({LOADED_FOR_LONG[what]}, chunksize=1, max_workers=2, progress=False)
 for said in ("loading for 1 s", "loading for 2 s"):
-    wait_until(lambda: said in str(describe(job, Pace(job))), 5.0, said)
+    wait_until(lambda: said in str(describe(job, Speed(job))), 5.0, said)
 TerminalBar(job).draw(final=False)
 workers = helpers()[1]
 raise_flag("on")
