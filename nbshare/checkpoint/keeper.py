@@ -89,7 +89,7 @@ class CheckpointKeeper(Keeper):
         self._saving = _thread.allocate_lock()
         self._is_over = _thread.allocate_lock()  # released when the call is
         self._is_over.acquire()
-        self._has_thread = self._is_lost = False
+        self._has_begun = self._has_thread = self._is_lost = False
         self._try_at = 0.0  # not before that after a failure
         self._has_warned = False
         self._error: BaseException | None = None  # that ends the run
@@ -102,6 +102,8 @@ class CheckpointKeeper(Keeper):
         """Return a call that stores its results, and starts with the stored ones."""
         try:
             self._begin(call := prepare())
+            if self._error is not None:
+                raise self._error
         except BaseException as error:
             self._directory.close(is_whole=True, error=error)
             raise
@@ -195,6 +197,7 @@ class CheckpointKeeper(Keeper):
 
     def start(self) -> None:
         """Start the thread that stores."""
+        self._has_begun = True
         with suppress(RuntimeError):  # no more threads are allowed: all is stored in the end
             _thread.start_new_thread(self._live, ())
             self._has_thread = True
@@ -253,7 +256,8 @@ class CheckpointKeeper(Keeper):
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error.with_traceback(None)
-        self._call.stop(self._error)
+        if self._has_begun:
+            self._call.stop(self._error)
 
     def _save_page(self, page: Page) -> None:
         """Write what workers have not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 import zlib
@@ -269,6 +271,27 @@ def test_a_full_disk(on_full, is_driver, tmp_path, monkeypatch, quick):
     results, ran = run(small_sweeps.values, path, n=40)
     assert len(results) == 40
     assert not set(ran) & set(range(N))
+
+
+@pytest.mark.parametrize("backend", [None, "serial", "threads"])
+def test_stored_results_that_cannot_be_mapped_end_the_run(backend, tmp_path, monkeypatch):
+    """With the error, at once: the call has not begun, so nothing has to be stored."""
+    items = np.arange(40.0)
+    stored = Checkpoint(tmp_path / "run", on_full="stop")
+    options = {"checkpoint": stored, "backend": backend, "progress": False, "max_workers": 2}
+    parallel_map(np.atleast_1d, items, **options)
+
+    def refuse(self, spec):
+        raise OSError(errno.ENOMEM, "no memory for a mapping")
+
+    n_threads = threading.active_count()
+    with monkeypatch.context() as patch:
+        patch.setattr(directory.Directory, "output", refuse)
+        for _ in range(3):
+            with pytest.raises(OSError, match="no memory for a mapping"):
+                parallel_map(np.atleast_1d, items, **options)
+    assert threading.active_count() == n_threads
+    assert np.array_equal(parallel_map(np.atleast_1d, items, **options)[:, 0], items)
 
 
 def test_an_error_of_the_thread_that_stores_ends_the_run(tmp_path, monkeypatch, quick):
