@@ -19,6 +19,7 @@ from nbshare.arrays.ring_slots import FILLED, FREED, RingStats, SlotStates, layo
 from nbshare.arrays.ring_waiting import Lease, Monitor, futex
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import RingClosedError, counted
+from nbshare.interrupts import uninterrupted
 from nbshare.tracebacks import shown_from_the_call
 
 OnDeath = Literal["reclaim", "leave"]
@@ -400,7 +401,7 @@ class RingBuffer(ByReference):
         True
         """
         self._monitor.look_for_the_dead()
-        with self._buffer.lock:
+        with uninterrupted(), self._buffer.lock:
             return self._states.stats()
 
     def __repr__(self) -> str:

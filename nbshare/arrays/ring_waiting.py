@@ -30,6 +30,7 @@ from nbshare.arrays.lock import SharedLock, timespec
 from nbshare.arrays.ring_slots import FREED, Holder, SlotStates
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import NbshareError, NotBuiltYetError, RingClosedError, RingTimeoutError
+from nbshare.interrupts import uninterrupted
 from nbshare.memory import has_ended, identity
 
 SLICE_S = 0.1  # of sleep, and between looks for the dead
@@ -67,12 +68,12 @@ class Monitor:
 
     def do(self, transition: Callable[..., None], *args: Any) -> None:
         """Make a transition, and wake all that wait."""
-        with self._lock:
+        with uninterrupted(), self._lock:
             transition(*args)
         self.wake()
 
     def unlock(self) -> None:
-        """Release the lock if an interrupt, as a transition ended, has left it held."""
+        """Release the lock if an interrupt, as `claim` ended, has left it held."""
         with suppress(RuntimeError):  # this thread does not hold it
             self._lock.release()
 
@@ -131,7 +132,7 @@ class Monitor:
         self._next_look = time.monotonic() + SLICE_S
         if not self._reclaims:
             return False
-        with self._lock:
+        with uninterrupted(), self._lock:
             held, me = self.states.held(), identity()
             dead = [index for index, holder in held if holder != me and has_ended(holder)]
             for index in dead:

@@ -93,6 +93,10 @@ class Pipe(OwnRun):
         """Return the present activity of the workers."""
         return [worker for call in self._calls for worker in call.activity()]
 
+    def loading_s(self) -> float:
+        """Return for how long a worker has been loading its function; 0.0 if none is at it."""
+        return max(call.loading_s() for call in self._calls)
+
     def item(self, i: int) -> tuple[Any, ...]:
         """Raise LookupError: blocks are not kept."""
         return self._calls[-1].item(i)
@@ -117,11 +121,13 @@ class Pipe(OwnRun):
 
     def _halt(self, reason: str) -> None:
         """End all stages."""
-        for ring in list(self._rings):
-            ring.abort(reason)
-        for call in self._calls:
-            if not call.is_over:
-                call.stop()
+        try:
+            for ring in list(self._rings):
+                ring.abort(reason)
+        finally:
+            for call in self._calls:
+                if not call.is_over:
+                    call.stop()
 
     def _note_end(self, k: int) -> None:
         """Tell the next stage that no blocks follow, or all stages that one has failed."""
