@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache, partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
+from operator import attrgetter
 from reprlib import repr as shown
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -49,6 +50,7 @@ from nbshare.functions.pickling import MAINS, is_by_value
 
 MOST = 1 << 18  # bytes of a file that is compared: parsing more takes 0.1 s, for data mostly
 MOST_NAMED = 5  # changes in a message
+PARTS = attrgetter("__code__", "__defaults__", "__kwdefaults__")  # of a function
 
 
 class Change(NamedTuple):
@@ -219,7 +221,9 @@ class _Seen:
         is_plain = is_plain and is_as_read(file.path, file.stamp)
 
         def is_other(each: Definition) -> bool:
-            return _is_of_main(each.value) or (is_plain and not each.is_as_written(file.path))
+            with suppress(Exception):  # users' objects may raise when they are looked at
+                return _is_of_main(each.value) or (is_plain and not each.is_as_written(file.path))
+            return False
 
         found = [*filter(is_other, defined)]
         ignored = file.changed if found else set[str]()
@@ -230,7 +234,8 @@ class _Seen:
         self._watched = [(each.names, each.key) for each in watched]
         self._ids = self._ids_now()
         values = [each.value for each in watched]
-        self._codes = [(each, each.__code__) for each in values if isinstance(each, FunctionType)]
+        self._functions = [each for each in values if type(each) is FunctionType]
+        self._parts = [*map(PARTS, self._functions)]
         given = [(each.value, each.given) for each in watched if type(each.value) in CONTAINERS]
         self._contents = [each for each in given if each[1] is not ABSENT]
         self._kept = [each for each in values if type(each) in SIMPLE]  # no other gets their ids
@@ -241,7 +246,7 @@ class _Seen:
         if self._changes or names is not self._names or self._ids_now() != self._ids:
             return False
         with suppress(Exception):  # such as of arrays in a list
-            is_same = all(function.__code__ is code for function, code in self._codes)
+            is_same = [*map(PARTS, self._functions)] == self._parts
             return is_same and all(value == given for value, given in self._contents)
         return False
 

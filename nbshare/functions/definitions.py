@@ -72,7 +72,8 @@ class Definition(NamedTuple):
             return True
         if isinstance(node, FUNCTIONS):
             code = value.__code__ if isinstance(value, FunctionType) else None
-            return code is not None and _place_of(code) == (path, node.name, node.lineno)
+            is_here = code is not None and _place_of(code) == (path, node.name, node.lineno)
+            return is_here and _has_defaults(value, node.args)
         is_class = isinstance(value, type) and value.__name__ == self.name
         return is_class or not isinstance(node, ast.ClassDef) or bool(node.keywords)
 
@@ -132,6 +133,18 @@ def _bound_in(part: ast.AST) -> Iterator[tuple[str, None]]:
         name = getattr(node, "asname", None) or getattr(node, "name", None)
         if isinstance(name, str):
             yield name.partition(".")[0], None
+
+
+def _has_defaults(func: FunctionType, args: ast.arguments) -> bool:
+    nodes = [*args.defaults, *filter(None, args.kw_defaults)]
+    values = [*(func.__defaults__ or ()), *(func.__kwdefaults__ or {}).values()]
+    return len(nodes) == len(values) and all(map(_may_give, nodes, values))
+
+
+def _may_give(node: ast.AST, value: Any) -> bool:
+    with suppress(ValueError):
+        return is_same(simple_value(node), value)
+    return True
 
 
 def _place_of(code: CodeType) -> tuple[str, str, int]:

@@ -154,6 +154,20 @@ def test_what_was_changed_here_is_refused_where_items_run_here(edited, tmp_path)
         parallel_map(module.f, [1.0, 2.0], **run)
 
 
+def test_an_object_that_raises_when_it_is_looked_at_is_no_change(edited, tmp_path):
+    """As proxies do whose object is not there yet."""
+
+    class Proxy:
+        @property
+        def __class__(self):
+            raise RuntimeError("working outside of a context")
+
+    module, _ = edited
+    module.unrelated = Proxy()
+    run = {"checkpoint": tmp_path / "run", "backend": "serial", "progress": False}
+    assert len(parallel_map(module.f, [1.0], **run)) == 1
+
+
 def test_code_may_change_its_own_values(edited, tmp_path):
     """Such as a counter and a list: the second call is like the first."""
     module, _ = edited
