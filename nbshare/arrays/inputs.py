@@ -131,18 +131,25 @@ class _ClassRecorder(pickle.Unpickler):
     last: type | None = None
 
     def find_class(self, module: str, name: str) -> Any:
-        last, self.last = self.last, None  # an import that fails names itself
         found = super().find_class(module, name)
-        self.last = found if isinstance(found, type) else last
+        if isinstance(found, type):
+            self.last = found
         return found
 
 
 def _name_class(error: Exception, data: memoryview, buffers: list[memoryview]) -> None:
-    """Note in an error which class's object cannot be loaded: such objects pickle in the caller."""
-    from nbshare.arrays.culprit import OTHERS, remedy_for  # it imports this module
+    """Note in an error which class's object cannot be loaded: such objects pickle in the caller.
 
+    An import that fails names itself, and must not run again.
+    """
+    from traceback import walk_tb  # late: rarely needed
+
+    from nbshare.arrays.culprit import OTHERS, remedy_for  # late: it imports this module
+
+    if any(frame.f_code.co_filename[:7] == "<frozen" for frame, _ in walk_tb(error.__traceback__)):
+        return
     recorder = _ClassRecorder(io.BytesIO(data), buffers=buffers)
-    with suppress(Exception):
+    with suppress(Exception, SystemExit):
         recorder.load()
     if recorder.last is not None:
         remedy = remedy_for(recorder.last) or OTHERS
