@@ -239,9 +239,8 @@ class Sweep(Supply):
     def _begin(self, make: Callable[[], Call]) -> Call:
         """Return a call with a part of its own."""
         part = self._folder / secrets.token_hex(8)
-        options = Checkpoint(
-            part, durability="power", on_full="stop"
-        )  # so that other machines see it
+        # So that other machines see it.
+        options = Checkpoint(part, durability="power", on_full="stop")
 
         def prepare() -> Call:
             while running_writer_of(self._options.path) is not None:  # it may be about to merge
@@ -254,6 +253,7 @@ class Sweep(Supply):
         self._part, self._keeper = part, keeper
         self._pace, self._event = Pace(0.0, call.request.max_workers), OwnerEvent()
         call.event_fd, call.items_event = self._event.fd, WorkerEvent()
+        self.error = None  # that of the call before
         call.board.n_there = 0  # workers see no item that is not claimed
         call.supply = self
         return call
