@@ -95,7 +95,7 @@ class Report:
     ----------
     found : dict of str to str
         CPUs, memory, versions and other facts.
-    steps : list of Step
+    steps : list of CheckStep
         The self-test: `name`, `state`, `elapsed_s`, `detail` and `remedy` of each step.
     """
 

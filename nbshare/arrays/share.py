@@ -204,8 +204,8 @@ def _share_array(array: npt.NDArray[Any], mode: Mode) -> SharedArray:
     if plain.flags.f_contiguous and not plain.flags.c_contiguous:
         return shared_view(_share_array(plain.T, mode).T)
     if mode == "r+":
-        lease = pool.filled(plain.nbytes, [(0, plain)], sealed=False)
-        return shared_view(np.ndarray(plain.shape, dtype, buffer=lease))
+        memory = pool.filled(plain.nbytes, [(0, plain)], sealed=False)
+        return shared_view(np.ndarray(plain.shape, dtype, buffer=memory))
     return shared_view(View(_filled(plain.nbytes, [(0, plain)], mode)).array(dtype, plain.shape))
 
 

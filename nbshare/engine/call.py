@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbshare.engine.events import OwnerEvent, WorkerEvent
 from nbshare.engine.results import Results
 from nbshare.engine.run import Engine, Keeper, OwnRun, Request, RunState
-from nbshare.engine.stats import WorkerActivity, WorkerStats, activity_of, stats_of
+from nbshare.engine.stats import WorkerActivity, WorkerStats, activity_of, loading_s, stats_of
 from nbshare.functions.freshness import Snapshot, Stamp
 from nbshare.memory import Mode, Segment
 from nbshare.wire.board import PID, REPORTED, SLOWEST, Board
@@ -138,6 +138,10 @@ class Call(OwnRun):
     def activity(self) -> list[WorkerActivity]:
         """Return the present activity of the workers."""
         return activity_of(self.board, self.text_of)
+
+    def loading_s(self) -> float:
+        """Return for how long a worker has been loading the function; 0.0 if none is at it."""
+        return loading_s(self.board)
 
     def item(self, i: int) -> tuple[Any, ...]:
         """Return the positional arguments of an item."""
@@ -366,6 +370,10 @@ class Call(OwnRun):
             self._end()
         self.wake_supply()
         self.supply = None
+
+    def abandon(self) -> None:
+        """End it before it was submitted."""
+        self.finish("stopped" if self.error is None else "failed", self.error)
 
     def _end_stored(self, error: BaseException | None) -> None:
         """End when all is stored; `error`: or cannot be."""

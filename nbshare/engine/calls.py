@@ -91,7 +91,7 @@ class Calls:
         if call.is_over:
             return
         if call.id not in self.running:  # interrupted before it was submitted
-            call.finish("stopped")
+            call.abandon()
             return
         call.halt()
         if call.kill_at is None:
@@ -157,7 +157,7 @@ class Calls:
         if sum(not worker.is_ready for worker in self._pool) >= MOST_STARTING:
             return False
         if not n_own:
-            return all(worker.late_at <= time.monotonic() for worker in detached)
+            return not any(worker.late_at for worker in detached)
         return n_wanted - n_own > len(detached)
 
     def _assign(self, call: Call) -> None:
@@ -336,7 +336,7 @@ def _is_awaited(worker: WorkerProcess, call: Call, *, is_done: bool) -> bool:
 
 
 def account_for_death(
-    call: Call, worker: WorkerProcess, status: int | None, late_at: float | None
+    call: Call, worker: WorkerProcess, status: int | None, timed_out_at: float | None
 ) -> tuple[range, BaseException | None]:
     """Remove a dead worker from its call; return the items for others, and a fatal error.
 
@@ -348,7 +348,7 @@ def account_for_death(
         The dead one.
     status : int or None
         Its exit status, if known.
-    late_at : float or None
+    timed_out_at : float or None
         When it was ended for a time-out of an item, on the monotonic clock.
     """
     slot, board = call.workers.pop(worker), call.board
@@ -357,7 +357,7 @@ def account_for_death(
     if board.is_open and (n_done := board.n_done()) > call.n_done_at_loss:
         call.n_replaced = 0  # an endless call: count from its last progress
         call.n_done_at_loss = n_done
-    call.n_replaced += not items and late_at is None
+    call.n_replaced += not items and timed_out_at is None
     call.clear_slot(slot)
     if not items:
         if stage is None or not row[LOADED] or board.stopped:
@@ -368,10 +368,10 @@ def account_for_death(
     call.torn_rows += items
     end = Death(items.start, status, worker.has_closed)
     is_guilty = True
-    if late_at is not None and policy.timeout_s is not None:
+    if timed_out_at is not None and policy.timeout_s is not None:
         end = end._replace(timeout_s=policy.timeout_s)
         # Otherwise it had just gone on from the late item to this one. A block cannot run again.
-        is_guilty = late_at >= row[SINCE] / 1e9 + policy.timeout_s or stage is not None
+        is_guilty = timed_out_at >= row[SINCE] / 1e9 + policy.timeout_s or stage is not None
     if is_guilty and board.stopped:
         return unbegun, None
     if is_guilty and not _may_run_again(call, items):

@@ -221,6 +221,8 @@ class Dispatcher(Engine):
                     self._calls.lose(worker, timed_out=True)
                 case "idle":
                     self._pool.remove(worker)
+                case "late":
+                    worker.late_at = 0.0
 
     # ----------------------------------------------------------- posted by other threads
 
@@ -294,7 +296,7 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
             if timeout_s is not None:  # for a worker without an item, the earliest possible time
                 yield Due((busy_since(row) or now) + timeout_s, "timed out", worker)
     for worker in pool:
-        if worker.late_at > now and worker not in pool.idle_since:
+        if worker.late_at and worker not in pool.idle_since:
             yield Due(worker.late_at, "late", worker)
     for worker, since in pool.idle_since.items():
         yield Due(since + IDLE_S, "idle", worker)

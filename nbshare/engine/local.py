@@ -8,7 +8,7 @@ system call                  for                           where it is missing o
 eventfd, epoll_create1       waking up                     an error that names it
 pipe2                        prints, the owner's end       likewise
 socketpair, sendmsg          messages with descriptors     likewise
-pidfd_open                   awaiting deaths               ``/proc`` (`nbshare.engine.process`)
+pidfd_open                   awaiting deaths               the end of the worker's channel
 fcntl(O_ASYNC, F_SETSIG)     the end of orphans            a thread with the owner's pidfd, and the
                                                            channel's end (`nbshare.worker.process`)
 memfd_create, F_ADD_SEALS    memory                        other kinds (`nbshare.memory.kinds`)

@@ -37,7 +37,7 @@ class Placed(NamedTuple):
 
     small: bytes | None  # the contents themselves, if they are few
     segments: list[tuple[Segment, Mode]]  # to map, and how
-    lease: npt.NDArray[np.uint8] | None = None  # the memory of the contents, if they are many
+    memory: npt.NDArray[np.uint8] | None = None  # the memory of the contents, if they are many
 
 
 def place(arena: Arena, *, is_private: bool = False) -> Placed:
@@ -50,10 +50,10 @@ def place(arena: Arena, *, is_private: bool = False) -> Placed:
     """
     if arena.nbytes <= SMALL_ARENA:
         return Placed(arena.all_contents() or b"\0", arena.segments)
-    lease = pool.filled(*arena.contents(), is_private=is_private)
-    found = segment_of(lease)
+    memory = pool.filled(*arena.contents(), is_private=is_private)
+    found = segment_of(memory)
     assert found is not None
-    return Placed(None, [(found[0], "r"), *arena.segments], lease)
+    return Placed(None, [(found[0], "r"), *arena.segments], memory)
 
 
 def place_bytes(data: bytes) -> Placed:

@@ -99,8 +99,8 @@ def in_memory(spec: OutputSpec, n: int) -> Output:
     """
     assert spec.dtype is not None
     shape = (n, *spec.shape)
-    lease, is_fresh = pool.writable(math.prod(shape) * spec.dtype.itemsize)
-    return output_of(shared_view(np.ndarray(shape, spec.dtype, buffer=lease)), is_fresh=is_fresh)
+    memory, is_fresh = pool.writable(math.prod(shape) * spec.dtype.itemsize)
+    return output_of(shared_view(np.ndarray(shape, spec.dtype, buffer=memory)), is_fresh=is_fresh)
 
 
 def output_of(array: npt.NDArray[Any], *, is_fresh: bool = True) -> Output:

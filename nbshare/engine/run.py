@@ -35,7 +35,7 @@ class Request(NamedTuple):
     iterables: Sequence[Any]
     source: Iterator[tuple[Any, ...]] | None  # of what arrives during the run
     n_items: int | None  # None: not known yet
-    max_workers: int  # no more than there are tasks
+    max_workers: int  # no more than there are items
     chunksize: int | None
     out: npt.NDArray[Any] | Literal["list", "stack"] | None
     context: Context
@@ -243,6 +243,10 @@ class Run(ABC):
     def activity(self) -> list[WorkerActivity]:
         """Return the present activity of the workers."""
         return []
+
+    def loading_s(self) -> float:
+        """Return for how long a worker has been loading the function; 0.0 if none is at it."""
+        return 0.0
 
     def stages(self) -> list[StageStats]:
         """Return the stats of a pipeline's stages."""

@@ -266,6 +266,13 @@ def activity_of(board: Board, text_of: Callable[[int], str]) -> list[WorkerActiv
     return activity
 
 
+def loading_s(board: Board) -> float:
+    """Return for how long a worker has been loading the function; 0.0 if none is at it."""
+    rows = board.slots.tolist()
+    begun = [row[BEGUN] for row in rows if row[PID] and not (row[LOADED] or row[N_ITEMS])]
+    return max((time.monotonic_ns() - each for each in begun), default=0) / 1e9
+
+
 def _resident_bytes(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:

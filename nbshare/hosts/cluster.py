@@ -146,7 +146,7 @@ class Cluster(Engine):
         self._news.put(None)
         if call.state == "starting":  # it was never submitted
             self._leave()
-            call.finish("stopped")
+            call.abandon()
 
     # ------------------------------------------------------------------ the call's thread
 

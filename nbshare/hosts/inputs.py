@@ -40,10 +40,10 @@ class Held:
     def __init__(self, nbytes: int, placed: Placed | None = None) -> None:
         self.nbytes, self.n_here = nbytes, nbytes if placed else 0
         if placed is None:
-            lease = pool.filled(nbytes, [])  # workers can only read it
-            found = segment_of(lease)
+            memory = pool.filled(nbytes, [])  # workers can only read it
+            found = segment_of(memory)
             assert found is not None
-            placed = Placed(None, [(found[0], "r")], lease)
+            placed = Placed(None, [(found[0], "r")], memory)
         self.placed = placed
         self._is_over = False
         self._change = threading.Condition()

@@ -129,8 +129,8 @@ def _timing(job: Job, speed: Speed) -> list[str]:
 
 def _loading(job: Job) -> list[str]:
     """Return for how long a worker has been loading the function, from a second on."""
-    longest_s = max((w.since_s for w in job._activity if w.is_loading), default=0.0)
-    return [f"loading for {duration(int(longest_s))}"] if longest_s >= 1 else []
+    loading_s = job._run.loading_s()
+    return [f"loading for {duration(int(loading_s))}"] if loading_s >= 1 else []
 
 
 def stage_lines(job: Job) -> list[str]:

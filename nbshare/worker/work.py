@@ -146,7 +146,7 @@ class Work:
         self._reporter = Reporter(board, slot)
         self._caller = caller
         if self._slot[PID] == 0:  # else it was in this call before
-            self._slot[PID], self._slot[BEGUN] = os.getpid(), time.monotonic_ns()
+            self._slot[BEGUN], self._slot[PID] = time.monotonic_ns(), os.getpid()
         self._slot[LOADED] = 0
         inputs_of_all, items = inputs[0], inputs[-2 if order.is_fed else -1]
         self._func = self._loaded(inputs_of_all, order.fixed)
