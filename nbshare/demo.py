@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nbshare.mapping import parallel_map
+
+Array = np.ndarray[Any, Any]
 
 N_AZIMUTHS = 180
 N_SAMPLE = 12  # directions computed once more, one by one
@@ -84,10 +85,10 @@ def _check_writable(out: Path) -> None:
 
 
 def _compare_with_loop(
-    horizons: NDArray[Any],
+    horizons: Array,
     azimuths: list[float],
-    elevation: NDArray[Any],
-    dx: NDArray[Any],
+    elevation: Array,
+    dx: Array,
     dy: float,
 ) -> float:
     """Compute some directions here, one by one; return the seconds each, raise if any differs."""
@@ -105,7 +106,7 @@ def _compare_with_loop(
     return elapsed_s / N_SAMPLE
 
 
-def _draw(sky_view: NDArray[Any], dx: float, dy: float, out: Path) -> None:
+def _draw(sky_view: Array, dx: float, dy: float, out: Path) -> None:
     """Draw the sky-view factor as a map with axes in kilometres."""
     from matplotlib.figure import Figure
 
@@ -133,7 +134,7 @@ STEP_M = 40.0  # half a cell of the map: no ridge is stepped over
 REACH_M = 12_000.0  # beyond it, even the highest peak of this map stands less than 4.1 degrees high
 
 
-def load() -> tuple[NDArray[Any], NDArray[Any], float]:
+def load() -> tuple[Array, Array, float]:
     """
     Load the map: the Jacksboro fault in Tennessee, sample data that comes with matplotlib.
 
@@ -160,7 +161,7 @@ def load() -> tuple[NDArray[Any], NDArray[Any], float]:
     return elevation, dx, cell_height * metres_per_degree
 
 
-def horizon(azimuth: float, elevation: NDArray[Any], dx: NDArray[Any], dy: float) -> NDArray[Any]:
+def horizon(azimuth: float, elevation: Array, dx: Array, dy: float) -> Array:
     """
     Angle at which the horizon stands in one direction, seen from every cell of a map.
 
@@ -223,11 +224,11 @@ def horizon(azimuth: float, elevation: NDArray[Any], dx: NDArray[Any], dy: float
 
         np.maximum(steepest, (height - elevation) / distance, out=steepest)
 
-    angle: NDArray[Any] = np.degrees(np.arctan(steepest))
+    angle: Array = np.degrees(np.arctan(steepest))
     return angle
 
 
-def sky_view(horizons: NDArray[Any]) -> NDArray[Any]:
+def sky_view(horizons: Array) -> Array:
     """
     Sky-view factor: the share of the sky's light that reaches each cell.
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from nbshare.engine.call import Call
 from nbshare.hosts.protocol import Reply, ReportedError
+from nbshare.memory import Segment
 from nbshare.wire.board import (
     BEGUN,
     ENDED,
@@ -51,7 +52,8 @@ class Inbox:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._log = LogWriter(call.results.logs.add)
+        self._new_logs: list[tuple[LogKey, Segment]] = []  # not announced yet
+        self._log = LogWriter(lambda key, log: self._new_logs.append((key, log)))
 
     def take(self, items: range, slot: int, host: str, reply: Reply) -> None:
         """Store a reply about a block."""
@@ -104,6 +106,10 @@ class Inbox:
                 states[are_rows] = IN_LOG
         is_new = states != NOT_DONE
         page.done[of_block][is_new] = states[is_new]
+        # Last: a log may be dropped from when the next one is announced, unless results in it are
+        # known to be there.
+        while self._new_logs:
+            results.logs.add(*self._new_logs.pop(0))
 
     def _stored(self, entries: Any, logs: Mapping[LogKey, Any]) -> Any:
         """Store parts of logs; return where their entries are then."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
+import duties
 import pytest
 from contract import BackendContract
 
 import nbshare
+from nbshare import map_async
+from nbshare.wire.results import LogReader
+from nbshare.worker import store
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +51,20 @@ class TestProcessPool(BackendContract):
     def backend(self, processes):
         """Give the value for ``backend=``."""
         return processes
+
+
+def test_a_loop_has_the_results_of_every_log(threads, monkeypatch):
+    """Also if those that nobody seems to need are dropped whenever another one is announced."""
+    jobs, announce = [], LogReader.add
+
+    def announce_and_drop(self, key, log):
+        announce(self, key, log)
+        for job in jobs:
+            job._run.results.drop_logs()
+
+    monkeypatch.setattr(LogReader, "add", announce_and_drop)
+    monkeypatch.setattr(store, "LOG_BYTES", 1 << 13)
+    monkeypatch.setattr(store, "MOST_LOG_BYTES", 1 << 13)
+    jobs.append(map_async(duties.long_text, iter(range(1_000)), backend=threads, max_workers=2))
+    found = {i: len(text) for i, text in jobs[0]}
+    assert found == {i: 4_000 + i for i in range(1_000)}
