@@ -20,6 +20,7 @@ import numpy as np
 
 from nbshare.functions.files import imported_files, origins
 from nbshare.functions.imports import overridden_names
+from nbshare.interrupts import uninterrupted
 
 
 class Context(NamedTuple):
@@ -133,8 +134,7 @@ def cwd() -> str | None:
 def _umask() -> int | None:
     """Return the umask; None where only a call that sets it would tell it."""
     try:
-        # A file object: an interrupt may come before any `try` around a bare descriptor.
-        with open("/proc/self/status", "rb", buffering=0) as file:
+        with uninterrupted(), open("/proc/self/status", "rb", buffering=0) as file:
             status = file.read(1 << 12)
     except OSError:
         return None
