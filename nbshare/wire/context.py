@@ -20,7 +20,7 @@ import numpy as np
 
 from nbshare.functions.files import imported_files, origins
 from nbshare.functions.imports import overridden_names
-from nbshare.interrupts import uninterrupted
+from nbshare.memory.descriptors import opened
 
 
 class Context(NamedTuple):
@@ -134,10 +134,11 @@ def cwd() -> str | None:
 def _umask() -> int | None:
     """Return the umask; None where only a call that sets it would tell it."""
     try:
-        with uninterrupted(), open("/proc/self/status", "rb", buffering=0) as file:
-            status = file.read(1 << 12)
+        file = opened(os.open, "/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    status = os.read(file.fileno(), 1 << 12)
+    file.close()
     _, _, umask = status.partition(b"\nUmask:")  # not in a name: there lines do not break
     return int(umask[:6], 8) if umask else None
 
