@@ -303,6 +303,11 @@ class Job(Generic[T]):
         return self._run.activity()
 
     @property
+    def _loading_s(self) -> float:
+        """For how long a worker has been loading the function; 0.0 if none is at it."""
+        return self._run.loading_s()
+
+    @property
     def stages(self) -> StatsTable[StageStats]:
         """What each stage of a pipeline did: a list of StageStats; empty for other runs."""
         return StatsTable(self._run.stages())

@@ -146,7 +146,8 @@ def _name_class(error: Exception, data: memoryview, buffers: list[memoryview]) -
 
     from nbshare.arrays.culprit import OTHERS, remedy_for  # late: it imports this module
 
-    if any(frame.f_code.co_filename[:7] == "<frozen" for frame, _ in walk_tb(error.__traceback__)):
+    names = {frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)}
+    if isinstance(error, ImportError) or "<module>" in names:
         return
     recorder = _ClassRecorder(io.BytesIO(data), buffers=buffers)
     with suppress(Exception, SystemExit):

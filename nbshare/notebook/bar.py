@@ -129,8 +129,9 @@ def _timing(job: Job, speed: Speed) -> list[str]:
 
 def _loading(job: Job) -> list[str]:
     """Return for how long a worker has been loading the function, from a second on."""
-    loading_s = job._run.loading_s()
-    return [f"loading for {duration(int(loading_s))}"] if loading_s >= 1 else []
+    if job._loading_s < 1:
+        return []
+    return [f"loading for {duration(int(job._loading_s))}"]
 
 
 def stage_lines(job: Job) -> list[str]:

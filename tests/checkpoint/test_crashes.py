@@ -290,7 +290,7 @@ def test_stored_results_that_cannot_be_mapped_end_the_run(backend, tmp_path, mon
         for _ in range(3):
             with pytest.raises(OSError, match="no memory for a mapping"):
                 parallel_map(np.atleast_1d, items, **options)
-    assert threading.active_count() == n_threads
+    assert threading.active_count() <= n_threads
     assert np.array_equal(parallel_map(np.atleast_1d, items, **options)[:, 0], items)
 
 
