@@ -672,7 +672,7 @@ from nbshare.errors import StaleReferenceError
 from nbshare.memory import handle_of, segment_of
 array = nbshare.full(1000, 1.0)
 handle = handle_of(segment_of(array)[0])
-wrong = {"pid": os.getppid(), "name": "nbshare-" + "0" * 16}
+wrong = {"pid": os.getppid(), "name": "nbshare-" + "0" * 16, "fd": os.open("/dev/null", 0)}
 for word in ("pid", "fd", "inode", "name"):
     forged = handle._replace(**{word: wrong.get(word) or getattr(handle, word) + 1})
     with SPAWN.Pool(1) as pool:
