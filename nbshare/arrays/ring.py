@@ -16,7 +16,7 @@ from nbshare.arrays.by_reference import ByReference
 from nbshare.arrays.create import Shape, checked_form, checked_int
 from nbshare.arrays.lock import SharedLock
 from nbshare.arrays.ring_slots import FILLED, FREED, RingStats, SlotStates, layout_of
-from nbshare.arrays.ring_waiting import Lease, Monitor, futex
+from nbshare.arrays.ring_waiting import Monitor, SlotLease, futex
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import RingClosedError, counted
 from nbshare.interrupts import uninterrupted
@@ -163,7 +163,7 @@ class RingBuffer(ByReference):
         self._states = SlotStates(arrays, self.shape, self.dtype, in_order=in_order)
         self._monitor = Monitor(self._states, lock, reclaims=on_death == "reclaim")
 
-    def put(self, timeout: float | None = None) -> Lease:
+    def put(self, timeout: float | None = None) -> SlotLease:
         """Wait for a free slot in a ``with`` block; the end of the block queues it.
 
         Parameters
@@ -208,7 +208,7 @@ class RingBuffer(ByReference):
         ...     print("frame skipped")
         frame skipped
         """
-        return Lease(self._monitor, FREED, _checked_timeout(timeout))
+        return SlotLease(self._monitor, FREED, _checked_timeout(timeout))
 
     def trim(self, slot: npt.NDArray[Any], rows: int) -> None:
         """Set how many rows of a slot are filled, if not all; the consumer gets only these.
@@ -253,7 +253,7 @@ class RingBuffer(ByReference):
         """
         self._states.trim(slot, operator.index(rows))
 
-    def get(self, timeout: float | None = None) -> Lease:
+    def get(self, timeout: float | None = None) -> SlotLease:
         """Wait for the next filled slot in a ``with`` block; the end of the block frees it.
 
         Parameters
@@ -296,7 +296,7 @@ class RingBuffer(ByReference):
         ...     print("nothing yet")
         nothing yet
         """
-        return Lease(self._monitor, FILLED, _checked_timeout(timeout))
+        return SlotLease(self._monitor, FILLED, _checked_timeout(timeout))
 
     def __iter__(self) -> Iterator[SharedArray]:
         """Yield the slots until the end of the data; each is valid until the next is asked for."""

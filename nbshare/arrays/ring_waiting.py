@@ -85,7 +85,8 @@ class Monitor:
     def claim(self, lease: Holder, event: int, timeout: float) -> SharedArray:
         """Wait until the lease has a slot; returns its array.
 
-        From now on the slot is freed if the lease is gone before its block has ended; see `Lease`.
+        From now on the slot is freed if the lease is gone before its block has ended: see
+        `SlotLease`.
 
         Raises
         ------
@@ -154,7 +155,7 @@ class Monitor:
             self.wake()
 
 
-class Lease(Holder):
+class SlotLease(Holder):
     """A slot for the length of a with block, given back whatever happens.
 
     Parameters

@@ -187,7 +187,7 @@ class RowReader:
                 raise damaged(
                     path, "it is gone", "Make the same call again: it runs the items anew."
                 )
-            self.logs.add(number, Segment.attach(file, "c"))
+            self.logs.add(number, Segment.open(file, "c"))
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
     def objects(self, rows: RowNumbers, words: npt.NDArray[Any]) -> Iterator[Any]:

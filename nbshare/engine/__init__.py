@@ -126,7 +126,7 @@ job
 keeper
     Stores the results of a call on disk while it runs (`nbshare.checkpoint`).
 lease
-    A slot of a ring for the length of a with block.
+    Tells which process writes to a checkpoint, in its ``lease.json``.
 life pipe
     Its end in the owner closes when the owner dies, and the kernel then kills all workers.
 log

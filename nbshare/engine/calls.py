@@ -188,7 +188,7 @@ class Calls:
         """
         try:
             message, fds = worker.channel.receive(wait=False)
-            segments = [Segment.attach(fd, "r+") for fd in fds]
+            segments = [Segment.open(fd, "r+") for fd in fds]
         except OSError as error:
             # The descriptor cannot be received, so the results in its memory are lost.
             if worker.call is not None and error.errno == errno.EMFILE:

@@ -129,7 +129,7 @@ def open_handle(handle: Handle) -> Segment:
     """
     segment = known_segments.get(handle.name)
     if segment is None:
-        segment = Segment.attach(_open(handle), handle.mode)
+        segment = Segment.open(_open(handle), handle.mode)
         segment.was_kept_elsewhere = True
         assert segment.name == handle.name  # reading the name records it here
     if handle.receipt is not None:

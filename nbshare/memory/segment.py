@@ -208,7 +208,7 @@ class Segment(mmap.mmap):
         copying.copy_all(pieces)
 
     @classmethod
-    def attach(cls, file: Descriptor | int, mode: Mode) -> Self:
+    def open(cls, file: Descriptor | int, mode: Mode) -> Self:
         """Map a segment from an opened or received descriptor, and take over the descriptor.
 
         Only for files of nbshare, which are never made smaller: reading past the end would kill
@@ -254,12 +254,12 @@ class Segment(mmap.mmap):
         """Map it again, with what has been added since."""
         if self.is_private:
             return self if self._larger is None else self._larger.whole(mode)
-        return Segment.attach(os.dup(self.fd), mode)
+        return Segment.open(os.dup(self.fd), mode)
 
     def again(self, mode: Mode) -> Segment:
         """Map it again, read-only or copy-on-write; private memory is copied."""
         if not self.is_private:
-            return Segment.attach(self.read_only(), mode)
+            return Segment.open(self.read_only(), mode)
         copy = Segment.filled(self.nbytes, [(0, self)], is_private=True)
         copy.mode = mode
         return copy

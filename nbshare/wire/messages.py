@@ -109,7 +109,7 @@ class Channel:
         received, self._fds = self._fds, []
         if data[:1] == _SEGMENT:
             nbytes = int.from_bytes(data[1:], "little")
-            segment = Segment.attach(received.pop(), "r")
+            segment = Segment.open(received.pop(), "r")
             return pickle.loads(View(segment).array(np.uint8, (nbytes,)).data), received
         return pickle.loads(memoryview(data)[1:]), received
 

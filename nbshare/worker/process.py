@@ -237,7 +237,7 @@ class Mappings:
         key = status.st_dev, status.st_ino, status.st_size, mode
         segment = self._kept.get(key) or self._used.get(key)
         if segment is None:
-            segment = Segment.attach(fd, mode)
+            segment = Segment.open(fd, mode)
         else:
             os.close(fd)
         self._used[key] = segment

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from nbshare.arrays.ring import RingBuffer
-from nbshare.arrays.ring_waiting import Lease
+from nbshare.arrays.ring_waiting import SlotLease
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import RingAbortedError, RingClosedError
 from nbshare.wire.board import IN_OUTPUT, ITEM, N_ITEMS, NO_ITEM, SINCE, Board
@@ -155,7 +155,7 @@ class Slots(Iterator[SharedArray]):
 
     def __init__(self, ring: RingBuffer, row: memoryview) -> None:
         self._ring, self._row = ring, row
-        self._lease: Lease | None = None
+        self._lease: SlotLease | None = None
         self._slot: SharedArray | None = None
 
     def __next__(self) -> SharedArray:
@@ -216,7 +216,7 @@ class QueuedBlocks(Blocks):
         if self._fills_slots:
             self.columns.append(lambda _: [self._slots and next(self._slots)])
         self._source, self._lock = source, lock
-        self._got: Lease | None = None
+        self._got: SlotLease | None = None
         self._block: SharedArray | None = None
 
     def _await_block(self) -> range:

@@ -238,7 +238,7 @@ def test_no_moment_of_a_put_leaves_its_slot_held(numbers):
             slot[...] = 8
 
     def check():
-        for _ in each_interrupt(block, FILES, but=ring_waiting.Lease.__exit__):
+        for _ in each_interrupt(block, FILES, but=ring_waiting.SlotLease.__exit__):
             queued, *held, free = figures(numbers)
             assert (queued + free, held) == (3, [0, 0])
             if queued:
@@ -258,7 +258,7 @@ def test_no_moment_of_a_get_loses_its_slot(numbers):
 
     def check():
         rings.put_numbers(numbers, 0, 1)
-        for _ in each_interrupt(block, FILES, but=ring_waiting.Lease.__exit__):
+        for _ in each_interrupt(block, FILES, but=ring_waiting.SlotLease.__exit__):
             queued, *held, free = figures(numbers)
             assert (queued + free, held) == (3, [0, 0])
             assert queued + len(began) == 1

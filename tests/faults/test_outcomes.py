@@ -223,7 +223,7 @@ def test_i2_an_interrupt_as_a_segment_comes_into_being(way, monkeypatch):
     make = {
         "create": lambda: Segment.create(4096),
         "filled": lambda: Segment.filled(4096, []),
-        "attach": lambda: Segment.attach(os.dup(existing.fd), "r"),
+        "attach": lambda: Segment.open(os.dup(existing.fd), "r"),
     }[way]
     existing = Segment.create(4096)
     monkeypatch.setattr(Segment, "__new__", interrupted)

@@ -340,7 +340,7 @@ def test_an_interrupt_at_any_moment_loses_no_memory(kind):
     def make():
         array = nbshare.share(data)
         found, _ = segment_of(array)
-        Segment.attach(found.read_only(), "r")
+        Segment.open(found.read_only(), "r")
         del array, found
         pool.drop()
 

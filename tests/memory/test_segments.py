@@ -97,14 +97,14 @@ class TestEveryKind:
     def test_a_sealed_segment_is_refilled_through_its_own_mapping(self):
         """Memory that others cannot write its maker can, and all that have mapped it see it."""
         segment = Segment.filled(8000, [(0, np.zeros(1000))])
-        reader = View(Segment.attach(segment.read_only(), "r")).array(float, (1000,))
+        reader = View(Segment.open(segment.read_only(), "r")).array(float, (1000,))
         segment.refill([(0, np.arange(900.0)), (7200, np.arange(300.0)[::3])])
         np.testing.assert_array_equal(reader, [*range(900), *range(0, 300, 3)])
 
     def test_writable_mappings_are_one_memory(self):
         """A value written through one of them is seen in the other."""
         segment = Segment.create(8)
-        other = Segment.attach(os.dup(segment.fd), "r+")
+        other = Segment.open(os.dup(segment.fd), "r+")
         View(segment).array("i8", (1,))[0] = 5
         assert View(other).array("i8", (1,))[0] == 5
         View(other).array("i8", (1,))[0] = 6
@@ -114,7 +114,7 @@ class TestEveryKind:
     def test_copy_on_write_stays_here(self, sealed):
         """Mode "c" can be written, which no other process sees."""
         segment = Segment.filled(8, [(0, np.int64(5).tobytes())], sealed=sealed)
-        private = View(Segment.attach(segment.read_only(), "c")).array("i8", (1,))
+        private = View(Segment.open(segment.read_only(), "c")).array("i8", (1,))
         private[0] = 6
         assert View(segment).array("i8", (1,))[0] == 5
         assert private[0] == 6
@@ -123,7 +123,7 @@ class TestEveryKind:
     def test_read_only_is_read_only_by_the_kernel_s_hand(self, sealed):
         """Neither NumPy nor the descriptor nor the mapping can be talked into a write."""
         segment = Segment.filled(8000, [(0, np.ones(1000))], sealed=sealed)
-        reader = Segment.attach(segment.read_only(), "r")
+        reader = Segment.open(segment.read_only(), "r")
         array = View(reader).array(float, (1000,))
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 2
@@ -234,7 +234,7 @@ except PermissionError:
         before = held(), len(os.listdir("/proc/self/fd"))
         for i in range(100):
             segment = Segment.filled(i, [(0, bytes(i))], sealed=bool(i % 2))
-            Segment.attach(segment.read_only(), "r")
+            Segment.open(segment.read_only(), "r")
             with pytest.raises(TypeError):
                 Segment.filled(8, [(0, "no buffer")])
         del segment
@@ -379,7 +379,7 @@ def test_a_file_on_a_network_file_system_is_known_by_its_new_name(stranger, tmp_
     monkeypatch.setattr(os, "unlink", lambda path: os.rename(path, tmp_path / ".nfs00000ab1"))
     monkeypatch.setenv(SETTING, f"file:{tmp_path}")
     segment = Segment.filled(8000, [(0, np.arange(1000.0))])
-    assert View(Segment.attach(segment.read_only(), "r")).array(float, (1000,)).sum() == 499500
+    assert View(Segment.open(segment.read_only(), "r")).array(float, (1000,)).sum() == 499500
     assert stranger.submit(try_to_write, handle_of(segment)).result(20)[2] == 499500
 
 
