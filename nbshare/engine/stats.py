@@ -255,7 +255,7 @@ def activity_of(board: Board, text_of: Callable[[int], str]) -> list[WorkerActiv
             items = range(0)
             if first != NO_ITEM:
                 items = range(first, max(row[ITEM_STOP], first + 1))
-            is_loading = not (row[LOADED] or row[N_ITEMS])
+            is_loading = _is_loading(row)
             since_ns = row[SINCE] if items else row[BEGUN] if is_loading else now_ns
             since_s = max(now_ns - since_ns, 0) / 1e9
             text = text_of(first) if items else ""
@@ -268,9 +268,12 @@ def activity_of(board: Board, text_of: Callable[[int], str]) -> list[WorkerActiv
 
 def loading_s(board: Board) -> float:
     """Return for how long a worker has been loading the function; 0.0 if none is at it."""
-    rows = board.slots.tolist()
-    begun = [row[BEGUN] for row in rows if row[PID] and not (row[LOADED] or row[N_ITEMS])]
+    begun = [row[BEGUN] for row in board.slots.tolist() if _is_loading(row)]
     return max((time.monotonic_ns() - each for each in begun), default=0) / 1e9
+
+
+def _is_loading(row: list[int]) -> bool:
+    return bool(row[PID]) and not (row[LOADED] or row[N_ITEMS])
 
 
 def _resident_bytes(pid: int) -> int:
