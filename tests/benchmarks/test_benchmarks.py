@@ -84,3 +84,15 @@ def test_wrong_results_are_reported(tmp_path):
     assert "WRONG RESULTS: broken" not in text
     assert "loop:" not in text
     assert "missing" not in text
+
+
+@pytest.mark.parametrize("what", ["map", "submit"])
+def test_the_steps_of_a_small_call_are_all_there(what):
+    """The steps of caller, dispatcher and workers are found by their names, and timed."""
+    done = subprocess.run(
+        [sys.executable, HERE / "steps.py", what], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr  # it names what is not there
+    for step in ("wire.context.current_context", "worker.work.Work.step"):
+        assert step in done.stdout
