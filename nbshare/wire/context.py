@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,8 @@ import numpy as np
 from nbshare.functions.files import imported_files, origins
 from nbshare.functions.imports import overridden_names
 from nbshare.memory.descriptors import opened
+
+NamedFilter = tuple[Any, ...]  # of `warnings.filters`, with the names of its category
 
 
 class Context(NamedTuple):
@@ -68,7 +71,7 @@ def settings() -> dict[str, Any]:
     return {
         "path": list(sys.path),
         "umask": _umask(),
-        "warnings": [(*f[:2], _name_of(f[2]), *f[3:]) for f in warnings.filters],
+        "warnings": _named(*warnings.filters),
         "cwd": cwd(),
         "affinity": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
         "argv": [*map(str, getattr(sys, "argv", ()))],  # an embedded interpreter has none
@@ -104,8 +107,21 @@ def _name_of(category: Any) -> tuple[str, str]:
     return category.__module__, category.__qualname__
 
 
-def filter_warnings(named: list[Any]) -> None:
+@lru_cache(2)
+def _named(*filters: tuple[Any, ...]) -> tuple[NamedFilter, ...]:
+    return tuple((*f[:2], _name_of(f[2]), *f[3:]) for f in filters)
+
+
+def filter_warnings(named: tuple[NamedFilter, ...]) -> None:
     """Set warning filters, but those of categories whose modules have not been imported here."""
+    filters = _filters(named, len(sys.modules))
+    if warnings.filters != filters:
+        warnings.filters[:] = filters  # type: ignore[index]
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
+@lru_cache(2)
+def _filters(named: tuple[NamedFilter, ...], n_modules: int) -> list[Any]:  # noqa: ARG001 - when
     filters = []
     for action, text, (module, name), *where in named:
         category: Any = sys.modules.get(module)
@@ -113,9 +129,7 @@ def filter_warnings(named: list[Any]) -> None:
             category = getattr(category, part, None)
         if category is not None:
             filters.append((action, text, category, *where))
-    if warnings.filters != filters:
-        warnings.filters[:] = filters  # type: ignore[index]
-        warnings._filters_mutated()  # type: ignore[attr-defined]
+    return filters
 
 
 def encoded_environ() -> dict[Any, Any]:
