@@ -79,8 +79,10 @@ class Dispatcher(Engine):
 
     def submit(self, call: Call) -> None:
         """Begin a call."""
-        # Otherwise this thread would hold the interpreter lock, and the dispatcher wait for it.
-        self._attend(lambda: self._begin(call), ATTEND_S)
+        if call.request.prints.is_attended:  # this thread is about to wait
+            self._events.post(lambda: self._begin(call))
+        else:  # it would hold the interpreter lock, and the dispatcher wait for that
+            self._attend(lambda: self._begin(call), ATTEND_S)
 
     def hear_prints(self, call: Call, *, are_all: bool) -> None:
         """Read what the workers of a call have printed; if that is all, half lines too."""
