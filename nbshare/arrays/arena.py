@@ -115,7 +115,7 @@ class Arena:
         """
         file, buffers = self._pickle(obj, what, writable)
         spans = tuple(map(self._span, buffers))
-        return Packed(Span(0, self._add(file), len(file)), spans)
+        return (0, self._add(file), len(file)), spans
 
     def pack_items(self, items: Sequence[Any], first: int) -> tuple[int, list[Packed]]:
         """Pickle items, counted from the `first`; return the items per block and the blocks."""
@@ -206,9 +206,9 @@ class Arena:
             is_here = 0 <= offset <= segment.nbytes - raw.nbytes
             if is_here and (self.stays_here or not segment.is_private):
                 mode: Mode = "r" if segment.mode == "r+" else segment.mode
-                return Span(self._segment_index(segment, mode), offset, raw.nbytes)
+                return self._segment_index(segment, mode), offset, raw.nbytes
         self.has_views = True
-        return Span(0, self._add(raw), raw.nbytes)
+        return 0, self._add(raw), raw.nbytes
 
     def _add(self, part: Any) -> int:
         offset = aligned(self.nbytes)

@@ -18,20 +18,11 @@ from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.errors import noted
 from nbshare.memory import Handle, Segment, UserFile, View, open_handle, segment_of
 
-
-class Span(NamedTuple):
-    """Bytes in one of the call's segments."""
-
-    segment: int  # index in the call's list; 0 is the arena
-    offset: int  # bytes
-    nbytes: int
-
-
-class Packed(NamedTuple):
-    """Where a pickle and its buffers lie."""
-
-    pickle: Span
-    buffers: tuple[Span, ...]
+# Plain tuples: these are in every message, and a class takes longer to pickle than all its fields.
+# Bytes in one of the call's segments: its index in their list (0 is the arena), offset, and size.
+Span = tuple[int, int, int]
+# Where a pickle and its buffers lie.
+Packed = tuple[Span, tuple[Span, ...]]
 
 
 class Itself(NamedTuple):
@@ -77,15 +68,16 @@ class Inputs:
         """Load an object; arrays in it are views of the segments."""
         if isinstance(packed, Itself):
             return packed.value
-        buffers = [self._bytes(span) for span in packed.buffers]
-        for span in packed.buffers:
-            if (found := segment_of(self._segments[span.segment].root)) is not None:
+        pickled, spans = packed
+        buffers = [self._bytes(span) for span in spans]
+        for segment, _, _ in spans:
+            if (found := segment_of(self._segments[segment].root)) is not None:
                 lenders[id(found[0])] = found[0]
         before, _loading.segments = _loading.segments, self._segments
         try:
-            return pickle.loads(self._bytes(packed.pickle), buffers=buffers)
+            return pickle.loads(self._bytes(pickled), buffers=buffers)
         except Exception as error:
-            _name_class(error, self._bytes(packed.pickle), buffers)
+            _name_class(error, self._bytes(pickled), buffers)
             raise
         finally:
             _loading.segments = before
@@ -108,7 +100,7 @@ class Inputs:
 
     def bytes(self, offset: int, nbytes: int) -> memoryview:
         """Return a part of the first segment."""
-        return self._bytes(Span(0, offset, nbytes))
+        return self._bytes((0, offset, nbytes))
 
     def reach(self, nbytes: int, *, is_private: bool) -> None:
         """Map the first segment anew if it has become larger than what is mapped of it.
@@ -122,7 +114,8 @@ class Inputs:
             self._segments[0] = View(found[0].whole("r"), is_read_only=True)
 
     def _bytes(self, span: Span) -> memoryview:
-        return self._segments[span.segment].root.data[span.offset : span.offset + span.nbytes]
+        segment, offset, nbytes = span
+        return self._segments[segment].root.data[offset : offset + nbytes]
 
 
 class _ClassRecorder(pickle.Unpickler):

@@ -377,9 +377,9 @@ class TaskQueue(Supply):
 
     def _n_wanted(self) -> int:
         n_workers, n_open = self._request.max_workers, len(self._tasks)
-        if n_open >= n_workers + self._pace.size:
-            return 0
-        return min(MOST_TASKS, max(self._pace.size, n_workers - n_open))
+        if n_open < n_workers:  # they begin while more are packed
+            return n_workers - n_open
+        return 0 if n_open >= n_workers + self._pace.size else min(MOST_TASKS, self._pace.size)
 
     def _take(self, n: int) -> list[tuple[Task, TaskFuture]]:
         """Take tasks off the queue that have not been cancelled."""

@@ -31,6 +31,7 @@ chunk never spans two pages.
 from __future__ import annotations
 
 import mmap
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property, lru_cache
@@ -117,21 +118,21 @@ class Page:
     # Most calls do not need all of these.
 
     @cached_property
-    def _blocks(self) -> npt.NDArray[np.int64]:
-        """First items, offsets and sizes of the blocks of a feed, in order, after their number."""
-        return self._array(np.int64, (3, self.n + 1), self._places[1])
+    def _blocks(self) -> memoryview:
+        """First items of the blocks of a feed, in order, after their number; offsets; sizes."""
+        return self._array(np.int64, (3 * (self.n + 1),), self._places[1]).data
 
     def add_block(self, first: int, offset: int, nbytes: int) -> None:
         """Note where the next block is, and which item of this page is its first."""
-        k = int(self._blocks[0, 0]) + 1
-        self._blocks[:, k] = first, offset, nbytes
-        self._blocks[0, 0] = k
+        words, k = self._blocks, self._blocks[0] + 1
+        words[k], words[self.n + 1 + k], words[2 * self.n + 2 + k] = first, offset, nbytes
+        words[0] = k
 
-    def place_of_block(self, i: int) -> list[int]:
+    def place_of_block(self, i: int) -> tuple[int, int]:
         """Return where the block of item `i` is, and its size."""
-        firsts = self._blocks[0]
-        k = firsts[1 : firsts[0] + 1].searchsorted(i, "right")
-        return self._blocks[1:, k].tolist()  # type: ignore[no-any-return]
+        words = self._blocks
+        k = bisect(words, i, 1, words[0] + 1) - 1
+        return words[self.n + 1 + k], words[2 * self.n + 2 + k]
 
     @cached_property
     def views(self) -> npt.NDArray[np.uint8]:
@@ -250,8 +251,7 @@ class Board:
         else:
             place = slab.take(end + page_layout(max(n_items, 1))[1])
         board = cls(*place, n_items, n_slots)
-        for slot in range(n_slots):
-            board.row(slot)[ITEM] = NO_ITEM
+        board.slots[:, ITEM] = NO_ITEM
         board.header[TOTAL] = NOT_KNOWN if n_items is None else n_items
         board.n_there = n_items or 0
         return board

@@ -27,17 +27,18 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from nbshare.arrays.arena import Arena
-from nbshare.arrays.inputs import Inputs, Packed, Span
+from nbshare.arrays.inputs import Inputs, Packed
 from nbshare.memory import Segment, View, aligned
 from nbshare.wire.board import KEPT, LEFT, SEEN, UNSEEN, Board, Page
 
 FIRST_BYTES = 256 << 10  # of the segment
+SMALL_BYTES = 64 << 10  # of blocks that are written in one piece; each piece takes 5 µs
 GROWTH = 1.5
 
 # A block's header, which follows its pickles: first item, number of items, whether workers may see
 # arrays in it, its offset, and the place of each column. Offsets count from the first block of the
 # same write.
-Header = tuple[int, int, bool, int, list[tuple[tuple[int, int, int], tuple[Span, ...]]]]
+Header = tuple[int, int, bool, int, list[Packed]]
 
 
 class _Block(NamedTuple):
@@ -108,9 +109,8 @@ class ItemFeed:
         first = self._board.n_there + self._n_added
         arena.begin_part()  # shared parts would be freed with the first block
         packed = [arena.pack_block(column, first) for column in columns]
-        places = [(tuple(each.pickle), each.buffers) for each in packed]  # tuples: quicker
         has_views = arena.has_views
-        where = arena.add(pickle.dumps((first, n, has_views, aligned(arena.nbytes), places)))
+        where = arena.add(pickle.dumps((first, n, has_views, aligned(arena.nbytes), packed)))
         end = aligned(arena.nbytes)
         self._added.append(_Block(first, n, self._begin, end, where, has_views, columns))
         self._begin, self._n_added = end, self._n_added + n
@@ -124,7 +124,9 @@ class ItemFeed:
         OutOfMemoryError
             There is no room; then the blocks are not added.
         """
-        nbytes, parts = self._arena.contents()
+        nbytes = self._arena.nbytes
+        is_small = nbytes <= SMALL_BYTES
+        parts = [(0, self._arena.all_contents())] if is_small else self._arena.contents()[1]
         added, n = self._added, self._n_added
         self._arena, self._added = self._new_arena(), []
         self._begin = self._n_added = 0
@@ -167,8 +169,10 @@ class ItemFeed:
         board = self._board
         for first, block in list(self._blocks.items()):
             # Most of those that are not done are not begun.
+            if not board.state(first):
+                continue
             stop = first + block.n
-            if not board.state(first) or board.first(first, stop, is_done=False) < stop:
+            if block.n > 1 and board.first(first, stop, is_done=False) < stop:
                 continue
             page = board.page(first)
             if block.has_views and page.views[first - page.first] != LEFT:
@@ -230,10 +234,9 @@ class FedItems:
 
     def _turn_to(self, i: int) -> None:
         start, nbytes = self._board.page(i).place_of_block(i)
-        first, n, has_views, offset, places = self._header(start, nbytes)
+        first, n, has_views, offset, self._columns = self._header(start, nbytes)
         view = View(self._inputs.bytes(start - offset, offset))
         self._block, self._of_block = range(first, first + n), Inputs([view])
-        self._columns = [Packed(Span(*span), buffers) for span, buffers in places]
         self._note_views()
         if has_views:
             page, place = self._board.page(first), first % self._board.page_items

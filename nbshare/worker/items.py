@@ -78,11 +78,11 @@ class ItemSource:
         if i not in self._block[0]:
             self.rest()
             assert self.block_of is not None
-            block = self.block_of(i)
             if self._fed is not None:
                 inputs, packed = self._fed.packed(i, self._column)
             else:
                 inputs, packed = self._inputs, self._packed[i // self._step]
+            block = self.block_of(i)
             try:
                 items = inputs.load(packed)
             except BaseException as error:
