@@ -82,7 +82,8 @@ ONE = 0  # as ITEM_STOP: the one after ITEM
 CHUNK_S = 0.02
 GROWTH = 8  # at most, from one chunk to the next: a few quick items do not mean that all are
 LOAD_S = 1e-3  # items that are loaded together and take no longer go to one worker
-LEAST_S = 2e-5  # of a chunk of tiny items: in smaller ones the claim would dominate
+# Of a chunk of tiny items: to claim one, and what a worker does around it, take 40 µs.
+LEAST_S = 1e-4
 
 
 class _Word:

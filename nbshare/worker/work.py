@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from heapq import heappushpop, heapreplace
+from heapq import heappushpop
 from itertools import chain
 from typing import Any
 
@@ -221,11 +221,9 @@ class Work:
             self._round = self._board.header[ROUND]
             self._caller.tidy_up()
         self._is_odd = False
-        start_ns = time.monotonic_ns()
         with self._reporter:
             goes_on = bool(chunk) and self._run_chunk(chunk)
-        self._slot[ENDED] = end_ns = time.monotonic_ns()
-        self._item_s = (end_ns - start_ns) / 1e9 / max(len(chunk), 1)
+        self._slot[ENDED] = time.monotonic_ns()
         if self._board.n_unclaimed <= self._board.few:
             self._caller.tell_news()
         return goes_on
@@ -238,6 +236,7 @@ class Work:
     def _run_chunk(self, chunk: range) -> bool:
         """Run the items of a chunk, tiny ones in batches; return whether to continue."""
         position = alone_until = chunk.start
+        start_ns = time.monotonic_ns()
         try:
             while position < chunk.stop:
                 if self._board.stopped:
@@ -260,6 +259,8 @@ class Work:
                 else:
                     run = self._run_together if n_together else self._run_singly
                     position += run(items, columns)
+            # Loading them counts, what follows does not: it would make tiny items seem longer.
+            self._item_s = (time.monotonic_ns() - start_ns) / 1e9 / len(chunk)
         except _Stopped:
             return False
         finally:
@@ -324,7 +325,7 @@ class Work:
                 n += 1
                 now = clock()
                 if now - since > slow_ns:
-                    heapreplace(slowest, (now - since, i))
+                    self._note_slow(now - since, i)
                     slow_ns = slowest[0][0]
                 since = now
         finally:
@@ -339,7 +340,7 @@ class Work:
         finally:
             took_ns = time.monotonic_ns() - since
             if n_done := self._board.n_done_in(items.start, items.stop):
-                heappushpop(self._slowest, (took_ns // n_done, items.start))
+                self._note_slow(took_ns // n_done, items.start)
                 self._note(n_done, took_ns)
 
     def _run_and_store(self, items: range, columns: list[Sequence[Any]]) -> int:
@@ -441,8 +442,11 @@ class Work:
             self._slot[WORKED] += worked_ns
             self._slot[N_ITEMS] += n
             self._item_s = worked_ns / n / 1e9  # long items may follow tiny ones
-            pairs = array("q", chain.from_iterable(self._slowest))
-            self._slot[SLOWEST:REPORTED] = pairs
+
+    def _note_slow(self, took_ns: int, i: int) -> None:
+        """Record an item that may be among the slowest."""
+        heappushpop(self._slowest, (took_ns, i))
+        self._slot[SLOWEST:REPORTED] = array("q", chain.from_iterable(self._slowest))
 
 
 def _await_items(sources: Sequence[ItemSource], fed: FedItems | None, caller: Caller) -> bool:
