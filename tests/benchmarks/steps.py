@@ -138,16 +138,19 @@ def main() -> None:
     executor = None if args.what == "map" else nbshare.Executor(2)
     repeat()
     bare = repeat()
-    nbshare.parallel_map(steps.watch_worker, range(2), max_workers=2, chunksize=1, progress=False)
+    in_both = functools.partial(
+        nbshare.parallel_map, max_workers=2, chunksize=1, progress=False, out="list"
+    )
+    if executor is not None:  # which has workers of its own as long as it is busy
+        in_both = executor.map
+    list(in_both(steps.watch_worker, range(2)))
     steps.watch("caller")
     repeat()
     steps.notes.clear()
     traced = repeat()
     print(f"{bare:.0f} µs a call; {traced:.0f} µs while it is traced")
     mine = list(steps.notes)
-    theirs = nbshare.parallel_map(
-        steps.collect, range(2), max_workers=2, chunksize=1, progress=False, out="list"
-    )
+    theirs = list(in_both(steps.collect, range(2)))
     report(spans, [*mine, *theirs[0], *theirs[1]])
     if executor is not None:
         executor.shutdown()
