@@ -657,3 +657,36 @@ def test_results_that_no_dtype_holds_are_a_list_without_numpys_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         warnings.simplefilter("ignore", MixedResultsWarning)
         assert parallel_map(tasks.identity, big) == big
+
+
+def test_a_function_that_was_changed_is_checked_again():
+    """A new parameter, or a default that is gone, is an error before anything starts."""
+
+    def scaled(x, factor=2):
+        return x * factor
+
+    assert parallel_map(scaled, [1, 2], backend="serial").tolist() == [2, 4]
+    scaled.__defaults__ = ()
+    with pytest.raises(TypeError, match="scaled"):
+        parallel_map(scaled, [1, 2], backend="serial")
+    scaled.__defaults__ = (3,)
+    assert parallel_map(scaled, [1, 2], backend="serial").tolist() == [3, 6]
+    scaled.__code__ = (lambda x, y, z=None: x).__code__
+    with pytest.raises(TypeError, match="scaled"):
+        parallel_map(scaled, [1, 2], backend="serial")
+
+
+def test_a_function_fits_some_arguments_and_not_others():
+    """What was said of one call does not hold for another with other arguments."""
+
+    def scaled(x, *, factor):
+        return x * factor
+
+    for _ in range(2):
+        assert parallel_map(scaled, [1], shared={"factor": 3}, backend="serial").tolist() == [3]
+        with pytest.raises(TypeError, match="factor"):
+            parallel_map(scaled, [1], backend="serial")
+        with pytest.raises(TypeError, match="scaled"):
+            parallel_map(scaled, [1], [2], shared={"factor": 3}, backend="serial")
+        with pytest.raises(TypeError, match="rng"):
+            parallel_map(scaled, [1], shared={"factor": 3}, seed=1, backend="serial")
