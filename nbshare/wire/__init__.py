@@ -21,7 +21,7 @@ def become_worker(index: int) -> None:
 
 @contextmanager
 def running_items(index: int = 0) -> Iterator[None]:
-    """Mark this thread as one that runs items, until the block ends; if it does, nothing changes."""
+    """Mark this thread as one that runs items until the block ends; a nested block adds nothing."""
     before = getattr(_here, "index", None)
     _here.index = index if before is None else before
     try:
