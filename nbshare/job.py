@@ -303,6 +303,11 @@ class Job(Generic[T]):
         return self._run.activity()
 
     @property
+    def _has_processes(self) -> bool:
+        """Whether worker processes of this one run its items, which threads could run as well."""
+        return self._run.has_processes
+
+    @property
     def _loading_s(self) -> float:
         """For how long a worker has been loading the function; 0.0 if none is at it."""
         return self._run.loading_s()
