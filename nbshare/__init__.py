@@ -21,6 +21,7 @@ arrive. Stop the call at any time: ``last_job().partial()`` has what is done.
 `attach`                           the job of a run that another process drives
 `explore`                          a panel with sliders that shows one result at a time
 `report`, `LivePlot`               progress of a long item; plots with labels and units
+`worker_index`                     the number of this worker, to choose its GPU, port or licence
 `last_job`, `jobs`, `shutdown`     the newest job that did not succeed; all that run; end workers
 `doctor`                           what nbshare finds on this machine, and a self-test
 `errors`, `types`                  all exceptions and warnings; types of what calls return
@@ -74,7 +75,7 @@ _NAMES = {
     "pipelines": "pipeline",
     "runs.attached": "attach",
     "runs.stored": "open_checkpoint",
-    "worker.reports": "report",
+    "worker.reports": "report worker_index",
 }
 _HOME_OF = {name: home for home, names in _NAMES.items() for name in names.split()}
 

@@ -33,6 +33,7 @@ from nbshare.pipelines import pipeline as pipeline
 from nbshare.runs.attached import attach as attach
 from nbshare.runs.stored import open_checkpoint as open_checkpoint
 from nbshare.worker.reports import report as report
+from nbshare.worker.reports import worker_index as worker_index
 
 __all__: list[str]
 __version__: str

@@ -24,16 +24,16 @@ class NbshareError(Exception):
 
     Tell what nbshare refuses from errors of your own function:
 
-    >>> import math, threading
+    >>> import threading
     >>> def try_it(items):
     ...     try:
-    ...         return nbshare.parallel_map(math.sqrt, items)
+    ...         return nbshare.parallel_map(float, items)
     ...     except nbshare.errors.NbshareError as error:
     ...         return f"refused: {type(error).__name__}"
     ...     except Exception as error:
     ...         return f"failed: {error}"
-    >>> try_it([threading.Lock()]), try_it([-1.0])
-    ('refused: UnsendableError', 'failed: math domain error')
+    >>> try_it([threading.Lock()]), try_it(["off"])
+    ('refused: UnsendableError', "failed: could not convert string to float: 'off'")
     """
 
     __module__ = "nbshare.errors"

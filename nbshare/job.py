@@ -109,15 +109,15 @@ class Job(Generic[T]):
 
     Failures by item, and the same item again in this process, for the debugger:
 
-    >>> job = nbshare.map_async(math.sqrt, [1.0, -4.0], on_error="return")
+    >>> job = nbshare.map_async(float, ["1.5", "off"], on_error="return")
     >>> job.result()
-    masked_array(data=[1.0, --],
+    masked_array(data=[1.5, --],
                  mask=[False,  True],
            fill_value=1e+20)
     >>> job.errors
-    {1: ValueError('math domain error')}
+    {1: ValueError("could not convert string to float: 'off'")}
     >>> job.debug(0)
-    1.0
+    1.5
     """
 
     __module__ = "nbshare"
@@ -303,6 +303,11 @@ class Job(Generic[T]):
         return self._run.activity()
 
     @property
+    def _has_processes(self) -> bool:
+        """Whether worker processes of this one run its items, which threads could run as well."""
+        return self._run.has_processes
+
+    @property
     def _loading_s(self) -> float:
         """For how long a worker has been loading the function; 0.0 if none is at it."""
         return self._run.loading_s()
@@ -352,12 +357,11 @@ class Job(Generic[T]):
         --------
         Run an item that failed, again and here:
 
-        >>> import math
         >>> import nbshare
-        >>> job = nbshare.map_async(math.sqrt, [1.0, -4.0], on_error="return")
+        >>> job = nbshare.map_async(float, ["1.5", "off"], on_error="return")
         >>> job.debug(1)
         Traceback (most recent call last):
-        ValueError: math domain error
+        ValueError: could not convert string to float: 'off'
 
         The same random numbers as in the worker:
 
@@ -547,15 +551,14 @@ class Job(Generic[T]):
         --------
         None if the run succeeded:
 
-        >>> import math
         >>> import nbshare
-        >>> nbshare.map_async(math.sqrt, [1.0, 4.0]).exception()
+        >>> nbshare.map_async(float, ["1.5", "2"]).exception()
 
         What the run failed with, and which item it was:
 
-        >>> error = nbshare.map_async(math.sqrt, [1.0, -4.0]).exception()
-        >>> error, "item 1 (-4.0)" in error.__notes__[-1]
-        (ValueError('math domain error'), True)
+        >>> error = nbshare.map_async(float, ["1.5", "off"]).exception()
+        >>> error, "item 1 ('off')" in error.__notes__[-1]
+        (ValueError("could not convert string to float: 'off'"), True)
         """
         self._await_end(timeout)
         return self._run.error
@@ -942,19 +945,18 @@ def last_job() -> Job | None:
     --------
     What failed in the last run?
 
-    >>> import math
     >>> import nbshare
-    >>> roots = nbshare.parallel_map(math.sqrt, [1.0, -1.0, 9.0], on_error="return")
+    >>> values = nbshare.parallel_map(float, ["1.5", "off", "2"], on_error="return")
     >>> nbshare.last_job().errors
-    {1: ValueError('math domain error')}
+    {1: ValueError("could not convert string to float: 'off'")}
 
     The results that were finished before a run failed:
 
     >>> try:
-    ...     nbshare.parallel_map(math.sqrt, [1.0, 4.0, -1.0], max_workers=1)
+    ...     nbshare.parallel_map(float, ["1.5", "2", "off"], max_workers=1)
     ... except ValueError:
     ...     print(nbshare.last_job().partial())
-    [1.0 2.0 --]
+    [1.5 2.0 --]
     """
     return _last_job
 

@@ -152,11 +152,11 @@ def parallel_map(
         ``SeedSequence(seed).spawn(n)[i]`` for item ``i``, so results do not depend on the number of
         workers. The sequence is not advanced.
     initializer : callable, optional
-        Called in each worker before its first item, to load a model or open a connection. A global
-        variable that it sets is seen by the function, and by everything else that the call sends.
-        Workers that have run it are kept for later calls with the same initializer, or without one,
-        with what it has set: environment variables, working directory, import path, signal handlers
-        and the like. Another initializer gets new workers.
+        Called in each worker before its first item, to load a model, open a connection or choose a
+        GPU by `worker_index`. A global variable that it sets is seen by the function, and by
+        everything else that the call sends. Workers that have run it are kept for later calls with
+        the same initializer, or without one, with what it has set: environment variables, working
+        directory, import path, signal handlers and the like. Another initializer gets new workers.
     initargs : sequence, optional
         Positional arguments of the initializer.
     checkpoint : str, path-like or Checkpoint, optional

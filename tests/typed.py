@@ -21,7 +21,7 @@ def root(x: int) -> complex:
 
 results = parallel_map(root, [1], retries=1)  # an array, or a list
 assert_type(results, SharedArray | Any)
-assert_type(results.mean(), Any)
+mean: float = results.mean()
 assert_type(parallel_map(root, [1], out="list"), list[complex])
 as_list: list[int] = parallel_map(abs, [1], out="list")
 named = parallel_map("workers.py:horizon", [1], out="list")

@@ -98,6 +98,7 @@ class Call(OwnRun):
     ) -> None:
         super().__init__(request, board, Results(board, request))
         self.engine, self.inputs, self.order = engine, inputs, order
+        self.has_processes = not engine.in_process and request.stage is None
         self.initializer_key = order.fixed.initializer_key
         self.id = next(_numbers)  # also its lock byte
         self.begun_ns = time.monotonic_ns()

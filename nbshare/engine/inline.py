@@ -141,9 +141,9 @@ class ThreadEngine(Engine):
         works = [_work(call, k, seen, lock) for k in range(call.request.max_workers)]
         left = list(works)
 
-        def run(work: Work) -> None:
+        def run(k: int, work: Work) -> None:
             try:
-                with running_items():
+                with running_items(k):
                     work.run()
             except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
                 call.note_failure(error)
@@ -155,11 +155,11 @@ class ThreadEngine(Engine):
                 works.clear()
                 _finish(call, seen)
 
-        for work in list(works):
+        for k, work in enumerate(list(works)):
             try:
-                start_thread(copy_context().run, run, work)  # with its decimal context, say
+                start_thread(copy_context().run, run, k, work)  # with its decimal context, say
             except RuntimeError:  # no more threads are allowed: this one does it
-                run(work)
+                run(k, work)
         del work
 
 
@@ -172,7 +172,8 @@ def _work(call: Call, slot: int, seen: Seen, lock: Any) -> Work:
         return view
 
     inputs = [inputs_of(p.small, [attach(*wanted) for wanted in p.segments]) for p in call.inputs]
-    return Work(call.order, call.board, slot, inputs, _Here(call, lock), lock)
+    with running_items():  # the initializer, once for all threads
+        return Work(call.order, call.board, slot, inputs, _Here(call, lock), lock)
 
 
 def _finish(call: Call, seen: Seen) -> None:

@@ -57,6 +57,8 @@ class WorkerProcess:
     ----------
     channel : Channel
         To the worker.
+    index : int
+        Number from 0 that no other worker has at the same time.
     generation : int
         Workers of an older generation than the engine's have stale code or environment.
     output_fds : sequence of int
@@ -81,10 +83,12 @@ class WorkerProcess:
         output_fds: Sequence[int],
         starter: WorkerStarter,
         generation: int,
+        index: int,
     ) -> None:
         self.channel = channel
         self.output_fds = output_fds
         self.generation = generation
+        self.index = index
         self.call: Call | None = None
         self.imported: dict[str, Stamp | None] = {}
         self.late_at = 0.0
@@ -184,7 +188,7 @@ class WorkerStarter:
         self._channel: Channel | None = None
         self._server: subprocess.Popen[bytes] | None = None
 
-    def start(self, code: CodeVersion) -> WorkerProcess:
+    def start(self, code: CodeVersion, index: int) -> WorkerProcess:
         """Start a worker; it sends a message when it is ready.
 
         Raises
@@ -207,7 +211,7 @@ class WorkerStarter:
                     ours.close()
                     raise
             with suppress(ConnectionError):  # it is dead already; that is handled later
-                ours.send(dict(code.environ), wait=False)
+                ours.send((index, dict(code.environ)), wait=False)
         except Exception as error:
             for fd, _ in pipes:
                 os.close(fd)
@@ -220,7 +224,7 @@ class WorkerStarter:
         finally:
             for _, fd in pipes:
                 os.close(fd)
-        return WorkerProcess(ours, [fd for fd, _ in pipes], self, code.generation)
+        return WorkerProcess(ours, [fd for fd, _ in pipes], self, code.generation, index)
 
     def reap(self, pid: int) -> int | None:
         """Return the exit status of a dead child of the server; None if it is unknown."""

@@ -130,6 +130,8 @@ class Run(ABC):
         Whether it has ended.
     stored_in : str
         Path of the checkpoint with its results; empty without one.
+    has_processes : bool
+        Whether worker processes of this one run its items, which threads could run as well.
 
     Notes
     -----
@@ -141,6 +143,7 @@ class Run(ABC):
         self.error: BaseException | None = None
         self.is_over = False
         self.stored_in = ""
+        self.has_processes = False
         # A raw lock: a KeyboardInterrupt inside threading's Python code would break its locks.
         self._over = _thread.allocate_lock()
         self._over.acquire()

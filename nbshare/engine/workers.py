@@ -163,11 +163,15 @@ class WorkerPool:
                 return worker, slot
 
     def idle_worker(self, generation: int) -> WorkerProcess | None:
-        """Return the worker that became idle last."""
-        return next((w for w in reversed(self.idle_since) if w.generation == generation), None)
+        """Return the idle worker with the lowest index."""
+        idle = (worker for worker in self.idle_since if worker.generation == generation)
+        return min(idle, key=lambda worker: worker.index, default=None)
 
     def _start(self, code: CodeVersion) -> WorkerProcess:
-        worker = self._starter.start(code)
+        # Outdated workers run no more than the call they have.
+        taken = {w.index for w in self._members if w.call or w.generation == code.generation}
+        index = next(k for k in range(len(taken) + 1) if k not in taken)
+        worker = self._starter.start(code, index)
         self._members[worker] = None
         self._pipes.add(worker.output_fds)
         self._events.watch(worker.channel.fileno(), worker)

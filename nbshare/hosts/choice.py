@@ -26,7 +26,7 @@ def hosts_for(backend: Any) -> Hosts | None:
     ImportError
         Ray is asked for, but not installed.
     ValueError
-        An executor that has the workers of this machine.
+        An executor that has the workers of this machine, or sub-interpreters.
     NotBuiltYetError
         This system is not Linux.
     """
@@ -44,6 +44,12 @@ def hosts_for(backend: Any) -> Hosts | None:
         raise ValueError(
             "backend= is an nbshare.Executor, whose workers are those of this machine: leave "
             "backend= out, and pass max_workers="
+        )
+    interpreters = sys.modules.get("concurrent.futures.interpreter")
+    if interpreters is not None and isinstance(backend, interpreters.InterpreterPoolExecutor):
+        raise ValueError(
+            "backend= is an InterpreterPoolExecutor: NumPy refuses to run in sub-interpreters. Leave "
+            "backend= out for processes, or pass backend='threads'"
         )
     return executor_hosts(backend)
 

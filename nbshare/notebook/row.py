@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
 
 from nbshare.engine.stats import WorkerActivity
@@ -47,7 +48,9 @@ _LOOKS: dict[str, tuple[str, tuple[str, str]]] = {
     "failed": ("✗", _RED),
 }
 _UNKNOWN = "was running at its last update; its kernel has ended since"
+_THREADS = "This Python has no GIL: backend=&quot;threads&quot; uses all CPUs, too."
 _TEXTS = "now", "reports", "stage"  # columns of text
+_has_gil: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
 _GAP = "&nbsp;" * 3  # in the markup, as all gaps are: GitHub strips styles
 # Without room for the names, they wrap into a second line, which is hidden.
 _HINT = (
@@ -217,7 +220,10 @@ class NotebookRow:
             parts.append(("prints", _list("last prints", map(html.escape, prints))))
         if job.errors and job.state != "failed":  # that error is raised
             parts.append(("failures", _failures(job)))
-        return ", ".join(name for name, _ in parts), "".join(part for _, part in parts)
+        inside = "".join(part for _, part in parts)
+        if inside and job._has_processes and not _has_gil():
+            inside += f'<div style="{_css("color", _GREY)}">{_THREADS}</div>'
+        return ", ".join(name for name, _ in parts), inside
 
     def _table_of(self, workers: Sequence[WorkerActivity]) -> str:
         memory = [worker.memory_bytes for worker in workers]

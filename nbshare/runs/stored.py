@@ -134,19 +134,19 @@ class StoredRun:
     --------
     How far is a run, and what failed?
 
-    >>> import math, tempfile
+    >>> import tempfile
     >>> import nbshare
     >>> folder = tempfile.mkdtemp()
-    >>> items = [1.0, -4.0, 9.0]
-    >>> roots = nbshare.parallel_map(math.sqrt, items, checkpoint=folder, on_error="return")
+    >>> items = ["1.5", "off", "2"]
+    >>> values = nbshare.parallel_map(float, items, checkpoint=folder, on_error="return")
     >>> stored = nbshare.open_checkpoint(folder)
     >>> stored.n_done, stored.n_items, stored.errors
-    (3, 3, {1: TaskError('ValueError: math domain error')})
+    (3, 3, {1: TaskError("ValueError: could not convert string to float: 'off'")})
 
     Which items are missing, and how long did the others take?
 
     >>> [items[i] for i in (~stored.present).nonzero()[0]]
-    [-4.0]
+    ['off']
     >>> elapsed_s = stored.item_stats["elapsed_s"]
     >>> elapsed_s.shape, bool(elapsed_s.max() < 60)
     ((3,), True)

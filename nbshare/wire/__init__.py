@@ -4,31 +4,37 @@ import _thread
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_is_worker = False
-_here = _thread._local()  # of this thread: whether it runs items, in a process that is no worker
+_index: int | None = None  # of this process among the workers of its owner, if it is one
+_here = _thread._local()  # of this thread: its index while it runs items, in no worker process
 
 
 def is_worker() -> bool:
     """Return whether this process is a worker; nested calls then run inline."""
-    return _is_worker
+    return _index is not None
 
 
-def become_worker() -> None:
+def become_worker(index: int) -> None:
     """Mark this process as a worker."""
-    global _is_worker
-    _is_worker = True
+    global _index
+    _index = index
 
 
 @contextmanager
-def running_items() -> Iterator[None]:
-    """Mark this thread as one that runs items, until the block ends."""
-    before, _here.runs_items = runs_items(), True
+def running_items(index: int = 0) -> Iterator[None]:
+    """Mark this thread as one that runs items until the block ends; a nested block adds nothing."""
+    before = getattr(_here, "index", None)
+    _here.index = index if before is None else before
     try:
         yield
     finally:
-        _here.runs_items = before
+        _here.index = before
+
+
+def index_here() -> int | None:
+    """Return the index of the worker that this thread runs items for; None outside of items."""
+    return getattr(_here, "index", None) if _index is None else _index
 
 
 def runs_items() -> bool:
     """Return whether this thread runs items of a call, in a worker or not."""
-    return _is_worker or getattr(_here, "runs_items", False)
+    return index_here() is not None

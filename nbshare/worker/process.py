@@ -107,7 +107,6 @@ def run(inherited: InheritedFds) -> NoReturn:
 
 def _set_up(inherited: InheritedFds) -> Channel:
     """Become a worker: in its own process group, bound to its owner, with the caller's settings."""
-    become_worker()
     silence_warnings()  # the owner has warned of the kind of memory
     os.setpgid(0, 0)
     arm(inherited.life_fd)
@@ -118,7 +117,8 @@ def _set_up(inherited: InheritedFds) -> Channel:
         file.write(OOM_SCORE)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel = Channel.from_fd(inherited.channel_fd)
-    environ, _ = channel.receive()
+    (index, environ), _ = channel.receive()
+    become_worker(index)
     use_snapshot(inherited.sources_fd)
     os.environ.clear()
     os.environ.update(environ)

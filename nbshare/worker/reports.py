@@ -1,4 +1,4 @@
-"""`nbshare.report`: the progress of a long item, reported by the function itself.
+"""`report` and `worker_index`: what a function tells, and asks, inside a worker.
 
 A report goes to the worker's row of the board, next to the start time of its item. A report of
 another item has another time, so nothing has to be cleared when an item begins.
@@ -10,6 +10,7 @@ import math
 import threading
 from typing import Any
 
+from nbshare.wire import index_here
 from nbshare.wire.board import (
     FRACTION,
     ITEM,
@@ -95,6 +96,57 @@ def report(fraction: float, text: str = "") -> None:
     reporter = _present.reporter
     if reporter is not None:
         reporter.write(share, text)
+
+
+def worker_index() -> int | None:
+    """Return the number of the worker that runs this code; None outside of workers.
+
+    Use it to give each worker one of several GPUs, licences, ports or sets of CPUs.
+
+    Returns
+    -------
+    int or None
+        Workers that run at the same time have different numbers. A new worker takes the lowest free
+        one, so with one run at a time they are 0 … `max_workers` − 1. Two runs at the same time
+        have different workers, as their numbers tell: take the remainder if there are only so many
+        devices, as below.
+
+    See Also
+    --------
+    parallel_map
+
+    Notes
+    -----
+    A worker process keeps its number while it lives, from one run to the next. So what an
+    initializer has opened for it stays right. Tasks of an `Executor` and stages of a `pipeline` run
+    in the same workers. On a cluster the numbers are those of the workers of one machine.
+
+    Threads of ``backend="threads"`` have numbers within their run. Their initializer runs once for
+    all of them, as worker 0. With ``backend="serial"`` there is only worker 0. A nested call of a
+    worker process runs there and has its number.
+
+    Any thread of a worker process may ask.
+
+    Examples
+    --------
+    One GPU for each worker, chosen before a library looks for GPUs:
+
+    >>> import os
+    >>> import nbshare
+    >>> def choose_gpu(n_gpus):
+    ...     os.environ["CUDA_VISIBLE_DEVICES"] = str(nbshare.worker_index() % n_gpus)
+    >>> def gpu_of(x):
+    ...     return os.environ["CUDA_VISIBLE_DEVICES"]
+    >>> names = nbshare.parallel_map(gpu_of, range(100), initializer=choose_gpu, initargs=[2])
+    >>> set(names) <= {"0", "1"}
+    True
+
+    In this process there is no worker:
+
+    >>> print(nbshare.worker_index())
+    None
+    """
+    return index_here()
 
 
 class Reporter:

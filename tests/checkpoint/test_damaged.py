@@ -382,16 +382,16 @@ def test_an_ordinary_user_does_not_load_what_root_has_written(tmp_path):
 
 def test_the_lease_of_a_run_has_no_pickle(runs, tmp_path):
     """The error of a run comes as text, and as itself if it is one of Python's own."""
-    path = tmp_path / "run"
-    with pytest.raises(ValueError, match="math domain error"):
-        parallel_map(math.sqrt, [-1.0], checkpoint=path, backend="serial")
+    path, text = tmp_path / "run", "could not convert string to float: 'off'"
+    with pytest.raises(ValueError, match=text):
+        parallel_map(float, ["off"], checkpoint=path, backend="serial")
     told = files.read_json(path / "lease.json")["error"]
-    assert (told["type"], told["text"]) == ("ValueError", "math domain error")
-    with pytest.raises(ValueError, match="math domain error"):
+    assert (told["type"], told["text"]) == ("ValueError", text)
+    with pytest.raises(ValueError, match=text):
         attach(path, progress=False).result()
     lease = files.read_json(path / "lease.json") | {"error": told | {"type": "os.system"}}
     files.replace_json(path / "lease.json", lease)
-    with pytest.raises(nbshare.errors.TaskError, match=r"os\.system: math domain error"):
+    with pytest.raises(nbshare.errors.TaskError, match=rf"os\.system: {text}"):
         attach(path, progress=False).result()
 
 

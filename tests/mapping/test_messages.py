@@ -376,6 +376,15 @@ class Licensed:
         return no_license, ()
 
 
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="Python 3.14 has sub-interpreters")
+def test_sub_interpreters_are_refused():
+    """The error says that NumPy does not run in them."""
+    from concurrent.futures import InterpreterPoolExecutor
+
+    with InterpreterPoolExecutor(1) as pool, pytest.raises(ValueError, match="NumPy refuses"):
+        parallel_map(one, [1], backend=pool)
+
+
 @pytest.mark.parametrize("backend", [None, "serial", "threads"])
 def test_an_object_of_shared_that_does_not_load_is_named(backend):
     shared = {"a": [1, 2], "b": Licensed()}

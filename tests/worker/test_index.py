@@ -1,0 +1,76 @@
+"""`nbshare.worker_index`: workers that run at the same time have different numbers."""
+
+from __future__ import annotations
+
+from concurrent.futures import wait
+
+import numbered
+import pytest
+
+import nbshare
+from nbshare import parallel_map
+
+
+@pytest.fixture
+def together(tmp_path_factory):
+    """Give results of items that all run at the same time, each in a worker of its own."""
+
+    def run(func, n, **options):
+        folder = str(tmp_path_factory.mktemp("together"))
+        options = {"shared": {"folder": folder, "n": n}, "chunksize": 1, "max_workers": n} | options
+        return parallel_map(func, range(n), out="list", progress=False, **options)
+
+    return run
+
+
+@pytest.mark.parametrize("backend", [None, "threads"])
+def test_the_numbers_are_those_from_0(together, backend):
+    """Outside of workers there is none."""
+    for n in (2, 3, 1):
+        found = dict(together(numbered.meet, n, backend=backend))
+        assert sorted(found.values()) == list(range(n))
+    assert nbshare.worker_index() is None
+
+
+def test_a_worker_keeps_its_number(together):
+    """So what its initializer has opened for it stays right."""
+    for n in (2, 3):
+        for _ in range(2):
+            found = together(numbered.meet_prepared, n, initializer=numbered.note_index)
+            assert sorted(found) == [(k, k) for k in range(n)]
+
+
+def test_a_new_worker_takes_the_number_of_a_dead_one(together):
+    """It runs the item again."""
+    assert sorted(together(numbered.die_once, 2, retries=1)) == [0, 1]
+
+
+def test_renewed_workers_begin_with_0(together, monkeypatch):
+    """Outdated ones end first."""
+    assert len(dict(together(numbered.meet, 2))) == 2
+    monkeypatch.setenv("RENEWED", "yes")
+    assert sorted(dict(together(numbered.meet, 3)).values()) == [0, 1, 2]
+
+
+def test_a_nested_call_has_the_number_of_its_worker():
+    """It runs there."""
+    found = parallel_map(numbered.nested, range(8), max_workers=2, out="list")
+    assert all(set(numbers) == {own} for own, *numbers in found)
+
+
+@pytest.mark.parametrize("backend", ["threads", "serial"])
+def test_an_initializer_of_this_process_runs_as_worker_0(backend):
+    """Once for all threads."""
+    numbered.first.clear()
+    parallel_map(numbered.index, [0], initializer=numbered.note_index, backend=backend)
+    assert numbered.first == [0]
+
+
+def test_tasks_and_stages_have_numbers(tmp_path):
+    """They run in the same workers, at the same time with different ones."""
+    with nbshare.Executor(2) as executor:
+        tasks = [executor.submit(numbered.meet, i, str(tmp_path), 2) for i in range(2)]
+        wait(tasks)
+    assert sorted(task.result()[1] for task in tasks) == [0, 1]
+    found = nbshare.pipeline(numbered.load, numbered.index, slots=2, shape=(), dtype=float)
+    assert set(found.results) <= {0, 1}
