@@ -12,7 +12,7 @@ import os
 import pickle
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -68,7 +68,7 @@ def settings() -> dict[str, Any]:
     return {
         "path": list(sys.path),
         "umask": _umask(),
-        "warnings": [(*f[:2], _name_of(f[2]), *f[3:]) for f in warnings.filters],
+        "warnings": [(*f[:2], _name_of(f[2]), *f[3:]) for f in _filters()],
         "cwd": cwd(),
         "affinity": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
         "argv": [*map(str, getattr(sys, "argv", ()))],  # an embedded interpreter has none
@@ -76,6 +76,10 @@ def settings() -> dict[str, Any]:
         "errstate": np.geterr(),
         "decimal": _decimal_context(),
     }
+
+
+# Where Python runs without the GIL, `catch_warnings` changes those of its thread only.
+_filters: Callable[[], Sequence[Any]] = getattr(warnings, "_get_filters", lambda: warnings.filters)
 
 
 def _decimal_context() -> tuple[Any, ...]:
