@@ -3,6 +3,25 @@
 Items run by the same code as in worker processes, on inputs that are pickled in the same way but
 placed in private memory. Functions are not: they are used as they are. Stop acts between items and
 where an item calls `report`. Options that need a process are refused by `nbshare.options`.
+
+What threads share, with the interpreter lock and without it:
+
+==================  ==============================================================================
+a worker's own      `Work`, with its loaded inputs, namespaces and log; its row of the board
+items of a call     each belongs to the worker that has claimed it, under the call's lock. It alone
+                    writes the item's result, and then its ``done`` byte. Failures add entries to
+                    the dict of errors
+its output          the first result decides it, under the call's lock
+its initializer     runs while one thread makes all workers of the call, under a lock
+a module's globals  are replaced as a whole (``_looked_at``), or change in one step: an entry of a
+                    dict, an append. What may change meanwhile is copied first, by ``list(d)`` or
+                    ``d.copy()``; going through it, or through a `weakref.WeakSet`, would raise. Two
+                    steps that belong together take a lock (``_importing``, the warm pool's)
+what is made late   by `functools.cache` and cached properties: two threads may both make it, so
+                    either one must do
+==================  ==============================================================================
+
+The functions and what they use are the users' own: these they protect themselves.
 """
 
 from __future__ import annotations
