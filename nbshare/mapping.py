@@ -169,10 +169,11 @@ def parallel_map(
     backend : {None, "serial", "threads", "ray"}, distributed.Client or Executor, optional
         None (default): worker processes. ``"serial"``: in this process, one item after the other,
         for the debugger. ``"threads"``: `max_workers` threads of this process, for functions that
-        release the interpreter lock. With both, the function itself runs, and may change what it
-        shares with its caller; items and objects in `shared` are copies as ever. Stop acts between
-        items and where an item calls `report`; `timeout` is refused. Systems other than Linux have
-        these two only.
+        release the interpreter lock, and for all functions where Python runs without it (3.14t).
+        With both, the function itself runs, and may change what it shares with its caller; items
+        and objects in `shared` are copies as ever. Stop acts between items and where an item calls
+        `report`; `timeout` is refused; a crash takes this process with it. Systems other than
+        Linux have these two only.
         A `distributed.Client` (Dask), ``"ray"`` or the address of a Ray cluster, or any
         `concurrent.futures.Executor`: worker processes on the machines of that cluster. See the
         Notes.

@@ -3,6 +3,25 @@
 Items run by the same code as in worker processes, on inputs that are pickled in the same way but
 placed in private memory. Functions are not: they are used as they are. Stop acts between items and
 where an item calls `report`. Options that need a process are refused by `nbshare.options`.
+
+What threads share, with the interpreter lock and without it:
+
+==================  ==============================================================================
+a worker's own      `Work`, with its loaded inputs, namespaces and log; its row of the board
+items of a call     each belongs to the worker that has claimed it, under the call's lock. It alone
+                    writes the item's result, and then its ``done`` byte. Failures add entries to
+                    the dict of errors
+its output          the first result decides it, under the call's lock
+its initializer     runs while one thread makes all workers of the call, under a lock
+a module's globals  are replaced as a whole (``_looked_at``), or change in one step: an entry of a
+                    dict, an append. What may change meanwhile is copied first, by ``list(d)`` or
+                    ``d.copy()``; going through it, or through a `weakref.WeakSet`, would raise. Two
+                    steps that belong together take a lock (``_importing``, the warm pool's)
+what is made late   by `functools.cache` and cached properties: two threads may both make it, so
+                    either one must do
+==================  ==============================================================================
+
+The functions and what they use are the users' own: these they protect themselves.
 """
 
 from __future__ import annotations
@@ -10,6 +29,7 @@ from __future__ import annotations
 import _thread
 import time
 import weakref
+from contextlib import nullcontext
 from contextvars import copy_context
 from typing import Any
 
@@ -24,7 +44,7 @@ from nbshare.wire.failures import describe, explained
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.wire.rows import RowWriter
 from nbshare.worker.process import Seen, are_gone, inputs_of
-from nbshare.worker.state import forget_initializer
+from nbshare.worker.state import initializing_anew
 from nbshare.worker.store import Decided
 from nbshare.worker.work import Caller, Work
 
@@ -97,9 +117,7 @@ class SerialEngine(Engine):
         with self._running:
             if not call.is_over:
                 call.state = "running"
-                if call.request.initializer is not None:
-                    forget_initializer()
-                self._work = _work(call, 0, self._seen, _thread.allocate_lock())
+                (self._work,) = _works(call, 1, self._seen, _thread.allocate_lock())
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Run items for some time; returns whether the call is over."""
@@ -135,10 +153,8 @@ class ThreadEngine(Engine):
     def submit(self, call: Call) -> None:
         """Begin a call."""
         call.state = "running"
-        if call.request.initializer is not None:
-            forget_initializer()
         seen, lock = Seen(), _thread.allocate_lock()
-        works = [_work(call, k, seen, lock) for k in range(call.request.max_workers)]
+        works = _works(call, call.request.max_workers, seen, lock)
         left = list(works)
 
         def run(k: int, work: Work) -> None:
@@ -163,6 +179,13 @@ class ThreadEngine(Engine):
         del work
 
 
+def _works(call: Call, n: int, seen: Seen, lock: Any) -> list[Work]:
+    """Return the workers of a call; its initializer runs once, for all of them."""
+    has_initializer = call.request.initializer is not None
+    with running_items(), initializing_anew() if has_initializer else nullcontext():
+        return [_work(call, slot, seen, lock) for slot in range(n)]
+
+
 def _work(call: Call, slot: int, seen: Seen, lock: Any) -> Work:
     def attach(segment: Segment, mode: Mode) -> View:
         if mode == "c":
@@ -172,8 +195,7 @@ def _work(call: Call, slot: int, seen: Seen, lock: Any) -> Work:
         return view
 
     inputs = [inputs_of(p.small, [attach(*wanted) for wanted in p.segments]) for p in call.inputs]
-    with running_items():  # the initializer, once for all threads
-        return Work(call.order, call.board, slot, inputs, _Here(call, lock), lock)
+    return Work(call.order, call.board, slot, inputs, _Here(call, lock), lock)
 
 
 def _finish(call: Call, seen: Seen) -> None:

@@ -38,7 +38,7 @@ class _FileFinder:
             is_there = os.path.exists(file) or source_of(file)
             loader = FreshLoader(name, file)
             return spec_from_file_location(name, file, loader=loader) if is_there else None
-        if not any(module.startswith(name + ".") for module in _paths):
+        if not any(module.startswith(name + ".") for module in list(_paths)):
             return None
         spec = ModuleSpec(name, None, is_package=True)
         spec.submodule_search_locations = _folders_of(name + ".")
@@ -231,7 +231,7 @@ def other_module(file: Path) -> str | None:
 
 
 def _name_for(file: Path) -> str:
-    for name, path in _paths.items():
+    for name, path in list(_paths.items()):
         if path == str(file):
             return name
     if file.stem.isidentifier() and other_module(file) is None:

@@ -11,11 +11,11 @@ import os
 import pickle
 import site
 import sys
+import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
-from weakref import WeakSet
 
 from nbshare.memory.descriptors import Descriptor, owned
 from nbshare.memory.processes import begun_ns
@@ -113,8 +113,9 @@ def _note_execution(event: str, args: tuple[Any, ...]) -> None:
     with suppress(OSError, ValueError):  # an error here would be one of the code that runs
         path = os.path.abspath(path)
         if not is_installed(path) and (stamp := stamp_of(path)) is not None:
-            for log in list(_logs):
-                log.executed.setdefault(path, stamp)
+            for ref in list(_logs):
+                if (log := ref()) is not None:
+                    log.executed.setdefault(path, stamp)
             n_executed[0] += 1
 
 
@@ -129,26 +130,28 @@ class ImportLog:
         self._known = set(sys.modules)
         self._n_seen = len(sys.modules)
         self.executed: dict[str, Stamp | None] = {}  # since the last time
-        _logs.add(self)
+        _logs[weakref.ref(self, lambda ref: _logs.pop(ref, None))] = None
         _listen()
 
     def take(self) -> dict[str, Stamp | None]:
         """Return the stamps of the files executed since the last time."""
         taken: dict[str, Stamp | None] = {}
-        while self.executed:  # other threads may add to it
-            executed, stamp = self.executed.popitem()
-            taken[executed] = _read.get(executed) or stamp
+        with suppress(KeyError):  # nothing is left: other threads add and take, too
+            while True:
+                executed, stamp = self.executed.popitem()
+                taken[executed] = _read.get(executed) or stamp
         if len(sys.modules) == self._n_seen:  # going through them takes 30 µs
             return taken
         self._n_seen = len(sys.modules)
-        for name in sys.modules.keys() - self._known:
+        for name in sys.modules.copy().keys() - self._known:
             self._known.add(name)
             if (path := own_file(name)) is not None:
                 taken[path] = _read.get(path) or stamp_of(path)
         return taken
 
 
-_logs = WeakSet[ImportLog]()
+# No WeakSet: it runs Python code while it goes through its members, and others may come meanwhile.
+_logs: dict[weakref.ref[ImportLog], None] = {}
 
 
 class SourceFile(NamedTuple):

@@ -125,4 +125,4 @@ def overridden_names() -> list[str]:
 
 @lru_cache(1)  # a look at all modules takes as long as sending a call
 def _overridden_names(n_modules: int) -> list[str]:  # noqa: ARG001 - when to look again
-    return [name for name in sys.stdlib_module_names & sys.modules.keys() if own_file(name)]
+    return [name for name in sys.stdlib_module_names & sys.modules.copy().keys() if own_file(name)]

@@ -48,8 +48,8 @@ def hosts_for(backend: Any) -> Hosts | None:
     interpreters = sys.modules.get("concurrent.futures.interpreter")
     if interpreters is not None and isinstance(backend, interpreters.InterpreterPoolExecutor):
         raise ValueError(
-            "backend= is an InterpreterPoolExecutor: NumPy refuses to run in sub-interpreters. Leave "
-            "backend= out for processes, or pass backend='threads'"
+            "backend= is an InterpreterPoolExecutor: NumPy refuses to run in sub-interpreters. "
+            "Leave backend= out for processes, or pass backend='threads'"
         )
     return executor_hosts(backend)
 

@@ -12,7 +12,7 @@ import os
 import pickle
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -71,7 +71,7 @@ def settings() -> dict[str, Any]:
     return {
         "path": list(sys.path),
         "umask": _umask(),
-        "warnings": _named(*warnings.filters),
+        "warnings": _named(*_present_filters()),
         "cwd": cwd(),
         "affinity": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
         "argv": [*map(str, getattr(sys, "argv", ()))],  # an embedded interpreter has none
@@ -79,6 +79,12 @@ def settings() -> dict[str, Any]:
         "errstate": np.geterr(),
         "decimal": _decimal_context(),
     }
+
+
+# Where Python runs without the GIL, `catch_warnings` changes those of its thread only.
+_present_filters: Callable[[], Sequence[Any]] = getattr(
+    warnings, "_get_filters", lambda: warnings.filters
+)
 
 
 def _decimal_context() -> tuple[Any, ...]:

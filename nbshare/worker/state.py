@@ -168,11 +168,16 @@ def initialized(inputs: Inputs, fixed: Fixed) -> Namespaces:
         return Namespaces(_initialized[key])
 
 
-def forget_initializer() -> None:
-    """Let the initializer run for the next call, too: outside of workers nothing stays set."""
-    if _mine is None:
-        with _initializing:
+@contextmanager
+def initializing_anew() -> Iterator[None]:
+    """Run the initializer once more, for all that load its call within the block.
+
+    Outside of worker processes, where nothing stays set. Other threads wait meanwhile.
+    """
+    with _initializing:
+        if _mine is None:
             _initialized.clear()
+        yield
 
 
 def _run(initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:

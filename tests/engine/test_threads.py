@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
 import sys
 import threading
+import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from nbshare import MISSING, map_async, parallel_map
+from nbshare.functions import files
+from nbshare.functions.files import register_files
+from nbshare.functions.freshness import ImportLog
 
 N = 12_000
 N_THREADS = 8
@@ -19,7 +26,7 @@ N_THREADS = 8
 def _switching_threads():
     """Let threads take turns as often as possible."""
     before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
+    sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
 
@@ -129,3 +136,54 @@ def test_an_initializer_runs_once_for_each_call_of_this_process(backend):
         set_model(None)
         options = {"initializer": set_model, "initargs": ("ours",), "backend": backend}
         assert set(parallel_map(read_model, range(4), **options)) == {"ours"}
+
+
+N_PREPARED = Counter()
+
+
+def prepare(k):
+    N_PREPARED[k] += 1  # of one call alone
+
+
+def test_an_initializer_runs_once_whatever_calls_begin_at_the_same_time():
+    """Those of other threads, with initializers of their own, do not make it run again."""
+
+    def call(k):
+        for i in range(20):
+            options = {"initializer": prepare, "initargs": [(k, i)], "max_workers": 3}
+            parallel_map(float, range(3), backend="threads", progress=False, **options)
+
+    with ThreadPoolExecutor(N_THREADS) as pool:
+        list(pool.map(call, range(N_THREADS)))
+    assert set(N_PREPARED.values()) == {1}
+
+
+def all_at_once(*actions):
+    """Do things again and again for a second, each in a thread of its own."""
+    end = time.monotonic() + 1.0
+
+    def act(action):
+        while time.monotonic() < end:
+            action()
+
+    with ThreadPoolExecutor(len(actions)) as pool:
+        for acting in [pool.submit(act, action) for action in actions]:
+            acting.result(60)
+
+
+def test_calls_may_begin_and_end_while_other_threads_execute_files(tmp_path):
+    """Each notes the files that are executed meanwhile."""
+    path = tmp_path / "executed.py"
+    path.touch()
+    code, log = compile("", str(path), "exec"), ImportLog()
+    all_at_once(lambda: exec(code), ImportLog, log.take, log.take, lambda: exec(code))
+
+
+def test_modules_may_be_searched_for_while_other_threads_register_files(monkeypatch):
+    """As calls do."""
+    monkeypatch.setattr(files, "_paths", {})
+    names = (f"registered_{k}" for k in itertools.count())
+    all_at_once(
+        lambda: register_files({next(names): "/no/such/file.py"}),
+        *[lambda: importlib.util.find_spec("no_such_module")] * 2,
+    )
