@@ -308,6 +308,11 @@ class Job(Generic[T]):
         return self._run.loading_s()
 
     @property
+    def _gave_none(self) -> bool:
+        """Whether the first results are None, as those of a function without ``return``."""
+        return self._run.gave_none()
+
+    @property
     def stages(self) -> StatsTable[StageStats]:
         """What each stage of a pipeline did: a list of StageStats; empty for other runs."""
         return StatsTable(self._run.stages())
@@ -388,6 +393,28 @@ class Job(Generic[T]):
         with contextlib.suppress(RuntimeError):
             return f"<Job {self.label}: {self.state}, {self._count()}>"
         return f"<Job {self.label}: of process {self._pid}>"
+
+    if not TYPE_CHECKING:  # type checkers refuse both anyway
+
+        def __getitem__(self, index: Any) -> Any:
+            raise TypeError(
+                f"a Job is the run, not its results: use job.result()[{index!r}], or job.partial() "
+                "for those that are finished"
+            )
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"a Job has no attribute {name!r}; result() waits for the results, partial() "
+                "returns those that are finished",
+                name=name,
+                obj=self,
+            )
+
+        def __array__(self, *_: Any, **__: Any) -> Any:
+            raise TypeError(
+                "a Job is the run, not its results: pass job.result(), which waits for them, or "
+                "job.partial() for those that are finished"
+            )
 
     # ------------------------------------------------------------ a Future's methods
 

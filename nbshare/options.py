@@ -128,7 +128,7 @@ def checked_request(
     extra = () if policy.seed is None else ("rng",)
     for iterable in iterables:
         check_iterable(iterable)
-    bind_arguments(function, len(iterables), keywords, extra)
+    bind_arguments(function, iterables, keywords, extra)
     warn_of_lengths(iterables)
     workers = checked_count("max_workers", options.max_workers)
     if workers is None:
@@ -252,7 +252,7 @@ def checked_initializer(
         raise TypeError(f"initializer={initializer!r}: must be a function, or 'file.py:name'")
     function = resolve(initializer)
     try:
-        bind_arguments(function, len(arguments), {})
+        bind_arguments(function, arguments, {})
     except TypeError:
         raise TypeError(
             f"the initializer {label_of(function)}{inspect.signature(function)} cannot be called "

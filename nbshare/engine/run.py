@@ -257,6 +257,10 @@ class Run(ABC):
         """Number of items that were done before it began."""
         return 0
 
+    def gave_none(self) -> bool:
+        """Return whether its first results are None."""
+        return False
+
     def halt(self) -> None:  # noqa: B027 - most do nothing
         """Begin no further items; running ones finish."""
 
@@ -310,6 +314,10 @@ class OwnRun(Run):
     def final(self) -> Any:
         """Return all results."""
         return self.results.final(with_errors=self.request.policy.returns_errors)
+
+    def gave_none(self) -> bool:
+        """Return whether its first results are None."""
+        return self.results.are_none()
 
     def fill_out(self) -> None:
         """Copy new results to the plain array that the caller gave."""

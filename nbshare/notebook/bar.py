@@ -103,7 +103,8 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
             if n_new := n_done - job._n_restored:
                 timing += f" ({_rate(n_new / job.elapsed_s)})"
         stored = [f"{n} stored before"] if (n := job._n_restored) else []
-        return Words(words, count, [timing, *stored] if timed else [])
+        none = ["the results are None"] if job._gave_none else []
+        return Words(words, count, [*([timing, *stored] if timed else []), *none])
     details = [] if n is None else [f"{100 * n_done // max(n, 1)} %"]  # 100 when all is done
     if timed and state in LIVE:
         details += _timing(job, speed)

@@ -267,9 +267,8 @@ def _column(piece: str, *, keeps_place: bool) -> str:
 
 
 def _plain_number(text: str) -> str:
-    """Return the repr of a NumPy scalar as a plain number."""
-    found = re.fullmatch(r"np\.\w+\((-?[\d.e+-]+)\)", text)
-    return text if found is None else f"{float(found[1]):.4g}"
+    """Shorten a number with decimals."""
+    return f"{float(text):.4g}" if re.fullmatch(r"-?\d+\.[\d.e+-]+", text) else text
 
 
 def _report(worker: WorkerActivity) -> str:

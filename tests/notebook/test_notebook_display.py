@@ -629,3 +629,12 @@ def test_the_last_frame_is_drawn_again_if_an_interrupt_has_met_it():
     display.close()
     display.close()
     assert (len(quick.calls), len(slow.calls), last.calls) == (3, 1, [True])
+
+
+def test_the_row_says_that_results_are_none_which_a_forgotten_return_gives():
+    """The first of them are looked at; results of another kind are not loaded for it."""
+    for function, n, told in ((print, 3, True), (print, 5000, True), (divmod, 3, False)):
+        job = nbshare.map_async(function, *[range(1, n + 1)] * 2, progress=False)
+        job.wait()
+        words = str(bar.describe(job, bar.Speed(job)))
+        assert ("the results are None" in words) is told
