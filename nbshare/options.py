@@ -149,6 +149,7 @@ def checked_request(
         context=current_context(),
         policy=policy,
         initializer=checked_initializer(options.initializer, options.initargs),
+        label=options.progress if isinstance(options.progress, str) else label_of(function),
     )
     if where not in ("serial", "threads"):
         warn_of_changes(

@@ -43,6 +43,7 @@ class Request(NamedTuple):
     initializer: tuple[Any, tuple[Any, ...]] | None  # function and arguments
     prints: Prints  # where what workers print goes
     stage: str | None = None  # the name of a pipeline's stage: its items are blocks
+    label: str = ""  # of the run, in the progress display and in its checkpoint
 
 
 def has_rows(iterable: Any) -> bool:
