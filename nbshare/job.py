@@ -24,9 +24,10 @@ from nbshare.engine.local import is_ending, refuse_to_wait_for_itself
 from nbshare.engine.results import MISSING
 from nbshare.engine.run import Run
 from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
-from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, cut, warn
+from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
 from nbshare.tracebacks import shown_as, shown_from_the_call, unwrapped
 from nbshare.wire import running_items
+from nbshare.wire.failures import name_of_item
 from nbshare.wire.orders import generator
 
 if TYPE_CHECKING:
@@ -313,6 +314,11 @@ class Job(Generic[T]):
         return self._run.loading_s()
 
     @property
+    def _gave_none(self) -> bool:
+        """Whether the first results are None, as those of a function without ``return``."""
+        return self._run.gave_none()
+
+    @property
     def stages(self) -> StatsTable[StageStats]:
         """What each stage of a pipeline did: a list of StageStats; empty for other runs."""
         return StatsTable(self._run.stages())
@@ -392,6 +398,28 @@ class Job(Generic[T]):
         with contextlib.suppress(RuntimeError):
             return f"<Job {self.label}: {self.state}, {self._count()}>"
         return f"<Job {self.label}: of process {self._pid}>"
+
+    if not TYPE_CHECKING:  # type checkers refuse both anyway
+
+        def __getitem__(self, index: Any) -> Any:
+            raise TypeError(
+                f"a Job is the run, not its results: use job.result()[{index!r}], or job.partial() "
+                "for those that are finished"
+            )
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"a Job has no attribute {name!r}; result() waits for the results, partial() "
+                "returns those that are finished",
+                name=name,
+                obj=self,
+            )
+
+        def __array__(self, *_: Any, **__: Any) -> Any:
+            raise TypeError(
+                "a Job is the run, not its results: pass job.result(), which waits for them, or "
+                "job.partial() for those that are finished"
+            )
 
     # ------------------------------------------------------------ a Future's methods
 
@@ -849,15 +877,16 @@ class StatsTable(list[S]):
         if "pid" in names:  # a reader knows workers by their numbers
             names[0] = "worker"
             rows = [[str(k), *row[1:]] for k, row in enumerate(rows, 1)]
+        styles = ["text-align:left" if name == "slowest" else "" for name in names]
         words = [re.sub("^n_|_s$|_bytes$", "", name).replace("_", " ") for name in names]
-        return html_table(rows, words)
+        return html_table(rows, words, styles)
 
 
 def html_table(
     rows: Iterable[Iterable[object]], head: Sequence[str] = (), styles: Iterable[str] = ()
 ) -> str:
     """Return an HTML table of cells that are already markup; the styles are those of columns."""
-    columns = [f' style="{style}"' for style in styles]
+    columns = [f' style="{style}"' if style else "" for style in styles]
 
     def line(kind: str, cells: Iterable[object]) -> str:
         made = zip_longest(cells, columns, fillvalue="")
@@ -870,14 +899,19 @@ def html_table(
 def _figure(name: str, value: Any) -> str:
     if isinstance(value, tuple):  # the slowest items
         items = (
-            f"item {slow.index}: {cut(slow.item, 60)}, {slow.elapsed_s:.3g} s" for slow in value
+            f"{name_of_item(slow.index, slow.item)}: {_seconds(slow.elapsed_s)}" for slow in value
         )
         return "<br>".join(map(html.escape, items))
     if name.endswith("_bytes"):
         return f"{value / 1e6:.0f} MB"
     if isinstance(value, float):
-        return f"{round(value, 3):g} s"
+        return _seconds(value)
     return html.escape(f"{value:,}" if isinstance(value, int) else str(value))
+
+
+def _seconds(value: float) -> str:
+    """Format seconds with two digits, from 0.001 s on."""
+    return f"{value:.0f} s" if value >= 10 else f"{float(f'{value:.3f}'):.2g} s"
 
 
 class JobList(list[Job]):

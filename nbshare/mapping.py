@@ -17,7 +17,6 @@ from nbshare.engine.local import dispatcher
 from nbshare.engine.preparing import prepare
 from nbshare.engine.run import Request
 from nbshare.engine.supply import SourceSupply
-from nbshare.functions.reference import label_of
 from nbshare.job import Job, T
 from nbshare.notebook import check_display
 from nbshare.notebook.live_plot import Plot
@@ -391,9 +390,9 @@ def parallel_map(
     which begins with its defaults in a worker: records below WARNING appear with
     ``initializer=partial(logging.basicConfig, level="INFO")``.
     """
-    checked, request, where, label = _checked("parallel_map", func, iterables, out, options)
+    checked, request, where = _checked("parallel_map", func, iterables, out, options)
     prepare_it = partial(_prepared, request, where, checked_checkpoint(checked))
-    return unwrapped(*run_and_draw(prepare_it, label, checked.progress, checked.plot))
+    return unwrapped(*run_and_draw(prepare_it, request.label, checked.progress, checked.plot))
 
 
 @shown_from_the_call
@@ -465,7 +464,7 @@ def map_async(
     A thread draws the plot: a function given as ``plot=`` runs there and should not use pyplot.
     Plots have the style that Matplotlib is set to, which is one for all threads.
     """
-    checked, request, where, label = _checked("map_async", func, iterables, out, options)
+    checked, request, where = _checked("map_async", func, iterables, out, options)
     if checked.backend == "serial":
         raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
     if detach:
@@ -473,13 +472,13 @@ def map_async(
 
         return begin(request, checked, checked.progress, checked.plot)
     call = _prepared(request, where, checked_checkpoint(checked), in_background=True)
-    return in_background(call, label, checked.progress, checked.plot)
+    return in_background(call, request.label, checked.progress, checked.plot)
 
 
 def _checked(
     name: str, func: Function[Any], iterables: tuple[Iterable[Any], ...], out: Any, options: Any
-) -> tuple[MapOptions, Request, Backend, str]:
-    """Check the arguments of `parallel_map` or `map_async`; return the label of the run, too."""
+) -> tuple[MapOptions, Request, Backend]:
+    """Check the arguments of `parallel_map` or `map_async`."""
     known = (*KNOWN, "detach") if name == "map_async" else KNOWN
     refuse_others(name, [option for option in options if option not in KNOWN], known)
     checked = MapOptions(out=out, **options)
@@ -487,9 +486,7 @@ def _checked(
     if not iterables:
         raise TypeError(f"{name}(func, items) needs at least one iterable of items")
     request, where = checked_request(func, iterables, checked)
-    progress = checked.progress
-    label = progress if isinstance(progress, str) else label_of(request.func)
-    return checked, request, where, label
+    return checked, request, where
 
 
 def _signature_with(returns: str, **more: Any) -> inspect.Signature:

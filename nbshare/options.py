@@ -128,7 +128,7 @@ def checked_request(
     extra = () if policy.seed is None else ("rng",)
     for iterable in iterables:
         check_iterable(iterable)
-    bind_arguments(function, len(iterables), keywords, extra)
+    bind_arguments(function, iterables, keywords, extra)
     warn_of_lengths(iterables)
     workers = checked_count("max_workers", options.max_workers)
     if workers is None:
@@ -149,6 +149,7 @@ def checked_request(
         context=current_context(),
         policy=policy,
         initializer=checked_initializer(options.initializer, options.initargs),
+        label=options.progress if isinstance(options.progress, str) else label_of(function),
     )
     if where not in ("serial", "threads"):
         warn_of_changes(
@@ -252,7 +253,7 @@ def checked_initializer(
         raise TypeError(f"initializer={initializer!r}: must be a function, or 'file.py:name'")
     function = resolve(initializer)
     try:
-        bind_arguments(function, len(arguments), {})
+        bind_arguments(function, arguments, {})
     except TypeError:
         raise TypeError(
             f"the initializer {label_of(function)}{inspect.signature(function)} cannot be called "

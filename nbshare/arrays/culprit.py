@@ -54,7 +54,7 @@ def culprit_of(obj: Any) -> tuple[str, str]:
 
 def _found_in(obj: Any) -> tuple[str, Any]:
     """Return the path to the innermost part that cannot be pickled, and the part."""
-    owner: Any = obj.__self__ if inspect.ismethod(obj) else obj
+    owner = _owner_of(obj)
     path = (owner if isinstance(owner, type) else type(owner)).__qualname__
     seen = {id(obj)}
     for _ in range(_MAX_DEPTH):
@@ -68,10 +68,16 @@ def _found_in(obj: Any) -> tuple[str, Any]:
     return path, obj
 
 
+def _owner_of(obj: Any) -> Any:
+    """Return the object whose method this is, also one in C; other objects as they are."""
+    is_method = inspect.ismethod(obj) or inspect.isbuiltin(obj)
+    return obj.__self__ if is_method and obj.__self__ is not None else obj
+
+
 def _parts_of(obj: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield the parts of an object that its pickle holds, each with its path."""
-    if inspect.ismethod(obj):
-        yield path, obj.__self__
+    if (owner := _owner_of(obj)) is not obj:
+        yield path, owner
     elif inspect.isfunction(obj):
         with suppress(ValueError):  # a variable that is not bound yet
             used = inspect.getclosurevars(obj)

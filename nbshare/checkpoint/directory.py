@@ -58,7 +58,6 @@ from nbshare.checkpoint.writer import PARTS, Role, Writer, check_free
 from nbshare.engine.results import Output, spec_given_by
 from nbshare.engine.run import Request
 from nbshare.errors import CheckpointError, CheckpointInUseError
-from nbshare.functions.reference import label_of
 from nbshare.wire.board import FAILED
 from nbshare.wire.failures import describe
 from nbshare.wire.results import OBJECTS, OutputSpec
@@ -173,7 +172,7 @@ class Directory:
         self._stored: Lookup | None = None  # once it is needed
         try:
             self.versions = Versions(path, key)
-            self._open(label_of(request.func))
+            self._open(request.label)
             if (path / PARTS).exists():
                 self._merge()
             # Also of earlier runs: NFS keeps a folder while a process has its files open.

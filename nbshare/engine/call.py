@@ -16,7 +16,7 @@ from nbshare.engine.stats import WorkerActivity, WorkerStats, activity_of, loadi
 from nbshare.functions.freshness import Snapshot, Stamp
 from nbshare.memory import Mode, Segment
 from nbshare.wire.board import PID, REPORTED, SLOWEST, Board
-from nbshare.wire.failures import Death, Failure, text_of
+from nbshare.wire.failures import Death, Failure, name_of_item, note_on_iterables, text_of
 from nbshare.wire.feed import ItemFeed
 from nbshare.wire.orders import CallOrder
 
@@ -167,12 +167,13 @@ class Call(OwnRun):
         """Return the name of an item or block in messages; `text`: its repr, if known."""
         if self.request.stage is not None:
             return f"block {i} in stage {self.request.stage!r}"
-        return f"item {i} ({self.text_of(i) if text is None else text})"
+        return name_of_item(i, self.text_of(i) if text is None else text)
 
     def error_of(self, what: Failure | Death, worker: object) -> BaseException:
         """Return the error that a worker's report or death means."""
         text = what.item_repr if isinstance(what, Failure) else None
-        return what.as_error(self.name_of(what.item, text) if what.item >= 0 else "", worker)
+        error = what.as_error(self.name_of(what.item, text) if what.item >= 0 else "", worker)
+        return note_on_iterables(error, self.request.iterables) if text else error
 
     def text_of(self, i: int) -> str:
         """Return the repr of an item; for a block, which is not kept, its stage."""

@@ -40,7 +40,7 @@ from nbshare.functions.freshness import ImportLog
 from nbshare.interrupts import start_thread
 from nbshare.memory import Mode, Segment, View
 from nbshare.wire import running_items
-from nbshare.wire.failures import describe, explained
+from nbshare.wire.failures import describe, explained, note_on_iterables
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.wire.rows import RowWriter
 from nbshare.worker.process import Seen, are_gone, inputs_of
@@ -86,8 +86,8 @@ class _Here(Caller):
         if is_interrupt(error):
             raise error
         if issubclass(type(error), Exception):
-            noted(error, f"raised for item {i} ({item})")
-            explained(error)
+            noted(error, f"raised for {self._call.name_of(i, item)}")
+            note_on_iterables(explained(error), self._call.request.iterables)
         else:  # SystemExit must not end the caller
             error = describe(error, i, item).as_error(self._call.name_of(i, item), None)
         self._call.note_error(error, range(i, i + 1))

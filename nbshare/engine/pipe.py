@@ -6,6 +6,7 @@ import _thread
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -91,7 +92,11 @@ class Pipe(OwnRun):
 
     def activity(self) -> list[WorkerActivity]:
         """Return the present activity of the workers."""
-        return [worker for call in self._calls for worker in call.activity()]
+        return [
+            replace(worker, stage=call.request.stage or "")
+            for call in self._calls
+            for worker in call.activity()
+        ]
 
     def loading_s(self) -> float:
         """Return for how long a worker has been loading its function; 0.0 if none is at it."""

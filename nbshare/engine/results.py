@@ -397,6 +397,17 @@ class Results:
         entry = self._entry(i)
         return self.logs.load(i, entry) if self.logs.has(entry) else MISSING
 
+    def are_none(self) -> bool:
+        """Whether the first results are None, as those of a function without ``return``."""
+        with suppress(TaskError):
+            return all(
+                self._board.state(i) == IN_LOG
+                and self._entry(i)[2] < 10_000  # bytes: nothing large is loaded for this
+                and self.get(i) is None
+                for i in range(min(self._board.n_there, 100))
+            )
+        return False
+
     def is_here(self, i: int) -> bool:
         """Whether `get` has the result of item `i`, or its error."""
         state = self._board.state(i)

@@ -43,6 +43,7 @@ class Request(NamedTuple):
     initializer: tuple[Any, tuple[Any, ...]] | None  # function and arguments
     prints: Prints  # where what workers print goes
     stage: str | None = None  # the name of a pipeline's stage: its items are blocks
+    label: str = ""  # of the run, in the progress display and in its checkpoint
 
 
 def has_rows(iterable: Any) -> bool:
@@ -260,6 +261,10 @@ class Run(ABC):
         """Number of items that were done before it began."""
         return 0
 
+    def gave_none(self) -> bool:
+        """Return whether its first results are None."""
+        return False
+
     def halt(self) -> None:  # noqa: B027 - most do nothing
         """Begin no further items; running ones finish."""
 
@@ -313,6 +318,10 @@ class OwnRun(Run):
     def final(self) -> Any:
         """Return all results."""
         return self.results.final(with_errors=self.request.policy.returns_errors)
+
+    def gave_none(self) -> bool:
+        """Return whether its first results are None."""
+        return self.results.are_none()
 
     def fill_out(self) -> None:
         """Copy new results to the plain array that the caller gave."""

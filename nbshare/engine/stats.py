@@ -144,6 +144,8 @@ class WorkerActivity:
         Its number in messages: 1 is the first worker of the run.
     is_loading : bool
         Whether it is loading the function, before its first item.
+    stage : str
+        The stage of a pipeline that it works for; empty in other runs.
     """
 
     pid: int
@@ -156,6 +158,7 @@ class WorkerActivity:
     memory_bytes: int
     number: int
     is_loading: bool
+    stage: str = ""
 
 
 @dataclass(frozen=True)

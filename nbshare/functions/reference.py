@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,8 +31,9 @@ def resolve(func: Any) -> Callable[..., Any]:
         return _from_file(func)
     if not callable(func):
         raise TypeError(
-            f"func must be callable or 'file.py:name', not {type(func).__name__}. "
-            "The order is parallel_map(function, items), as in the built-in map."
+            f"func must be callable or 'file.py:name', not {type(func).__name__}. Pass the "
+            "function itself, f, not its result, f(...). The order is parallel_map(function, "
+            "items), as in the built-in map."
         )
     return func  # type: ignore[no-any-return]
 
@@ -48,18 +50,31 @@ def _from_file(reference: str) -> Callable[..., Any]:
             found = getattr(found, part)
         except AttributeError:
             names = sorted(k for k, v in vars(found).items() if callable(v) and k[0] != "_")
-            raise AttributeError(
-                f"{path} has no {part!r}; it has {', '.join(names[:10]) or 'no function'}"
-            ) from None
+            close = get_close_matches(part, names, 1)
+            advice = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names[:10])}"
+            advice = advice if names else "it has no function"
+            raise AttributeError(f"{path} has no {part!r}; {advice}") from None
     if not callable(found):
         raise TypeError(f"{reference!r} is a {type(found).__name__} and cannot be called")
     return found  # type: ignore[no-any-return]
 
 
 def bind_arguments(
-    func: Callable[..., Any], n_iterables: int, shared: Mapping[str, Any], extra: Sequence[str] = ()
+    func: Callable[..., Any],
+    arguments: Sequence[Any],
+    shared: Mapping[str, Any],
+    extra: Sequence[str] = (),
 ) -> None:
     """Check that ``func(item, ..., **shared)`` fits the function's signature.
+
+    Parameters
+    ----------
+    func
+        The function.
+    arguments
+        What its positional arguments come from: the iterables.
+    shared, extra
+        Its keyword arguments, and those that nbshare adds.
 
     Raises
     ------
@@ -68,7 +83,7 @@ def bind_arguments(
     """
     if is_plain := type(func) is FunctionType and not vars(func):  # decorators may tell another
         optional = len(func.__defaults__ or ()), *(func.__kwdefaults__ or ())
-        call = func.__code__, optional, n_iterables, *shared, None, *extra
+        call = func.__code__, optional, len(arguments), *shared, None, *extra
         if _fitting.get(func) == call:
             return
     try:
@@ -81,40 +96,57 @@ def bind_arguments(
         for name in others:
             if name in names:
                 raise TypeError(f"{name!r} is given twice: in {first} and in {second}")
-    names = [*["item"] * n_iterables, *(f"{name}=..." for name in [*shared, *extra])]
+    names = [*["item"] * len(arguments), *(f"{name}=..." for name in [*shared, *extra])]
     try:
-        signature.bind(*[None] * n_iterables, **dict.fromkeys([*shared, *extra]))
+        signature.bind(*arguments, **dict.fromkeys([*shared, *extra]))
     except TypeError as error:
         called = f"{label_of(func)}({', '.join(names)})"
-        cure = _cure(signature, n_iterables, shared, extra)
+        cures = _cures(signature, arguments, shared, extra)
         raise TypeError(
-            f"{label_of(func)}{signature} cannot be called as {called}: {error}. {cure}"
+            f"{label_of(func)}{signature} cannot be called as {called}: {error}. {' '.join(cures)}"
         ) from None
     if is_plain:
         _fitting[func] = call
 
 
-def _cure(
-    signature: inspect.Signature, n_iterables: int, shared: Mapping[str, Any], extra: Sequence[str]
-) -> str:
-    """Return advice for arguments that do not fit a signature."""
-    parameters = list(signature.parameters.values())
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    twice = [p.name for p in positional[:n_iterables] if p.name in shared]
-    missing = [p for p in positional[n_iterables:] if p.default is p.empty and p.name not in shared]
-    if any(name not in signature.parameters for name in extra):
-        return "seed= passes rng=, a numpy.random.Generator: add a parameter rng, or drop seed="
-    if twice:
-        return f"{twice[0]!r} is given twice: by an iterable, and in shared="
-    if missing and n_iterables == 1:
-        return (
-            "Each iterable gives one positional argument, shared= the keyword arguments. If the "
-            "items are tuples of arguments, use parallel_map(func, *zip(*items))."
-        )
-    return (
-        "Each iterable, or block of a pipeline, gives one positional argument, shared= the keyword "
-        "arguments."
-    )
+def _cures(
+    signature: inspect.Signature,
+    arguments: Sequence[Any],
+    shared: Mapping[str, Any],
+    extra: Sequence[str],
+) -> Iterator[str]:
+    """Yield advice for arguments that do not fit a signature."""
+    parameters, n = signature.parameters, len(arguments)
+    positional = [k for k, p in parameters.items() if p.kind < p.VAR_POSITIONAL]
+    named = positional[n:] + [k for k, p in parameters.items() if p.kind == p.KEYWORD_ONLY]
+    missing = [k for k in named if parameters[k].default is inspect.Parameter.empty]
+    missing = [name for name in missing if name not in {*shared, *extra}]
+    unknown = [name for name in shared if name not in parameters]
+    yield "Each iterable gives one positional argument, shared= the keyword arguments."
+    if any(name not in parameters for name in extra):
+        yield "seed= passes rng=, a numpy.random.Generator: add a parameter rng, or drop seed="
+    elif twice := [name for name in positional[:n] if name in shared]:
+        yield f"{twice[0]!r} is given twice: by an iterable, and in shared="
+    elif unknown:
+        close = get_close_matches(unknown[0].lower(), {name.lower(): name for name in named}, 1)
+        meant = next((name for name in named if [name.lower()] == close), None)
+        advice = f"did you mean {meant!r}?" if meant else "drop it, or add that parameter"
+        yield f"The function has no parameter {unknown[0]!r} for shared=: {advice}"
+    elif "rng" in missing:
+        yield "For rng, pass seed=1, or another integer: each call gets its own generator."
+    elif missing and n == 1 and _first_is_tuple(arguments[0], len(missing) + 1):
+        yield "The items are tuples: to pass their parts, use parallel_map(func, *zip(*items))."
+    elif missing:
+        name = missing[0]
+        yield f"For an argument that is the same in every call, pass shared={{{name!r}: ...}}."
+        if n == 1 and not isinstance(arguments[0], Sequence):
+            yield "If the items are tuples of arguments, use parallel_map(func, *zip(*items))."
+
+
+def _first_is_tuple(items: Any, n: int) -> bool:
+    """Whether items can be looked at, and the first one is a tuple of `n` parts."""
+    first = items[0] if isinstance(items, Sequence) and items else None
+    return isinstance(first, tuple) and len(first) == n
 
 
 def assigned_around(func: Any) -> str | None:

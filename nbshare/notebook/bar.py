@@ -22,7 +22,7 @@ LIVE: tuple[JobState, ...] = ("starting", "running")
 
 _TERMINAL_INTERVAL_S = 0.1
 _LEAST_RATE = 0.1  # below this rate, use the next unit: seconds, minutes
-_EARLY_S = 2.0  # after the first result
+_EARLY_S = 2.0  # after the beginning, and after the first result
 _SHORTEST_S = 0.1  # over a shorter time a rate is noise
 _LOG_INTERVAL_S = 10.0
 _LOG_SILENCE_S = 300.0  # a long run writes a line at least this often
@@ -59,10 +59,12 @@ class Speed:
     def left_s(self) -> float | None:
         """Seconds to the end at the present rate; None if unknown.
 
-        The first result of a new worker says little.
+        The first results say little, and so does the first one of a new worker.
         """
         job, now = self._job, time.monotonic()
-        is_early = self._counted < job.n_workers and now - self._first_at < _EARLY_S
+        is_early = job.elapsed_s < _EARLY_S or (
+            self._counted < job.n_workers and now - self._first_at < _EARLY_S
+        )
         if job.n_items is None or is_early or not self.rate:
             return None
         return (job.n_items - self._counted) / self.rate
@@ -96,19 +98,18 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
         words = f"done with {n_failed} failed" if n_failed else "done"
         if not n_done:
             return Words(words, "no items", [])
-        if job.elapsed_s < _SHORTEST_S:  # or it was over before the first look
-            timing = f"in under {_SHORTEST_S} s"
-        else:
-            timing = f"in {duration(job.elapsed_s)}"
-            if n_new := n_done - job._n_restored:
-                timing += f" ({_rate(n_new / job.elapsed_s)})"
+        timing = _lasted(job, "in")
+        n_new = n_done - job._n_restored
+        if n_new and job.elapsed_s >= _SHORTEST_S:  # else it was over before the first look
+            timing += f" ({_rate(n_new / job.elapsed_s)})"
         stored = [f"{n} stored before"] if (n := job._n_restored) else []
-        return Words(words, count, [timing, *stored] if timed else [])
+        none = ["the results are None"] if job._gave_none else []
+        return Words(words, count, [*([timing, *stored] if timed else []), *none])
     details = [] if n is None else [f"{100 * n_done // max(n, 1)} %"]  # 100 when all is done
     if timed and state in LIVE:
         details += _timing(job, speed)
     elif timed:
-        details.append(f"after {duration(job.elapsed_s)}")
+        details.append(_lasted(job, "after"))
     if n_failed and state != "failed":
         details.append(f"{n_failed} failed")
     if state == "stopped":
@@ -118,12 +119,18 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
     return Words(state, count, details)
 
 
+def _lasted(job: Job, word: str) -> str:
+    """Return how long a run has lasted that is over."""
+    is_short = job.elapsed_s < _SHORTEST_S
+    return f"in under {_SHORTEST_S} s" if is_short else f"{word} {duration(job.elapsed_s)}"
+
+
 def _timing(job: Job, speed: Speed) -> list[str]:
     timing = [_rate(speed.rate)] if speed.rate else []
     if job.elapsed_s >= 1:
         timing.append(f"{duration(int(job.elapsed_s))} elapsed")
     if (left_s := speed.left_s) is not None:
-        timing.append(f"{duration(int(left_s))} left")
+        timing.append(f"{duration(int(left_s))} left" if left_s >= 1 else "a moment left")
     return timing + _loading(job)
 
 

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from nbshare.notebook.live_plot import CannotDrawError
@@ -20,6 +19,7 @@ from nbshare.notebook.values import (
     named,
     remark_on,
     write_dates,
+    write_whole,
 )
 
 # Okabe and Ito's colours, which the colour-blind tell apart too; each line has its own marker.
@@ -68,6 +68,8 @@ class LinePainter(Painter):
         axes.set_ylabel(self._name(f"{plot.reduction} of each " if self._is_reduced else ""))
         if self._dtype.kind == "M":
             write_dates(axes.yaxis)
+        elif self._dtype.kind in "iu" and not self._is_reduced:
+            write_whole(axes.yaxis)
         if self._dtype.kind == "b" and not self._shape:
             axes.set_yticks([0, 1], ["False", "True"])
 
@@ -86,15 +88,24 @@ class LinePainter(Painter):
             x, name = np.arange(self._n), "item"
         if x.dtype.kind == "M":
             write_dates(axes.xaxis)
+        elif x.dtype.kind in "iu":
+            write_whole(axes.xaxis)
         unit = plot.xunit or ("s" if x.dtype.kind == "m" else "")
         axes.set_xlabel(named(plot.xlabel or name, unit))
         floats = as_floats(x)
         order = np.argsort(floats, kind="stable")
-        finite = floats[np.isfinite(floats)]
+        self._show_x(floats)
+        return floats[order], order
+
+    def _show_x(self, x: Floats) -> None:
+        finite = x[np.isfinite(x)]
         low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
         margin = 0.02 * (high - low) or 0.5
-        axes.set_xlim(low - margin, high + margin)
-        return floats[order], order
+        self._axes.set_xlim(low - margin, high + margin)
+
+    def show_done(self) -> None:
+        """Show the part of the x axis that has results: no more will come."""
+        self._show_x(self._x[self._taken[self._order]])
 
     def _add(self, items: NDArray[np.intp], rows: Floats) -> None:
         rows, how = rows.reshape(len(rows), -1), self._plot.reduction
@@ -177,7 +188,7 @@ class HistPainter(Painter):
         sampled = "" if self._every == 1 else f", 1 in {self._every}"
         axes.set_xlabel(self._name())
         axes.set_ylabel(f"number of {what}{sampled}")
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+        write_whole(axes.yaxis)
         if self._dtype.kind == "M":
             write_dates(axes.xaxis)
         if self._dtype.kind == "b":

@@ -88,11 +88,13 @@ class KernelOutput:
     ----------
     number
         Number of runs of the cell that have had such an output, this one included.
+    first
+        The first of the runs one after the other that have had this output; the last is `number`.
     id
         Its id in the front end.
     """
 
-    number = 1
+    number, first = 0, 1
 
     def __init__(self, cell: Cell, *, is_shared: bool) -> None:
         from IPython.display import DisplayHandle
@@ -169,6 +171,8 @@ class Cell:
         self._n_taken += 1
         is_shared = self._n_taken > _MAX_OWN
         output = self.free.pop() if self.free else KernelOutput(self, is_shared=is_shared)
+        if output.number != self._n_taken - 1:  # it has shown none, or another output some since
+            output.first = self._n_taken
         output.number = self._n_taken
         return output
 

@@ -301,7 +301,7 @@ class Panel:
         for slider, place in zip(self._sliders, first, strict=True):
             slider.value = int(place)
             slider.observe(lambda _: news.set(), "value")
-        self._image = w.Image(format="png", layout={"width": "760px", "max_width": "100%"})
+        self._image = w.Image(format="png", layout={"display": "none", "max_width": "100%"})
         self._words = w.Label(layout={"margin": "0 16px 0 8px"})
         self._all = w.VBox([*self._sliders, self._words, self._image])
         self._all.add_class("nbshare-panel")
@@ -379,6 +379,8 @@ class Panel:
         self._shown = item, self._view.has(item)
         frame = self._view.draw(item, sharp=sharp)
         self._image.value = frame.png
+        self._image.layout.width = f"{frame.size[0]}px"
+        self._image.layout.display = None  # it was hidden: a browser marks an image without data
         return frame
 
 

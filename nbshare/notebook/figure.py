@@ -34,6 +34,8 @@ from nbshare.notebook.values import FRAME, GREY, TICKS, Painter, dress, named
 # Size on the page, in pixels, of a single plot and of one of several in two columns. Both are as
 # wide as the progress display.
 _ALONE, _PANEL = (760, 440), (380, 300)
+# Of a single image: its height, what stands next to it, and what a title needs.
+_IMAGE, _AROUND, _LEAST_WIDTH = 370, 160, 440
 _MARGIN = 0.08  # inches
 _PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
 
@@ -123,6 +125,9 @@ class LiveFigure:
             self._n, self._dtype = present.size, dtype
             self._build(partial, present)
         shown = [painter.paint(partial, present, final=final) for painter in self._painters]
+        if final and self._job.state != "done":
+            for painter in self._painters:
+                painter.show_done()
         n_shown = min(n for n, _ in shown)
         of = f"{n_shown} of {self._n}" if self._job.n_items is not None else str(n_shown)
         what = shown[0][1] if len(shown) == 1 else "{}"
@@ -159,6 +164,9 @@ class LiveFigure:
             )
             for figure, plot in zip(places, plots, strict=False)
         ]
+        if columns == rows == 1 and (ratio := getattr(self._painters[0], "ratio", None)):
+            width = min(width, max(_LEAST_WIDTH, round(_IMAGE * ratio) + _AROUND))
+            self.figure.set_size_inches(width / _DPI, height / _DPI)
         self._n_axes = len(self.figure.axes)
         self._n_frames = 0
         self._title = ""
@@ -278,6 +286,9 @@ class FunctionPainter:
         if isinstance(self._axes, Axes):
             self._label(self._axes)
         return int(np.count_nonzero(present)), "{}"
+
+    def show_done(self) -> None:
+        """Leave the axes as the function has made them."""
 
     def _label(self, axes: Axes) -> None:
         """Set the plot's labels where the function has set none."""

@@ -23,6 +23,7 @@ from nbshare.notebook.values import (
     named,
     remark_on,
     write_dates,
+    write_whole,
 )
 
 _EXTENDS = {  # arrows of a colour bar, by whether its low and its high end cut results
@@ -168,6 +169,13 @@ class ImagePainter(Painter):
         self._odd_names: list[str] = []
         self._dress()
 
+    @property
+    def ratio(self) -> float | None:
+        """Width of the image for a height of 1; None if it fills any place."""
+        left, right, bottom, top = self._layout.extent
+        aspect = {"auto": 0.0, "equal": 1.0}.get(str(self._layout.aspect), self._layout.aspect)
+        return abs((right - left) / (bottom - top)) / float(aspect) if aspect else None
+
     def _dress(self) -> None:
         """Label the axes."""
         axes, plot, layout = self._axes, self._plot, self._layout
@@ -178,6 +186,8 @@ class ImagePainter(Painter):
         for axis, coordinates in ((axes.xaxis, plot.x), (axes.yaxis, plot.y)):
             if coordinates is not None and coordinates.dtype.kind == "M":
                 write_dates(axis)
+            elif coordinates is None or coordinates.dtype.kind in "iu":
+                write_whole(axis)
         if not self._is_coloured:
             self._draw_bar("neither")
 

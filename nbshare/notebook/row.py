@@ -49,6 +49,9 @@ _LOOKS: dict[str, tuple[str, tuple[str, str]]] = {
 }
 _UNKNOWN = "was running at its last update; its kernel has ended since"
 _THREADS = "This Python has no GIL: backend=&quot;threads&quot; uses all CPUs, too."
+# On a page that was loaded during the run: no update reaches the plot there.
+_OLD_PLOT = "The plot below is as it was when this notebook was saved."
+_SHOW_JOB = " To continue it, show the job in a cell."
 _TEXTS = "now", "reports", "stage"  # columns of text
 _has_gil: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
 _GAP = "&nbsp;" * 3  # in the markup, as all gaps are: GitHub strips styles
@@ -74,9 +77,11 @@ class NotebookRow:
         The map.
     in_background
         Whether other cells run at the same time.
+    has_plot
+        Whether a plot is shown below it.
     """
 
-    def __init__(self, job: Job, *, in_background: bool) -> None:
+    def __init__(self, job: Job, *, in_background: bool, has_plot: bool = False) -> None:
         self._job = job
         self._timed = not is_static()  # if not, leave out what differs from run to run
         self._speed = Speed(job)
@@ -86,7 +91,8 @@ class NotebookRow:
         self._is_followed = self._is_pressed = False
         self._refusal = ""  # why Stop does not stop the run
         texts = _without_kernel(job, "ended with its kernel"), _without_kernel(job, _UNKNOWN)
-        self._script = page.follow(self, self.output.id, *texts)
+        old_plot = _OLD_PLOT + _SHOW_JOB * in_background if has_plot else ""
+        self._script = page.follow(self, self.output.id, *texts, old_plot)
 
     def draw(self, *, final: bool) -> float:
         """Show the present state."""
@@ -128,7 +134,7 @@ class NotebookRow:
         if self._is_followed and not final:  # for the notebook's file
             plain = self._line(Words("running at its last update", "", [])).strip()
             says = html.escape(plain)
-            markup = f'<div aria-label="{says}"\nstyle="{_WIDTH}">{says}</div>'
+            markup = f'<div data-saved aria-label="{says}"\nstyle="{_WIDTH}">{says}</div>'
         else:
             words = self._words()
             markup = self._markup(words)
@@ -143,7 +149,10 @@ class NotebookRow:
         if words.state == "starting":
             words = words._replace(state=f"starting {counted(self._job.n_workers, 'worker')}…")
         if self.output.is_shared:
-            words.details.append(f"run {self.output.number} of this cell")
+            first, last = self.output.first, self.output.number
+            is_one = first == last
+            which = f"run {last}" if is_one else f"the last of runs {first} to {last}"
+            words.details.append(f"{which} of this cell")
         return words
 
     def _line(self, words: Words) -> str:
@@ -228,6 +237,7 @@ class NotebookRow:
     def _table_of(self, workers: Sequence[WorkerActivity]) -> str:
         memory = [worker.memory_bytes for worker in workers]
         columns: dict[str, list[object]] = {
+            "stage": [html.escape(worker.stage) for worker in workers],
             "worker": [worker.number for worker in workers],
             "now": [self._doing(worker) for worker in workers],
             "for": [_short(w.since_s) if w.items or w.is_loading else "" for w in workers],
@@ -235,6 +245,7 @@ class NotebookRow:
             "items done": [worker.n_items for worker in workers],
             "memory": [f"{n / 1e6:.0f} MB" if n else "" for n in memory],
         }
+        del columns["worker" if self._job.stages else "stage"]
         if not any(columns["reports"]):
             del columns["reports"]
         return _table(list(columns), zip(*columns.values(), strict=True))
@@ -245,8 +256,8 @@ class NotebookRow:
             return "loading" if worker.is_loading else "waiting"
         if len(items) > 1:
             return f"items {items[0]} to {items[-1]}"
-        if self._job.stages:  # the items are blocks: the text names the stage
-            return f"block {items[0]} {html.escape(text)}"
+        if self._job.stages:  # the items are blocks
+            return f"block {items[0]}"
         if text == str(items[0]):
             return f"item {text}"
         return f"item {items[0]}: {html.escape(_cut(_plain_number(text)))}"
@@ -273,9 +284,8 @@ def _column(piece: str, *, keeps_place: bool) -> str:
 
 
 def _plain_number(text: str) -> str:
-    """Return the repr of a NumPy scalar as a plain number."""
-    found = re.fullmatch(r"np\.\w+\((-?[\d.e+-]+)\)", text)
-    return text if found is None else f"{float(found[1]):.4g}"
+    """Shorten a number with decimals."""
+    return f"{float(text):.4g}" if re.fullmatch(r"-?\d+\.[\d.e+-]+", text) else text
 
 
 def _report(worker: WorkerActivity) -> str:

@@ -95,6 +95,9 @@ class Painter:
         """Write a remark above one of several plots."""
         self._axes.set_title(remark, loc="left", fontsize=9, color=GREY)
 
+    def show_done(self) -> None:
+        """Leave out the places of results that will not come."""
+
     def _add(self, items: NDArray[np.intp], rows: Floats) -> None:
         """Read the values of some results."""
         raise NotImplementedError
@@ -140,7 +143,7 @@ class Painter:
             return np.array(results, "datetime64[us]")
         if isinstance(first, np.ma.MaskedArray):
             results = list(map(unmasked, results))
-        elif not isinstance(first, Number | np.generic | np.ndarray):
+        elif not (is_number(first) or isinstance(first, np.ndarray) or is_row(first)):
             raise self._refusal(f"of type {type(first).__name__}")
         try:
             array = np.asarray(results)
@@ -159,6 +162,16 @@ class Painter:
         )
 
 
+def is_number(result: Any) -> bool:
+    """Whether a result is a single number."""
+    return isinstance(result, Number | np.generic)
+
+
+def is_row(result: Any) -> bool:
+    """Whether a result is a tuple or list of numbers, such as ``(mean, std)``."""
+    return isinstance(result, tuple | list) and all(map(is_number, result))
+
+
 def as_floats(part: NDArray[Any]) -> Floats:
     """Return numbers as float64: the magnitude of complex ones, matplotlib's days of dates."""
     match part.dtype.kind:
@@ -174,6 +187,11 @@ def as_floats(part: NDArray[Any]) -> Floats:
 def named(label: str, unit: str) -> str:
     """Return the label of an axis."""
     return f"{label} ({unit})" if label and unit else label or unit
+
+
+def write_whole(axis: Axis) -> None:
+    """Write whole numbers only."""
+    axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
 def write_dates(axis: Axis) -> None:

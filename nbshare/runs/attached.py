@@ -366,7 +366,8 @@ def _store(path: Path, request: Request, options: MapOptions) -> None:
     shared = {name: _by_file(value) for name, value in request.shared.items()}
     columns = [_by_file(column) for column in request.iterables]
     try:
-        kept = options._replace(shared=shared, progress=None, plot=None)._asdict()
+        label = options.progress if isinstance(options.progress, str) else None
+        kept = options._replace(shared=shared, progress=label, plot=None)._asdict()
         data, buffers = dumps_apart((request.func, columns, kept), LEAST)
     except Exception as error:
         raise UnsendableError(

@@ -28,7 +28,6 @@ from nbshare.engine.prints import Prints
 from nbshare.errors import CheckpointError
 from nbshare.functions.files import register_files
 from nbshare.functions.imports import import_as_the_caller
-from nbshare.functions.reference import label_of
 from nbshare.job import Job, jobs
 from nbshare.mapping import map_async
 from nbshare.notebook.prints import Printer
@@ -132,7 +131,7 @@ def _run_together(func: str, items: list[Any], options: dict[str, Any]) -> bool:
         call = sweep.next_call(partial(prepare, made, dispatcher()))
         if call is None:
             return True
-        job = _ended(in_background(call, label_of(request.func), True, None))
+        job = _ended(in_background(call, request.label, True, None))
         if job._error is not None and sweep.has_place():
             raise job._error
         if sweep.is_stopped():

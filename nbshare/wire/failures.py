@@ -14,12 +14,15 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
+
 from nbshare import errors
 from nbshare.errors import TaskError, TaskTimeoutError, cut, is_ours, noted
 from nbshare.functions.pickling import dumps
 from nbshare.wire import is_worker
 
 MAX_PICKLE = 1 << 20  # bytes; an exception larger than that holds data, and travels as text
+MAX_ITEM = 60  # characters of an item's repr in a message
 MAX_PART = 10_000  # characters of one frame or message of a traceback
 COPY = "the function called os.fork; this copy of the process ends here, the original continues"
 # What objects say that work in their own thread only: database cursors, thread-local values.
@@ -207,6 +210,22 @@ def explained(error: BaseException) -> BaseException:
     return error
 
 
+def note_on_iterables(error: BaseException, iterables: Sequence[Any]) -> BaseException:
+    """Return the error of an item, with a note on where its arguments come from, if of several.
+
+    Data that every call needs may have been passed as one more iterable, as other libraries take
+    it: then the function fails because it gets a part instead of the whole.
+    """
+    if len(iterables) > 1 and issubclass(type(error), TypeError | LookupError | AttributeError):
+        kinds = ", ".join("iterator" if x is None else type(x).__name__ for x in iterables)
+        noted(
+            error,
+            f"Each call gets one item of each of the {len(iterables)} iterables ({kinds}). Pass "
+            "an argument that is the same for every call, as a whole, in shared={name: ...}.",
+        )
+    return error
+
+
 def name_of_signal(number: int) -> str:
     """Return the name of a signal."""
     try:
@@ -216,8 +235,17 @@ def name_of_signal(number: int) -> str:
 
 
 def text_of(args: Sequence[Any]) -> str:
-    """Return what messages call an item."""
-    return safe_repr(args[0] if len(args) == 1 else tuple(args))
+    """Return what messages call an item: its repr, and the plain number of a NumPy scalar."""
+    texts = [str(x) if isinstance(x, np.number) else safe_repr(x) for x in args]
+    return texts[0] if len(texts) == 1 else cut(f"({', '.join(texts)})")
+
+
+def name_of_item(i: int, text: str) -> str:
+    """Return the name of an item in messages, on one line; `text`: its repr."""
+    line = cut(" ".join(text.split()), MAX_ITEM)
+    if line in ("", str(i)):
+        return f"item {i}"
+    return f"item {i} {line}" if line[0] == "(" else f"item {i} ({line})"
 
 
 def safe_repr(item: Any) -> str:

@@ -247,7 +247,7 @@ class BackendContract:
         """Its traceback, or that of the worker, leads to the line that raised it."""
         with pytest.raises(ValueError, match="no way on at 3") as caught:
             run(duties.fail_at, range(6), shared={"bad": {3}})
-        assert "item 3 (3)" in said(caught.value)
+        assert "item 3" in said(caught.value)
         shown = "".join(traceback.format_exception(caught.value))
         assert "duties.py" in shown
         assert 'raise ValueError(f"no way on at {i}")' in shown

@@ -548,3 +548,11 @@ def test_options_that_are_wrong(capsys, words, says):
     with pytest.raises(SystemExit, match="2"):
         main(f"run f.py:f --items x.npy --checkpoint run {words}".split())
     assert says in capsys.readouterr().err
+
+
+def test_a_label_stays_with_the_run(sweep, tmp_path):
+    """Another process has its name from the checkpoint."""
+    job = sweep(progress="night 3")
+    assert job.label == attach(tmp_path / "run").label == "night 3"
+    assert nbshare.open_checkpoint(tmp_path / "run").label == "night 3"
+    job.cancel()

@@ -22,7 +22,7 @@ def test_an_error_shows_the_users_own_frames(backend):
     """The exception is itself, names its item, and leads to the line that raised it."""
     with pytest.raises(ValueError, match="no way on at 3") as caught:
         parallel_map(policies.fail_some, range(6), shared={"bad": {3}}, backend=backend)
-    assert "item 3 (3)" in said(caught.value)
+    assert "item 3" in said(caught.value)
     frames = traceback.extract_tb(caught.value.__traceback__)
     assert [frame.name for frame in frames[-2:]] == ["fail_some", "befall"]
 

@@ -67,7 +67,7 @@ def test_three_of_a_hundred_fail(backend):
     for i, error in errors.items():
         assert type(error) is ValueError
         assert str(error) == f"no way on at {i}"
-        assert f"item {i} " in said(error)
+        assert f"item {i}" in said(error)
     assert (Bar.last.total, Bar.last.n, Bar.last.is_closed) == (100, 100, True)
 
 
@@ -75,7 +75,7 @@ def test_an_error_that_is_returned_names_its_worker():
     """The notes of an error in its place name the item, the worker and the line."""
     parallel_map(policies.fail_some, range(5), shared={"bad": {3}}, on_error="return")
     (error,) = last_job().errors.values()
-    assert "item 3 (3) in worker " in said(error)
+    assert "item 3 in worker " in said(error)
     assert "in befall" in said(error)
 
 
@@ -165,7 +165,7 @@ def test_an_exception_whose_attributes_all_raise_is_a_failure_like_others(backen
         error = caught.value
     if backend is None:
         assert "Untouchable" in str(error)
-        assert "item 3 (3)" in str(error)
+        assert "item 3" in str(error)
     else:
         assert type(error) is policies.Untouchable
 
@@ -350,7 +350,7 @@ def test_an_item_that_ends_its_worker_is_one_failure():
     for i, error in errors.items():
         assert isinstance(error, WorkerDiedError)
         assert error.index == i
-        assert f"item {i} ({i})" in str(error)
+        assert f"item {i}" in str(error)
         assert "SIGKILL" in str(error)
     assert result.compressed().tolist() == [i for i in range(20) if i not in (3, 11)]
 
@@ -369,7 +369,7 @@ def test_of_tiny_items_the_one_that_takes_the_worker_fails(way, timeout):
     assert np.flatnonzero(result.mask).tolist() == [bad]
     ((i, error),) = last_job().errors.items()
     assert i == error.index == bad
-    assert f"item {bad} ({bad})" in str(error)
+    assert f"item {bad}" in str(error)
     np.testing.assert_array_equal(result.compressed(), np.delete(np.arange(n), bad))
 
 
@@ -377,9 +377,7 @@ def test_of_tiny_items_the_one_that_takes_the_worker_fails(way, timeout):
 def test_the_tiny_item_that_takes_the_worker_is_named(way, timeout):
     """The error of a run that ends with it is about that item of thousands, no other."""
     shared = {"bad": {20_000}, "way": way}
-    with pytest.raises(
-        (WorkerDiedError, TaskTimeoutError), match=r"item 20000 \(20000\)"
-    ) as caught:
+    with pytest.raises((WorkerDiedError, TaskTimeoutError), match="item 20000") as caught:
         parallel_map(policies.fail_some, range(50_000), shared=shared, timeout=timeout)
     assert caught.value.index == 20_000
 
@@ -480,7 +478,7 @@ def test_after_the_last_attempt_the_item_has_failed(ways, kind, on_error, tally)
     if on_error == "raise":
         with pytest.raises(kind) as caught:
             parallel_map(policies.attempt, range(8), shared=shared, **options)
-        assert "item 3 " in said(caught.value)
+        assert "item 3" in said(caught.value)
     else:
         result = parallel_map(policies.attempt, range(8), shared=shared, **options)
         assert result.mask.tolist() == [i == 3 for i in range(8)]
@@ -573,7 +571,7 @@ def test_an_item_that_takes_too_long(way, on_error, tmp_path, cold):
     assert 0.5 <= took_s < 0.5 + SOON_S
     assert isinstance(error, TimeoutError)
     assert error.index == 3
-    assert "item 3 (3)" in str(error)
+    assert "item 3" in str(error)
     assert "timeout=0.5" in str(error)
     assert set(np.flatnonzero(result.mask)) == {3}
     late = int((tmp_path / "pid").read_text())

@@ -24,6 +24,7 @@ import faulthandler
 import gc
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -464,7 +465,7 @@ class Turn:
         assert isinstance(error, kind), error
         assert self._plan.options.get("on_error") != "return", error
         text = "".join([str(error), *getattr(error, "__notes__", ())])
-        assert any(f"item {i} (" in text for i in bad), (text, bad)
+        assert any(re.search(rf"\bitem {i}\b", text) for i in bad), (text, bad)
 
     def _check(self, found: Any, *, is_partial: bool = False, may_die: bool = False) -> None:
         """Compare results with the oracle, item by item."""

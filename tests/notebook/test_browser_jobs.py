@@ -81,6 +81,7 @@ def jobs(chromium, tmp_path_factory):
         seen.pictures = [page.cell(n).locator("img").get_attribute("src") for n in (MAP, AGAIN)]
         page.run(WAITING)
         await_text(WAITING, "^2/20")
+        page.await_output(WAITING, "held running at its last update")
         page.save()
         seen.saved = json.loads((folder / "maps.ipynb").read_text())
         tab.close()
@@ -88,6 +89,7 @@ def jobs(chromium, tmp_path_factory):
         page = browser.Page(tab, address.format("maps.ipynb"))
         page.await_kernel()
         await_text(WAITING, "^2/20")
+        page.cell(WAITING).get_by_text("To continue it, show the job in a cell").wait_for()
         seen.closed = page.cell(WAITING).inner_text()
         tab.reload()
         page.await_kernel()
@@ -245,3 +247,9 @@ def test_what_is_saved_while_a_job_runs_says_so_and_no_time_left(gone):
     assert rows(gone.saved, 1) == ["● held running at its last update"]
     assert "running at its last update" in gone.reopened
     assert "left" not in gone.reopened
+
+
+def test_a_page_that_was_loaded_anew_says_that_its_plot_stands_still(jobs):
+    """Its row goes on; a plot in a cell that was run since goes on too, and says nothing."""
+    assert "The plot below is as it was" in jobs.closed
+    assert "The plot below is as it was" not in jobs.reloaded + jobs.at_end_of_cell

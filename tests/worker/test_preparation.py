@@ -119,7 +119,7 @@ def test_a_function_that_has_every_attribute_fails_like_others():
     """What messages call its items is their repr."""
     with pytest.raises(ValueError, match="the third") as found:
         parallel_map(policies.Open(), range(6))
-    assert found.value.__notes__[0].startswith("raised for item 3 (3) in worker")
+    assert found.value.__notes__[0].startswith("raised for item 3 in worker")
 
 
 def test_what_an_item_makes_of_the_import_path_is_undone(capfd):
@@ -133,7 +133,7 @@ def test_the_error_of_a_seeded_item_shows_the_item():
     """What a failing item is called with next to its generator is shown as it was given."""
     with pytest.raises(LookupError) as caught:
         parallel_map(policies.draw_and_fail, ["stone"], [(1, 2)], seed=1)
-    assert "item 0 (('stone', (1, 2)))" in said(caught.value)
+    assert "item 0 ('stone', (1, 2))" in said(caught.value)
 
 
 SEEDED = {
