@@ -57,7 +57,11 @@ def _from_file(reference: str) -> Callable[..., Any]:
 
 
 def bind_arguments(
-    func: Callable[..., Any], n_iterables: int, shared: Mapping[str, Any], extra: Sequence[str] = ()
+    func: Callable[..., Any],
+    n_iterables: int,
+    shared: Mapping[str, Any],
+    extra: Sequence[str] = (),
+    of_grid: Sequence[str] = (),
 ) -> None:
     """Check that ``func(item, ..., **shared)`` fits the function's signature.
 
@@ -68,7 +72,7 @@ def bind_arguments(
     """
     if is_plain := type(func) is FunctionType and not vars(func):  # decorators may tell another
         optional = len(func.__defaults__ or ()), *(func.__kwdefaults__ or ())
-        call = func.__code__, optional, n_iterables, *shared, None, *extra
+        call = func.__code__, optional, n_iterables, *shared, None, *extra, None, *of_grid
         if _fitting.get(func) == call:
             return
     try:
@@ -76,17 +80,24 @@ def bind_arguments(
     except (TypeError, ValueError):  # some functions in C have none
         return
     preset = func.keywords if isinstance(func, functools.partial) else {}
-    sources = {"the functools.partial": preset, "shared=": shared, "seed=": extra}
+    sources = {
+        "the functools.partial": preset,
+        "shared=": shared,
+        "seed=": extra,
+        "grid()": of_grid,
+    }
     for (first, names), (second, others) in itertools.combinations(sources.items(), 2):
         for name in others:
             if name in names:
                 raise TypeError(f"{name!r} is given twice: in {first} and in {second}")
-    names = [*["item"] * n_iterables, *(f"{name}=..." for name in [*shared, *extra])]
+    names = [*["item"] * n_iterables, *(f"{name}=..." for name in [*of_grid, *shared, *extra])]
     try:
-        signature.bind(*[None] * n_iterables, **dict.fromkeys([*shared, *extra]))
+        signature.bind(*[None] * n_iterables, **dict.fromkeys([*of_grid, *shared, *extra]))
     except TypeError as error:
         called = f"{label_of(func)}({', '.join(names)})"
         cure = _cure(signature, n_iterables, shared, extra)
+        if strange := [name for name in of_grid if name not in signature.parameters]:
+            cure = f"A grid passes its values by name, and there is no parameter {strange[0]!r}."
         raise TypeError(
             f"{label_of(func)}{signature} cannot be called as {called}: {error}. {cure}"
         ) from None
