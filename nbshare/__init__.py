@@ -13,6 +13,7 @@ arrive. Stop the call at any time: ``last_job().partial()`` has what is done.
 
 =================================  ================================================================
 `parallel_map`, `map_async`        call a function for every item; wait, or get a `Job` to watch
+`grid`, `rows`                     items: all combinations of parameters; the rows of a table
 `share`, `empty`, `zeros`, `full`  arrays in shared memory; every view of them is sent by reference
 `SharedBuffer`, `SharedLock`       one block laid out as different arrays in turn; a lock
 `RingBuffer`, `pipeline`           a queue of array slots between processes; stages joined by them
@@ -56,10 +57,12 @@ __version__ = "0.1.0"
 _NAMES = {
     "arrays.buffer": "SharedBuffer",
     "arrays.create": "empty empty_like full full_like ones ones_like zeros zeros_like",
+    "arrays.grid": "grid",
     "arrays.lock": "SharedLock",
     "arrays.ring": "RingBuffer",
     "arrays.share": "SharedObject share",
     "arrays.shared_array": "SharedArray",
+    "arrays.tables": "rows",
     "checkpoint.options": "Checkpoint",
     "checkup": "doctor",
     "engine.local": "shutdown",

@@ -9,11 +9,13 @@ from nbshare.arrays.create import ones as ones
 from nbshare.arrays.create import ones_like as ones_like
 from nbshare.arrays.create import zeros as zeros
 from nbshare.arrays.create import zeros_like as zeros_like
+from nbshare.arrays.grid import grid as grid
 from nbshare.arrays.lock import SharedLock as SharedLock
 from nbshare.arrays.ring import RingBuffer as RingBuffer
 from nbshare.arrays.share import SharedObject as SharedObject
 from nbshare.arrays.share import share as share
 from nbshare.arrays.shared_array import SharedArray as SharedArray
+from nbshare.arrays.tables import rows as rows
 from nbshare.checkpoint.options import Checkpoint as Checkpoint
 from nbshare.checkup import doctor as doctor
 from nbshare.engine.local import shutdown as shutdown

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.arrays.grid import Grid
+from nbshare.arrays.shaped import ShapedItems
 from nbshare.engine.collect import as_masked, masked, stack
 from nbshare.engine.local import is_ending, refuse_to_wait_for_itself
 from nbshare.engine.results import MISSING
@@ -271,6 +273,12 @@ class Job(Generic[T]):
         >>> bool(0 < job.partial().mean() < 67)
         True
         """
+        partial, items = self._partial(), self._inputs
+        is_shaped = isinstance(items, ShapedItems) and partial is not None
+        return items.shaped_partly(partial) if is_shaped else partial
+
+    def _partial(self) -> Any:
+        """Return the results so far, item by item also for a grid."""
         return self._run.partial()
 
     @property
@@ -686,6 +694,41 @@ class Job(Generic[T]):
         if self.state != "done":
             unwrapped(*self._outcome())
 
+    def in_order(self) -> Iterator[T]:
+        """Iterate over the results in the order of the items, during the run.
+
+        A result that is early is kept until those before it are there. Use no other loop over the
+        results beside this one: each result is given once.
+
+        Yields
+        ------
+        object
+            Result of the next item, or its exception with ``on_error="return"``.
+
+        Raises
+        ------
+        Exception
+            Whatever the run failed with, after the results before that item.
+
+        Examples
+        --------
+        The first result that is large enough; later items need not run:
+
+        >>> import math
+        >>> import nbshare
+        >>> job = nbshare.map_async(math.sqrt, range(100_000))
+        >>> next(root for root in job.in_order() if root > 5)
+        5.0990195135927845
+        >>> _ = job.cancel()
+        """
+        early: dict[int, T] = {}
+        n_given = 0
+        for i, result in self:
+            early[i] = result
+            while n_given in early:
+                yield early.pop(n_given)
+                n_given += 1
+
     def _next_result(self) -> tuple[int, T] | None:
         """Return a result that no loop has taken; None if there is none at this moment."""
         with self._giving:
@@ -827,6 +870,15 @@ class Job(Generic[T]):
         return [MISSING] * len(self.present) if partial is None else partial, None
 
     def _results(self) -> Any:
+        request, results, items = self._run.request, self._flat_results(), self._inputs
+        is_list = isinstance(request.out, str) and request.out == "list"
+        if is_list or not isinstance(items, ShapedItems):
+            return results
+        if request.is_labelled and isinstance(items, Grid):
+            return items.labelled(results, self.label)
+        return items.shaped(results)
+
+    def _flat_results(self) -> Any:
         request = self._run.request
         out, with_errors = request.out, request.policy.returns_errors
         if isinstance(out, np.ndarray):

@@ -17,6 +17,9 @@ import numpy.typing as npt
 
 from nbshare.arrays.by_reference import is_masked
 from nbshare.arrays.create import checked_int
+from nbshare.arrays.grid import Grid
+from nbshare.arrays.shaped import ShapedItems
+from nbshare.arrays.tables import Groups, is_grouped
 from nbshare.checkpoint.options import Checkpoint
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request, has_rows
@@ -57,8 +60,8 @@ ELSEWHERE = {
         "pass it with the path: checkpoint=nbshare.Checkpoint(path, ...)"
     ),
     ("ordered", "return_as"): (
-        "results are in the order of the items; iterate over map_async(...) to get them as they "
-        "arrive"
+        "results are in the order of the items; for each as it arrives, iterate over "
+        "map_async(...), or over map_async(...).in_order()"
     ),
     ("callback", "error_callback"): "use map_async(...).add_done_callback",
     ("mmap_mode", "max_nbytes", "temp_folder", "start_method", "mp_context", "maxtasksperchild"): (
@@ -68,7 +71,7 @@ ELSEWHERE = {
 INSTEAD = {name: advice for names, advice in ELSEWHERE.items() for name in names}
 
 
-Out = npt.NDArray[Any] | Literal["list", "stack"] | None
+Out = npt.NDArray[Any] | Literal["list", "stack", "xarray"] | None
 
 
 class MapOptions(NamedTuple):
@@ -126,10 +129,13 @@ def checked_request(
     function = resolve(func)
     keywords = checked_shared(options.shared)
     extra = () if policy.seed is None else ("rng",)
-    for iterable in iterables:
-        check_iterable(iterable)
-    bind_arguments(function, iterables, keywords, extra)
-    warn_of_lengths(iterables)
+    if (items := shaped_among(iterables)) is None:
+        for iterable in iterables:
+            check_iterable(iterable)
+        bind_arguments(function, iterables, keywords, extra)
+        warn_of_lengths(iterables)
+    else:
+        function, iterables = items.taken_by(function, keywords, extra), [items]
     workers = checked_count("max_workers", options.max_workers)
     if workers is None:
         workers = usable_cpus() if isinstance(where, str) else where.n_workers()
@@ -145,11 +151,12 @@ def checked_request(
         max_workers=1 if where == "serial" else n_workers,
         chunksize=size,
         prints=Prints(Printer()),
-        out=checked_out(options.out, n_items),
+        out=checked_out(options.out, n_items, items),
         context=current_context(),
         policy=policy,
         initializer=checked_initializer(options.initializer, options.initargs),
         label=options.progress if isinstance(options.progress, str) else label_of(function),
+        is_labelled=isinstance(options.out, str) and options.out == "xarray",
     )
     if where not in ("serial", "threads"):
         warn_of_changes(
@@ -284,13 +291,29 @@ def checked_backend(backend: Any, timeout: float | None, *, is_nested: bool) -> 
     return "threads" if backend == "threads" and not is_nested else "serial"
 
 
-def checked_out(out: Any, n_items: int | None) -> Out:
+def shaped_among(iterables: Sequence[Any]) -> ShapedItems | None:
+    """Return the items that have a shape, such as a grid's; raise TypeError if there are others."""
+    shaped = [x for x in iterables if isinstance(x, ShapedItems) or is_grouped(x)]
+    if not shaped:
+        return None
+    if len(iterables) > 1:
+        raise TypeError(
+            f"a {type(shaped[0]).__name__} gives all arguments that differ between the calls: pass "
+            "it alone, and what all calls need in shared="
+        )
+    return shaped[0] if isinstance(shaped[0], ShapedItems) else Groups(shaped[0])
+
+
+def checked_out(out: Any, n_items: int | None, items: ShapedItems | None = None) -> Any:
     """Return ``out=`` if it can hold `n_items` results; raise with the remedy if not."""
     if out is None:
         return None
     if isinstance(out, str):
         if out in ("list", "stack"):
-            return out  # type: ignore[return-value]
+            return out
+        if out == "xarray" and isinstance(items, Grid):
+            _need_xarray()
+            return None
     elif isinstance(out, np.ndarray):
         if out.dtype.hasobject or is_masked(out):
             raise TypeError('out= must be a plain array of numbers; for objects pass out="list"')
@@ -298,6 +321,8 @@ def checked_out(out: Any, n_items: int | None) -> Out:
             raise ValueError("out= is read-only")
         if out.ndim == 0:
             raise ValueError("out= is a 0-d array: it needs a first axis, with a row for each item")
+        if isinstance(items, Grid):
+            return items.flat(out)
         if n_items not in (None, len(out)):
             raise ValueError(
                 f"out= has shape {out.shape}, but there are {n_items} items: its first axis must "
@@ -305,9 +330,16 @@ def checked_out(out: Any, n_items: int | None) -> Out:
             )
         return out
     raise ValueError(
-        f'out={cut(repr(out))}: allowed are None, "list", "stack" and an ndarray with a row for '
-        "each item"
+        f'out={cut(repr(out))}: allowed are None, "list", "stack", an ndarray with a row for each '
+        'item, and "xarray" for the items of a grid'
     )
+
+
+def _need_xarray() -> None:
+    try:
+        import xarray  # noqa: F401 - late: few calls need it
+    except ImportError as error:
+        raise ImportError('out="xarray" needs the package xarray: pip install xarray') from error
 
 
 def check_iterable(iterable: Any) -> None:
@@ -391,4 +423,5 @@ def items_of(
         shortest = len(gone_through)
         taken = map(list, zip(*gone_through, strict=True))
         columns = [next(taken, []) if x is None else x for x in columns]
-    return [x[:shortest] for x in columns], None, shortest or 0
+    whole = [x if isinstance(x, ShapedItems) else x[:shortest] for x in columns]
+    return whole, None, shortest or 0

@@ -1,14 +1,18 @@
 """Types of what nbshare returns and nobody makes: for annotations, `isinstance` and their docs."""
 
+from nbshare.arrays.grid import Grid
 from nbshare.arrays.ring_slots import RingStats
+from nbshare.arrays.tables import Rows
 from nbshare.engine.stats import SlowItem, StageStats, WorkerStats
 from nbshare.pipelines import PipelineResult
 from nbshare.runs.stored import Outdated, StoredRun
 
 __all__ = [
+    "Grid",
     "Outdated",
     "PipelineResult",
     "RingStats",
+    "Rows",
     "SlowItem",
     "StageStats",
     "StoredRun",

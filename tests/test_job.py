@@ -7,6 +7,7 @@ import gc
 import inspect
 import io
 import itertools
+import operator
 import os
 import queue
 import signal
@@ -417,3 +418,41 @@ print(nbshare.parallel_map(tasks.double, [1], progress=False))
 """
     )
     assert out.splitlines() == ["interrupted True", "True True 1", "[2]"]
+
+
+# -------------------------------------------------------------------------- results in order
+
+
+@pytest.mark.parametrize("make", [list, iter], ids=["list", "generator"])
+def test_results_come_in_the_order_of_the_items(make):
+    """Whatever is done first, all come, each once; objects and numbers."""
+    for func in (tasks.identity, str):
+        job = map_async(func, make(range(3_000)), max_workers=3)
+        assert list(job.in_order()) == list(map(func, range(3_000)))
+
+
+def test_an_early_result_waits_for_those_before_it(tmp_path):
+    """The first item is awaited though others are done; what follows is there at once."""
+    gate = tmp_path / "gate"
+
+    def behind_the_gate(i):
+        wait_until(lambda: i or gate.exists())
+        return i
+
+    job = map_async(behind_the_gate, range(20), max_workers=2, chunksize=1)
+    wait_until(lambda: job.n_done == 19)
+    found = job.in_order()
+    gate.touch()
+    assert next(found) == 0
+    assert list(found) == list(range(1, 20))
+
+
+def test_a_failure_comes_after_the_results_before_it():
+    found = []
+    with pytest.raises(ZeroDivisionError):
+        found.extend(map_async(operator.floordiv, [6] * 4, [1, 2, 0, 3], max_workers=1).in_order())
+    assert found == [6, 3]
+    job = map_async(operator.floordiv, [6] * 3, [1, 0, 3], on_error="return")
+    first, error, last = job.in_order()
+    assert (first, last) == (6, 2)
+    assert isinstance(error, ZeroDivisionError)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.arena import Arena
 from nbshare.arrays.inputs import Itself, Packed
+from nbshare.arrays.shaped import ShapedItems
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.call import MAX_REPLACED, Call
 from nbshare.engine.run import Engine, Request
@@ -129,6 +130,8 @@ def source(arena: Arena, iterable: Any, first: int = 0) -> tuple[Any, ...]:
     if isinstance(iterable, np.ndarray):
         is_shared = isinstance(iterable, SharedArray) or segment_of(iterable) is None  # or a file
         return "rows", *arena.refer(iterable, writable=is_shared)
+    if isinstance(iterable, ShapedItems):
+        return "whole", arena.pack(iterable, "the items", writable=True)
     if isinstance(iterable, range) or _is_plain(iterable):
         return "plain", iterable
     return "blocks", *arena.pack_items(iterable, first)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.arrays.shaped import ShapedItems
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.prints import Prints
 from nbshare.interrupts import start_thread
@@ -44,6 +45,7 @@ class Request(NamedTuple):
     prints: Prints  # where what workers print goes
     stage: str | None = None  # the name of a pipeline's stage: its items are blocks
     label: str = ""  # of the run, in the progress display and in its checkpoint
+    is_labelled: bool = False  # the results of a grid go to xarray
 
 
 def has_rows(iterable: Any) -> bool:
@@ -52,7 +54,7 @@ def has_rows(iterable: Any) -> bool:
         # Other subclasses (masked arrays, matrices) say for themselves what their items are.
         is_plain = type(iterable) in (np.ndarray, np.memmap, SharedArray)
         return is_plain and iterable.ndim > 0 and not iterable.dtype.hasobject
-    return type(iterable) in (list, tuple, range)
+    return type(iterable) in (list, tuple, range) or isinstance(iterable, ShapedItems)
 
 
 RunState = Literal["starting", "running", "done", "stopped", "failed"]

@@ -64,6 +64,7 @@ def bind_arguments(
     arguments: Sequence[Any],
     shared: Mapping[str, Any],
     extra: Sequence[str] = (),
+    of_grid: Sequence[str] = (),
 ) -> None:
     """Check that ``func(item, ..., **shared)`` fits the function's signature.
 
@@ -73,8 +74,8 @@ def bind_arguments(
         The function.
     arguments
         What its positional arguments come from: the iterables.
-    shared, extra
-        Its keyword arguments, and those that nbshare adds.
+    shared, extra, of_grid
+        Its keyword arguments, those that nbshare adds, and the parameters of a grid.
 
     Raises
     ------
@@ -83,7 +84,7 @@ def bind_arguments(
     """
     if is_plain := type(func) is FunctionType and not vars(func):  # decorators may tell another
         optional = len(func.__defaults__ or ()), *(func.__kwdefaults__ or ())
-        call = func.__code__, optional, len(arguments), *shared, None, *extra
+        call = func.__code__, optional, len(arguments), *shared, None, *extra, None, *of_grid
         if _fitting.get(func) == call:
             return
     try:
@@ -91,17 +92,25 @@ def bind_arguments(
     except (TypeError, ValueError):  # some functions in C have none
         return
     preset = func.keywords if isinstance(func, functools.partial) else {}
-    sources = {"the functools.partial": preset, "shared=": shared, "seed=": extra}
+    sources = {
+        "the functools.partial": preset,
+        "shared=": shared,
+        "seed=": extra,
+        "grid()": of_grid,
+    }
     for (first, names), (second, others) in itertools.combinations(sources.items(), 2):
         for name in others:
             if name in names:
                 raise TypeError(f"{name!r} is given twice: in {first} and in {second}")
-    names = [*["item"] * len(arguments), *(f"{name}=..." for name in [*shared, *extra])]
+    keywords = [*of_grid, *shared, *extra]
+    names = [*["item"] * len(arguments), *(f"{name}=..." for name in keywords)]
     try:
-        signature.bind(*arguments, **dict.fromkeys([*shared, *extra]))
+        signature.bind(*arguments, **dict.fromkeys(keywords))
     except TypeError as error:
         called = f"{label_of(func)}({', '.join(names)})"
-        cures = _cures(signature, arguments, shared, extra)
+        cures = [*_cures(signature, arguments, {**dict.fromkeys(of_grid), **shared}, extra)]
+        if strange := [name for name in of_grid if name not in signature.parameters]:
+            cures = [f"A grid passes its values by name: there is no parameter {strange[0]!r}."]
         raise TypeError(
             f"{label_of(func)}{signature} cannot be called as {called}: {error}. {' '.join(cures)}"
         ) from None

@@ -118,8 +118,14 @@ def explore(
         raise ValueError(f"kind={kind!r} is not allowed: pass 'image', 'line', 'hist' or None.")
     if not (plot is None or isinstance(plot, LivePlot)):
         raise TypeError(f"plot={plot!r} is not allowed: pass a LivePlot with the labels, or None.")
-    source = results if isinstance(results, Job) else finished(results)
-    view = ResultGrid(source, kind, plot or LivePlot(), axes or {})
+    coords: Any = getattr(results._inputs if isinstance(results, Job) else results, "coords", None)
+    if isinstance(results, Job):
+        source: Any = results
+    elif coords is not None and results.shape[: len(coords)] == tuple(map(len, coords.values())):
+        source = finished(results.reshape(-1, *results.shape[len(coords) :]))
+    else:
+        source, coords = finished(results), None
+    view = ResultGrid(source, kind, plot or LivePlot(), axes or coords or {})
     if view.has(view.first):
         view.pick(view.first)  # refuses what cannot be drawn
     if surroundings() != "kernel":
@@ -143,7 +149,7 @@ def finished(results: Any) -> Any:
     present = np.ones(n, bool) if missing.dtype.names else ~missing.all(axis=1)
     job = SimpleNamespace(label="result", state="done", n_items=n, present=present)
     job.n_done = int(np.count_nonzero(present))
-    job.partial, job.running = lambda: results, lambda: False
+    job._partial, job.running = lambda: results, lambda: False
     return job
 
 
@@ -206,7 +212,7 @@ class ResultGrid:
         """Return how a result is drawn, and its numbers; raises an error if it cannot be."""
         from nbshare.notebook.values import unmasked  # loads matplotlib
 
-        partial, value = self.source.partial(), self._plot.value
+        partial, value = self.source._partial(), self._plot.value
         if isinstance(partial, list):
             raise _no_array("objects, or arrays of several shapes")
         result = partial[item]

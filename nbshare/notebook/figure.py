@@ -23,6 +23,7 @@ from matplotlib.figure import Figure, FigureBase
 from numpy.typing import NDArray
 from PIL import Image
 
+from nbshare.arrays.grid import Grid
 from nbshare.engine.results import MISSING
 from nbshare.job import Job
 from nbshare.notebook.charts import HistPainter, LinePainter
@@ -112,7 +113,7 @@ class LiveFigure:
     def paint(self, *, final: bool) -> tuple[str, bool] | None:
         """Update the axes; return the title, and whether all results are shown."""
         present = self._job.present  # before the results: then they include all that are flagged
-        partial, n_present = self._job.partial(), np.count_nonzero(present)
+        partial, n_present = self._job._partial(), np.count_nonzero(present)
         if partial is not None and len(partial) != present.size:  # more have come in between
             partial = partial[: present.size]
         if isinstance(partial, list):  # but those that are still on their way
@@ -143,7 +144,9 @@ class LiveFigure:
         return said, bool(n_shown == n_present)
 
     def _build(self, partial: Any, present: NDArray[np.bool_]) -> None:
-        plots = self._plots
+        inputs, plots = self._job._inputs, self._plots
+        if isinstance(inputs, Grid) and getattr(partial, "ndim", 0) == 1:
+            plots = [plot._on_grid(inputs) for plot in plots]
         columns = min(len(plots), 2)
         rows = math.ceil(len(plots) / 2)
         width, height = _ALONE if columns == 1 else _PANEL
@@ -159,9 +162,7 @@ class LiveFigure:
         self._painters = [
             FunctionPainter(figure, plot, is_styled=self._is_styled)
             if plot._is_drawn_by_user
-            else _PAINTERS[str(plot.kind)](
-                figure.add_subplot(), plot, self._job._inputs, partial, present
-            )
+            else _PAINTERS[str(plot.kind)](figure.add_subplot(), plot, inputs, partial, present)
             for figure, plot in zip(places, plots, strict=False)
         ]
         if columns == rows == 1 and (ratio := getattr(self._painters[0], "ratio", None)):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import to_rgba_array
 from matplotlib.patches import Patch, Polygon
+from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
 from nbshare.notebook.live_plot import CannotDrawError, LivePlot
@@ -104,6 +106,12 @@ def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> ImageLayout
     )
 
 
+def _name_at(names: list[str], place: float, _: object) -> str:
+    """Return the name of a tick; empty between two places."""
+    k = round(place)
+    return names[k] if k == place and 0 <= k < len(names) else ""
+
+
 def _aspect(plot: LivePlot, extent: tuple[float, float, float, float]) -> Literal["auto", "equal"]:
     """Choose one scale for both axes if they have the same unit, as on a map in km."""
     left, right, bottom, top = extent
@@ -188,6 +196,9 @@ class ImagePainter(Painter):
                 write_dates(axis)
             elif coordinates is None or coordinates.dtype.kind in "iu":
                 write_whole(axis)
+        for axis, names in ((axes.xaxis, plot._xnames), (axes.yaxis, plot._ynames)):
+            if names is not None:
+                axis.set_major_formatter(FuncFormatter(partial(_name_at, names)))
         if not self._is_coloured:
             self._draw_bar("neither")
 

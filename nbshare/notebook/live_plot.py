@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
+from nbshare.arrays.grid import Grid
 from nbshare.tracebacks import shown_from_the_call
 
 if TYPE_CHECKING:
@@ -133,6 +135,10 @@ class LivePlot:
 
     __module__ = "nbshare"
 
+    # Of a grid's values at the axes of an image, if these are no coordinates.
+    _xnames: list[str] | None = None
+    _ynames: list[str] | None = None
+
     @shown_from_the_call
     def __init__(
         self,
@@ -247,6 +253,22 @@ class LivePlot:
         """
         cast(Draw, self.kind)(axes, partial)
 
+    def _on_grid(self, grid: Grid) -> LivePlot:
+        """Return this plot with the parameters of a grid at its axes, unless it has its own."""
+        coords = list(grid.coords.items())
+        is_image = self.kind == "image" and len(coords) == 2
+        if self._is_drawn_by_user or self.x is not None or self.y is not None:
+            return self
+        if not (is_image or (self.kind == "line" and len(coords) == 1)):
+            return self
+        plot = copy.copy(self)
+        name, values = coords[-1]
+        plot.xlabel, (plot.x, plot._xnames) = self.xlabel or name, _places(values, is_image)
+        if is_image:
+            name, values = coords[0]
+            plot.ylabel, (plot.y, plot._ynames) = self.ylabel or name, _places(values, is_image)
+        return plot
+
     @property
     def _is_drawn_by_user(self) -> bool:
         """Whether the user's code draws the plot, not one of nbshare's kinds (bool)."""
@@ -271,6 +293,18 @@ def as_plots(plot: Any) -> list[LivePlot]:
     else:
         plot = [] if plot is None else [plot]
     return [each if isinstance(each, LivePlot) else LivePlot(each) for each in plot]
+
+
+def _places(values: npt.NDArray[Any], is_image: bool) -> tuple[npt.NDArray[Any], Any]:
+    """Return where the values of a grid are at an axis, and their names if these places are not."""
+    if values.dtype.kind in "biufmM" and not is_image:
+        return values, None
+    if values.dtype.kind in "iuf" and len(values) > 1:
+        steps = np.diff(values.astype(float))
+        if np.allclose(steps, steps[0], rtol=1e-3) and steps[0]:
+            return values, None
+    names = [f"{x:g}" if isinstance(x, float) else str(x) for x in values.tolist()]
+    return np.arange(len(values)), names
 
 
 def _checked_kind(kind: Any) -> str | Draw:

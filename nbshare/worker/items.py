@@ -30,12 +30,12 @@ class ItemSource:
         Of the call.
     fed : FedItems or None
         Items that arrive during the call.
-    kind : {"rows", "plain", "blocks", "fed"}
-        Rows of an array; a range or a few simple objects; pickled objects; or pickled objects that
-        arrive during the call.
+    kind : {"rows", "plain", "whole", "blocks", "fed"}
+        Rows of an array; a range or a few simple objects; a sequence that is pickled as a whole;
+        pickled objects; or pickled objects that arrive during the call.
     *what
-        An ArrayReference; the items; the size of a block, and the blocks; or the column of the
-        feed.
+        An ArrayReference; the items; where they are; the size of a block, and the blocks; or the
+        column of the feed.
 
     Attributes
     ----------
@@ -52,6 +52,8 @@ class ItemSource:
             self._rows = inputs.array(ArrayReference(*what))
         elif kind == "plain":
             (self._rows,) = what
+        elif kind == "whole":
+            self._rows = inputs.load(*what)
         elif kind == "blocks":
             self._step, self._packed = step, _ = what
             self.block_of = lambda i: range(i - i % step, i - i % step + step)

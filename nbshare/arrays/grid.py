@@ -1,0 +1,250 @@
+"""A grid: all combinations of the values of several parameters, as the items of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare.arrays.shaped import ShapedItems
+from nbshare.functions.reference import bind_arguments
+
+
+def grid(**axes: Iterable[Any]) -> Grid:
+    """Return all combinations of the values of some parameters, as items of a run.
+
+    Parameters
+    ----------
+    **axes : iterable
+        The values of each parameter, by its name; the last one varies fastest.
+
+    Returns
+    -------
+    Grid
+        A sequence of dicts, made when they are needed: a grid of 10⁸ items takes no memory.
+
+    Raises
+    ------
+    TypeError
+        There is no parameter; or one has no values to go through, such as a number or a str.
+
+    See Also
+    --------
+    parallel_map : calls ``func(**item)`` for each item of a grid.
+
+    Examples
+    --------
+    A function of two parameters; its results have the shape of the grid:
+
+    >>> import nbshare
+    >>> def period(length, gravity):
+    ...     return 2 * 3.14159 * (length / gravity) ** 0.5
+    >>> lengths, planets = [0.5, 1.0, 2.0], [9.81, 3.72]
+    >>> periods = nbshare.parallel_map(period, nbshare.grid(length=lengths, gravity=planets))
+    >>> periods.shape
+    (3, 2)
+    >>> periods.coords
+    {'length': array([0.5, 1. , 2. ]), 'gravity': array([9.81, 3.72])}
+
+    The same with a loop:
+
+    >>> [round(period(**item), 2) for item in nbshare.grid(length=[1.0, 2.0], gravity=[9.81])]
+    [2.01, 2.84]
+    """
+    return Grid(axes)
+
+
+class Grid(ShapedItems):
+    """All combinations of the values of some parameters; `nbshare.grid` makes one.
+
+    Parameters
+    ----------
+    axes : mapping
+        The values of each parameter, by its name.
+
+    Attributes
+    ----------
+    coords : dict
+        The values of each parameter, by its name: arrays of one dimension.
+    shape : tuple of int
+        The number of values of each parameter.
+
+    Examples
+    --------
+    Items by their indices:
+
+    >>> import nbshare
+    >>> items = nbshare.grid(current=[1, 2], radius=range(3))
+    >>> len(items), items.shape, items[4]
+    (6, (2, 3), {'current': 2, 'radius': 1})
+
+    The values of a parameter:
+
+    >>> items.coords["radius"]
+    array([0, 1, 2])
+
+    Notes
+    -----
+    It does not change, so any thread may use it.
+    """
+
+    __module__ = "nbshare.types"
+
+    def __init__(self, axes: Mapping[str, Iterable[Any]]) -> None:
+        if not axes:
+            raise TypeError("grid() needs a parameter or more: grid(current=[1, 2], radius=[3, 4])")
+        self._values = {name: _values_of(name, given) for name, given in axes.items()}
+        self.shape = tuple(map(len, self._values.values()))
+
+    @property
+    def coords(self) -> dict[str, npt.NDArray[Any]]:
+        """The values of each parameter, by its name."""
+        return {name: _as_array(values) for name, values in self._values.items()}
+
+    def __len__(self) -> int:
+        return math.prod(self.shape)
+
+    @overload
+    def __getitem__(self, i: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[k] for k in range(len(self))[i]]
+        k, item = range(len(self))[i], {}
+        for name, values in reversed(self._values.items()):
+            k, place = divmod(k, len(values))
+            item[name] = values[place]
+        return {name: item[name] for name in self._values}
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{name}: {len(values)}" for name, values in self._values.items())
+        return f"<Grid of {len(self)} items ({axes})>"
+
+    def taken_by(
+        self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
+    ) -> ByName:
+        """Return a function of one item that passes its values by name."""
+        func = func.func if isinstance(func, ByName) else func
+        bind_arguments(func, (), shared, extra, [*self._values])
+        return ByName(func)
+
+    def shaped(self, results: Any) -> Any:
+        """Return the results of all items in the shape of the grid, with `coords`.
+
+        A list becomes an array of objects.
+        """
+        if isinstance(results, tuple):
+            return tuple(map(self.shaped, results))
+        if isinstance(results, list):
+            results = np.fromiter(results, object, len(results)).view(ObjectArray)
+        shaped: Any = results.reshape(*self.shape, *results.shape[1:])
+        if type(shaped) is not np.ndarray:  # which has no attributes
+            shaped.coords = self.coords
+        return shaped
+
+    shaped_partly = shaped
+
+    def labelled(self, results: Any, name: str) -> Any:
+        """Return the results of all items as an `xarray.DataArray`, or as a `xarray.Dataset`.
+
+        Parameters
+        ----------
+        results : array or list
+            One result for each item; dicts and tuples become the variables of a Dataset.
+        name : str
+            Of the results, or of the first variables of tuples.
+        """
+        import xarray  # the caller has asked for it
+
+        kinds = {type(result) for result in results} if isinstance(results, list) else set()
+        kinds = {kind for kind in kinds if not issubclass(kind, BaseException)}  # of failed items
+        keys: Sequence[Any] = ()
+        if len(kinds) == 1 and kinds <= {dict, tuple}:
+            whole = next(result for result in results if type(result) in kinds)
+            keys = [*whole] if type(whole) is dict else range(len(whole))
+        if not keys:
+            return self._labelled(results, name)
+        names = {key: key if isinstance(key, str) else f"{name}_{key}" for key in keys}
+        parts = {part: _variable(results, whole, key) for key, part in names.items()}
+        return xarray.Dataset({part: self._labelled(given, part) for part, given in parts.items()})
+
+    def _labelled(self, results: Any, name: str) -> Any:
+        import xarray
+
+        shaped = np.ma.asarray(self.shaped(results))
+        if np.ma.is_masked(shaped):
+            shaped = np.ma.asarray(shaped, np.promote_types(shaped.dtype, np.float32))
+        values = shaped.filled(np.nan) if np.ma.is_masked(shaped) else np.asarray(shaped)
+        dims = [*self._values, *(f"{name}_dim_{k}" for k in range(values.ndim - len(self.shape)))]
+        return xarray.DataArray(values, dict(self.coords), dims, name)
+
+    def flat(self, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return a view of an array for the results with one row for each item.
+
+        Raises
+        ------
+        ValueError
+            It has another shape, or such a view is not possible.
+        """
+        n = len(self.shape)
+        if out.shape[:n] != self.shape:
+            raise ValueError(
+                f"out= has shape {out.shape}: for this grid its first {n} axes must have the "
+                f"lengths {self.shape}, the others are the shape of one result"
+            )
+        flat = out.view()
+        flat.shape = len(self), *out.shape[n:]  # raises where `reshape` would copy
+        return flat
+
+
+class ObjectArray(np.ndarray[Any, np.dtype[Any]]):
+    """An array of objects, the results of a grid."""
+
+    coords: Mapping[str, npt.NDArray[Any]] | None = None
+
+
+class ByName(partial[Any]):
+    """A function that takes the item of a grid as its keyword arguments."""
+
+    def __call__(self, item: Mapping[str, Any], /, **others: Any) -> Any:
+        """Call the function."""
+        return self.func(**item, **others)
+
+
+def _variable(results: list[Any], whole: Any, key: Any) -> npt.NDArray[Any]:
+    """Return a part of each result; NaN where it is not of the class of a whole one."""
+    gap = np.full(np.shape(whole[key]), np.nan)
+    values = [result[key] if type(result) is type(whole) else gap for result in results]
+    try:
+        return np.asarray(values)
+    except ValueError:  # of several shapes
+        return np.fromiter(values, object, len(values))
+
+
+def _values_of(name: str, given: Any) -> Sequence[Any]:
+    """Return the values of a parameter, as they can be indexed."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise TypeError(
+            f"grid({name}=...) takes the values of a parameter in a list, an array or a range, not "
+            f"{given!r:.100}. Pass [{name}] for a single one, or shared= for what all calls need"
+        )
+    if isinstance(given, range):
+        return given
+    values: Any = np.asarray(given) if hasattr(given, "__array__") else list(given)
+    if isinstance(values, np.ndarray) and values.ndim != 1:
+        raise TypeError(f"grid({name}=...) takes an array of one dimension, not {values.ndim}")
+    return values  # type: ignore[no-any-return]
+
+
+def _as_array(values: Sequence[Any]) -> npt.NDArray[Any]:
+    """Return values in an array, of objects if need be."""
+    if not isinstance(values, list) or all(np.ndim(x) == 0 for x in values):
+        return np.asarray(values)
+    return np.fromiter(values, object, len(values))

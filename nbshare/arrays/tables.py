@@ -1,0 +1,230 @@
+"""Groups and rows of a table of pandas, as the items of a run."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nbshare.arrays.shaped import ShapedItems
+from nbshare.functions.reference import bind_arguments
+
+
+def rows(table: Any) -> Rows:
+    """Return the rows of a table as items of a run.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        The table; workers share one copy of it.
+
+    Returns
+    -------
+    Rows
+        A sequence of named tuples, as of `pandas.DataFrame.itertuples`: ``row.Index``, and each
+        column by its name.
+
+    Raises
+    ------
+    TypeError
+        It is not a DataFrame.
+
+    See Also
+    --------
+    parallel_map : takes ``table.groupby(...)`` as items, too.
+
+    Examples
+    --------
+    The results have the index of the table:
+
+    >>> import pandas as pd
+    >>> import nbshare
+    >>> stars = pd.DataFrame({"flux": [1.0, 0.01]}, index=["Vega", "Mira"])
+    >>> def magnitude(star):
+    ...     import math
+    ...     return -2.5 * math.log10(star.flux)
+    >>> nbshare.parallel_map(magnitude, nbshare.rows(stars))
+    Vega   -0.0
+    Mira    5.0
+    dtype: float64
+
+    Dicts become a table:
+
+    >>> def both(star):
+    ...     return {"flux": star.flux, "is_bright": star.flux > 0.1}
+    >>> nbshare.parallel_map(both, nbshare.rows(stars))
+          flux  is_bright
+    Vega  1.00       True
+    Mira  0.01      False
+
+    Notes
+    -----
+    Do not change the table while it is in use.
+    """
+    return Rows(table)
+
+
+class _TableItems(ShapedItems):
+    """Parts of a table; their results get its index.
+
+    Attributes
+    ----------
+    index : pandas.Index
+        What identifies each item.
+    """
+
+    index: Any
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def shaped(self, results: Any) -> Any:
+        """Return a Series of numbers and the like, a DataFrame of dicts or Series, else a list."""
+        import pandas as pd  # type: ignore[import-untyped]  # which the caller has
+
+        if isinstance(results, tuple):
+            return tuple(map(self.shaped, results))
+        if isinstance(results, list):
+            found = [result for result in results if not isinstance(result, BaseException)]
+            is_table = all(type(x) is dict for x in found) or _are_series(found)
+            if found and is_table:
+                whole = [{} if isinstance(x, BaseException) else x for x in results]
+                return pd.DataFrame(whole).set_axis(self.index)
+            are_plain = all(np.ndim(result) == 0 for result in results)
+            return pd.Series(results, self.index) if are_plain else results
+        if results.ndim != 1:
+            return results
+        if np.ma.is_masked(results):
+            dtype = np.promote_types(results.dtype, np.float32)
+            results = np.ma.filled(results.astype(dtype), np.nan)
+        return pd.Series(np.array(results), self.index)
+
+
+def _are_series(results: Sequence[Any]) -> bool:
+    import pandas as pd
+
+    return all(isinstance(result, pd.Series) for result in results)
+
+
+class Rows(_TableItems):
+    """The rows of a table; `nbshare.rows` makes it.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        The table.
+
+    Examples
+    --------
+    A row by its place:
+
+    >>> import pandas as pd
+    >>> import nbshare
+    >>> items = nbshare.rows(pd.DataFrame({"star": ["Vega", "Mira"], "flux": [1.0, 0.01]}))
+    >>> items[1].star
+    'Mira'
+
+    The number of rows:
+
+    >>> len(items)
+    2
+    """
+
+    __module__ = "nbshare.types"
+
+    def __init__(self, table: Any) -> None:
+        if not (hasattr(table, "itertuples") and hasattr(table, "iloc")):
+            raise TypeError(f"rows() takes a pandas.DataFrame, not {type(table).__name__}")
+        self._table = table
+        self.index = table.index
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return list(self._table.iloc[i].itertuples(name="Row"))
+        return self[i : i + 1 or None][0]
+
+    def taken_by(
+        self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
+    ) -> Callable[..., Any]:
+        """Return the function: it takes a row."""
+        bind_arguments(func, [None], shared, extra)
+        return func
+
+
+def is_grouped(items: Any) -> bool:
+    """Whether an object is a groupby of pandas."""
+    return type(items).__name__.endswith("GroupBy") and hasattr(items, "ngroup")
+
+
+class Groups(_TableItems):
+    """The groups of a table, which ``table.groupby(...)`` describes.
+
+    One copy of the table has its rows group by group, so that each group is a view of it.
+
+    Parameters
+    ----------
+    grouped : pandas DataFrameGroupBy or SeriesGroupBy
+        The groups.
+    """
+
+    def __init__(self, grouped: Any) -> None:
+        numbers = np.nan_to_num(grouped.ngroup().to_numpy(), nan=-1).astype(np.int64)
+        order = np.argsort(numbers[numbers >= 0], kind="stable")
+        self._table = grouped.head(sys.maxsize).iloc[order]  # without the rows that are in none
+        self.index, sizes = _keys_and_sizes(grouped)
+        self._starts = np.concatenate([[0], np.cumsum(sizes)])
+        self._is_tuple = isinstance(grouped.keys, list)  # the key, also of one column
+        self._has_keys = False  # the function takes them
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[k] for k in range(len(self))[i]]
+        k = range(len(self))[i]
+        frame = self._table.iloc[self._starts[k] : self._starts[k + 1]]
+        if not self._has_keys:
+            return frame
+        key = self.index[k]
+        return ((key,) if self._is_tuple and not isinstance(key, tuple) else key), frame
+
+    def taken_by(
+        self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
+    ) -> Callable[..., Any]:
+        """Return a function of one group: the user's takes the frame, or its key and the frame."""
+        func = func.func if isinstance(func, WithKey) else func
+        self._has_keys = _n_needed(func, {*shared, *extra}) == 2
+        bind_arguments(func, [None] * (1 + self._has_keys), shared, extra)
+        return WithKey(func) if self._has_keys else func
+
+
+class WithKey(partial[Any]):
+    """A function that takes the key of a group and its frame."""
+
+    def __call__(self, item: tuple[Any, Any], /, **others: Any) -> Any:
+        """Call the function."""
+        return self.func(*item, **others)
+
+
+def _keys_and_sizes(grouped: Any) -> tuple[Any, Any]:
+    """Return the keys of all groups in the order of a loop over them, and their numbers of rows."""
+    import pandas as pd  # which the caller has
+
+    sizes = grouped.size()
+    if isinstance(sizes, pd.Series):
+        return sizes.index, sizes.to_numpy()
+    keys = sizes.iloc[:, :-1]  # as_index=False
+    index = pd.MultiIndex.from_frame(keys) if keys.shape[1] > 1 else pd.Index(keys.iloc[:, 0])
+    return index, sizes.iloc[:, -1].to_numpy()
+
+
+def _n_needed(func: Callable[..., Any], given: set[str]) -> int:
+    """Return how many arguments a function needs by position."""
+    try:
+        parameters = inspect.signature(func).parameters.values()
+    except (TypeError, ValueError):  # some functions in C have none
+        return 1
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return sum(p.kind in kinds and p.default is p.empty and p.name not in given for p in parameters)

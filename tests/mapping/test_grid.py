@@ -1,0 +1,215 @@
+"""Grids: all combinations of the values of some parameters, and results of their shape."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import nbshare
+from nbshare import grid, map_async, parallel_map
+
+BACKENDS = [None, "threads", "serial"]
+values = st.lists(
+    st.one_of(st.integers(-9, 9), st.floats(-9, 9), st.sampled_from(["a", "b"]), st.none()),
+    max_size=4,
+)
+
+
+def power(base, exponent):
+    return base**exponent
+
+
+def texts(**item):
+    return repr(item)
+
+
+def pair(base, exponent):
+    return base**exponent, base * exponent
+
+
+def sums(base, exponent):
+    return {"sum": base + exponent, "both": [base, exponent]}
+
+
+def row(base, exponent):
+    return np.full(3, base + exponent)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(axes=st.dictionaries(st.sampled_from("xyz"), values, min_size=1))
+def test_all_combinations_are_computed_in_order(backend, axes):
+    """Of any values the results are those of nested loops, in the shape of the grid."""
+    items = [dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())]
+    assert list(grid(**axes)) == items
+    results = parallel_map(texts, grid(**axes), backend=backend, progress=False)
+    assert results.shape == tuple(map(len, axes.values()))
+    assert results.ravel().tolist() == list(map(repr, items))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_results_have_the_shape_of_the_grid_and_its_coordinates(backend):
+    items = grid(base=np.array([1.5, 2.5, 3.5]), exponent=range(2))
+    powers = parallel_map(power, items, backend=backend)
+    np.testing.assert_array_equal(powers, np.array([1.5, 2.5, 3.5])[:, None] ** np.arange(2))
+    assert isinstance(powers, nbshare.SharedArray)
+    assert list(powers.coords) == ["base", "exponent"]
+    np.testing.assert_array_equal(powers.coords["base"], [1.5, 2.5, 3.5])
+    assert parallel_map(row, items, backend=backend).shape == (3, 2, 3)
+
+
+def test_items_are_made_when_they_are_needed():
+    """A grid of any size takes no memory, and neither does its end."""
+    items = grid(a=range(10**5), b=range(10**5), c=["x", "y"])
+    assert len(items) == 2 * 10**10
+    assert items[-1] == {"a": 10**5 - 1, "b": 10**5 - 1, "c": "y"}
+    assert items[3:5] == [{"a": 0, "b": 1, "c": "y"}, {"a": 0, "b": 2, "c": "x"}]
+    assert sys.getsizeof(items) < 1000
+    with pytest.raises(IndexError):
+        items[2 * 10**10]
+
+
+def test_a_long_grid_runs_in_chunks():
+    results = parallel_map(power, grid(base=range(1000), exponent=range(6)), progress=False)
+    np.testing.assert_array_equal(results, np.arange(1000)[:, None] ** np.arange(6))
+
+
+def test_out_has_the_shape_of_the_grid():
+    out = np.zeros((2, 3))
+    results = parallel_map(power, grid(base=[2, 3], exponent=[1, 2, 3]), out=out)
+    assert out.tolist() == [[2, 4, 8], [3, 9, 27]]
+    assert np.shares_memory(results, out)
+    with pytest.raises(ValueError, match=r"\(3, 2\).*\(2, 3\)"):
+        parallel_map(power, grid(base=[2, 3], exponent=[1, 2, 3]), out=out.T)
+
+
+def test_stack_gives_a_grid_of_each_result():
+    powers, products = parallel_map(pair, grid(base=[2, 3], exponent=[1, 2, 3]), out="stack")
+    assert powers.tolist() == [[2, 4, 8], [3, 9, 27]]
+    assert products.tolist() == [[2, 4, 6], [3, 6, 9]]
+
+
+def test_list_gives_the_results_in_the_order_of_the_items():
+    items = grid(base=[2, 3], exponent=[1, 2])
+    assert parallel_map(power, items, out="list") == [power(**item) for item in items]
+
+
+def test_failed_items_are_masked_in_the_grid():
+    items = grid(base=[0, 2], exponent=[1, -1])
+    results = parallel_map(power, items, on_error="return")
+    assert results.mask.tolist() == [[False, True], [False, False]]
+    assert results[1, 1] == 0.5
+
+
+def test_an_error_names_the_parameters_of_its_item():
+    with pytest.raises(ZeroDivisionError) as caught:
+        parallel_map(power, grid(base=[2, 0], exponent=[1, -1]))
+    assert "item 3 ({'base': 0, 'exponent': -1})" in caught.value.__notes__[-1]
+
+
+def test_partial_results_have_the_shape_of_the_grid():
+    job = map_async(power, grid(base=[2, 3], exponent=[1, 2]))
+    assert job.wait()
+    assert job.partial().tolist() == [[2, 4], [3, 9]]
+    assert job.debug(3) == 9
+
+
+def test_shared_objects_and_random_numbers_go_with_a_grid():
+    def draw(scale, n, offsets, rng):
+        return offsets[n] + scale * rng.normal()
+
+    keywords = {"shared": {"offsets": np.arange(5.0)}, "seed": 4}
+    items = grid(scale=[0.1, 1.0], n=range(5))
+    found = [parallel_map(draw, items, max_workers=n, **keywords) for n in (1, 2)]
+    np.testing.assert_array_equal(*found)
+
+
+def test_an_executor_as_backend_gets_the_items_by_name():
+    with ThreadPoolExecutor(2) as pool:
+        results = parallel_map(power, grid(base=[2, 3], exponent=[1, 2]), backend=pool)
+    assert results.tolist() == [[2, 4], [3, 9]]
+
+
+def test_an_extended_grid_runs_only_what_is_new(tmp_path):
+    """With a checkpoint an item is known by its values, wherever it is in the grid."""
+    log = tmp_path / "log"
+
+    def noted(base, exponent):
+        with log.open("a") as file:
+            file.write(f"{base} {exponent}\n")
+        return base**exponent
+
+    def run(bases, exponents):
+        log.write_text("")
+        results = parallel_map(
+            noted, grid(base=bases, exponent=exponents), checkpoint=tmp_path / "powers"
+        )
+        assert results.tolist() == [[b**e for e in exponents] for b in bases]
+        return sorted(log.read_text().split("\n")[:-1])
+
+    assert len(run([2, 3], [1, 2])) == 4
+    assert run([2, 3], [1, 2]) == []
+    assert run([2, 3, 4], [0, 1, 2]) == ["2 0", "3 0", "4 0", "4 1", "4 2"]
+
+
+def test_xarray_gets_the_coordinates(tmp_path):
+    pytest.importorskip("xarray")
+    items = grid(base=[2, 3], exponent=[1.0, 2.0])
+    powers = parallel_map(power, items, out="xarray")
+    assert powers.dims == ("base", "exponent")
+    assert powers.sel(base=3, exponent=2.0) == 9
+    assert powers.name == "power"
+    both = parallel_map(sums, items, out="xarray")
+    assert both["sum"].sel(base=3, exponent=1.0) == 4
+    assert both["both"].shape == (2, 2, 2)
+    parts = parallel_map(pair, items, out="xarray")
+    assert set(parts) == {"pair_0", "pair_1"}
+
+
+@pytest.mark.parametrize("func", [power, sums])
+def test_xarray_has_gaps_where_items_failed(func):
+    pytest.importorskip("xarray")
+
+    def failing(base, exponent):
+        return func(base, exponent) if exponent > 0 else 1 // 0
+
+    found = parallel_map(
+        failing, grid(base=[2, 3], exponent=[0, 2]), out="xarray", on_error="return"
+    )
+    found = found if func is power else found["sum"]
+    assert np.isnan(found.values).tolist() == [[True, False], [True, False]]
+    assert found.sel(base=3, exponent=2) == func(3, 2) if func is power else 5
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: grid(), "a parameter or more"),
+        (lambda: grid(base=5), "not 5"),
+        (lambda: grid(base="abc"), "not 'abc'"),
+        (lambda: grid(base={"a": 1}), "not {'a': 1}"),
+        (lambda: grid(base=np.zeros((2, 2))), "one dimension"),
+        (lambda: parallel_map(power, grid(base=[1]), [2]), "pass it alone"),
+        (lambda: parallel_map(power, grid(base=[1], z=[2])), "no parameter 'z'"),
+        (lambda: parallel_map(power, grid(base=[1])), "missing a required argument"),
+        (
+            lambda: parallel_map(power, grid(base=[1], exponent=[2]), shared={"base": 1}),
+            r"twice: in shared= and in grid\(\)",
+        ),
+    ],
+)
+def test_what_is_no_grid_is_refused(make, says):
+    with pytest.raises(TypeError, match=says):
+        make()
+
+
+def test_xarray_needs_a_grid():
+    with pytest.raises(ValueError, match="items of a grid"):
+        parallel_map(math.sqrt, [1.0], out="xarray")

@@ -1,0 +1,183 @@
+"""Tables of pandas: their groups and their rows as items, compared with pandas itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import nbshare
+from nbshare import map_async, parallel_map
+
+BACKENDS = [None, "threads", "serial"]
+N = 60
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(3)
+    return pd.DataFrame(
+        {
+            "k": rng.integers(0, 7, N),
+            "c": pd.Categorical(rng.choice(["a", "c"], N), categories=["a", "b", "c"]),
+            "gap": np.where(rng.random(N) < 0.3, np.nan, rng.integers(0, 3, N)),
+            "x": rng.random(N),
+            "day": pd.date_range("2024-01-01", periods=N, freq="7h", tz="Europe/Berlin"),
+            "n": pd.array(np.where(rng.random(N) < 0.5, None, 4), dtype="Int64"),
+            "s": rng.choice(["u", "vv", "www"], N),
+        },
+        index=rng.permutation(N),
+    )
+
+
+GROUPINGS = {
+    "numbers": lambda t: t.groupby("k"),
+    "in order of appearance": lambda t: t.groupby("k", sort=False),
+    "a list of one": lambda t: t.groupby(["k"]),
+    "several": lambda t: t.groupby(["k", "s"]),
+    "categories with an empty one": lambda t: t.groupby("c", observed=False),
+    "categories": lambda t: t.groupby("c", observed=True),
+    "categories and numbers": lambda t: t.groupby(["c", "k"], observed=False),
+    "keys with gaps": lambda t: t.groupby("gap"),
+    "keys that are gaps": lambda t: t.groupby("gap", dropna=False),
+    "nullable": lambda t: t.groupby("n"),
+    "texts": lambda t: t.groupby("s"),
+    "times": lambda t: t.groupby(pd.Grouper(key="day", freq="2D")),
+    "a function": lambda t: t.groupby(lambda i: i % 3),
+    "a level": lambda t: t.set_index("k").groupby(level=0),
+    "no index": lambda t: t.groupby("k", as_index=False),
+    "some columns": lambda t: t.groupby("k")[["x", "s"]],
+    "one column": lambda t: t.groupby("k")["x"],
+}
+
+
+def itself(part):
+    return part
+
+
+def with_key(key, part):
+    return key, part
+
+
+def size(part):
+    return len(part)
+
+
+def mean(part):
+    return part["x"].mean()
+
+
+def summary(part):
+    return {"n": len(part), "sum": part["x"].sum()}
+
+
+def sums(part):
+    return part[["x"]].sum()
+
+
+def magnitude(row):
+    return row.x * row.Index
+
+
+def assert_same(found, wanted):
+    check = pd.testing.assert_series_equal
+    if isinstance(wanted, pd.DataFrame):
+        check = pd.testing.assert_frame_equal
+    check(found, wanted)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", GROUPINGS)
+def test_groups_are_those_of_a_loop(table, name, backend):
+    """Keys and frames are the same, in the same order, with all that a column may be."""
+    grouped = GROUPINGS[name](table)
+    found = parallel_map(with_key, grouped, backend=backend, out="list", progress=False)
+    for (key, part), (wanted_key, wanted) in zip(found, grouped, strict=True):
+        assert_same(part, wanted)
+        assert type(key) is tuple or not isinstance(wanted_key, tuple)
+        assert pd.Index([key], dtype=object).equals(pd.Index([wanted_key], dtype=object))
+
+
+@pytest.mark.parametrize("name", ["numbers", "several", "keys with gaps", "texts", "times"])
+def test_results_are_those_of_apply(table, name):
+    grouped = GROUPINGS[name](table)
+    for func in (mean, sums):
+        found = parallel_map(func, grouped, progress=False)
+        assert_same(found, grouped.apply(func).rename_axis(found.index.names))
+
+
+def test_dicts_become_a_table(table):
+    grouped = table.groupby("k")
+    wanted = grouped["x"].agg(n="size", sum="sum")
+    assert_same(parallel_map(summary, grouped), wanted)
+
+
+def test_frames_stay_a_list(table):
+    found = parallel_map(itself, table.groupby("k"))
+    assert isinstance(found, list)
+    assert len(found) == table["k"].nunique()
+
+
+def test_failed_groups_are_gaps(table):
+    def of_some(part):
+        return 1 / (part["k"].iloc[0] - 2)
+
+    found = parallel_map(of_some, table.groupby("k"), on_error="return", progress=False)
+    assert found.index[found.isna()].tolist() == [2]
+    assert found[1] == -1
+
+
+def test_frames_are_read_only_views_of_one_copy(table):
+    """What a function writes into a group would be lost."""
+
+    def overwrite(part):
+        part["x"].to_numpy()[:] = 0
+
+    with pytest.raises(ValueError, match="read-only"):
+        parallel_map(overwrite, table.groupby("k"), progress=False)
+
+
+def test_rows_are_those_of_itertuples(table):
+    found = parallel_map(magnitude, nbshare.rows(table), progress=False)
+    wanted = pd.Series([magnitude(row) for row in table.itertuples()], table.index)
+    assert_same(found, wanted)
+
+
+def test_a_stored_group_is_not_run_again(table, tmp_path):
+    """An item is known by its rows: only a group with another row runs again."""
+    log = tmp_path / "log"
+
+    def noted(part):
+        with log.open("a") as file:
+            file.write(f"{part['k'].iloc[0]}\n")
+        return part["x"].sum()
+
+    def run(data):
+        log.write_text("")
+        parallel_map(noted, data.groupby("k"), checkpoint=tmp_path / "sums", progress=False)
+        return sorted(map(int, log.read_text().split()))
+
+    assert len(run(table)) == table["k"].nunique()
+    assert run(table) == []
+    changed = table.assign(x=table["x"].where(table["k"] != 3, 0.5))
+    assert run(changed) == [3]
+
+
+def test_partial_results_are_an_array(table):
+    job = map_async(size, table.groupby("k"))
+    assert job.wait()
+    assert job.partial().tolist() == job.result().tolist()
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda t: parallel_map(size, t.groupby("k"), [1]), "pass it alone"),
+        (lambda t: nbshare.rows(t["x"]), "not Series"),
+        (lambda t: nbshare.rows([1]), "not list"),
+        (lambda t: parallel_map(size, t.groupby("k"), shared={"y": 1}), "cannot be called"),
+    ],
+)
+def test_what_is_no_table_is_refused(table, make, says):
+    with pytest.raises(TypeError, match=says):
+        make(table)
