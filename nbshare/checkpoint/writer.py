@@ -19,7 +19,7 @@ from typing import Any, Literal, cast
 from nbshare.checkpoint import files
 from nbshare.errors import CheckpointInUseError, CheckpointWarning, warn
 from nbshare.memory import disk, has_ended, identity
-from nbshare.memory.descriptors import Descriptor
+from nbshare.system.descriptors import Descriptor
 
 with suppress(ImportError):  # not on every system
     import fcntl

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from nbshare.memory.descriptors import opened
+from nbshare.system.descriptors import opened
 
 LONGEST_S = 3600.0  # of a wait; poll takes some more, but not what a user may call a time-out
 

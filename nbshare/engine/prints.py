@@ -26,7 +26,7 @@ from typing import Protocol
 
 from nbshare.engine.events import Events
 from nbshare.interrupts import start_thread
-from nbshare.memory.descriptors import with_room
+from nbshare.system.descriptors import with_room
 from nbshare.wire.orders import STREAMS
 
 PIPE_BYTES = 1 << 16  # what a pipe holds: one read empties it

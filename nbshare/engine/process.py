@@ -17,8 +17,8 @@ import numpy as np
 
 from nbshare import errors
 from nbshare.memory import Segment, scratch_file
-from nbshare.memory.descriptors import owned, pidfd_of, with_room
 from nbshare.memory.processes import has_ended
+from nbshare.system.descriptors import owned, pidfd_of, with_room
 from nbshare.wire.context import thread_variables
 from nbshare.wire.messages import Channel, channel_pair
 from nbshare.wire.orders import STREAMS

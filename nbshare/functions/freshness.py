@@ -17,8 +17,8 @@ from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from nbshare.memory.descriptors import Descriptor, owned
 from nbshare.memory.processes import begun_ns
+from nbshare.system.descriptors import Descriptor, owned
 
 ATTEMPTS = 3  # at a file that changes while it is read
 MOST = 16 << 20  # bytes that are kept; larger source files have data in them

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nbshare.errors import CheckpointError
-from nbshare.memory.descriptors import Descriptor, opened
+from nbshare.system.descriptors import Descriptor, opened
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,9 +19,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from nbshare.errors import StaleReferenceError
-from nbshare.memory.descriptors import Descriptor, opened
 from nbshare.memory.kinds import name_of, scratch_file
 from nbshare.memory.segment import Mode, Segment, known_segments
+from nbshare.system.descriptors import Descriptor, opened
 
 HOLD_S = 600.0  # memory of a reference that is not loaded by then may be freed
 LOOK_S = 0.25  # between looks for receipts, while something is held

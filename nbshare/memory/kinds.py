@@ -39,8 +39,8 @@ from typing import NamedTuple
 from nbshare.errors import NotBuiltYetError, OutOfMemoryError, warn
 from nbshare.interrupts import uninterrupted
 from nbshare.memory import budget
-from nbshare.memory.descriptors import Descriptor, opened
 from nbshare.memory.processes import has_ended
+from nbshare.system.descriptors import Descriptor, opened
 
 SETTING = "NBSHARE_MEMORY"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from nbshare.memory.descriptors import with_room
+from nbshare.system.descriptors import with_room
 
 Identity = tuple[int, int]  # process number, and start in clock ticks: numbers are used again
 

@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from nbshare.errors import OutOfMemoryError
 from nbshare.memory import budget, copying
-from nbshare.memory.descriptors import Descriptor, opened, owned, with_room
 from nbshare.memory.kinds import (
     MemoryKind,
     Private,
@@ -31,6 +30,7 @@ from nbshare.memory.kinds import (
     new_name,
     reserve,
 )
+from nbshare.system.descriptors import Descriptor, opened, owned, with_room
 
 # Without it, as before Python 3.13, a mapping holds a duplicate of its descriptor.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}

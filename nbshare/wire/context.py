@@ -21,7 +21,7 @@ import numpy as np
 
 from nbshare.functions.files import imported_files, origins
 from nbshare.functions.imports import overridden_names
-from nbshare.memory.descriptors import opened
+from nbshare.system.descriptors import opened
 
 NamedFilter = tuple[Any, ...]  # of `warnings.filters`, with the names of its category
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from nbshare.memory import Segment, View
-from nbshare.memory.descriptors import raise_limit, too_many, with_room
+from nbshare.system.descriptors import raise_limit, too_many, with_room
 
 INLINE = 32 << 10  # bytes; longer messages travel as a segment (a packet must fit the send buffer)
 MAX_FDS = 200  # a packet; the kernel takes 253

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from nbshare.arrays.inputs import Inputs, opened
 from nbshare.functions.freshness import ImportLog, use_snapshot
 from nbshare.memory import Mode, Segment, View, segment_of, silence_warnings
-from nbshare.memory.descriptors import pidfd_of
+from nbshare.system.descriptors import pidfd_of
 from nbshare.wire import become_worker
 from nbshare.wire.board import NO_ITEM, Board, FileLock
 from nbshare.wire.failures import describe

@@ -16,12 +16,12 @@ from nbshare import interrupts
 from nbshare.memory import (
     Segment,
     copying,
-    descriptors,
     handle_of,
     kinds,
     segment,
     warm,
 )
+from nbshare.system import descriptors
 
 SETTING = "NBSHARE_MEMORY"
 
