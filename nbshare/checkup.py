@@ -33,10 +33,11 @@ from nbshare.arrays.share import share
 from nbshare.engine.local import shutdown
 from nbshare.errors import MapInterrupted
 from nbshare.mapping import parallel_map
-from nbshare.memory import budget, can_share, has_ended, segment_of, usable_cpus
+from nbshare.memory import budget, can_share, segment_of, usable_cpus
 from nbshare.memory.budget import in_words
 from nbshare.memory.kinds import SETTING, name_of
 from nbshare.notebook.environment import front_end, has_server, is_static, surroundings
+from nbshare.system import processes
 from nbshare.wire.failures import name_of_signal
 
 # Settings of users; the docstring of nbshare explains each.
@@ -295,22 +296,12 @@ def _steps_of(told: str, problem: str) -> list[CheckStep]:
 def _await_end(session: int) -> CheckStep:
     """Wait for all processes of the self-test to end."""
     name, began = "end all processes", time.monotonic()
-    while (left := _processes_of(session)) and time.monotonic() < began + END_S:
+    while (left := processes.members_of(session)) and time.monotonic() < began + END_S:
         time.sleep(0.01)
     seconds = time.monotonic() - began
     return (
         _failed(name, f"still running: {left}", seconds) if left else CheckStep(name, "ok", seconds)
     )
-
-
-def _processes_of(session: int) -> list[int]:
-    found = []
-    with suppress(OSError):  # no /proc
-        for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
-            with suppress(OSError):  # ended just now
-                if os.getsid(pid) == session and not has_ended((pid, 0)):
-                    found.append(pid)
-    return found
 
 
 # ---------------------------------------------------------------- in the new process

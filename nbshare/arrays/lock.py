@@ -26,6 +26,7 @@ from nbshare.arrays.by_reference import ByReference
 from nbshare.arrays.create import zeros
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import NotBuiltYetError
+from nbshare.system import processes
 
 NBYTES = 64  # of memory; a pthread_mutex_t takes 40 to 48
 SLICE_S = 0.1  # a wait in C cannot be interrupted: Ctrl-C waits so long, at ten wake-ups a second
@@ -298,12 +299,12 @@ class SharedLock(ByReference):
         return f"<SharedLock {f'held by {whose}' if holder else 'unlocked'}>"
 
     # Bound here: at exit the modules' names may be gone before the last lock is.
-    def __del__(self, access: Callable[..., bool] = os.access) -> None:
+    def __del__(self, has_thread: Callable[[int], bool] = processes.has_thread) -> None:
         # The C library links the locks that a thread holds into a list, in their memory. If that
         # were unmapped, it would write to other memory, and the kernel could not release the locks
         # at the thread's end. So the mapping of a lock that is dropped while held here stays.
         if self._place is None or not (holder := self._holder()):
             return
         # The holder may belong to another process, with a mapping of its own.
-        if access(f"/proc/self/task/{holder}", 0):
+        if has_thread(holder):
             self._pthread.keep(self._place)

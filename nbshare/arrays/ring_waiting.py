@@ -31,7 +31,7 @@ from nbshare.arrays.ring_slots import FREED, Holder, SlotStates
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import NbshareError, NotBuiltYetError, RingClosedError, RingTimeoutError
 from nbshare.interrupts import uninterrupted
-from nbshare.memory import has_ended, identity
+from nbshare.system import processes
 
 SLICE_S = 0.1  # of sleep, and between looks for the dead
 
@@ -93,7 +93,7 @@ class Monitor:
         RingClosedError, RingAbortedError, RingTimeoutError
             If it cannot have one.
         """
-        states, me = self.states, identity()
+        states, me = self.states, processes.identity()
         attempt = (states.reserve, states.take)[event]
         now = end = 0.0
         while True:
@@ -134,8 +134,8 @@ class Monitor:
         if not self._reclaims:
             return False
         with uninterrupted(), self._lock:
-            held, me = self.states.held(), identity()
-            dead = [index for index, holder in held if holder != me and has_ended(holder)]
+            held, me = self.states.held(), processes.identity()
+            dead = [index for index, holder in held if holder != me and processes.has_ended(holder)]
             for index in dead:
                 self.states.reclaim(index)
         if dead:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
 import subprocess
 import sys
 import time
@@ -17,8 +15,8 @@ import numpy as np
 
 from nbshare import errors
 from nbshare.memory import Segment, scratch_file
-from nbshare.memory.processes import has_ended
-from nbshare.system.descriptors import owned, pidfd_of, with_room
+from nbshare.system import processes
+from nbshare.system.descriptors import owned, with_room
 from nbshare.wire.context import thread_variables
 from nbshare.wire.messages import Channel, channel_pair
 from nbshare.wire.orders import STREAMS
@@ -63,8 +61,8 @@ class WorkerProcess:
         Workers of an older generation than the engine's have stale code or environment.
     output_fds : sequence of int
         Reading ends of pipes for its standard output and error output.
-    pid, pidfd : int
-        Known when it is ready; 0 and -1 before. Some systems have no pidfds.
+    child : Child or None
+        The process; None before it is ready.
     call : Call or None
         What it works on; None also while it has not noticed yet that its call is over.
     late_at : float
@@ -92,8 +90,7 @@ class WorkerProcess:
         self.call: Call | None = None
         self.imported: dict[str, Stamp | None] = {}
         self.late_at = 0.0
-        self.pid = 0
-        self.pidfd = -1
+        self.child: processes.Child | None = None
         self.has_closed = False
         self._starter = starter
         self.borrowed: list[Segment] = []
@@ -101,7 +98,12 @@ class WorkerProcess:
     @property
     def is_ready(self) -> bool:
         """Return whether it has started."""
-        return self.pid != 0
+        return self.child is not None
+
+    @property
+    def pid(self) -> int:
+        """Its number; 0 before it is ready."""
+        return self.child.pid if self.child else 0
 
     @property
     def is_dead(self) -> bool:
@@ -129,15 +131,12 @@ class WorkerProcess:
 
     def mark_ready(self, pid: int) -> None:
         """Note that it has started."""
-        self.pid = pid
-        self.pidfd = pidfd_of(pid)
+        self.child = processes.Child(pid)
 
     def kill(self) -> None:
         """End it and the processes it has started."""
-        if self.pid:
-            # Not reaped before `reap`, so the number still means this group.
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+        if self.child is not None:
+            self.child.kill()  # not reaped before `reap`
 
     def note_closed(self) -> None:
         """Note that it has closed its channel, perhaps by ending."""
@@ -155,22 +154,14 @@ class WorkerProcess:
         status = self._starter.reap(self.pid) if self.pid else None
         self.give_back(are_gone=is_dead)
         self.channel.close()
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
+        if self.child is not None:
+            self.child.close()
         return status
 
     def _await_death(self, timeout_s: float = REAP_S) -> bool:
         """Wait until it is gone: until then it could write to borrowed segments."""
-        if not self.pid:
-            return True  # it runs nothing yet, and will find its channel closed
-        if self.pidfd >= 0:
-            poll = select.poll()
-            poll.register(self.pidfd, select.POLLIN)
-            return bool(poll.poll(timeout_s * 1e3))
-        until_s = time.monotonic() + timeout_s
-        while not (is_dead := has_ended((self.pid, 0))) and time.monotonic() < until_s:
-            time.sleep(1e-3)
-        return is_dead
+        # Before it is ready it runs nothing, and will find its channel closed.
+        return self.child is None or self.child.await_end(timeout_s)
 
 
 class WorkerStarter:

@@ -180,16 +180,16 @@ class WorkerPool:
     def mark_ready(self, worker: WorkerProcess, pid: int) -> None:
         """Note that a worker has started; hear of its death, whoever holds its channel."""
         worker.mark_ready(pid)
-        if worker.pidfd >= 0:
-            self._events.watch(worker.pidfd, worker)
+        if worker.child is not None and worker.child.fd >= 0:
+            self._events.watch(worker.child.fd, worker)
 
     def remove(self, worker: WorkerProcess) -> int | None:
         """End a worker, if it lives, and return its exit status."""
         del self._members[worker]
         self.idle_since.pop(worker, None)
         self._events.unwatch(worker.channel.fileno())
-        if worker.pidfd >= 0:
-            self._events.unwatch(worker.pidfd)
+        if worker.child is not None and worker.child.fd >= 0:
+            self._events.unwatch(worker.child.fd)
         status = worker.reap()
         self._pipes.remove(worker.output_fds)
         return status

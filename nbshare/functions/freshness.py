@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from nbshare.memory.processes import begun_ns
+from nbshare.system import processes
 from nbshare.system.descriptors import Descriptor, owned
 
 ATTEMPTS = 3  # at a file that changes while it is read
@@ -69,7 +69,7 @@ def is_as_read(path: str, stamp: Stamp) -> bool:
     """Whether a file with this stamp is surely the version that this process has imported."""
     if path in _read:
         return _read[path] == stamp
-    return max(stamp.mtime_ns, stamp.ctime_ns) < begun_ns()
+    return max(stamp.mtime_ns, stamp.ctime_ns) < processes.begun_ns()
 
 
 def is_installed(path: str) -> bool:

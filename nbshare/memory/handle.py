@@ -21,6 +21,7 @@ from typing import NamedTuple
 from nbshare.errors import StaleReferenceError
 from nbshare.memory.kinds import name_of, scratch_file
 from nbshare.memory.segment import Mode, Segment, known_segments
+from nbshare.system import processes
 from nbshare.system.descriptors import Descriptor, opened
 
 HOLD_S = 600.0  # memory of a reference that is not loaded by then may be freed
@@ -169,7 +170,7 @@ def _opened(pid: int, fd: int, inode: int, name: str, access: int) -> Descriptor
 
 def _namespace() -> int:
     try:
-        return os.stat("/proc/self/ns/pid").st_ino
+        return processes.number_space()
     except OSError:
         raise StaleReferenceError(
             "references to arrays need /proc, which is not mounted here. Send a copy: "

@@ -39,7 +39,7 @@ from typing import NamedTuple
 from nbshare.errors import NotBuiltYetError, OutOfMemoryError, warn
 from nbshare.interrupts import uninterrupted
 from nbshare.memory import budget
-from nbshare.memory.processes import has_ended
+from nbshare.system import processes
 from nbshare.system.descriptors import Descriptor, opened
 
 SETTING = "NBSHARE_MEMORY"
@@ -297,6 +297,6 @@ def _sweep(folder: str) -> None:
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             found = re.fullmatch(_OURS, entry.name)
-            if found and has_ended((int(found[1], 16), 0)):
+            if found and processes.has_ended((int(found[1], 16), 0)):
                 with suppress(OSError):  # another process sweeps too, or the file is another user's
                     os.unlink(entry.path)

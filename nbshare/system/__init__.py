@@ -3,3 +3,13 @@
 Whatever nbshare asks the operating system for is asked here, and nowhere else: the rest of the
 package is the same on all systems.
 """
+
+import sys
+
+if sys.platform == "linux":
+    from nbshare.system.linux import processes as processes
+    from nbshare.system.linux import waiting as waiting
+else:
+    from nbshare.system import elsewhere
+
+    processes = elsewhere

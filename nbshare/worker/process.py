@@ -33,7 +33,7 @@ import numpy.typing as npt
 from nbshare.arrays.inputs import Inputs, opened
 from nbshare.functions.freshness import ImportLog, use_snapshot
 from nbshare.memory import Mode, Segment, View, segment_of, silence_warnings
-from nbshare.system.descriptors import pidfd_of
+from nbshare.system import processes
 from nbshare.wire import become_worker
 from nbshare.wire.board import NO_ITEM, Board, FileLock
 from nbshare.wire.failures import describe
@@ -160,7 +160,7 @@ def open_owner(owner: int) -> int:
 
     Return -1 if the system has none.
     """
-    pidfd = pidfd_of(owner)
+    pidfd = processes.opened_process(owner)
     if os.getppid() != owner:
         os._exit(1)
     return pidfd
