@@ -65,9 +65,8 @@ def is_alive(folder: Path, other: dict[str, Any]) -> bool:
             here = folder.stat().st_ino
             if other.get("folder", here) != here:  # copied while it was written to
                 return False
-        return other["boot"] == processes.boot_id() and not processes.has_ended(
-            (other["pid"], other["start"])
-        )
+        process = other["pid"], other["start"]
+        return other["boot"] == processes.boot_id() and not processes.has_ended(process)
     with suppress(OSError):
         now_s = time.time()
         with suppress(OSError):  # who may only read has no better clock
@@ -94,13 +93,8 @@ def is_here(other: dict[str, Any]) -> bool:
 def this_process() -> dict[str, Any]:
     """Return the identity of this process, among all hosts and at all times."""
     pid, start = processes.identity()
-    me = {
-        "host": socket.gethostname(),
-        "boot": processes.boot_id(),
-        "pid": pid,
-        "start": start,
-        "pids": 0,
-    }
+    me: dict[str, Any] = {"host": socket.gethostname(), "boot": processes.boot_id()}
+    me |= {"pid": pid, "start": start, "pids": 0}
     with suppress(OSError):  # containers may have the host's name, and have numbers of their own
         me["pids"] = processes.number_space()
     return me
