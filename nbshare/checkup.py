@@ -33,11 +33,11 @@ from nbshare.arrays.share import share
 from nbshare.engine.local import shutdown
 from nbshare.errors import MapInterrupted
 from nbshare.mapping import parallel_map
-from nbshare.memory import budget, can_share, segment_of, usable_cpus
+from nbshare.memory import can_share, segment_of
 from nbshare.memory.budget import in_words
 from nbshare.memory.kinds import SETTING, name_of
 from nbshare.notebook.environment import front_end, has_server, is_static, surroundings
-from nbshare.system import processes
+from nbshare.system import processes, room
 from nbshare.wire.failures import name_of_signal
 
 # Settings of users; the docstring of nbshare explains each.
@@ -172,8 +172,8 @@ def _version(package: str) -> str:
 
 
 def _cpus() -> str:
-    usable, total = usable_cpus(), os.cpu_count() or 1
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total
+    usable, total = room.usable_cpus(), os.cpu_count() or 1
+    allowed = len(room.affinity() or range(total))
     reasons = []
     if allowed < total:
         reasons.append(f"the affinity mask allows {allowed}")
@@ -183,15 +183,11 @@ def _cpus() -> str:
 
 
 def _memory() -> str:
-    if not hasattr(os, "sysconf"):
+    total, least = room.total()
+    if not total:
         return "not known: this system does not tell"
-    least = total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    names = {1: "memory.limit_in_bytes", 2: "memory.max"}
-    for cgroup_version, folder in budget.ancestors("memory"):
-        with suppress(OSError, ValueError):  # no such group here; or the limit is "max"
-            least = min(least, int(Path(folder, names[cgroup_version]).read_text()))
     limit = f"the cgroup's limit is {in_words(least)}" if least < total else "no cgroup limit"
-    return f"{in_words(budget.available())} available, the machine has {in_words(total)}; {limit}"
+    return f"{in_words(room.available())} available, the machine has {in_words(total)}; {limit}"
 
 
 def _display() -> str:

@@ -1,6 +1,6 @@
 """Shared memory: segments that several processes map, and how much fits this machine."""
 
-from nbshare.memory.budget import ALIGNMENT, aligned, usable_cpus
+from nbshare.memory.budget import ALIGNMENT, aligned
 from nbshare.memory.copying import as_bytes
 from nbshare.memory.handle import Handle, handle_of, open_handle
 from nbshare.memory.kinds import can_share, need_linux, scratch_file, silence_warnings

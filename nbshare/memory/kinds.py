@@ -39,7 +39,7 @@ from typing import NamedTuple
 from nbshare.errors import NotBuiltYetError, OutOfMemoryError, warn
 from nbshare.interrupts import uninterrupted
 from nbshare.memory import budget
-from nbshare.system import processes
+from nbshare.system import processes, room
 from nbshare.system.descriptors import Descriptor, opened
 
 SETTING = "NBSHARE_MEMORY"
@@ -106,7 +106,7 @@ class MappedFile(NamedTuple):
 
     def reserve(self, fd: int, nbytes: int) -> None:
         """Give it a size, and allocate its space."""
-        if nbytes > budget.free_in(self.folder):
+        if nbytes > room.free_in(self.folder):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.ftruncate(fd, nbytes)
         # Without this, touching a page in a full directory would kill the process (SIGBUS).
@@ -261,7 +261,7 @@ def reserve(kind: Shared, fd: int, nbytes: int) -> None:
                 "limit on file size (ulimit -f), which holds for memory too, or use smaller arrays"
             )
         elif error.errno in FULL:
-            free = budget.in_words(budget.free_in(kind.folder))
+            free = budget.in_words(room.free_in(kind.folder))
             why = (
                 f"were requested, {free} are free in {kind.folder}. Make room, or set "
                 f"{SETTING}=file:DIRECTORY with a directory that has more"

@@ -31,6 +31,7 @@ from nbshare.interrupts import uninterrupted
 from nbshare.memory import budget
 from nbshare.memory.kinds import can_share, is_chosen
 from nbshare.memory.segment import Segment
+from nbshare.system import room
 
 SLAB = 1 << 18  # bytes; untouched pages cost nothing
 LARGEST_PIECE = 1 << 15  # bytes; above, the cost of a segment is small compared with its pages
@@ -212,7 +213,7 @@ class WarmPool:
         self._kept = [(t, s) for t, s in self._kept if not s.was_kept_elsewhere]
         if came:
             held = sum(segment.nbytes for _, segment in self._kept)
-            limit = SHARE * (budget.available() + held)
+            limit = SHARE * (room.available() + held)
             while self._kept and held > limit:
                 held -= self._kept.pop(0)[1].nbytes
 

@@ -8,8 +8,9 @@ import sys
 
 if sys.platform == "linux":
     from nbshare.system.linux import processes as processes
+    from nbshare.system.linux import room as room
     from nbshare.system.linux import waiting as waiting
 else:
     from nbshare.system import elsewhere
 
-    processes = elsewhere
+    processes = room = elsewhere

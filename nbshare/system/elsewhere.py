@@ -2,6 +2,28 @@
 
 from __future__ import annotations
 
+import os
+
+
+def available() -> int:
+    """Bytes that can be allocated now; it is not known, so nothing is refused."""
+    return 1 << 62
+
+
+def total() -> tuple[int, int]:
+    """Bytes of the machine's memory, and of those that can be used; 0: it is not known."""
+    return 0, 0
+
+
+def usable_cpus() -> int:
+    """Return the CPUs of the machine."""
+    return os.cpu_count() or 1
+
+
+def affinity() -> set[int] | None:
+    """Return the CPUs that this process may run on; None: it is not known."""
+    return None
+
 
 def begun_ns() -> int:
     """Return when this process began, in ns since 1970; 0: it is not known."""

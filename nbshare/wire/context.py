@@ -21,7 +21,7 @@ import numpy as np
 
 from nbshare.functions.files import imported_files, origins
 from nbshare.functions.imports import overridden_names
-from nbshare.system import processes
+from nbshare.system import processes, room
 
 NamedFilter = tuple[Any, ...]  # of `warnings.filters`, with the names of its category
 
@@ -73,7 +73,7 @@ def settings() -> dict[str, Any]:
         "umask": processes.umask(),
         "warnings": _named(*warnings.filters),
         "cwd": cwd(),
-        "affinity": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
+        "affinity": room.affinity(),
         "argv": [*map(str, getattr(sys, "argv", ()))],  # an embedded interpreter has none
         "recursion_limit": sys.getrecursionlimit(),
         "errstate": np.geterr(),
