@@ -20,7 +20,6 @@ import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -35,9 +34,9 @@ from nbshare.errors import MapInterrupted
 from nbshare.mapping import parallel_map
 from nbshare.memory import can_share, segment_of
 from nbshare.memory.budget import in_words
-from nbshare.memory.kinds import SETTING, name_of
+from nbshare.memory.kinds import SETTING
 from nbshare.notebook.environment import front_end, has_server, is_static, surroundings
-from nbshare.system import processes, room
+from nbshare.system import processes, room, sections
 from nbshare.wire.failures import name_of_signal
 
 # Settings of users; the docstring of nbshare explains each.
@@ -348,7 +347,7 @@ def _steps() -> Iterator[str]:
 
     del shared, sums
     shutdown()
-    if (held := _bytes_held()) > MOST_HELD:
+    if (held := sections.bytes_held()) > MOST_HELD:
         raise RuntimeError(f"this process still holds {in_words(held)} of shared memory")
     yield ""
 
@@ -377,14 +376,3 @@ def _press_ctrl_c(owner: int) -> None:
     """Interrupt the owner while this item runs."""
     os.kill(owner, signal.SIGINT)
     time.sleep(2 * LIMIT_S)
-
-
-def _bytes_held() -> int:
-    """Return the bytes of shared memory that this process has open."""
-    nbytes = 0
-    with suppress(OSError):  # no /proc
-        for fd in map(int, os.listdir("/proc/self/fd")):
-            with suppress(OSError):  # the one that lists them
-                if name_of(fd).startswith("nbshare-"):
-                    nbytes += os.fstat(fd).st_blocks * 512
-    return nbytes

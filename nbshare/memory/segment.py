@@ -24,12 +24,10 @@ from nbshare.memory import budget, copying
 from nbshare.memory.kinds import (
     MemoryKind,
     Private,
-    has_proc,
-    name_of,
     new_memory,
-    new_name,
     reserve,
 )
+from nbshare.system import sections
 from nbshare.system.descriptors import Descriptor, opened, owned, with_room
 
 # Without it, as before Python 3.13, a mapping holds a duplicate of its descriptor.
@@ -271,16 +269,14 @@ class Segment(mmap.mmap):
     @property
     def name(self) -> str:
         """A random name, the same in every process."""
-        name = self._name or (new_name() if self.is_private else name_of(self.fd))
+        name = self._name or (os.urandom(8).hex() if self.is_private else sections.name_of(self.fd))
         self._name = name  # two threads may each make one, and both are known
         known_segments[name] = self
         return name
 
     def read_only(self) -> Descriptor:
         """Open a descriptor through which the segment can only be read."""
-        if has_proc():
-            return opened(os.open, f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
-        return opened(os.dup, self.fd)  # a memfd is read-only by its seal
+        return sections.read_only(self.fd)
 
 
 # The segments of this process whose name has been read, by name.

@@ -9,8 +9,9 @@ import sys
 if sys.platform == "linux":
     from nbshare.system.linux import processes as processes
     from nbshare.system.linux import room as room
+    from nbshare.system.linux import sections as sections
     from nbshare.system.linux import waiting as waiting
 else:
     from nbshare.system import elsewhere
 
-    processes = room = elsewhere
+    processes = room = sections = elsewhere

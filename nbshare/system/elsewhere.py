@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import NoReturn
 
 
 def available() -> int:
@@ -48,3 +49,8 @@ def has_thread(_number: int) -> bool:
 def umask() -> int | None:
     """Return the umask; None: it is not known."""
     return None
+
+
+def mapped_file(_address: int) -> NoReturn:
+    """Find the file that is mapped at an address: it is not known."""
+    raise FileNotFoundError

@@ -21,13 +21,13 @@ from nbshare.memory import (
     segment,
     warm,
 )
-from nbshare.system import descriptors
+from nbshare.system import descriptors, sections
 
 SETTING = "NBSHARE_MEMORY"
 
 
 # In which interrupts come.
-MODULES = copying, descriptors, interrupts, kinds, segment, warm
+MODULES = copying, descriptors, interrupts, kinds, sections, segment, warm
 
 
 FILES = {m.__file__ for m in MODULES}

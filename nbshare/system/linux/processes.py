@@ -125,6 +125,15 @@ def members_of(session: int) -> list[int]:
     return found
 
 
+def user_in_words(uid: int) -> str:
+    """Return the name of a user, and the number."""
+    import pwd  # late: few processes need it
+
+    with suppress(KeyError):
+        return f"{pwd.getpwuid(uid).pw_name} (user {uid})"
+    return f"user {uid}"
+
+
 def opened_process(pid: int) -> int:
     """Return a descriptor that becomes readable when a process ends.
 
