@@ -36,6 +36,7 @@ from nbshare.engine.dispatcher import Dispatcher
 from nbshare.engine.events import WorkerEvent
 from nbshare.interrupts import refuse_patched_modules
 from nbshare.memory import need_linux, pool, slab
+from nbshare.system import channels
 from nbshare.wire.messages import channel_pair
 
 REFUSED = {errno.EPERM, errno.ENOSYS, errno.EINVAL}  # else something is short, and says so
@@ -178,7 +179,7 @@ def _send() -> None:
 _ATTEMPTS: dict[str, Callable[[], object]] = {
     "eventfd": WorkerEvent,
     "epoll_create1": lambda: select.epoll(),
-    "pipe2": lambda: list(map(os.close, os.pipe2(os.O_CLOEXEC))),
+    "pipe2": lambda: list(map(os.close, channels.pipe())),
     "socketpair or sendmsg": _send,
 }
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from nbshare import errors
 from nbshare.memory import Segment, scratch_file
-from nbshare.system import processes
+from nbshare.system import channels, processes
 from nbshare.system.descriptors import owned, with_room
 from nbshare.wire.context import thread_variables
 from nbshare.wire.messages import Channel, channel_pair
@@ -175,7 +175,7 @@ class WorkerStarter:
     def __init__(self) -> None:
         self._lock = scratch_file()
         self.lock_fd = self._lock.fileno()
-        self._life_read, self._life_write = map(owned, with_room(lambda: os.pipe2(os.O_CLOEXEC)))
+        self._life_read, self._life_write = map(owned, channels.pipe())
         self._channel: Channel | None = None
         self._server: subprocess.Popen[bytes] | None = None
 
@@ -191,7 +191,7 @@ class WorkerStarter:
         assert code.snapshot is not None
         try:
             for _ in STREAMS:
-                pipes.append(with_room(lambda: os.pipe2(os.O_CLOEXEC)))
+                pipes.append(channels.pipe())
                 os.set_blocking(pipes[-1][0], False)  # our end only
             ours, theirs = channel_pair()
             with closing(theirs):

@@ -87,8 +87,8 @@ def check_own(path: Path, status: os.stat_result, kind: int = stat.S_IFREG) -> N
     if status.st_uid != os.geteuid():
         raise CheckpointError(
             f"{path} belongs to {processes.user_in_words(status.st_uid)}, and this process runs as "
-            f"{processes.user_in_words(os.geteuid())}. A checkpoint can run code, so all of it must "
-            "belong to you: use another path, or make a copy (cp -r) if you trust its owner."
+            f"{processes.user_in_words(os.geteuid())}. A checkpoint can run code, so all of it "
+            "must belong to you: use another path, or make a copy (cp -r) if you trust its owner."
         )
 
 

@@ -7,6 +7,7 @@ package is the same on all systems.
 import sys
 
 if sys.platform == "linux":
+    from nbshare.system.linux import channels as channels
     from nbshare.system.linux import processes as processes
     from nbshare.system.linux import room as room
     from nbshare.system.linux import sections as sections
@@ -14,4 +15,4 @@ if sys.platform == "linux":
 else:
     from nbshare.system import elsewhere
 
-    processes = room = sections = elsewhere
+    channels = processes = room = sections = elsewhere

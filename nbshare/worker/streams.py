@@ -6,14 +6,10 @@ import ctypes
 import io
 import os
 import sys
-from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-with suppress(ImportError):  # Windows has none, and no workers yet
-    import fcntl
-    import termios
-
+from nbshare.system import channels
 from nbshare.wire.orders import STREAMS
 from nbshare.worker.reports import present_item
 
@@ -53,7 +49,6 @@ class _Output:
     def __init__(self, name: str, number: int, fd: int) -> None:
         self.name = name
         self._number, self._fd = number, fd
-        self._n_unread = array("i", [0])
         os.dup2(fd, number)
         self.open()
 
@@ -86,10 +81,9 @@ class _Output:
         except Exception:  # noqa: BLE001, S110 - it may be the item's own, or None
             pass
         try:
-            fcntl.ioctl(self._fd, termios.FIONREAD, self._n_unread)
+            return channels.has_unread(self._fd)
         except OSError:  # the item has closed it
             return False
-        return self._n_unread[0] > 0
 
 
 def replace_streams(fds: Sequence[int]) -> None:
