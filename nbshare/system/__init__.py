@@ -12,7 +12,8 @@ if sys.platform == "linux":
     from nbshare.system.linux import room as room
     from nbshare.system.linux import sections as sections
     from nbshare.system.linux import waiting as waiting
+    from nbshare.system.linux import workers as workers
 else:
     from nbshare.system import elsewhere
 
-    channels = processes = room = sections = elsewhere
+    channels = processes = room = sections = waiting = workers = elsewhere

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from nbshare.arrays.inputs import Inputs, opened
 from nbshare.functions.freshness import ImportLog, use_snapshot
 from nbshare.memory import Mode, Segment, View, segment_of, silence_warnings
-from nbshare.system import processes
+from nbshare.system import processes, waiting
 from nbshare.wire import become_worker
 from nbshare.wire.board import NO_ITEM, Board, FileLock
 from nbshare.wire.failures import describe
@@ -322,26 +322,19 @@ class _RemoteCaller(Caller):
         self._channel, self._imports = channel, imports
         self.mappings, self.state = mappings, state
         self.news_fd = self.items_fd = -1  # events, if there are any
-        self._poll: select.epoll | None = None
+        self._tokens: waiting.TokenWaiter | None = None
         self._n_looks = 0  # for items, since the last ones came
         self.is_tidy = False  # this process is ready for the next item
 
     def tell_news(self) -> None:
         if self.news_fd >= 0:
-            os.eventfd_write(self.news_fd, 1)
+            waiting.set_event(self.news_fd)
 
     def await_items(self) -> bool:
-        if self._poll is None:
-            self._poll = select.epoll()
-            # Each event wakes one waiting worker.
-            self._poll.register(self.items_fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+        if self._tokens is None:
+            self._tokens = waiting.TokenWaiter(self.items_fd)
         self.tidy_up()  # now, while no item waits
-        if self._poll.poll(LOOK_S):
-            with suppress(BlockingIOError):  # another worker was quicker
-                os.eventfd_read(self.items_fd)
-            self._n_looks = 0
-        else:
-            self._n_looks += 1
+        self._n_looks = 0 if self._tokens.wait(LOOK_S) else self._n_looks + 1
         return self._n_looks * LOOK_S < KEEP_S  # then other calls may need this worker
 
     def tidy_up(self) -> None:
@@ -360,8 +353,8 @@ class _RemoteCaller(Caller):
         """Close descriptors."""
         opened.clear()
         restore_variables()
-        if self._poll is not None:
-            self._poll.close()
+        if self._tokens is not None:
+            self._tokens.close()
         for fd in (self.news_fd, self.items_fd):
             if fd >= 0:
                 os.close(fd)

@@ -529,25 +529,6 @@ def test_several_parts_in_large_memory(kind):
     assert np.array_equal(View(filled).array(np.uint8, expected.shape), expected)
 
 
-def test_nbshare_can_be_imported_where_posix_modules_are_missing(program):
-    """Without fcntl and resource it is imported, and arrays are in files."""
-    printed = program(
-        """
-import sys, warnings
-for name in ("fcntl", "resource"):
-    sys.modules[name] = None
-import nbshare
-for name in nbshare.__all__:
-    getattr(nbshare, name)
-with warnings.catch_warnings(record=True) as said:
-    warnings.simplefilter("always")
-    a = nbshare.full(3, 2.0)
-print(a, nbshare.memory.segment_of(a)[0].kind.setting, len(said))
-"""
-    )
-    assert printed == "[2. 2. 2.] named 1\n"
-
-
 def test_an_interrupt_at_any_moment_of_copying_by_threads(monkeypatch):
     """It is a KeyboardInterrupt and no broken lock's error, and no thread writes afterwards."""
     monkeypatch.setattr(copying, "PIECE", 1 << 16)
