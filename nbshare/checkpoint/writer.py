@@ -19,11 +19,8 @@ from typing import Any, Literal, cast
 from nbshare.checkpoint import files
 from nbshare.errors import CheckpointInUseError, CheckpointWarning, warn
 from nbshare.memory import disk
-from nbshare.system import processes
+from nbshare.system import locks, processes
 from nbshare.system.descriptors import Descriptor
-
-with suppress(ImportError):  # not on every system
-    import fcntl
 
 # Of a run by itself; of one of the processes that share a run, which writes to a part; of one of
 # them that begins the run or merges its parts.
@@ -157,7 +154,7 @@ class Writer:
 
     def _lock(self, file: Descriptor) -> None:
         try:
-            fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.lock_file(file.fileno())
         except (BlockingIOError, PermissionError):
             raise CheckpointInUseError(_refusal(self._folder, writer_of(self._folder))) from None
         except OSError as error:

@@ -25,12 +25,12 @@ from nbshare.engine.process import WorkerProcess
 from nbshare.engine.run import RunState
 from nbshare.engine.workers import WorkerPool
 from nbshare.memory import Segment
+from nbshare.system import locks
 from nbshare.wire.board import (
     ATTEMPTS,
     LOADED,
     SINCE,
     SUSPECT,
-    FileLock,
     busy_since,
     give_back,
 )
@@ -103,9 +103,9 @@ class Calls:
             call.note_failure(error)
             self.stop(call)
 
-    def lock_of(self, call: Call) -> FileLock:
+    def lock_of(self, call: Call) -> locks.FileLock:
         """Return the lock that workers hold while they claim items; hold `claiming` too."""
-        return FileLock(self._lock_fd, call.id)
+        return locks.FileLock(self._lock_fd, call.id)
 
     # ------------------------------------------------------------ what follows for calls
 

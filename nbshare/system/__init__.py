@@ -8,6 +8,7 @@ import sys
 
 if sys.platform == "linux":
     from nbshare.system.linux import channels as channels
+    from nbshare.system.linux import locks as locks
     from nbshare.system.linux import processes as processes
     from nbshare.system.linux import room as room
     from nbshare.system.linux import sections as sections
@@ -16,4 +17,4 @@ if sys.platform == "linux":
 else:
     from nbshare.system import elsewhere
 
-    channels = processes = room = sections = waiting = workers = elsewhere
+    channels = locks = processes = room = sections = waiting = workers = elsewhere

@@ -41,11 +41,6 @@ def peak_bytes() -> int:
     return 0
 
 
-def has_thread(_number: int) -> bool:
-    """Return whether this process has a thread of that number; False: it is not known."""
-    return False
-
-
 def umask() -> int | None:
     """Return the umask; None: it is not known."""
     return None

@@ -33,9 +33,9 @@ import numpy.typing as npt
 from nbshare.arrays.inputs import Inputs, opened
 from nbshare.functions.freshness import ImportLog, use_snapshot
 from nbshare.memory import Mode, Segment, View, segment_of, silence_warnings
-from nbshare.system import processes, waiting
+from nbshare.system import locks, processes, waiting
 from nbshare.wire import become_worker
-from nbshare.wire.board import NO_ITEM, Board, FileLock
+from nbshare.wire.board import NO_ITEM, Board
 from nbshare.wire.failures import describe
 from nbshare.wire.messages import Channel
 from nbshare.wire.orders import CallOrder
@@ -98,7 +98,7 @@ def run(inherited: InheritedFds) -> NoReturn:
             os.killpg(0, signal.SIGKILL)
         call, slot, order = message
         caller = _RemoteCaller(call, channel, imports, mappings, state)
-        work_on(order, slot, fds, caller, FileLock(inherited.lock_fd, call))
+        work_on(order, slot, fds, caller, locks.FileLock(inherited.lock_fd, call))
         is_idle = False
         channel.send(("finished", call, imports.take(), mappings.end_call()))
         # Now: descriptors of the next message could take the numbers of closed ones.
@@ -252,7 +252,7 @@ def are_gone(seen: Seen) -> bool:
 
 
 def work_on(
-    packed: bytes, slot: int, fds: Sequence[int], caller: _RemoteCaller, lock: FileLock
+    packed: bytes, slot: int, fds: Sequence[int], caller: _RemoteCaller, lock: locks.FileLock
 ) -> None:
     """Work on a call until nothing is left to claim; send failures to the owner.
 
