@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import os
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from nbshare.system import channels
+from nbshare.system import channels, workers
 from nbshare.wire.orders import STREAMS
 from nbshare.worker.reports import present_item
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 MARK_PRINTS = "NBSHARE_MARK_PRINTS"  # the user's wish: lines that Python prints name their item
 
 HIGHEST = 2  # descriptor of a standard stream
-LINE_BUFFERED = 1  # stdio.h: _IOLBF
 
 _outputs: list[_Output] = []  # none outside of workers
 
@@ -94,10 +92,7 @@ def replace_streams(fds: Sequence[int]) -> None:
     for number, (name, fd) in enumerate(zip(STREAMS, fds, strict=True), start=1):
         _outputs.append(_Output(name, number, fd))
     restore()
-    # C's own buffers are lost when a worker is ended.
-    with suppress(Exception):  # another C library
-        libc = ctypes.CDLL(None)
-        libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, LINE_BUFFERED, ctypes.c_size_t())
+    workers.end_lines()
 
 
 _text: type[io.TextIOWrapper] = io.TextIOWrapper

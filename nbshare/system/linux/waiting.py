@@ -50,9 +50,10 @@ class Waiter:
         del self._watched[fd]
         self._poll.unregister(fd)
 
-    def wait(self, timeout_s: float) -> list[object]:
+    def wait(self, timeout_s: float | None) -> list[object]:
         """Wait until something is to be reported; return each once."""
-        return list({self._watched[fd]: None for fd, _ in self._poll.poll(timeout_s * 1e3)})
+        timeout_ms = None if timeout_s is None else timeout_s * 1e3
+        return list({self._watched[fd]: None for fd, _ in self._poll.poll(timeout_ms)})
 
     def clear(self) -> None:
         """Report nothing more."""
