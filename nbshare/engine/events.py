@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 
 from nbshare.system import waiting
 
-LONGEST_S = 3600.0  # of a wait; poll takes some more, but not what a user may call a time-out
 
-
-class Events:
+class Events(waiting.Waiter):
     """The events that the dispatcher waits for.
 
     They are "posted": other threads have posted an action; and what `watch` was given.
@@ -22,7 +19,7 @@ class Events:
     """
 
     def __init__(self) -> None:
-        self._waiter = waiting.Waiter()
+        super().__init__()
         self._posted: deque[Callable[[], None]] = deque()
         self._event: waiting.OwnerEvent | None = waiting.OwnerEvent()
         self.watch(self._event.fd, "posted")
@@ -41,18 +38,6 @@ class Events:
         event.set()
         return True
 
-    def watch(self, fd: int, event: object) -> None:
-        """Report `event` when the descriptor is readable or its other end is closed."""
-        self._waiter.watch(fd, event)
-
-    def unwatch(self, fd: int) -> None:
-        """Stop watching the descriptor."""
-        self._waiter.unwatch(fd)
-
-    def wait(self, until_s: float) -> list[object]:
-        """Wait for events, until a time on the monotonic clock; return each once."""
-        return self._waiter.wait(min(max(0.0, until_s - time.monotonic()), LONGEST_S) + 1e-3)
-
     def do_posted(self) -> None:
         """Run the actions that other threads have posted."""
         if (event := self._event) is not None:
@@ -68,4 +53,4 @@ class Events:
         """Run the posted actions, and close the descriptor."""
         self._event = None
         self.do_posted()
-        self._waiter.clear()
+        self.clear()

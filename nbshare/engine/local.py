@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import atexit
 import errno
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.interrupts import refuse_patched_modules
 from nbshare.memory import need_linux, pool, slab
-from nbshare.system import workers
+from nbshare.system import processes, workers
 
 REFUSED = {errno.EPERM, errno.ENOSYS, errno.EINVAL}  # else something is short, and says so
 
@@ -148,5 +147,4 @@ def _check_system() -> None:
 
 
 atexit.register(shutdown)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+processes.at_fork(after_in_child=_forget)

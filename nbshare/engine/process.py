@@ -61,8 +61,8 @@ class WorkerProcess:
         Workers of an older generation than the engine's have stale code or environment.
     output_fds : sequence of int
         Reading ends of pipes for its standard output and error output.
-    child : Child or None
-        The process; None before it is ready.
+    child : Child
+        The process; it has no number before it is ready.
     call : Call or None
         What it works on; None also while it has not noticed yet that its call is over.
     late_at : float
@@ -90,7 +90,7 @@ class WorkerProcess:
         self.call: Call | None = None
         self.imported: dict[str, Stamp | None] = {}
         self.late_at = 0.0
-        self.child: processes.Child | None = None
+        self.child = processes.Child()
         self.has_closed = False
         self._starter = starter
         self.borrowed: list[Segment] = []
@@ -98,12 +98,7 @@ class WorkerProcess:
     @property
     def is_ready(self) -> bool:
         """Return whether it has started."""
-        return self.child is not None
-
-    @property
-    def pid(self) -> int:
-        """Its number; 0 before it is ready."""
-        return self.child.pid if self.child else 0
+        return self.child.pid != 0
 
     @property
     def is_dead(self) -> bool:
@@ -135,8 +130,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End it and the processes it has started."""
-        if self.child is not None:
-            self.child.kill()  # not reaped before `reap`
+        self.child.kill()  # not reaped before `reap`
 
     def note_closed(self) -> None:
         """Note that it has closed its channel, perhaps by ending."""
@@ -151,17 +145,16 @@ class WorkerProcess:
         """Close what belonged to a dead worker; returns its exit status, negative for a signal."""
         self.kill()  # what it started may have outlived it
         is_dead = self._await_death()
-        status = self._starter.reap(self.pid) if self.pid else None
+        status = self._starter.reap(self.child.pid) if self.is_ready else None
         self.give_back(are_gone=is_dead)
         self.channel.close()
-        if self.child is not None:
-            self.child.close()
+        self.child.close()
         return status
 
     def _await_death(self, timeout_s: float = REAP_S) -> bool:
         """Wait until it is gone: until then it could write to borrowed segments."""
         # Before it is ready it runs nothing, and will find its channel closed.
-        return self.child is None or self.child.await_end(timeout_s)
+        return self.child.await_end(timeout_s)
 
 
 class WorkerStarter:

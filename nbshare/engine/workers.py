@@ -146,7 +146,7 @@ class WorkerPool:
             idle = self.idle_worker(call.code.generation)
             worker = idle or self._start(call.code)
             self._pipes.turn(worker.output_fds, call.request.prints)
-            slot = call.free_slot(worker.pid)
+            slot = call.free_slot(worker.child.pid)
             try:
                 # The order was pickled once for all workers.
                 worker.channel.send((call.id, slot, call.packed_order), fds, wait=False)
@@ -180,7 +180,7 @@ class WorkerPool:
     def mark_ready(self, worker: WorkerProcess, pid: int) -> None:
         """Note that a worker has started; hear of its death, whoever holds its channel."""
         worker.mark_ready(pid)
-        if worker.child is not None and worker.child.fd >= 0:
+        if worker.child.fd >= 0:
             self._events.watch(worker.child.fd, worker)
 
     def remove(self, worker: WorkerProcess) -> int | None:
@@ -188,7 +188,7 @@ class WorkerPool:
         del self._members[worker]
         self.idle_since.pop(worker, None)
         self._events.unwatch(worker.channel.fileno())
-        if worker.child is not None and worker.child.fd >= 0:
+        if worker.child.fd >= 0:
             self._events.unwatch(worker.child.fd)
         status = worker.reap()
         self._pipes.remove(worker.output_fds)

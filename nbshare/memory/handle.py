@@ -87,8 +87,7 @@ class Receipts:
 
 
 receipts = Receipts()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=receipts.forget)
+processes.at_fork(after_in_child=receipts.forget)
 
 
 class Handle(NamedTuple):

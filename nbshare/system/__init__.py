@@ -7,13 +7,7 @@ package is the same on all systems.
 import sys
 
 if sys.platform == "linux":
-    from nbshare.system.linux import channels as channels
-    from nbshare.system.linux import locks as locks
-    from nbshare.system.linux import processes as processes
-    from nbshare.system.linux import room as room
-    from nbshare.system.linux import sections as sections
-    from nbshare.system.linux import waiting as waiting
-    from nbshare.system.linux import workers as workers
+    from nbshare.system.linux import channels, locks, processes, room, sections, waiting, workers
 else:
     from nbshare.system import elsewhere
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import NoReturn
+
+Waiter = object  # it has none yet
+
+
+def at_fork(**_hooks: Callable[[], None]) -> None:
+    """Call functions around a fork: it has none."""
 
 
 def available() -> int:

@@ -24,18 +24,18 @@ class Channel:
     One thread may send, and one receive.
     """
 
-    def __init__(self, connection: channels.Connection) -> None:
-        self._connection = connection
+    def __init__(self, end: channels.End) -> None:
+        self._end = end
         self._fds: list[int] = []
 
     @classmethod
     def from_fd(cls, fd: int) -> Channel:
         """Take over a descriptor that was inherited or received."""
-        return cls(channels.connection_of(fd))
+        return cls(channels.end_of(fd))
 
     def fileno(self) -> int:
         """Return the descriptor, to wait for."""
-        return self._connection.fileno()
+        return self._end.fileno()
 
     def send(self, message: Any, fds: Sequence[int] = (), *, wait: bool = True) -> None:
         """Send a message and duplicates of `fds`.
@@ -54,9 +54,9 @@ class Channel:
             rest.append(segment.fd)
         most = channels.MAX_FDS
         while len(rest) > most:
-            self._connection.send(_FDS_ONLY, rest[:most], wait=wait)
+            channels.send(self._end, _FDS_ONLY, rest[:most], wait=wait)
             del rest[:most]
-        self._connection.send(kind + data, rest, wait=wait)
+        channels.send(self._end, kind + data, rest, wait=wait)
         del segment  # needed until here for its descriptor
 
     def receive(
@@ -76,7 +76,7 @@ class Channel:
         if timeout_s is not None and not waiting.is_readable(self.fileno(), timeout_s):
             raise TimeoutError(f"no message for {timeout_s} s")
         while True:
-            data, fds = self._connection.receive(INLINE + 256, wait=wait)
+            data, fds = channels.receive(self._end, INLINE + 256, wait=wait)
             if not data:
                 raise EOFError
             self._fds += fds
@@ -91,7 +91,7 @@ class Channel:
 
     def close(self) -> None:
         """Close this end."""
-        self._connection.close()
+        self._end.close()
 
 
 def channel_pair() -> tuple[Channel, Channel]:

@@ -17,6 +17,7 @@ import os
 import sys
 import traceback
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 from nbshare.system import waiting, workers
@@ -41,7 +42,7 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
     if owner_fd >= 0:
         waiter.watch(owner_fd, "end")  # an unrelated fork may hold the channel's end
     while True:
-        if "end" in waiter.wait(None):
+        if "end" in waiter.wait(inf):
             return
         try:
             message, fds = channel.receive()

@@ -67,8 +67,7 @@ SHORTEST_S = 1e-8  # no function call takes less, whatever the clock says
 
 # Holds another object in each forked process: `os.getpid` takes five times as long.
 _process = [object()]
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _process.__setitem__(0, object()))
+processes.at_fork(after_in_child=lambda: _process.__setitem__(0, object()))
 
 
 class _Stopped(Exception):  # noqa: N818 - not an error

@@ -145,13 +145,16 @@ def opened_process(pid: int) -> int:
         return -1
 
 
+at_fork = os.register_at_fork
+
+
 class Child:
     """A process that leads a group, and whose number means no other one until it is reaped.
 
     Parameters
     ----------
-    pid : int
-        Its number.
+    pid : int, default 0
+        Its number; 0: it has not started.
 
     Attributes
     ----------
@@ -159,17 +162,20 @@ class Child:
         Becomes readable when it ends; -1 if the system has no such descriptor.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int = 0) -> None:
         self.pid = pid
-        self.fd = opened_process(pid)
+        self.fd = opened_process(pid) if pid else -1
 
     def kill(self) -> None:
         """End it and the processes that it has started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        if self.pid:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
 
     def await_end(self, timeout_s: float) -> bool:
-        """Wait until it has ended; return whether it has."""
+        """Wait until it runs nothing; return whether that is so."""
+        if not self.pid:
+            return True
         if self.fd >= 0:
             return is_readable(self.fd, timeout_s)
         until_s = time.monotonic() + timeout_s

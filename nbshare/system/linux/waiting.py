@@ -6,6 +6,7 @@ import ctypes
 import os
 import select
 import sys
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
@@ -13,6 +14,8 @@ from typing import Any
 
 from nbshare.errors import NotBuiltYetError
 from nbshare.system.descriptors import opened, with_room
+
+LONGEST_S = 3600.0  # of a wait; poll takes some more, but not what a user may call a time-out
 
 # From linux/futex.h and each machine's unistd.h, for programs of 64 bits.
 FUTEX_WAIT = 0
@@ -50,9 +53,9 @@ class Waiter:
         del self._watched[fd]
         self._poll.unregister(fd)
 
-    def wait(self, timeout_s: float | None) -> list[object]:
-        """Wait until something is to be reported; return each once."""
-        timeout_ms = None if timeout_s is None else timeout_s * 1e3
+    def wait(self, until_s: float) -> list[object]:
+        """Wait for something to report, until a time on the monotonic clock; return each once."""
+        timeout_ms = min(max(0.0, until_s - time.monotonic()), LONGEST_S) * 1e3 + 1
         return list({self._watched[fd]: None for fd, _ in self._poll.poll(timeout_ms)})
 
     def clear(self) -> None:
@@ -127,14 +130,9 @@ class OwnerEvent(WorkerEvent):
 
     _flags = 0
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._poll = select.poll()
-        self._poll.register(self.fd, select.POLLIN)
-
     def wait(self, timeout_s: float) -> bool:
         """Wait until it is set, and clear it; return whether it was set."""
-        if not self._poll.poll(timeout_s * 1e3):
+        if not is_readable(self.fd, timeout_s):
             return False
         self.clear()
         return True

@@ -43,8 +43,8 @@ LINE_BUFFERED = 1  # stdio.h: _IOLBF
 def _send() -> None:
     ours, theirs = channels.pair()
     with closing(ours), closing(theirs):
-        ours.send(b"1", [ours.fileno()], wait=True)
-        os.close(theirs.receive(1, wait=True)[1][0])
+        channels.send(ours, b"1", [ours.fileno()], wait=True)
+        os.close(channels.receive(theirs, 1, wait=True)[1][0])
 
 
 # By the name of the call.
