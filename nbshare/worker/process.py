@@ -29,7 +29,7 @@ import numpy.typing as npt
 from nbshare.arrays.inputs import Inputs, opened
 from nbshare.functions.freshness import ImportLog, use_snapshot
 from nbshare.memory import Mode, Segment, View, segment_of, silence_warnings
-from nbshare.system import locks, waiting, workers
+from nbshare.system import locks, processes, waiting, workers
 from nbshare.wire import become_worker
 from nbshare.wire.board import NO_ITEM, Board
 from nbshare.wire.failures import describe
@@ -64,7 +64,7 @@ def run(inherited: InheritedFds) -> NoReturn:
         channel = _set_up(inherited)
         # A child that an item forks must not keep it open: its end signals the death of this
         # process.
-        os.register_at_fork(after_in_child=channel.close)
+        processes.at_fork(after_in_child=channel.close)
         channel.send(("ready", os.getpid()))
     except (EOFError, ConnectionError, RuntimeError):
         os._exit(1)  # the owner is gone or has given up, or no thread can be started
