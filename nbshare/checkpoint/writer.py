@@ -19,8 +19,7 @@ from typing import Any, Literal, cast
 from nbshare.checkpoint import files
 from nbshare.errors import CheckpointInUseError, CheckpointWarning, warn
 from nbshare.memory import disk
-from nbshare.system import locks, processes
-from nbshare.system.descriptors import Descriptor
+from nbshare.system import Descriptor, locks, processes
 
 # Of a run by itself; of one of the processes that share a run, which writes to a part; of one of
 # them that begins the run or merges its parts.

@@ -246,7 +246,7 @@ class Calls:
         try:
             worker.channel.send(answer, [segment.fd for segment in segments], wait=False)
         except OSError:
-            worker.kill()  # its death is handled later
+            worker.child.kill()  # its death is handled later
 
     def _note_failure(self, call: Call, failure: Failure, slot: int) -> None:
         error = call.error_of(failure, slot + 1)
@@ -299,7 +299,7 @@ class Calls:
             call.halt()
         try:
             for worker in self._pool:
-                worker.kill()
+                worker.child.kill()
             for worker in list(self._pool):
                 worker.end()
                 self.hear_all(worker)

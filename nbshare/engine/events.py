@@ -53,4 +53,4 @@ class Events(waiting.Waiter):
         """Run the posted actions, and close the descriptor."""
         self._event = None
         self.do_posted()
-        self.clear()
+        self._watched.clear()

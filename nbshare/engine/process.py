@@ -15,8 +15,7 @@ import numpy as np
 
 from nbshare import errors
 from nbshare.memory import Segment, scratch_file
-from nbshare.system import channels, processes
-from nbshare.system.descriptors import owned, with_room
+from nbshare.system import channels, owned, processes, with_room
 from nbshare.wire.context import thread_variables
 from nbshare.wire.messages import Channel, channel_pair
 from nbshare.wire.orders import STREAMS
@@ -103,7 +102,7 @@ class WorkerProcess:
     @property
     def is_dead(self) -> bool:
         """Whether it has ended."""
-        return self.is_ready and self._await_death(0.0)
+        return self.is_ready and self.child.await_end(0.0)
 
     def detach(self) -> None:
         """Note that its call is over: it will find no items and become idle."""
@@ -124,37 +123,24 @@ class WorkerProcess:
             segment.was_kept_elsewhere |= not are_gone
         self.borrowed.clear()
 
-    def mark_ready(self, pid: int) -> None:
-        """Note that it has started."""
-        self.child = processes.Child(pid)
-
-    def kill(self) -> None:
-        """End it and the processes it has started."""
-        self.child.kill()  # not reaped before `reap`
-
     def note_closed(self) -> None:
         """Note that it has closed its channel, perhaps by ending."""
-        self.has_closed = not self._await_death(CLOSE_S)
+        self.has_closed = not self.child.await_end(CLOSE_S)
 
     def end(self) -> None:
         """Kill it and wait until it is gone; its last messages can still be received."""
-        self.kill()
-        self._await_death()
+        self.child.kill()
+        self.child.await_end(REAP_S)
 
     def reap(self) -> int | None:
         """Close what belonged to a dead worker; returns its exit status, negative for a signal."""
-        self.kill()  # what it started may have outlived it
-        is_dead = self._await_death()
+        self.child.kill()  # what it started may have outlived it
+        is_dead = self.child.await_end(REAP_S)  # or it could write to borrowed segments
         status = self._starter.reap(self.child.pid) if self.is_ready else None
         self.give_back(are_gone=is_dead)
         self.channel.close()
         self.child.close()
         return status
-
-    def _await_death(self, timeout_s: float = REAP_S) -> bool:
-        """Wait until it is gone: until then it could write to borrowed segments."""
-        # Before it is ready it runs nothing, and will find its channel closed.
-        return self.child.await_end(timeout_s)
 
 
 class WorkerStarter:

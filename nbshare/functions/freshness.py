@@ -17,8 +17,7 @@ from functools import cache
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from nbshare.system import processes
-from nbshare.system.descriptors import Descriptor, owned
+from nbshare.system import Descriptor, owned, processes
 
 ATTEMPTS = 3  # at a file that changes while it is read
 MOST = 16 << 20  # bytes that are kept; larger source files have data in them

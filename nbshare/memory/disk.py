@@ -8,8 +8,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from nbshare.errors import CheckpointError
-from nbshare.system import processes
-from nbshare.system.descriptors import Descriptor, opened
+from nbshare.system import Descriptor, opened, processes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,8 +21,7 @@ from typing import NamedTuple
 from nbshare.errors import StaleReferenceError
 from nbshare.memory.kinds import scratch_file
 from nbshare.memory.segment import Mode, Segment, known_segments
-from nbshare.system import processes, sections
-from nbshare.system.descriptors import Descriptor
+from nbshare.system import Descriptor, processes, sections
 
 HOLD_S = 600.0  # memory of a reference that is not loaded by then may be freed
 LOOK_S = 0.25  # between looks for receipts, while something is held

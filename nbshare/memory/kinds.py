@@ -36,8 +36,7 @@ from typing import NamedTuple, TypeAlias
 
 from nbshare.errors import NotBuiltYetError, OutOfMemoryError, warn
 from nbshare.memory import budget
-from nbshare.system import room, sections
-from nbshare.system.descriptors import Descriptor
+from nbshare.system import Descriptor, room, sections
 
 SETTING = "NBSHARE_MEMORY"
 

@@ -27,8 +27,7 @@ from nbshare.memory.kinds import (
     new_memory,
     reserve,
 )
-from nbshare.system import sections
-from nbshare.system.descriptors import Descriptor, opened, owned, with_room
+from nbshare.system import Descriptor, opened, owned, sections, with_room
 
 # Without it, as before Python 3.13, a mapping holds a duplicate of its descriptor.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}

@@ -6,6 +6,8 @@ package is the same on all systems.
 
 import sys
 
+from nbshare.system.descriptors import Descriptor, opened, owned, with_room
+
 if sys.platform == "linux":
     from nbshare.system.linux import channels, locks, processes, room, sections, waiting, workers
 else:

@@ -82,11 +82,6 @@ def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:
     return data, list(fds)
 
 
-def end_of(fd: int) -> End:
-    """Take over a descriptor that was inherited or received."""
-    return End(fileno=fd)
-
-
 def pair() -> tuple[End, End]:
     """Return both ends of a new connection."""
     ours, theirs = with_room(lambda: _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET))

@@ -141,7 +141,7 @@ def opened_process(pid: int) -> int:
     """
     try:
         return with_room(lambda: os.pidfd_open(pid))
-    except OSError:
+    except (AttributeError, OSError):
         return -1
 
 

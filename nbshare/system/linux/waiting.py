@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from nbshare.errors import NotBuiltYetError
@@ -57,10 +57,6 @@ class Waiter:
         """Wait for something to report, until a time on the monotonic clock; return each once."""
         timeout_ms = min(max(0.0, until_s - time.monotonic()), LONGEST_S) * 1e3 + 1
         return list({self._watched[fd]: None for fd, _ in self._poll.poll(timeout_ms)})
-
-    def clear(self) -> None:
-        """Report nothing more."""
-        self._watched.clear()
 
 
 class NewData:
@@ -172,19 +168,15 @@ def set_event(fd: int) -> None:
     os.eventfd_write(fd, 1)
 
 
-class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
 def timespec(seconds: float) -> Any:
     """Return a time as the C library's functions take it."""
     whole, part = divmod(seconds, 1)
-    return ctypes.byref(_Timespec(int(whole), int(part * 1e9)))
+    return ctypes.byref((ctypes.c_long * 2)(int(whole), int(part * 1e9)))
 
 
 @cache
-def futex() -> tuple[int, Any]:
-    """Return the system call's number, and the function that makes system calls.
+def futex() -> Any:
+    """Return the system call as a function.
 
     Raises
     ------
@@ -201,16 +193,14 @@ def futex() -> tuple[int, Any]:
         *(ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32),
         ctypes.c_void_p,
     )
-    return SYS_FUTEX[machine], prototype(("syscall", ctypes.CDLL(None)))
+    return partial(prototype(("syscall", ctypes.CDLL(None))), SYS_FUTEX[machine])
 
 
 def sleep_while(address: int, value: int, timeout_s: float) -> None:
     """Sleep while a word of shared memory has a value and nobody wakes; a signal ends it, too."""
-    number, call = futex()
-    call(number, address, FUTEX_WAIT, value, timespec(timeout_s))
+    futex()(address, FUTEX_WAIT, value, timespec(timeout_s))
 
 
 def wake_all(address: int) -> None:
     """Wake all processes that sleep at a word of shared memory."""
-    number, call = futex()
-    call(number, address, FUTEX_WAKE, ALL, None)
+    futex()(address, FUTEX_WAKE, ALL, None)
