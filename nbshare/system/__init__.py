@@ -1,7 +1,16 @@
 """What a process, a piece of memory, a channel, a wait and a lock are on this system.
 
 Whatever nbshare asks the operating system for is asked here, and nowhere else: the rest of the
-package is the same on all systems.
+package is the same on all systems. A system has these names, which are chosen once::
+
+    descriptors   owned by an object, closed with it
+    processes     who one is, what it takes, whether it lives; its end, with its children
+    sections      memory that several processes map
+    room          how much memory is left, and how many CPUs
+    channels      packets with descriptors between two processes; pipes
+    waiting       for several things; for events of other processes; for a change in memory
+    locks         between processes; they are released if their holder dies
+    workers       born in a group, they die with their owner
 """
 
 import sys

@@ -1,1 +1,1 @@
-"""Linux."""
+"""What Linux has for the names of `nbshare.system`."""
