@@ -20,7 +20,6 @@ import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -33,10 +32,11 @@ from nbshare.arrays.share import share
 from nbshare.engine.local import shutdown
 from nbshare.errors import MapInterrupted
 from nbshare.mapping import parallel_map
-from nbshare.memory import budget, can_share, has_ended, segment_of, usable_cpus
+from nbshare.memory import can_share, segment_of
 from nbshare.memory.budget import in_words
-from nbshare.memory.kinds import SETTING, name_of
+from nbshare.memory.kinds import SETTING
 from nbshare.notebook.environment import front_end, has_server, is_static, surroundings
+from nbshare.system import processes, room, sections
 from nbshare.wire.failures import name_of_signal
 
 # Settings of users; the docstring of nbshare explains each.
@@ -171,8 +171,8 @@ def _version(package: str) -> str:
 
 
 def _cpus() -> str:
-    usable, total = usable_cpus(), os.cpu_count() or 1
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total
+    usable, total = room.usable_cpus(), os.cpu_count() or 1
+    allowed = len(room.affinity() or range(total))
     reasons = []
     if allowed < total:
         reasons.append(f"the affinity mask allows {allowed}")
@@ -182,15 +182,11 @@ def _cpus() -> str:
 
 
 def _memory() -> str:
-    if not hasattr(os, "sysconf"):
+    total, least = room.total()
+    if not total:
         return "not known: this system does not tell"
-    least = total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    names = {1: "memory.limit_in_bytes", 2: "memory.max"}
-    for cgroup_version, folder in budget.ancestors("memory"):
-        with suppress(OSError, ValueError):  # no such group here; or the limit is "max"
-            least = min(least, int(Path(folder, names[cgroup_version]).read_text()))
     limit = f"the cgroup's limit is {in_words(least)}" if least < total else "no cgroup limit"
-    return f"{in_words(budget.available())} available, the machine has {in_words(total)}; {limit}"
+    return f"{in_words(room.available())} available, the machine has {in_words(total)}; {limit}"
 
 
 def _display() -> str:
@@ -295,22 +291,12 @@ def _steps_of(told: str, problem: str) -> list[CheckStep]:
 def _await_end(session: int) -> CheckStep:
     """Wait for all processes of the self-test to end."""
     name, began = "end all processes", time.monotonic()
-    while (left := _processes_of(session)) and time.monotonic() < began + END_S:
+    while (left := processes.members_of(session)) and time.monotonic() < began + END_S:
         time.sleep(0.01)
     seconds = time.monotonic() - began
     return (
         _failed(name, f"still running: {left}", seconds) if left else CheckStep(name, "ok", seconds)
     )
-
-
-def _processes_of(session: int) -> list[int]:
-    found = []
-    with suppress(OSError):  # no /proc
-        for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
-            with suppress(OSError):  # ended just now
-                if os.getsid(pid) == session and not has_ended((pid, 0)):
-                    found.append(pid)
-    return found
 
 
 # ---------------------------------------------------------------- in the new process
@@ -361,7 +347,7 @@ def _steps() -> Iterator[str]:
 
     del shared, sums
     shutdown()
-    if (held := _bytes_held()) > MOST_HELD:
+    if (held := sections.bytes_held()) > MOST_HELD:
         raise RuntimeError(f"this process still holds {in_words(held)} of shared memory")
     yield ""
 
@@ -390,14 +376,3 @@ def _press_ctrl_c(owner: int) -> None:
     """Interrupt the owner while this item runs."""
     os.kill(owner, signal.SIGINT)
     time.sleep(2 * LIMIT_S)
-
-
-def _bytes_held() -> int:
-    """Return the bytes of shared memory that this process has open."""
-    nbytes = 0
-    with suppress(OSError):  # no /proc
-        for fd in map(int, os.listdir("/proc/self/fd")):
-            with suppress(OSError):  # the one that lists them
-                if name_of(fd).startswith("nbshare-"):
-                    nbytes += os.fstat(fd).st_blocks * 512
-    return nbytes

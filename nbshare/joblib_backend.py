@@ -17,7 +17,7 @@ from nbshare.arrays.share import share
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.executor import Executor
 from nbshare.functions.changes import warn_of_changes
-from nbshare.memory import usable_cpus
+from nbshare.system import room
 from nbshare.wire import is_worker
 from nbshare.wire.context import limit_threads, thread_variables
 
@@ -52,7 +52,7 @@ class NbshareBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
         if n_jobs is None or is_worker():
             return 1
-        return n_jobs if n_jobs > 0 else max(usable_cpus() + 1 + n_jobs, 1)
+        return n_jobs if n_jobs > 0 else max(room.usable_cpus() + 1 + n_jobs, 1)
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **given: Any) -> int:  # noqa: D102
         self._n_workers = self.effective_n_jobs(n_jobs)

@@ -27,9 +27,10 @@ from nbshare.errors import LengthsWarning, cut, is_interrupt, warn
 from nbshare.functions.changes import record_imports, warn_of_changes
 from nbshare.functions.reference import bind_arguments, label_of, resolve
 from nbshare.interrupts import refuse_patched_modules
-from nbshare.memory import can_share, need_linux, usable_cpus
+from nbshare.memory import can_share, need_linux
 from nbshare.notebook.live_plot import Plot
 from nbshare.notebook.prints import Printer
+from nbshare.system import room
 from nbshare.wire import is_worker, runs_items
 from nbshare.wire.context import current_context
 from nbshare.wire.failures import raised_by_source
@@ -138,7 +139,7 @@ def checked_request(
         function, iterables = items.taken_by(function, keywords, extra), [items]
     workers = checked_count("max_workers", options.max_workers)
     if workers is None:
-        workers = usable_cpus() if isinstance(where, str) else where.n_workers()
+        workers = room.usable_cpus() if isinstance(where, str) else where.n_workers()
     size = checked_count("chunksize", options.chunksize)
     columns, source, n_items = items_of(iterables)
     n_workers = workers if n_items is None else max(1, min(workers, n_items))

@@ -109,7 +109,7 @@ def test_a_cgroup_is_the_reason_for_fewer_cpus_and_less_memory(script):
 import os, nbshare
 from pathlib import Path
 from nbshare import checkup
-from nbshare.memory import budget
+from nbshare.system import room
 checkup.self_test = list  # not what this is about
 group, inner = Path("group"), Path("group/inner")
 inner.mkdir(parents=True)
@@ -119,7 +119,7 @@ for folder, limit in ((group, 1 << 30), (inner, 2 << 30)):
     (folder / "memory.max").write_text(str(limit))
     (folder / "memory.current").write_text(str(300 << 20))
     (folder / "memory.stat").write_text("inactive_file 0")
-budget.ancestors = lambda controller: [(2, inner), (2, group)]
+room.ancestors = lambda controller: [(2, inner), (2, group)]
 os.sched_getaffinity = lambda pid: set(range(os.cpu_count()))
 found = nbshare.doctor().found
 print(found["CPUs"])

@@ -63,6 +63,21 @@ def test_the_checks_pass(arguments):
     python(*arguments)
 
 
+def test_what_one_system_has_is_asked_in_one_room():
+    """Its calls and files are named in `nbshare.system` alone; its modules are a layer's matter."""
+    calls = {"eventfd", "killpg", "memfd_create", "pidfd_open", "pipe2", "register_at_fork"}
+    calls |= {"sched_getaffinity", "sched_setaffinity", "sysconf"}
+    found = set()
+    for path in (ROOT / "nbshare").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = getattr(node, "value", "") if isinstance(node, ast.Constant) else ""
+            is_file = isinstance(text, str) and text.startswith(("/dev/shm", "/proc/", "/sys/"))
+            if is_file or getattr(node, "attr", None) in calls:
+                found.add(str(path.relative_to(ROOT / "nbshare")))
+    # The carrier travels without the rest of nbshare.
+    assert {name for name in found if not name.startswith("system/")} <= {"hosts/carrier.py"}
+
+
 def test_type_checkers_know_what_comes_back():
     """Mypy infers the types that ``typed.py`` asserts, and finds its wrong calls wrong."""
     python("-m", "mypy", "--strict", "--no-error-summary", "tests/typed.py")

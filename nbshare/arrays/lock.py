@@ -8,16 +8,12 @@ error.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import math
 import os
-import sys
 import threading
 import time
 from _thread import allocate_lock
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,76 +21,11 @@ import numpy as np
 from nbshare.arrays.by_reference import ByReference
 from nbshare.arrays.create import zeros
 from nbshare.arrays.shared_array import SharedArray
-from nbshare.errors import NotBuiltYetError
+from nbshare.memory import need_linux
+from nbshare.system import locks
 
 NBYTES = 64  # of memory; a pthread_mutex_t takes 40 to 48
 SLICE_S = 0.1  # a wait in C cannot be interrupted: Ctrl-C waits so long, at ten wake-ups a second
-
-# From pthread.h: the same in glibc and musl.
-PTHREAD_MUTEX_ERRORCHECK = 2
-PTHREAD_PROCESS_SHARED = 1
-PTHREAD_MUTEX_ROBUST = 1
-
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
-class _Pthread:
-    """The C library's functions for mutexes; each takes a lock and returns an errno.
-
-    Attributes
-    ----------
-    holder_offset : int
-        Where in a mutex its futex word is, which the kernel prescribes for a robust one: the
-        number of the thread that holds it, and flags.
-    """
-
-    def __init__(self) -> None:
-        if sys.platform != "linux":
-            raise NotBuiltYetError(
-                "SharedLock needs the robust mutexes of Linux's C libraries, which this system "
-                "does not have. Let the workers return what they found, and add it up here."
-            )
-        c: Any = ctypes.CDLL(None)
-        self._c = c
-        self.trylock, self.timedlock = c.pthread_mutex_trylock, c.pthread_mutex_timedlock
-        self.consistent, self.unlock = c.pthread_mutex_consistent, c.pthread_mutex_unlock
-        self.unlock.errcheck = _check_unlocked
-        # A reference that is never given up.
-        self.keep = ctypes.PyDLL(None).Py_IncRef
-        self.keep.argtypes, self.keep.restype = (ctypes.py_object,), None
-        self.holder_offset = 0 if hasattr(c, "gnu_get_libc_version") else 4  # glibc; musl
-
-    def initialise(self, address: int) -> None:
-        """Make a mutex in zeroed memory."""
-        c, attributes = self._c, (ctypes.c_uint64 * 8)()  # larger than any library's
-        code = max(
-            c.pthread_mutexattr_init(attributes),
-            c.pthread_mutexattr_settype(attributes, PTHREAD_MUTEX_ERRORCHECK),
-            c.pthread_mutexattr_setpshared(attributes, PTHREAD_PROCESS_SHARED),
-            c.pthread_mutexattr_setrobust(attributes, PTHREAD_MUTEX_ROBUST),
-            c.pthread_mutex_init(ctypes.c_void_p(address), attributes),
-        )
-        if code:
-            raise OSError(code, f"the system cannot make a robust mutex: {os.strerror(code)}")
-
-
-_pthread = cache(_Pthread)
-
-
-def timespec(seconds: float) -> Any:
-    """Return a time as the C library's functions take it."""
-    whole, part = divmod(seconds, 1)
-    return ctypes.byref(_Timespec(int(whole), int(part * 1e9)))
-
-
-def _check_unlocked(code: int, _function: Any, _arguments: Any) -> None:
-    if code:
-        raise RuntimeError(
-            "this thread does not hold the SharedLock, and cannot release it: only the thread "
-            "that has taken it can, and once"
-        )
 
 
 class SharedLock(ByReference):
@@ -170,15 +101,15 @@ class SharedLock(ByReference):
     _place = None
 
     def __init__(self) -> None:
+        need_linux("SharedLock", "let the workers return what they found, and add it up here")
         place = zeros(NBYTES, np.uint8)
-        _pthread().initialise(place.ctypes.data)  # no other process can see it yet
+        locks.mutexes().initialise(place.ctypes.data)  # no other process can see it yet
         self._attach(place)
 
     def _attach(self, place: SharedArray) -> None:
-        self._pthread = _pthread()
-        address = place.ctypes.data
-        self._as_parameter_ = ctypes.c_void_p(address)  # so that C functions take the lock itself
-        self._word = ctypes.c_uint32.from_address(address + self._pthread.holder_offset)
+        self._mutexes = locks.mutexes()
+        # So that its functions take the lock itself.
+        self._as_parameter_, self._word = self._mutexes.at(place.ctypes.data)
         self._place = place
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -241,7 +172,7 @@ class SharedLock(ByReference):
             if code in (errno.EBUSY, errno.ETIMEDOUT):
                 return False
             if code == errno.EOWNERDEAD:
-                self._pthread.consistent(self)
+                self._mutexes.consistent(self)
             elif code:
                 raise OSError(code, f"SharedLock: {os.strerror(code)}")
             self.was_abandoned = code == errno.EOWNERDEAD
@@ -250,7 +181,7 @@ class SharedLock(ByReference):
         except BaseException:
             # It was not ours above. An interrupt may have come between success and our knowing it.
             if self._is_mine():
-                self._pthread.consistent(self)  # if it was taken over from the dead
+                self._mutexes.consistent(self)  # if it was taken over from the dead
                 self.release()
             raise
 
@@ -262,7 +193,7 @@ class SharedLock(ByReference):
         RuntimeError
             If this thread does not hold it.
         """
-        self._pthread.unlock(self)
+        self._mutexes.unlock(self)
 
     def locked(self) -> bool:
         """Return whether a living thread of any process holds the lock."""
@@ -275,16 +206,17 @@ class SharedLock(ByReference):
 
     def _wait(self, wait_s: float) -> int:
         """Return 0 or EOWNERDEAD with the lock taken, EBUSY or ETIMEDOUT without it."""
-        code: int = self._pthread.trylock(self)
+        code: int = self._mutexes.trylock(self)
         end = time.monotonic() + wait_s
         while code in (errno.EBUSY, errno.ETIMEDOUT) and (left := end - time.monotonic()) > 0:
             # By the clock that can be set: not every library can wait by another one.
-            code = self._pthread.timedlock(self, timespec(time.time() + min(left, SLICE_S)))
+            code = self._mutexes.timedlock(self, locks.timespec(time.time() + min(left, SLICE_S)))
         return code
 
     def _holder(self) -> int:
         """Return the system's number of the thread that holds the lock; 0 for none."""
-        return self._word.value & 0x3FFFFFFF  # FUTEX_TID_MASK of linux/futex.h; the rest are flags
+        holder: int = self._word.value & self._mutexes.HOLDER
+        return holder
 
     def _is_mine(self) -> bool:
         return self._holder() == threading.get_native_id()
@@ -297,13 +229,12 @@ class SharedLock(ByReference):
         whose = "this thread" if self._is_mine() else f"thread {holder}"
         return f"<SharedLock {f'held by {whose}' if holder else 'unlocked'}>"
 
-    # Bound here: at exit the modules' names may be gone before the last lock is.
-    def __del__(self, access: Callable[..., bool] = os.access) -> None:
+    def __del__(self) -> None:
         # The C library links the locks that a thread holds into a list, in their memory. If that
         # were unmapped, it would write to other memory, and the kernel could not release the locks
         # at the thread's end. So the mapping of a lock that is dropped while held here stays.
         if self._place is None or not (holder := self._holder()):
             return
         # The holder may belong to another process, with a mapping of its own.
-        if access(f"/proc/self/task/{holder}", 0):
-            self._pthread.keep(self._place)
+        if self._mutexes.has_thread(holder):
+            self._mutexes.keep(self._place)

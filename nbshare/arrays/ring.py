@@ -16,10 +16,12 @@ from nbshare.arrays.by_reference import ByReference
 from nbshare.arrays.create import Shape, checked_form, checked_int
 from nbshare.arrays.lock import SharedLock
 from nbshare.arrays.ring_slots import FILLED, FREED, RingStats, SlotStates, layout_of
-from nbshare.arrays.ring_waiting import Monitor, SlotLease, futex
+from nbshare.arrays.ring_waiting import Monitor, SlotLease
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import RingClosedError, counted
 from nbshare.interrupts import uninterrupted
+from nbshare.memory import need_linux
+from nbshare.system import waiting
 from nbshare.tracebacks import shown_from_the_call
 
 OnDeath = Literal["reclaim", "leave"]
@@ -148,7 +150,8 @@ class RingBuffer(ByReference):
         n_slots = checked_int("slots", slots, 1, hint)
         if on_death not in get_args(OnDeath):
             raise ValueError(f"on_death={on_death!r}: must be 'reclaim' or 'leave'")
-        futex()  # an error where there is none
+        need_linux("RingBuffer", "send arrays through a multiprocessing.Queue")
+        waiting.futex()  # an error where there is none
         form = n_slots, *checked_form(shape, dtype)
         memory = SharedBuffer(SharedBuffer.nbytes_for(layout_of(*form)))._parts()
         self._attach(*memory, *form, on_death, bool(in_order))

@@ -26,7 +26,8 @@ import numpy.typing as npt
 
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.errors import RingAbortedError, RingClosedError
-from nbshare.memory import Identity, aligned, identity
+from nbshare.memory import aligned
+from nbshare.system import processes
 
 # In this order: the smallest word is the slot that was committed first, if one is ready, the
 # largest the one that was freed last, so that few slots stay in the cache where few are needed.
@@ -168,7 +169,7 @@ class SlotStates:
 
     # ------------------------------------------------------------------ producers
 
-    def reserve(self, lease: Holder, me: Identity) -> bool:
+    def reserve(self, lease: Holder, me: processes.Identity) -> bool:
         """Give a producer a free slot; False if there is none yet.
 
         Raises
@@ -203,7 +204,7 @@ class SlotStates:
         index, beyond = divmod(slot.ctypes.data - self._data.ctypes.data, self._data.strides[0])
         is_slot = not beyond and 0 <= index < len(self._data)
         is_filling = is_slot and self.words[index] >> SHIFT == FILLING
-        if not is_filling or self._holder(index) != identity():
+        if not is_filling or self._holder(index) != processes.identity():
             raise ValueError("this array is not a slot that this process got from put()")
         self.rows[index] = rows
 
@@ -231,7 +232,7 @@ class SlotStates:
 
     # ------------------------------------------------------------------ consumers
 
-    def take(self, lease: Holder, me: Identity) -> bool:
+    def take(self, lease: Holder, me: processes.Identity) -> bool:
         """Give a consumer the slot with the smallest number; False if it is not there yet.
 
         Raises
@@ -291,7 +292,7 @@ class SlotStates:
 
     # ----------------------------------------------------------------- the dead
 
-    def held(self) -> list[tuple[int, Identity]]:
+    def held(self) -> list[tuple[int, processes.Identity]]:
         """Return the slots that are being filled or read, and their holders."""
         states = self._words >> SHIFT
         places = ((states == FILLING) | (states == READING)).nonzero()[0].tolist()
@@ -318,7 +319,7 @@ class SlotStates:
 
     # --------------------------------------------------------------------- inside
 
-    def _grant(self, lease: Holder, index: int, me: Identity, word: int) -> None:
+    def _grant(self, lease: Holder, index: int, me: processes.Identity, word: int) -> None:
         self.holders[index] = me
         # No call between these two, and so no interrupt.
         self.words[index] = word
@@ -328,7 +329,7 @@ class SlotStates:
         """Count a change, before the store that makes it: no process looks in between."""
         self.changes[0] = (self.changes[0] + 1) % 2**32
 
-    def _holder(self, index: int) -> Identity:
+    def _holder(self, index: int) -> processes.Identity:
         pid, start = self.holders[index].tolist()
         return pid, start
 

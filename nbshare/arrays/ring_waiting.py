@@ -16,30 +16,22 @@ moved to a free CPU. Tokens in a pipe are not faster, and are lost if their read
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-from nbshare.arrays.lock import SharedLock, timespec
+from nbshare.arrays.lock import SharedLock
 from nbshare.arrays.ring_slots import FREED, Holder, SlotStates
 from nbshare.arrays.shared_array import SharedArray
-from nbshare.errors import NbshareError, NotBuiltYetError, RingClosedError, RingTimeoutError
+from nbshare.errors import NbshareError, RingClosedError, RingTimeoutError
 from nbshare.interrupts import uninterrupted
-from nbshare.memory import has_ended, identity
+from nbshare.system import processes, waiting
 
 SLICE_S = 0.1  # of sleep, and between looks for the dead
-
-# From linux/futex.h and each machine's unistd.h, for programs of 64 bits.
-FUTEX_WAIT = 0
-FUTEX_WAKE = 1
-ALL = 2**31 - 1  # sleepers
-SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
 
 
 class Monitor:
@@ -79,8 +71,7 @@ class Monitor:
 
     def wake(self) -> None:
         """Wake all that wait."""
-        number, call = futex()
-        call(number, self.states.change_address, FUTEX_WAKE, ALL, None)
+        waiting.wake_all(self.states.change_address)
 
     def claim(self, lease: Holder, event: int, timeout: float) -> SharedArray:
         """Wait until the lease has a slot; returns its array.
@@ -93,7 +84,7 @@ class Monitor:
         RingClosedError, RingAbortedError, RingTimeoutError
             If it cannot have one.
         """
-        states, me = self.states, identity()
+        states, me = self.states, processes.identity()
         attempt = (states.reserve, states.take)[event]
         now = end = 0.0
         while True:
@@ -120,9 +111,7 @@ class Monitor:
                     f"{timeout:g} s"
                 )
             # Not at all if something has changed since we looked; a signal ends a sleep too.
-            number, call = futex()
-            slice_s = timespec(min(end - now, SLICE_S))
-            call(number, states.change_address, FUTEX_WAIT, seen, slice_s)
+            waiting.sleep_while(states.change_address, seen, min(end - now, SLICE_S))
         index = lease.index
         assert index is not None
         self._watched[index] = weakref.ref(lease, partial(self._lose, index, os.getpid()))
@@ -134,8 +123,8 @@ class Monitor:
         if not self._reclaims:
             return False
         with uninterrupted(), self._lock:
-            held, me = self.states.held(), identity()
-            dead = [index for index, holder in held if holder != me and has_ended(holder)]
+            held, me = self.states.held(), processes.identity()
+            dead = [index for index, holder in held if holder != me and processes.has_ended(holder)]
             for index in dead:
                 self.states.reclaim(index)
         if dead:
@@ -223,28 +212,3 @@ class SlotLease(Holder):
             self.index = None
         # A wake-up that was for us, or by us, may be lost.
         self._monitor.wake()
-
-
-# ------------------------------------------------------------------------------ futexes
-
-
-@cache
-def futex() -> tuple[int, Any]:
-    """Return the system call's number, and the function that makes system calls.
-
-    Raises
-    ------
-    NotBuiltYetError
-        Where its number is not known.
-    """
-    machine = os.uname().machine if sys.platform == "linux" and sys.maxsize > 2**32 else ""
-    if machine not in SYS_FUTEX:
-        raise NotBuiltYetError(
-            f"RingBuffer needs Linux in 64 bits on {', '.join(SYS_FUTEX)}. Here, send arrays "
-            "through a multiprocessing.Queue."
-        )
-    prototype = ctypes.CFUNCTYPE(
-        *(ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32),
-        ctypes.c_void_p,
-    )
-    return SYS_FUTEX[machine], prototype(("syscall", ctypes.CDLL(None)))

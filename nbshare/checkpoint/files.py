@@ -26,8 +26,8 @@ from numpy.lib import format as npy
 
 from nbshare.errors import CheckpointError
 from nbshare.memory import aligned, disk
-from nbshare.memory.descriptors import Descriptor, owned
 from nbshare.memory.disk import write_all
+from nbshare.system import Descriptor, owned
 
 HEADER_BYTES = 256  # of a .npy file, or more: fixed, so that it is rewritten in place when it grows
 HERE = secrets.token_hex(4)  # on another machine a process may have the same number

@@ -41,10 +41,10 @@ from nbshare.checkpoint.options import Checkpoint
 from nbshare.checkpoint.reader import STORED, whole_of
 from nbshare.checkpoint.writer import PARTS, check_free, running_writer_of
 from nbshare.engine.call import Call, Supply
-from nbshare.engine.events import OwnerEvent, WorkerEvent
 from nbshare.engine.run import Request
 from nbshare.engine.supply import Pace
 from nbshare.errors import CheckpointInUseError
+from nbshare.system import waiting
 from nbshare.wire.board import FAILED
 from nbshare.wire.rows import runs_of
 
@@ -74,7 +74,7 @@ class Sweep(Supply):
         When it began, in seconds since 1970.
     """
 
-    _event: OwnerEvent  # of the present call
+    _event: waiting.OwnerEvent  # of the present call
 
     def __init__(self, options: Checkpoint, request: Request) -> None:
         check_place(options.path)
@@ -251,8 +251,8 @@ class Sweep(Supply):
         keeper = CheckpointKeeper(self._request, options, (self._key, self.began_at))
         self._call = call = keeper.begin(prepare)
         self._part, self._keeper = part, keeper
-        self._pace, self._event = Pace(0.0, call.request.max_workers), OwnerEvent()
-        call.event_fd, call.items_event = self._event.fd, WorkerEvent()
+        self._pace, self._event = Pace(0.0, call.request.max_workers), waiting.OwnerEvent()
+        call.event_fd, call.items_event = self._event.fd, waiting.WorkerEvent()
         self.error = None  # that of the call before
         call.board.n_there = 0  # workers see no item that is not claimed
         call.supply = self

@@ -18,11 +18,8 @@ from typing import Any, Literal, cast
 
 from nbshare.checkpoint import files
 from nbshare.errors import CheckpointInUseError, CheckpointWarning, warn
-from nbshare.memory import disk, has_ended, identity
-from nbshare.memory.descriptors import Descriptor
-
-with suppress(ImportError):  # not on every system
-    import fcntl
+from nbshare.memory import disk
+from nbshare.system import Descriptor, locks, processes
 
 # Of a run by itself; of one of the processes that share a run, which writes to a part; of one of
 # them that begins the run or merges its parts.
@@ -38,13 +35,6 @@ LEASE = "lease.json"
 is_driver = False  # whether this process only drives a run, so that others may interrupt it
 # By process (forked ones have a copy) and folder: locks of the kernel's are per process.
 _writers: dict[tuple[int, int, int], Writer] = {}
-
-
-def boot_id() -> str:
-    """Return what differs after each start of the machine; empty if the system does not tell."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
 
 
 def part_folders(folder: Path) -> list[Path]:
@@ -71,7 +61,8 @@ def is_alive(folder: Path, other: dict[str, Any]) -> bool:
             here = folder.stat().st_ino
             if other.get("folder", here) != here:  # copied while it was written to
                 return False
-        return other["boot"] == boot_id() and not has_ended((other["pid"], other["start"]))
+        process = other["pid"], other["start"]
+        return other["boot"] == processes.boot_id() and not processes.has_ended(process)
     with suppress(OSError):
         now_s = time.time()
         with suppress(OSError):  # who may only read has no better clock
@@ -86,7 +77,7 @@ def is_alive(folder: Path, other: dict[str, Any]) -> bool:
 def is_of_this_boot(other: dict[str, Any]) -> bool:
     """Whether what a writer has written is there, if it was killed or has ended."""
     # Without boot ids, as on other systems, any start may be a new one.
-    return bool(boot_id()) and other["boot"] == boot_id()
+    return bool(processes.boot_id()) and other["boot"] == processes.boot_id()
 
 
 def is_here(other: dict[str, Any]) -> bool:
@@ -97,10 +88,11 @@ def is_here(other: dict[str, Any]) -> bool:
 
 def this_process() -> dict[str, Any]:
     """Return the identity of this process, among all hosts and at all times."""
-    pid, start = identity()
-    me = {"host": socket.gethostname(), "boot": boot_id(), "pid": pid, "start": start, "pids": 0}
+    pid, start = processes.identity()
+    me: dict[str, Any] = {"host": socket.gethostname(), "boot": processes.boot_id()}
+    me |= {"pid": pid, "start": start, "pids": 0}
     with suppress(OSError):  # containers may have the host's name, and have numbers of their own
-        me["pids"] = os.stat("/proc/self/ns/pid").st_ino
+        me["pids"] = processes.number_space()
     return me
 
 
@@ -161,7 +153,7 @@ class Writer:
 
     def _lock(self, file: Descriptor) -> None:
         try:
-            fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.lock_file(file.fileno())
         except (BlockingIOError, PermissionError):
             raise CheckpointInUseError(_refusal(self._folder, writer_of(self._folder))) from None
         except OSError as error:

@@ -45,6 +45,8 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
 A detached run is such a `parallel_map` in a process of its own, the driver (`nbshare.runs.driver`).
 Other processes follow it by its files (`nbshare.runs.attached`).
 
+What sockets, events, processes and locks are on this system is in `nbshare.system`.
+
 Between the order and "finished" no message is needed: progress, partial results and the live plot
 are read from shared memory. A slow plot never delays a worker.
 

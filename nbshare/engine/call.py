@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbshare.engine.events import OwnerEvent, WorkerEvent
 from nbshare.engine.results import Results
 from nbshare.engine.run import Engine, Keeper, OwnRun, Request, RunState
 from nbshare.engine.stats import WorkerActivity, WorkerStats, activity_of, loading_s, stats_of
 from nbshare.functions.freshness import Snapshot, Stamp
 from nbshare.memory import Mode, Segment
+from nbshare.system import waiting
 from nbshare.wire.board import PID, REPORTED, SLOWEST, Board
 from nbshare.wire.failures import Death, Failure, name_of_item, note_on_iterables, text_of
 from nbshare.wire.feed import ItemFeed
@@ -46,7 +46,7 @@ NO_CODE = CodeVersion(0, None, {})
 class Supply:
     """Brings items while a call runs."""
 
-    _event: OwnerEvent | None = None  # wakes the thread that brings them
+    _event: waiting.OwnerEvent | None = None  # wakes the thread that brings them
     error: BaseException | None = None  # for the call to fail with when all items are done
 
     def start(self) -> None:
@@ -113,9 +113,9 @@ class Call(OwnRun):
         self.kill_at: float | None = None  # when workers of a stopped call are ended
         self.feed = feed
         # Wakes waiting workers.
-        self.items_event: WorkerEvent | None = None
+        self.items_event: waiting.WorkerEvent | None = None
         if board.is_open and not engine.in_process and request.stage is None:
-            self.items_event = WorkerEvent()
+            self.items_event = waiting.WorkerEvent()
         self.supply: Supply | None = None  # brings items, while there are more
         self.keeper: Keeper | None = None
         self.event_fd: int | None = None  # set by workers with news; see `OwnerEvent`

@@ -25,12 +25,12 @@ from nbshare.engine.process import WorkerProcess
 from nbshare.engine.run import RunState
 from nbshare.engine.workers import WorkerPool
 from nbshare.memory import Segment
+from nbshare.system import locks
 from nbshare.wire.board import (
     ATTEMPTS,
     LOADED,
     SINCE,
     SUSPECT,
-    FileLock,
     busy_since,
     give_back,
 )
@@ -103,9 +103,9 @@ class Calls:
             call.note_failure(error)
             self.stop(call)
 
-    def lock_of(self, call: Call) -> FileLock:
+    def lock_of(self, call: Call) -> locks.FileLock:
         """Return the lock that workers hold while they claim items; hold `claiming` too."""
-        return FileLock(self._lock_fd, call.id)
+        return locks.FileLock(self._lock_fd, call.id)
 
     # ------------------------------------------------------------ what follows for calls
 
@@ -246,7 +246,7 @@ class Calls:
         try:
             worker.channel.send(answer, [segment.fd for segment in segments], wait=False)
         except OSError:
-            worker.kill()  # its death is handled later
+            worker.child.kill()  # its death is handled later
 
     def _note_failure(self, call: Call, failure: Failure, slot: int) -> None:
         error = call.error_of(failure, slot + 1)
@@ -299,7 +299,7 @@ class Calls:
             call.halt()
         try:
             for worker in self._pool:
-                worker.kill()
+                worker.child.kill()
             for worker in list(self._pool):
                 worker.end()
                 self.hear_all(worker)

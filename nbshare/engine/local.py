@@ -1,42 +1,20 @@
-"""The engine of this process: created at the first call, ended with the process.
-
-The system calls that workers need are tried once, before the first worker starts:
-
-===========================  ============================  ========================================
-system call                  for                           where it is missing or refused
-===========================  ============================  ========================================
-eventfd, epoll_create1       waking up                     an error that names it
-pipe2                        prints, the owner's end       likewise
-socketpair, sendmsg          messages with descriptors     likewise
-pidfd_open                   awaiting deaths               the end of the worker's channel
-fcntl(O_ASYNC, F_SETSIG)     the end of orphans            a thread with the owner's pidfd, and the
-                                                           channel's end (`nbshare.worker.process`)
-memfd_create, F_ADD_SEALS    memory                        other kinds (`nbshare.memory.kinds`)
-EPOLLEXCLUSIVE               waking up one worker          Linux before 4.5 wakes all that wait
-===========================  ============================  ========================================
-
-`nbshare.RingBuffer` checks itself what it needs (`nbshare.arrays.ring_waiting`).
-"""
+"""The engine of this process: created at the first call, ended with the process."""
 
 from __future__ import annotations
 
 import _thread
 import atexit
 import errno
-import os
-import select
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import closing
 from queue import SimpleQueue
 
 from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
-from nbshare.engine.events import WorkerEvent
 from nbshare.interrupts import refuse_patched_modules
 from nbshare.memory import need_linux, pool, slab
-from nbshare.wire.messages import channel_pair
+from nbshare.system import processes, workers
 
 REFUSED = {errno.EPERM, errno.ENOSYS, errno.EINVAL}  # else something is short, and says so
 
@@ -156,7 +134,7 @@ def _check_system() -> None:
     WorkerDiedError
         The system refuses one.
     """
-    for name, attempt in _ATTEMPTS.items():
+    for name, attempt in workers.NEEDED.items():
         try:
             attempt()
         except (AttributeError, OSError) as error:
@@ -168,21 +146,5 @@ def _check_system() -> None:
             ) from None
 
 
-def _send() -> None:
-    ours, theirs = channel_pair()
-    with closing(ours), closing(theirs):
-        ours.send(None, [ours.fileno()])
-        os.close(theirs.receive()[1][0])
-
-
-_ATTEMPTS: dict[str, Callable[[], object]] = {
-    "eventfd": WorkerEvent,
-    "epoll_create1": lambda: select.epoll(),
-    "pipe2": lambda: list(map(os.close, os.pipe2(os.O_CLOEXEC))),
-    "socketpair or sendmsg": _send,
-}
-
-
 atexit.register(shutdown)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+processes.at_fork(after_in_child=_forget)

@@ -21,7 +21,8 @@ from nbshare.engine.run import Engine, Request
 from nbshare.errors import UnsendableError
 from nbshare.functions.pickling import dumps
 from nbshare.functions.reference import assigned_around, label_of
-from nbshare.memory import Mode, Segment, pool, segment_of, usable_cpus
+from nbshare.memory import Mode, Segment, pool, segment_of
+from nbshare.system import room
 from nbshare.wire.board import Board
 from nbshare.wire.context import threads_per_worker
 from nbshare.wire.failures import SharedName
@@ -221,7 +222,7 @@ def new_call(
         placed.append(Placed(None, [(feed.segment, "r")]))
     if n_threads is None:
         environ = request.context.environ
-        n_threads = threads_per_worker(usable_cpus(), request.max_workers, environ)
+        n_threads = threads_per_worker(room.usable_cpus(), request.max_workers, environ)
     order = CallOrder(
         settings=request.context.settings,
         n_threads=n_threads,

@@ -18,7 +18,6 @@ import _thread
 import codecs
 import itertools
 import os
-import select
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -26,7 +25,7 @@ from typing import Protocol
 
 from nbshare.engine.events import Events
 from nbshare.interrupts import start_thread
-from nbshare.memory.descriptors import with_room
+from nbshare.system import waiting
 from nbshare.wire.orders import STREAMS
 
 PIPE_BYTES = 1 << 16  # what a pipe holds: one read empties it
@@ -192,16 +191,16 @@ class PrintPipes:
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._epoll = with_room(select.epoll)
+        self._new = waiting.NewData()
         self._pipes: dict[int, _Pipe] = {}
-        events.watch(self._epoll.fileno(), "printed")
+        events.watch(self._new.fd, "printed")
 
     def add(self, fds: Sequence[int]) -> None:
         """Read what a worker prints to its pipes from now on."""
         for fd, name in zip(fds, STREAMS, strict=True):
             self._pipes[fd] = _Pipe(fd, name)
             # Edge-triggered: text that is left in a pipe on purpose does not wake us.
-            self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
+            self._new.watch(fd)
 
     def turn(self, fds: Sequence[int], prints: Prints) -> None:
         """Add what a worker prints from now on to the prints of another run."""
@@ -214,7 +213,7 @@ class PrintPipes:
 
     def read(self) -> None:
         """Read new text, unless much waits to be shown."""
-        self._read([self._pipes[fd] for fd, _ in self._epoll.poll(0)])
+        self._read([self._pipes[fd] for fd in self._new.fds()])
 
     def _read(self, pipes: Iterable[_Pipe]) -> None:
         for pipe in pipes:
@@ -240,11 +239,11 @@ class PrintPipes:
         """Read the last output of a dead worker, and close its pipes."""
         for fd in fds:
             pipe = self._pipes.pop(fd)
-            self._epoll.unregister(fd)
+            self._new.unwatch(fd)
             pipe.read()
             pipe.end_line()
             os.close(fd)
 
     def close(self) -> None:
-        """Close the epoll descriptor."""
-        self._epoll.close()
+        """Close what knows which pipes have new text."""
+        self._new.close()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
 import subprocess
 import sys
 import time
@@ -17,8 +15,7 @@ import numpy as np
 
 from nbshare import errors
 from nbshare.memory import Segment, scratch_file
-from nbshare.memory.descriptors import owned, pidfd_of, with_room
-from nbshare.memory.processes import has_ended
+from nbshare.system import channels, owned, processes, with_room
 from nbshare.wire.context import thread_variables
 from nbshare.wire.messages import Channel, channel_pair
 from nbshare.wire.orders import STREAMS
@@ -63,8 +60,8 @@ class WorkerProcess:
         Workers of an older generation than the engine's have stale code or environment.
     output_fds : sequence of int
         Reading ends of pipes for its standard output and error output.
-    pid, pidfd : int
-        Known when it is ready; 0 and -1 before. Some systems have no pidfds.
+    child : Child
+        The process; it has no number before it is ready.
     call : Call or None
         What it works on; None also while it has not noticed yet that its call is over.
     late_at : float
@@ -92,8 +89,7 @@ class WorkerProcess:
         self.call: Call | None = None
         self.imported: dict[str, Stamp | None] = {}
         self.late_at = 0.0
-        self.pid = 0
-        self.pidfd = -1
+        self.child = processes.Child()
         self.has_closed = False
         self._starter = starter
         self.borrowed: list[Segment] = []
@@ -101,12 +97,12 @@ class WorkerProcess:
     @property
     def is_ready(self) -> bool:
         """Return whether it has started."""
-        return self.pid != 0
+        return self.child.pid != 0
 
     @property
     def is_dead(self) -> bool:
         """Whether it has ended."""
-        return self.is_ready and self._await_death(0.0)
+        return self.is_ready and self.child.await_end(0.0)
 
     def detach(self) -> None:
         """Note that its call is over: it will find no items and become idle."""
@@ -127,50 +123,24 @@ class WorkerProcess:
             segment.was_kept_elsewhere |= not are_gone
         self.borrowed.clear()
 
-    def mark_ready(self, pid: int) -> None:
-        """Note that it has started."""
-        self.pid = pid
-        self.pidfd = pidfd_of(pid)
-
-    def kill(self) -> None:
-        """End it and the processes it has started."""
-        if self.pid:
-            # Not reaped before `reap`, so the number still means this group.
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-
     def note_closed(self) -> None:
         """Note that it has closed its channel, perhaps by ending."""
-        self.has_closed = not self._await_death(CLOSE_S)
+        self.has_closed = not self.child.await_end(CLOSE_S)
 
     def end(self) -> None:
         """Kill it and wait until it is gone; its last messages can still be received."""
-        self.kill()
-        self._await_death()
+        self.child.kill()
+        self.child.await_end(REAP_S)
 
     def reap(self) -> int | None:
         """Close what belonged to a dead worker; returns its exit status, negative for a signal."""
-        self.kill()  # what it started may have outlived it
-        is_dead = self._await_death()
-        status = self._starter.reap(self.pid) if self.pid else None
+        self.child.kill()  # what it started may have outlived it
+        is_dead = self.child.await_end(REAP_S)  # or it could write to borrowed segments
+        status = self._starter.reap(self.child.pid) if self.is_ready else None
         self.give_back(are_gone=is_dead)
         self.channel.close()
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
+        self.child.close()
         return status
-
-    def _await_death(self, timeout_s: float = REAP_S) -> bool:
-        """Wait until it is gone: until then it could write to borrowed segments."""
-        if not self.pid:
-            return True  # it runs nothing yet, and will find its channel closed
-        if self.pidfd >= 0:
-            poll = select.poll()
-            poll.register(self.pidfd, select.POLLIN)
-            return bool(poll.poll(timeout_s * 1e3))
-        until_s = time.monotonic() + timeout_s
-        while not (is_dead := has_ended((self.pid, 0))) and time.monotonic() < until_s:
-            time.sleep(1e-3)
-        return is_dead
 
 
 class WorkerStarter:
@@ -184,7 +154,7 @@ class WorkerStarter:
     def __init__(self) -> None:
         self._lock = scratch_file()
         self.lock_fd = self._lock.fileno()
-        self._life_read, self._life_write = map(owned, with_room(lambda: os.pipe2(os.O_CLOEXEC)))
+        self._life_read, self._life_write = map(owned, channels.pipe())
         self._channel: Channel | None = None
         self._server: subprocess.Popen[bytes] | None = None
 
@@ -200,7 +170,7 @@ class WorkerStarter:
         assert code.snapshot is not None
         try:
             for _ in STREAMS:
-                pipes.append(with_room(lambda: os.pipe2(os.O_CLOEXEC)))
+                pipes.append(channels.pipe())
                 os.set_blocking(pipes[-1][0], False)  # our end only
             ours, theirs = channel_pair()
             with closing(theirs):

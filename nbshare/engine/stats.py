@@ -1,10 +1,10 @@
 """The stats and the present activity of workers, read from the board."""
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from nbshare.system import processes
 from nbshare.wire.board import (
     BEGUN,
     ENDED,
@@ -263,7 +263,7 @@ def activity_of(board: Board, text_of: Callable[[int], str]) -> list[WorkerActiv
             since_s = max(now_ns - since_ns, 0) / 1e9
             text = text_of(first) if items else ""
             told = reported(row) if len(items) == 1 else (None, "")
-            figures = row[N_ITEMS], _resident_bytes(pid), number
+            figures = row[N_ITEMS], processes.resident_bytes(pid), number
             found = WorkerActivity(pid, items, text, since_s, *told, *figures, is_loading)
             activity.append(found)
     return activity
@@ -277,11 +277,3 @@ def loading_s(board: Board) -> float:
 
 def _is_loading(row: list[int]) -> bool:
     return bool(row[PID]) and not (row[LOADED] or row[N_ITEMS])
-
-
-def _resident_bytes(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):  # it has just ended, or this is no Linux
-        return 0

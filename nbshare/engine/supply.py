@@ -21,9 +21,9 @@ import numpy as np
 
 from nbshare.arrays.arena import block_size
 from nbshare.engine.call import Call, Supply
-from nbshare.engine.events import OwnerEvent
 from nbshare.errors import is_interrupt
 from nbshare.interrupts import start_thread
+from nbshare.system import waiting
 from nbshare.wire.board import N_ITEMS, WORKED
 from nbshare.wire.failures import raised_by_source
 from nbshare.wire.orders import nbytes_of
@@ -86,7 +86,7 @@ class SourceSupply(Supply):
     def __init__(self, call: Call, source: Iterator[Item], *, in_background: bool) -> None:
         self._call, self._in_background = call, in_background
         if call.items_event is not None:  # in one process no event tells
-            self._event = OwnerEvent()
+            self._event = waiting.OwnerEvent()
             call.event_fd = self._event.fd
         self._intake = Intake(source, self.wake if call.engine.works_by_itself else None)
         request = call.request

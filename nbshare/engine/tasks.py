@@ -29,7 +29,6 @@ from nbshare import errors
 from nbshare.arrays.arena import Arena
 from nbshare.engine.call import Call, Supply
 from nbshare.engine.dispatcher import Dispatcher
-from nbshare.engine.events import OwnerEvent
 from nbshare.engine.local import dispatcher, is_ending
 from nbshare.engine.preparing import pack_fixed, place, prepare
 from nbshare.engine.prints import Prints
@@ -38,6 +37,7 @@ from nbshare.engine.supply import MOST_BYTES, Pace
 from nbshare.functions.changes import warn_of_changes
 from nbshare.interrupts import uninterrupted
 from nbshare.memory import need_linux
+from nbshare.system import waiting
 from nbshare.tracebacks import shown_shortly
 from nbshare.wire.board import FAILED, ITEM, ROUND
 from nbshare.wire.context import current_context
@@ -222,7 +222,7 @@ class TaskQueue(Supply):
     def _start(self) -> None:
         need_linux("a worker process", "use concurrent.futures.ThreadPoolExecutor")
         self._pace = Pace(REST_S, FIRST_TASKS)  # forget old measurements
-        event = OwnerEvent()
+        event = waiting.OwnerEvent()
         thread = threading.Thread(
             target=self._live, args=[event], name="nbshare executor", daemon=False
         )
@@ -256,7 +256,7 @@ class TaskQueue(Supply):
 
     # ------------------------------------------------------------- in the queue's thread
 
-    def _live(self, event: OwnerEvent) -> None:
+    def _live(self, event: waiting.OwnerEvent) -> None:
         is_idle = False
         try:
             with self._lock:

@@ -12,6 +12,7 @@ from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import WorkerProcess, WorkerStarter
 from nbshare.functions.freshness import Snapshot, Stamp, own_modules, stamp_of
 from nbshare.memory import scratch_file
+from nbshare.system import processes
 from nbshare.wire.context import Context
 
 NO_STAMP = Stamp(-1, -1, -1, -1)
@@ -146,7 +147,7 @@ class WorkerPool:
             idle = self.idle_worker(call.code.generation)
             worker = idle or self._start(call.code)
             self._pipes.turn(worker.output_fds, call.request.prints)
-            slot = call.free_slot(worker.pid)
+            slot = call.free_slot(worker.child.pid)
             try:
                 # The order was pickled once for all workers.
                 worker.channel.send((call.id, slot, call.packed_order), fds, wait=False)
@@ -179,17 +180,17 @@ class WorkerPool:
 
     def mark_ready(self, worker: WorkerProcess, pid: int) -> None:
         """Note that a worker has started; hear of its death, whoever holds its channel."""
-        worker.mark_ready(pid)
-        if worker.pidfd >= 0:
-            self._events.watch(worker.pidfd, worker)
+        worker.child = processes.Child(pid)
+        if worker.child.fd >= 0:
+            self._events.watch(worker.child.fd, worker)
 
     def remove(self, worker: WorkerProcess) -> int | None:
         """End a worker, if it lives, and return its exit status."""
         del self._members[worker]
         self.idle_since.pop(worker, None)
         self._events.unwatch(worker.channel.fileno())
-        if worker.pidfd >= 0:
-            self._events.unwatch(worker.pidfd)
+        if worker.child.fd >= 0:
+            self._events.unwatch(worker.child.fd)
         status = worker.reap()
         self._pipes.remove(worker.output_fds)
         return status

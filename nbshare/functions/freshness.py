@@ -17,8 +17,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
-from nbshare.memory.descriptors import Descriptor, owned
-from nbshare.memory.processes import begun_ns
+from nbshare.system import Descriptor, owned, processes
 
 ATTEMPTS = 3  # at a file that changes while it is read
 MOST = 16 << 20  # bytes that are kept; larger source files have data in them
@@ -69,7 +68,7 @@ def is_as_read(path: str, stamp: Stamp) -> bool:
     """Whether a file with this stamp is surely the version that this process has imported."""
     if path in _read:
         return _read[path] == stamp
-    return max(stamp.mtime_ns, stamp.ctime_ns) < begun_ns()
+    return max(stamp.mtime_ns, stamp.ctime_ns) < processes.begun_ns()
 
 
 def is_installed(path: str) -> bool:

@@ -16,6 +16,8 @@ from types import FunctionType, ModuleType
 from typing import Any, Self
 from weakref import WeakSet
 
+from nbshare.system import processes
+
 Variables = dict[str, Any]  # by name; the __globals__ of functions
 VariablesId = str | int  # what names the same variables in all pickles of a process
 
@@ -109,8 +111,7 @@ def _after_fork() -> None:
     _process = os.urandom(8)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+processes.at_fork(after_in_child=_after_fork)
 
 
 class _Loading(threading.local):

@@ -11,7 +11,8 @@ from contextlib import closing
 from typing import Any
 
 from nbshare.hosts.protocol import Hosts
-from nbshare.memory import need_linux, usable_cpus
+from nbshare.memory import need_linux
+from nbshare.system import room
 
 # Executors whose processes or threads are on this machine.
 NEAR = ("concurrent.futures", "loky", "joblib")
@@ -130,7 +131,7 @@ def executor_hosts(executor: Executor) -> Hosts:
     """Return the machines behind an executor, one or several."""
     is_near = type(executor).__module__.startswith(NEAR)
     return Hosts(
-        n_workers=usable_cpus,  # nobody knows
+        n_workers=room.usable_cpus,  # nobody knows
         address="127.0.0.1" if is_near else outward_address(),
         submit=executor.submit,
     )

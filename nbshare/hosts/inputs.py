@@ -20,7 +20,7 @@ from nbshare.engine.preparing import Placed
 from nbshare.errors import without_frames
 from nbshare.hosts.carrier import Address, connect, kept_alive
 from nbshare.memory import pool, segment_of
-from nbshare.memory.descriptors import with_room
+from nbshare.system import with_room
 
 PEER_S = 3.0  # for another host to answer
 PIECE = 1 << 20  # bytes, received before they are given on

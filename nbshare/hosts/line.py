@@ -20,6 +20,7 @@ from nbshare.engine.local import at_shutdown
 from nbshare.hosts.carrier import Boot, packed, versions
 from nbshare.hosts.inputs import InputServer
 from nbshare.hosts.travel import PACKAGE, library_digest
+from nbshare.system import processes
 
 
 def send(connection: Any, message: Any) -> None:
@@ -134,5 +135,4 @@ def _forget() -> None:
 
 
 at_shutdown.append(_close)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+processes.at_fork(after_in_child=_forget)

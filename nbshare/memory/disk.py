@@ -5,11 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nbshare.errors import CheckpointError
-from nbshare.memory.descriptors import Descriptor, opened
+from nbshare.system import Descriptor, opened, processes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,18 +85,10 @@ def check_own(path: Path, status: os.stat_result, kind: int = stat.S_IFREG) -> N
         )
     if status.st_uid != os.geteuid():
         raise CheckpointError(
-            f"{path} belongs to {_name_of(status.st_uid)}, and this process runs as "
-            f"{_name_of(os.geteuid())}. A checkpoint can run code, so all of it must belong to "
-            "you: use another path, or make a copy (cp -r) if you trust its owner."
+            f"{path} belongs to {processes.user_in_words(status.st_uid)}, and this process runs as "
+            f"{processes.user_in_words(os.geteuid())}. A checkpoint can run code, so all of it "
+            "must belong to you: use another path, or make a copy (cp -r) if you trust its owner."
         )
-
-
-def _name_of(uid: int) -> str:
-    import pwd  # late: not on every system
-
-    with suppress(KeyError):
-        return f"{pwd.getpwuid(uid).pw_name} (user {uid})"
-    return f"user {uid}"
 
 
 def write_all(fd: int, data: Any, offset: int) -> None:

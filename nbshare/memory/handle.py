@@ -19,9 +19,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from nbshare.errors import StaleReferenceError
-from nbshare.memory.descriptors import Descriptor, opened
-from nbshare.memory.kinds import name_of, scratch_file
+from nbshare.memory.kinds import scratch_file
 from nbshare.memory.segment import Mode, Segment, known_segments
+from nbshare.system import Descriptor, processes, sections
 
 HOLD_S = 600.0  # memory of a reference that is not loaded by then may be freed
 LOOK_S = 0.25  # between looks for receipts, while something is held
@@ -58,13 +58,13 @@ class Receipts:
                     _thread.start_new_thread(self._look, ())
                     self._is_looking = True
             self._held[place] = (time.monotonic() + HOLD_S, segment)
-        return fd, os.fstat(fd).st_ino, name_of(fd), place
+        return fd, os.fstat(fd).st_ino, sections.name_of(fd), place
 
     def acknowledge(self, sender: int, receipt: Receipt) -> None:
         """Tell the sender that a reference has arrived."""
         fd, inode, name, place = receipt
         with suppress(OSError):  # if the sender is gone, no receipt is needed
-            file = _opened(sender, fd, inode, name, os.O_WRONLY)
+            file = sections.open_of(sender, fd, inode, name, os.O_WRONLY)
             os.pwrite(file.fileno(), b"\1", place)
 
     def forget(self) -> None:
@@ -86,8 +86,7 @@ class Receipts:
 
 
 receipts = Receipts()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=receipts.forget)
+processes.at_fork(after_in_child=receipts.forget)
 
 
 class Handle(NamedTuple):
@@ -145,7 +144,7 @@ def _open(handle: Handle) -> Descriptor:
         )
     try:
         access = os.O_RDWR if handle.mode == "r+" else os.O_RDONLY
-        return _opened(handle.pid, handle.fd, handle.inode, handle.name, access)
+        return sections.open_of(handle.pid, handle.fd, handle.inode, handle.name, access)
     except PermissionError:
         raise StaleReferenceError(
             f"the array belongs to process {handle.pid} of another user, whose memory cannot be "
@@ -158,18 +157,9 @@ def _open(handle: Handle) -> Descriptor:
         ) from None
 
 
-def _opened(pid: int, fd: int, inode: int, name: str, access: int) -> Descriptor:
-    """Open a descriptor of another process, if it is of the right file."""
-    # O_PATH first: a plain open of a descriptor number that means a pipe now could block.
-    found = opened(os.open, f"/proc/{pid}/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
-    if (os.fstat(found.fileno()).st_ino, name_of(found.fileno())) != (inode, name):
-        raise FileNotFoundError
-    return opened(os.open, f"/proc/self/fd/{found.fileno()}", access | os.O_CLOEXEC)
-
-
 def _namespace() -> int:
     try:
-        return os.stat("/proc/self/ns/pid").st_ino
+        return processes.number_space()
     except OSError:
         raise StaleReferenceError(
             "references to arrays need /proc, which is not mounted here. Send a copy: "

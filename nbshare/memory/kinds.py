@@ -30,93 +30,20 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import re
 import sys
-from contextlib import suppress
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from nbshare.errors import NotBuiltYetError, OutOfMemoryError, warn
-from nbshare.interrupts import uninterrupted
 from nbshare.memory import budget
-from nbshare.memory.descriptors import Descriptor, opened
-from nbshare.memory.processes import has_ended
+from nbshare.system import Descriptor, room, sections
 
 SETTING = "NBSHARE_MEMORY"
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # does not mean that the kind fails
 
-# From linux/fcntl.h: the module fcntl lacks the last one, and some systems lack the module.
-F_ADD_SEALS = 1033
-F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE = 0x0002, 0x0010
-
-# Bytes per allocation: a signal undoes the present one, and a timer's signals could undo a large
-# one for ever.
-PIECE = 64 << 20
-
-_OURS = r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}"  # names; the process number is for `_sweep`
-
 _is_silent = False
-
-
-class Memfd(NamedTuple):
-    """Anonymous memory: it never has a name, and can be sealed."""
-
-    setting: str = "memfd"  # what a user calls it
-    folder: str = ""  # whose space it takes
-
-    def open(self) -> Descriptor:
-        """Make an empty file."""
-        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        return opened(os.memfd_create, new_name(), flags)
-
-    def reserve(self, fd: int, nbytes: int) -> None:
-        """Give it a fixed size, so that no access can fail."""
-        import fcntl  # late: not on every system
-
-        os.ftruncate(fd, nbytes)
-        fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)
-
-    def protect(self, fd: int) -> None:
-        """Make it read-only for other processes."""
-        import fcntl
-
-        with suppress(OSError):  # Linux before 5.1 has no such seal
-            fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
-
-
-class MappedFile(NamedTuple):
-    """An unnamed file; its space is allocated, and its writers can change its size."""
-
-    setting: str
-    folder: str
-
-    def open(self) -> Descriptor:
-        """Make an empty file."""
-        if not has_proc():
-            raise OSError(errno.ENOTSUP, "needs /proc, which is not mounted here")
-        _sweep(self.folder)
-        path = os.path.join(self.folder, new_name())
-        with uninterrupted():
-            file = opened(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600)
-            with suppress(FileNotFoundError):  # swept by another process
-                os.unlink(path)
-        return file
-
-    def reserve(self, fd: int, nbytes: int) -> None:
-        """Give it a size, and allocate its space."""
-        if nbytes > budget.free_in(self.folder):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.ftruncate(fd, nbytes)
-        # Without this, touching a page in a full directory would kill the process (SIGBUS).
-        for start in range(0, nbytes, PIECE):
-            os.posix_fallocate(fd, start, min(PIECE, nbytes - start))
-
-    def protect(self, fd: int) -> None:
-        """Make it read-only for other processes, except on purpose."""
-        with suppress(OSError):  # some file systems have no modes
-            os.fchmod(fd, 0o400)
 
 
 class Private(NamedTuple):
@@ -126,8 +53,7 @@ class Private(NamedTuple):
     folder: str = ""
 
 
-Shared = Memfd | MappedFile
-MemoryKind = Shared | Private
+MemoryKind: TypeAlias = "sections.Shared | Private"
 
 
 def can_share() -> bool:
@@ -179,7 +105,7 @@ def scratch_file() -> Descriptor:
 
 
 @cache
-def _chosen(setting: str, temporary: str) -> Shared:
+def _chosen(setting: str, temporary: str) -> sections.Shared:
     """Return the first kind that both the setting and the system allow."""
     reasons: list[str] = []
     code = 0
@@ -226,16 +152,12 @@ def _temporary() -> str:
     return os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
 
 
-def _allowed(setting: str, temporary: str) -> list[Shared]:
+def _allowed(setting: str, temporary: str) -> list[sections.Shared]:
     """Return the kinds that a setting allows, the best one first."""
-    known: dict[str, Shared] = {
-        "memfd": Memfd(),
-        "named": MappedFile("named", "/dev/shm"),  # noqa: S108
-        "file": MappedFile(f"file:{temporary}", temporary),
-    }
+    known = sections.kinds(temporary)
     word, _, folder = setting.partition(":")
     if word == "file" and os.path.isabs(folder):
-        return [MappedFile(setting, folder)]
+        return [sections.MappedFile(setting, folder)]
     if setting and setting not in known:
         raise ValueError(
             f"{SETTING}={setting!r}: allowed are memfd, named, file, file:DIRECTORY with an "
@@ -244,7 +166,7 @@ def _allowed(setting: str, temporary: str) -> list[Shared]:
     return [known[setting]] if setting else list(known.values())
 
 
-def reserve(kind: Shared, fd: int, nbytes: int) -> None:
+def reserve(kind: sections.Shared, fd: int, nbytes: int) -> None:
     """Give memory of a kind its size.
 
     Raises
@@ -261,7 +183,7 @@ def reserve(kind: Shared, fd: int, nbytes: int) -> None:
                 "limit on file size (ulimit -f), which holds for memory too, or use smaller arrays"
             )
         elif error.errno in FULL:
-            free = budget.in_words(budget.free_in(kind.folder))
+            free = budget.in_words(room.free_in(kind.folder))
             why = (
                 f"were requested, {free} are free in {kind.folder}. Make room, or set "
                 f"{SETTING}=file:DIRECTORY with a directory that has more"
@@ -269,34 +191,3 @@ def reserve(kind: Shared, fd: int, nbytes: int) -> None:
         else:
             raise
         raise OutOfMemoryError(f"{budget.in_words(nbytes)} of shared memory {why}.") from None
-
-
-def has_proc() -> bool:
-    """Return whether ``/proc`` leads from descriptors to files here."""
-    return os.path.exists("/proc/self/fd")  # checked each time: it may be unmounted
-
-
-def name_of(fd: int) -> str:
-    """Return the name that the file of a descriptor had; needs ``/proc``."""
-    link = os.readlink(f"/proc/self/fd/{fd}").removesuffix(" (deleted)")
-    return os.path.basename(link).removeprefix("memfd:")
-
-
-def new_name() -> str:
-    """Return a random name."""
-    return f"nbshare-{os.getpid():x}-{os.urandom(7).hex()}"
-
-
-@cache
-def _sweep(folder: str) -> None:
-    """Remove files of processes that were killed before they could do it.
-
-    Once per process and folder. Another process number space (a container's, another machine's)
-    may share the folder: at worst, a name is removed that was about to be.
-    """
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            found = re.fullmatch(_OURS, entry.name)
-            if found and has_ended((int(found[1], 16), 0)):
-                with suppress(OSError):  # another process sweeps too, or the file is another user's
-                    os.unlink(entry.path)

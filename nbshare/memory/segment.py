@@ -21,16 +21,13 @@ import numpy.typing as npt
 
 from nbshare.errors import OutOfMemoryError
 from nbshare.memory import budget, copying
-from nbshare.memory.descriptors import Descriptor, opened, owned, with_room
 from nbshare.memory.kinds import (
     MemoryKind,
     Private,
-    has_proc,
-    name_of,
     new_memory,
-    new_name,
     reserve,
 )
+from nbshare.system import Descriptor, opened, owned, sections, with_room
 
 # Without it, as before Python 3.13, a mapping holds a duplicate of its descriptor.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -271,16 +268,14 @@ class Segment(mmap.mmap):
     @property
     def name(self) -> str:
         """A random name, the same in every process."""
-        name = self._name or (new_name() if self.is_private else name_of(self.fd))
+        name = self._name or (os.urandom(8).hex() if self.is_private else sections.name_of(self.fd))
         self._name = name  # two threads may each make one, and both are known
         known_segments[name] = self
         return name
 
     def read_only(self) -> Descriptor:
         """Open a descriptor through which the segment can only be read."""
-        if has_proc():
-            return opened(os.open, f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
-        return opened(os.dup, self.fd)  # a memfd is read-only by its seal
+        return sections.read_only(self.fd)
 
 
 # The segments of this process whose name has been read, by name.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import re
 import weakref
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
@@ -17,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from nbshare.errors import StaleReferenceError
+from nbshare.system import sections
 
 # Bytes of an array that is only read; a smaller one is copied faster than its mapping is found.
 LEAST = 1 << 20
@@ -65,10 +65,6 @@ _mapped = weakref.WeakValueDictionary[tuple[UserFile, bool], np.memmap[Any, Any]
 # few tenths of a millisecond. While the mapping exists, no other file gets its inode.
 _found: weakref.WeakKeyDictionary[Any, tuple[UserFile, int]] = weakref.WeakKeyDictionary()
 
-# In /proc/self/maps, a file that is mapped, but not copy-on-write: first address, the one past the
-# last, offset, inode and path, which ends in " (deleted)" if the file was.
-ROW = rb"(?m)^(\w+)-(\w+) r..s (\w+) \S+ (\d+) +(/.*)"
-
 
 def file_of(array: np.ndarray[Any, Any]) -> tuple[UserFile, int] | None:
     """Return the file that holds an array, and the offset of its first element in bytes.
@@ -90,14 +86,7 @@ def file_of(array: np.ndarray[Any, Any]) -> tuple[UserFile, int] | None:
 
 
 def _find(mapping: Any) -> tuple[UserFile, int]:
-    # Ask the kernel: the path in the memmap may lead to another file by now.
+    # Ask the system: the path in the memmap may lead to another file by now.
     address = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
-    with open("/proc/self/maps", "rb") as rows:
-        for first, end, offset, inode, path in re.findall(ROW, rows.read()):
-            start = int(first, 16) - int(offset, 16)
-            if int(first, 16) <= address < int(end, 16):
-                identity = os.stat(path)[1:3]
-                if identity[0] == int(inode):  # the device differs from the file's on btrfs
-                    file = UserFile(os.fsdecode(path), identity, address + len(mapping) - start)
-                    return file, start
-    raise FileNotFoundError
+    path, identity, start = sections.mapped_file(address)
+    return UserFile(path, identity, address + len(mapping) - start), start

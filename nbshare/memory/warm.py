@@ -17,7 +17,6 @@ piece keeps its whole slab alive, which is small.
 from __future__ import annotations
 
 import _thread
-import os
 import time
 import weakref
 from collections import deque
@@ -31,6 +30,7 @@ from nbshare.interrupts import uninterrupted
 from nbshare.memory import budget
 from nbshare.memory.kinds import can_share, is_chosen
 from nbshare.memory.segment import Segment
+from nbshare.system import processes, room
 
 SLAB = 1 << 18  # bytes; untouched pages cost nothing
 LARGEST_PIECE = 1 << 15  # bytes; above, the cost of a segment is small compared with its pages
@@ -60,8 +60,7 @@ class Slab:
         self._is_kept = is_kept
         self._kept: Segment | None = None
         self._present: deque[tuple[weakref.ref[Segment], int]] = deque(maxlen=1)  # and its end
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self.drop)
+        processes.at_fork(after_in_child=self.drop)
 
     def take(self, nbytes: int) -> tuple[Segment, int]:
         """Return a segment and the offset of `nbytes` in it, zeroed and unused."""
@@ -212,16 +211,15 @@ class WarmPool:
         self._kept = [(t, s) for t, s in self._kept if not s.was_kept_elsewhere]
         if came:
             held = sum(segment.nbytes for _, segment in self._kept)
-            limit = SHARE * (budget.available() + held)
+            limit = SHARE * (room.available() + held)
             while self._kept and held > limit:
                 held -= self._kept.pop(0)[1].nbytes
 
 
 pool = WarmPool()
 budget.reliefs.append(pool.drop)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=pool.before_fork,
-        after_in_parent=pool._lock.release,
-        after_in_child=pool.after_fork,
-    )
+processes.at_fork(
+    before=pool.before_fork,
+    after_in_parent=pool._lock.release,
+    after_in_child=pool.after_fork,
+)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from nbshare.interrupts import import_whole
 from nbshare.job import Job
-from nbshare.memory import usable_cpus
 from nbshare.notebook.environment import Bundle, kernel_output
 from nbshare.notebook.live_plot import Plot, as_plots
+from nbshare.system import room
 
 if TYPE_CHECKING:
     from nbshare.notebook.figure import LiveFigure
@@ -55,7 +55,7 @@ class LiveFrames:
         self.output.show(lambda: self._frame(figure, final=final), final=final)
         if not self._n_done:
             return _LOOK_S
-        is_full = self._job.n_workers >= usable_cpus()
+        is_full = self._job.n_workers >= room.usable_cpus()
         share = _SHARE_WHEN_FULL if is_full else _SHARE
         return max(min((time.monotonic() - began) / share, _MAX_PAUSE_S), self._interval_s)
 

@@ -42,9 +42,6 @@ import numpy.typing as npt
 
 from nbshare.memory import Segment, View, aligned, slab
 
-with suppress(ImportError):  # Windows has none, and no workers yet
-    import fcntl
-
 # Header words.
 NEXT, STOP, RETURNED, KIND, PRINTED, FAILURES, ROUND, IMPORTED, N_THERE, TOTAL, FEW = range(11)
 SKIPPED = 11
@@ -625,30 +622,6 @@ def give_back(board: Board, items: range, lock: AbstractContextManager[Any]) -> 
         if items.start < header[NEXT] and items.start not in returned[:n, 0]:
             returned[n] = items.start, items.stop
             header[RETURNED] = n + 1
-
-
-class FileLock:
-    """A lock between processes, on a byte of a file; the kernel releases it if its holder dies.
-
-    The file is opened once per process and never mapped or closed: closing any descriptor of it
-    would drop the lock. It does not exclude threads of one process.
-
-    Parameters
-    ----------
-    fd : int
-        Of the file.
-    byte : int
-        Its offset; the file may be shorter.
-    """
-
-    def __init__(self, fd: int, byte: int) -> None:
-        self._fd, self._byte = fd, byte
-
-    def __enter__(self) -> None:
-        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, self._byte)
-
-    def __exit__(self, *_: object) -> None:
-        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, self._byte)
 
 
 def busy_since(row: Sequence[int]) -> float | None:

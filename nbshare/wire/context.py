@@ -21,7 +21,7 @@ import numpy as np
 
 from nbshare.functions.files import imported_files, origins
 from nbshare.functions.imports import overridden_names
-from nbshare.memory.descriptors import opened
+from nbshare.system import processes, room
 
 NamedFilter = tuple[Any, ...]  # of `warnings.filters`, with the names of its category
 
@@ -70,10 +70,10 @@ def settings() -> dict[str, Any]:
     """Return these settings as they are in this process."""
     return {
         "path": list(sys.path),
-        "umask": _umask(),
+        "umask": processes.umask(),
         "warnings": _named(*_present_filters()),
         "cwd": cwd(),
-        "affinity": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
+        "affinity": room.affinity(),
         "argv": [*map(str, getattr(sys, "argv", ()))],  # an embedded interpreter has none
         "recursion_limit": sys.getrecursionlimit(),
         "errstate": np.geterr(),
@@ -149,18 +149,6 @@ def cwd() -> str | None:
         return os.getcwd()
     except OSError:
         return None
-
-
-def _umask() -> int | None:
-    """Return the umask; None where only a call that sets it would tell it."""
-    try:
-        file = opened(os.open, "/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    status = os.read(file.fileno(), 1 << 12)
-    file.close()
-    _, _, umask = status.partition(b"\nUmask:")  # not in a name: there lines do not break
-    return int(umask[:6], 8) if umask else None
 
 
 # Libraries read them when they are loaded.

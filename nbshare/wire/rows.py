@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.memory import aligned, disk
-from nbshare.memory.descriptors import Descriptor
+from nbshare.system import Descriptor
 from nbshare.wire.board import ATTEMPTS, FAILED, IN_LOG, IN_OUTPUT, Board, Page
 from nbshare.wire.results import ALONE, Entry, LogReader
 

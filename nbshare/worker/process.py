@@ -14,17 +14,13 @@ interpreter lock is killed as well.
 
 from __future__ import annotations
 
-import _thread
-import ctypes
 import gc
 import os
 import pickle
-import select
 import signal
 import sys
 import weakref
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple, NoReturn
 
@@ -33,9 +29,9 @@ import numpy.typing as npt
 from nbshare.arrays.inputs import Inputs, opened
 from nbshare.functions.freshness import ImportLog, use_snapshot
 from nbshare.memory import Mode, Segment, View, segment_of, silence_warnings
-from nbshare.memory.descriptors import pidfd_of
+from nbshare.system import locks, processes, waiting, workers
 from nbshare.wire import become_worker
-from nbshare.wire.board import NO_ITEM, Board, FileLock
+from nbshare.wire.board import NO_ITEM, Board
 from nbshare.wire.failures import describe
 from nbshare.wire.messages import Channel
 from nbshare.wire.orders import CallOrder
@@ -46,23 +42,14 @@ from nbshare.worker.state import WorkerState, restore_variables, show_crashes
 from nbshare.worker.store import Decided, Rows
 from nbshare.worker.work import Caller, Work
 
-with suppress(ImportError):  # Windows has none, and no workers yet
-    import fcntl
-
-# When memory runs out, the system ends the process with the higher score: a worker can be replaced,
-# the notebook's kernel cannot.
-OOM_SCORE = b"500"
 KEEP_S = 0.5  # freed memory must be free within a second
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-KEPT = 64 << 20  # bytes free at the end of the heap; a worker at work holds so much more at most
-LARGEST = 32 << 20  # bytes of a block that is part of the heap: the most that glibc allows
 LOOK_S = 0.1  # between looks for unannounced items, and for a stopped call
 
 
 class InheritedFds(NamedTuple):
     """The descriptors and facts that a worker starts with."""
 
-    owner_pidfd: int  # or -1
+    owner_fd: int  # becomes readable when the owner ends; or -1
     life_fd: int  # reading end of the owner's life pipe
     channel_fd: int
     lock_fd: int  # where chunks are claimed
@@ -77,7 +64,7 @@ def run(inherited: InheritedFds) -> NoReturn:
         channel = _set_up(inherited)
         # A child that an item forks must not keep it open: its end signals the death of this
         # process.
-        os.register_at_fork(after_in_child=channel.close)
+        processes.at_fork(after_in_child=channel.close)
         channel.send(("ready", os.getpid()))
     except (EOFError, ConnectionError, RuntimeError):
         os._exit(1)  # the owner is gone or has given up, or no thread can be started
@@ -88,17 +75,16 @@ def run(inherited: InheritedFds) -> NoReturn:
             message, fds = channel.receive(timeout_s=None if is_idle else KEEP_S)
         except TimeoutError:
             mappings.drop()
-            with suppress(AttributeError):  # other C libraries have no such function
-                ctypes.CDLL(None).malloc_trim(0)  # returns freed memory to the kernel
+            workers.return_freed()
             is_idle = True
             continue
         except (EOFError, OSError):
             # The owner is gone. The kernel would signal our group too, but not if we close our end
             # of the life pipe first.
-            os.killpg(0, signal.SIGKILL)
+            workers.kill_group()
         call, slot, order = message
         caller = _RemoteCaller(call, channel, imports, mappings, state)
-        work_on(order, slot, fds, caller, FileLock(inherited.lock_fd, call))
+        work_on(order, slot, fds, caller, locks.FileLock(inherited.lock_fd, call))
         is_idle = False
         channel.send(("finished", call, imports.take(), mappings.end_call()))
         # Now: descriptors of the next message could take the numbers of closed ones.
@@ -108,13 +94,8 @@ def run(inherited: InheritedFds) -> NoReturn:
 def _set_up(inherited: InheritedFds) -> Channel:
     """Become a worker: in its own process group, bound to its owner, with the caller's settings."""
     silence_warnings()  # the owner has warned of the kind of memory
-    os.setpgid(0, 0)
-    arm(inherited.life_fd)
-    if inherited.owner_pidfd >= 0:
-        _thread.start_new_thread(_kill_after, (inherited.owner_pidfd,))
-    # Some containers forbid it; then the kernel chooses by size alone.
-    with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
-        file.write(OOM_SCORE)
+    workers.lead_group(inherited.owner_fd, inherited.life_fd)
+    workers.end_first()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel = Channel.from_fd(inherited.channel_fd)
     (index, environ), _ = channel.receive()
@@ -130,66 +111,6 @@ def _set_up(inherited: InheritedFds) -> Channel:
     if "numpy.random" in sys.modules:  # or all forked workers would draw the same numbers
         sys.modules["numpy.random"].seed()
     return channel
-
-
-F_SETSIG = 10  # linux/fcntl.h; not in the module fcntl
-
-
-def arm(life_fd: int) -> None:
-    """Make the kernel kill this process group when the life pipe's other end closes."""
-    # The owner of a descriptor (F_SETOWN) belongs to the open file description, which forked
-    # processes share: only the last one to set it would be killed. So we open it again, and keep it
-    # open.
-    try:
-        fd = os.open(f"/proc/self/fd/{life_fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:  # without /proc there is only `_kill_after`
-        return
-    with suppress(OSError):  # some systems refuse it: then there is only `_kill_after`
-        fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
-        fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    # The owner may have died before we asked.
-    poll = select.poll()
-    poll.register(fd, select.POLLHUP)
-    if poll.poll(0):
-        os.killpg(0, signal.SIGKILL)
-
-
-def open_owner(owner: int) -> int:
-    """Open a pidfd of the owner, which must be the parent: a dead process's number may be reused.
-
-    Return -1 if the system has none.
-    """
-    pidfd = pidfd_of(owner)
-    if os.getppid() != owner:
-        os._exit(1)
-    return pidfd
-
-
-def keep_freed() -> None:
-    """Keep freed memory in this process and its forks, unless the user has configured malloc.
-
-    By default glibc returns freed memory of some megabytes to the kernel immediately, so that each
-    temporary array of a long computation is made of fresh pages. Zeroing and mapping these can take
-    twice as long as the computation itself.
-    """
-    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
-        return
-    with suppress(AttributeError):  # other C libraries have no such settings
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_THRESHOLD, LARGEST)
-        libc.mallopt(M_TRIM_THRESHOLD, KEPT)
-
-
-def _kill_after(pidfd: int) -> None:
-    """Kill this process group when the owner ends.
-
-    For the one case that the life pipe misses: an unrelated fork of the owner holds its other end.
-    """
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    poll.poll()
-    os.killpg(0, signal.SIGKILL)
 
 
 # Device and inode, which are not reused while we hold them, and a size that may grow.
@@ -252,7 +173,7 @@ def are_gone(seen: Seen) -> bool:
 
 
 def work_on(
-    packed: bytes, slot: int, fds: Sequence[int], caller: _RemoteCaller, lock: FileLock
+    packed: bytes, slot: int, fds: Sequence[int], caller: _RemoteCaller, lock: locks.FileLock
 ) -> None:
     """Work on a call until nothing is left to claim; send failures to the owner.
 
@@ -322,26 +243,19 @@ class _RemoteCaller(Caller):
         self._channel, self._imports = channel, imports
         self.mappings, self.state = mappings, state
         self.news_fd = self.items_fd = -1  # events, if there are any
-        self._poll: select.epoll | None = None
+        self._tokens: waiting.TokenWaiter | None = None
         self._n_looks = 0  # for items, since the last ones came
         self.is_tidy = False  # this process is ready for the next item
 
     def tell_news(self) -> None:
         if self.news_fd >= 0:
-            os.eventfd_write(self.news_fd, 1)
+            waiting.set_event(self.news_fd)
 
     def await_items(self) -> bool:
-        if self._poll is None:
-            self._poll = select.epoll()
-            # Each event wakes one waiting worker.
-            self._poll.register(self.items_fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+        if self._tokens is None:
+            self._tokens = waiting.TokenWaiter(self.items_fd)
         self.tidy_up()  # now, while no item waits
-        if self._poll.poll(LOOK_S):
-            with suppress(BlockingIOError):  # another worker was quicker
-                os.eventfd_read(self.items_fd)
-            self._n_looks = 0
-        else:
-            self._n_looks += 1
+        self._n_looks = 0 if self._tokens.wait(LOOK_S) else self._n_looks + 1
         return self._n_looks * LOOK_S < KEEP_S  # then other calls may need this worker
 
     def tidy_up(self) -> None:
@@ -360,8 +274,8 @@ class _RemoteCaller(Caller):
         """Close descriptors."""
         opened.clear()
         restore_variables()
-        if self._poll is not None:
-            self._poll.close()
+        if self._tokens is not None:
+            self._tokens.close()
         for fd in (self.news_fd, self.items_fd):
             if fd >= 0:
                 os.close(fd)

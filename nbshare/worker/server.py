@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import gc
 import os
-import select
 import sys
 import traceback
 from contextlib import suppress
+from math import inf
 from typing import Any
 
+from nbshare.system import waiting, workers
 from nbshare.wire.messages import Channel
 from nbshare.worker import process as worker
 
@@ -28,20 +29,20 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
     """Run the server until its owner ends."""
     for fd in (channel_fd, life_fd):
         os.set_inheritable(fd, False)
-    worker.arm(life_fd)
-    worker.keep_freed()  # workers are forked with these settings
-    owner_pidfd = worker.open_owner(owner)
+    workers.die_with(life_fd)
+    workers.keep_freed()  # workers are forked with these settings
+    owner_fd = workers.opened_owner(owner)
     channel = Channel.from_fd(channel_fd)
     # The garbage collector of forked workers must not touch, and so copy, our pages. It has been
     # off since the start: during imports it takes a tenth of the time.
     gc.freeze()
     gc.enable()
-    poll = select.poll()
-    poll.register(channel, select.POLLIN)
-    if owner_pidfd >= 0:
-        poll.register(owner_pidfd, select.POLLIN)  # an unrelated fork may hold the channel's end
+    waiter = waiting.Waiter()
+    waiter.watch(channel.fileno(), "message")
+    if owner_fd >= 0:
+        waiter.watch(owner_fd, "end")  # an unrelated fork may hold the channel's end
     while True:
-        if any(fd == owner_pidfd for fd, _ in poll.poll()):
+        if "end" in waiter.wait(inf):
             return
         try:
             message, fds = channel.receive()
@@ -55,7 +56,7 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
                     return
                 if pid == 0:
                     channel.close()
-                    _live(owner_pidfd, life_fd, *fds)
+                    _live(owner_fd, life_fd, *fds)
                 for fd in fds:
                     os.close(fd)
             case ("reap", pid):

@@ -22,6 +22,7 @@ from nbshare.functions.files import register_files
 from nbshare.functions.imports import import_as_the_caller
 from nbshare.functions.namespaces import Namespaces
 from nbshare.functions.reference import label_of
+from nbshare.system import room
 from nbshare.wire import context
 from nbshare.wire.context import limit_threads, thread_variables
 from nbshare.wire.orders import Fixed
@@ -96,8 +97,7 @@ class WorkerState:
         context.set_arithmetic(values)
         context.filter_warnings(values["warnings"])
         if values["affinity"] is not None:
-            with suppress(OSError):  # the cpuset was changed in between
-                os.sched_setaffinity(0, values["affinity"])
+            room.set_affinity(values["affinity"])
 
     def filter_warnings(self) -> None:
         """Set the filters again, for categories of modules that were imported since."""

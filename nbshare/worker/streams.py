@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import os
 import sys
-from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-with suppress(ImportError):  # Windows has none, and no workers yet
-    import fcntl
-    import termios
-
+from nbshare.system import channels, workers
 from nbshare.wire.orders import STREAMS
 from nbshare.worker.reports import present_item
 
@@ -23,7 +18,6 @@ if TYPE_CHECKING:
 MARK_PRINTS = "NBSHARE_MARK_PRINTS"  # the user's wish: lines that Python prints name their item
 
 HIGHEST = 2  # descriptor of a standard stream
-LINE_BUFFERED = 1  # stdio.h: _IOLBF
 
 _outputs: list[_Output] = []  # none outside of workers
 
@@ -53,7 +47,6 @@ class _Output:
     def __init__(self, name: str, number: int, fd: int) -> None:
         self.name = name
         self._number, self._fd = number, fd
-        self._n_unread = array("i", [0])
         os.dup2(fd, number)
         self.open()
 
@@ -86,10 +79,9 @@ class _Output:
         except Exception:  # noqa: BLE001, S110 - it may be the item's own, or None
             pass
         try:
-            fcntl.ioctl(self._fd, termios.FIONREAD, self._n_unread)
+            return channels.has_unread(self._fd)
         except OSError:  # the item has closed it
             return False
-        return self._n_unread[0] > 0
 
 
 def replace_streams(fds: Sequence[int]) -> None:
@@ -100,10 +92,7 @@ def replace_streams(fds: Sequence[int]) -> None:
     for number, (name, fd) in enumerate(zip(STREAMS, fds, strict=True), start=1):
         _outputs.append(_Output(name, number, fd))
     restore()
-    # C's own buffers are lost when a worker is ended.
-    with suppress(Exception):  # another C library
-        libc = ctypes.CDLL(None)
-        libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, LINE_BUFFERED, ctypes.c_size_t())
+    workers.end_lines()
 
 
 _text: type[io.TextIOWrapper] = io.TextIOWrapper

@@ -16,6 +16,7 @@ from typing import Any
 from nbshare.arrays.inputs import Inputs
 from nbshare.functions.freshness import n_executed
 from nbshare.memory import Segment
+from nbshare.system import processes
 from nbshare.wire.board import (
     ATTEMPTS,
     BEGUN,
@@ -66,8 +67,7 @@ SHORTEST_S = 1e-8  # no function call takes less, whatever the clock says
 
 # Holds another object in each forked process: `os.getpid` takes five times as long.
 _process = [object()]
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _process.__setitem__(0, object()))
+processes.at_fork(after_in_child=lambda: _process.__setitem__(0, object()))
 
 
 class _Stopped(Exception):  # noqa: N818 - not an error
@@ -435,7 +435,7 @@ class Work:
 
     def note_peak(self) -> None:
         """Record the peak memory of this process."""
-        self._slot[PEAK] = _peak_bytes()
+        self._slot[PEAK] = processes.peak_bytes()
 
     def _note(self, n: int, worked_ns: int) -> None:
         if n:
@@ -455,11 +455,3 @@ def _await_items(sources: Sequence[ItemSource], fed: FedItems | None, caller: Ca
     if fed is not None:
         fed.rest()
     return caller.await_items()
-
-
-def _peak_bytes() -> int:
-    try:
-        import resource
-    except ImportError:  # on Windows
-        return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

@@ -23,9 +23,9 @@ from ring_states import FORK, SPAWN, WAITED, figures, fill, held_by_other, runni
 
 import nbshare
 from nbshare import RingBuffer, SharedArray, parallel_map
-from nbshare.arrays import ring_waiting
 from nbshare.errors import NotBuiltYetError, RingAbortedError, RingClosedError, RingTimeoutError
 from nbshare.memory import segment_of
+from nbshare.system import waiting
 
 STARTS = ["spawn", "fork", "forkserver"]
 
@@ -195,8 +195,8 @@ def test_bad_arguments_are_refused(arguments, error, says):
 
 def test_it_says_where_it_is_not_built_yet(monkeypatch):
     """On a system that it does not know a ring is refused at once, not in the middle of a put."""
-    ring_waiting.futex.cache_clear()
-    monkeypatch.setattr(ring_waiting, "SYS_FUTEX", {"z80": 1})
+    waiting.futex.cache_clear()
+    monkeypatch.setattr(waiting, "SYS_FUTEX", {"z80": 1})
     with pytest.raises(NotBuiltYetError, match="z80"):
         RingBuffer(1, 1)
 

@@ -20,8 +20,11 @@ import nbshare
 from nbshare import RingBuffer
 from nbshare.arrays import buffer, lock, ring, ring_slots, ring_waiting
 from nbshare.errors import RingAbortedError, RingTimeoutError
+from nbshare.system import locks, waiting
 
-FILES = {module.__file__ for module in (buffer, lock, ring, ring_slots, ring_waiting)}
+FILES = {
+    module.__file__ for module in (buffer, lock, locks, ring, ring_slots, ring_waiting, waiting)
+}
 
 
 pytestmark = [

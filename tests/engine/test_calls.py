@@ -443,7 +443,7 @@ def test_a_caller_without_standard_streams(tmp_path):
 @pytest.fixture
 def little_memory(monkeypatch):
     """Let the machine have 64 MiB left: the figures, not the memory."""
-    monkeypatch.setattr("nbshare.memory.budget.available", lambda: 64 << 20)
+    monkeypatch.setattr("nbshare.system.room.available", lambda: 64 << 20)
 
 
 @pytest.mark.parametrize("place", ["shared", "items"])

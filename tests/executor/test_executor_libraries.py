@@ -16,7 +16,7 @@ from tqdm import tqdm
 from tqdm.contrib import concurrent as tqdm_concurrent
 
 from nbshare import Executor, register_joblib
-from nbshare.memory import usable_cpus
+from nbshare.system import room
 
 register_joblib()
 
@@ -226,7 +226,7 @@ def test_joblib_uses_all_cpus_by_default():
     assert joblib.Parallel(backend="nbshare").n_jobs == -1
     with joblib.parallel_config("nbshare"):
         assert joblib.Parallel().n_jobs == -1
-        assert joblib.effective_n_jobs() == usable_cpus()
+        assert joblib.effective_n_jobs() == room.usable_cpus()
 
 
 @pytest.mark.slow

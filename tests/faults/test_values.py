@@ -100,27 +100,27 @@ tasks.check_double()
 
 SHORTAGES = {
     "machine": """
-from nbshare.memory import budget
-budget._machine_room = lambda: 100 << 20
+from nbshare.system import room
+room._machine_room = lambda: 100 << 20
 """,
     "cgroup v2": """
-from nbshare.memory import budget
+from nbshare.system import room
 group, inner = Path("group"), Path("group/inner")
 inner.mkdir(parents=True)
 for folder, limit in ((group, str(1 << 30)), (inner, "max")):
     (folder / "memory.max").write_text(limit)
     (folder / "memory.current").write_text(str((1 << 30) - (100 << 20)))
     (folder / "memory.stat").write_text("anon 5\\ninactive_file 0\\n")
-budget.ancestors = lambda controller: [(2, inner), (2, group)]
+room.ancestors = lambda controller: [(2, inner), (2, group)]
 """,
     "cgroup v1": """
-from nbshare.memory import budget
+from nbshare.system import room
 group = Path("group")
 group.mkdir()
 (group / "memory.limit_in_bytes").write_text(str(1 << 30))
 (group / "memory.usage_in_bytes").write_text(str((1 << 30) - (60 << 20)))
 (group / "memory.stat").write_text("cache 5\\ntotal_inactive_file 41943040\\n")
-budget.ancestors = lambda controller: [(1, group)]
+room.ancestors = lambda controller: [(1, group)]
 """,
 }
 

@@ -8,7 +8,7 @@ import pytest
 
 from nbshare.functions.freshness import Snapshot
 from nbshare.memory import scratch_file
-from nbshare.memory.descriptors import owned
+from nbshare.system import owned
 
 
 @pytest.fixture

@@ -16,18 +16,18 @@ from nbshare import interrupts
 from nbshare.memory import (
     Segment,
     copying,
-    descriptors,
     handle_of,
     kinds,
     segment,
     warm,
 )
+from nbshare.system import descriptors, sections
 
 SETTING = "NBSHARE_MEMORY"
 
 
 # In which interrupts come.
-MODULES = copying, descriptors, interrupts, kinds, segment, warm
+MODULES = copying, descriptors, interrupts, kinds, sections, segment, warm
 
 
 FILES = {m.__file__ for m in MODULES}

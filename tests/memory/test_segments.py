@@ -277,7 +277,7 @@ while True:
         pool.drop()  # memory kept from before is given back first when it is short
         before = held()
         if kind.startswith("file"):
-            monkeypatch.setattr("nbshare.memory.budget.free_in", lambda folder: 100 << 20)
+            monkeypatch.setattr("nbshare.system.room.free_in", lambda folder: 100 << 20)
         else:
             little_memory(monkeypatch)
         for make_one in (Segment.create, lambda nbytes: Segment.filled(nbytes, [])):
@@ -351,7 +351,7 @@ def try_to_write(handle):
 
 def little_memory(monkeypatch):
     """Let the machine have 100 MiB left: the figures, not the memory."""
-    monkeypatch.setattr("nbshare.memory.budget.available", lambda: 100 << 20)
+    monkeypatch.setattr("nbshare.system.room.available", lambda: 100 << 20)
 
 
 # ------------------------------------------------------------------- room and names
@@ -529,29 +529,10 @@ def test_several_parts_in_large_memory(kind):
     assert np.array_equal(View(filled).array(np.uint8, expected.shape), expected)
 
 
-def test_nbshare_can_be_imported_where_posix_modules_are_missing(program):
-    """Without fcntl and resource it is imported, and arrays are in files."""
-    printed = program(
-        """
-import sys, warnings
-for name in ("fcntl", "resource"):
-    sys.modules[name] = None
-import nbshare
-for name in nbshare.__all__:
-    getattr(nbshare, name)
-with warnings.catch_warnings(record=True) as said:
-    warnings.simplefilter("always")
-    a = nbshare.full(3, 2.0)
-print(a, nbshare.memory.segment_of(a)[0].kind.setting, len(said))
-"""
-    )
-    assert printed == "[2. 2. 2.] named 1\n"
-
-
 def test_an_interrupt_at_any_moment_of_copying_by_threads(monkeypatch):
     """It is a KeyboardInterrupt and no broken lock's error, and no thread writes afterwards."""
     monkeypatch.setattr(copying, "PIECE", 1 << 16)
-    monkeypatch.setattr(copying, "usable_cpus", lambda: 3)
+    monkeypatch.setattr(copying.room, "usable_cpus", lambda: 3)
     source, target = np.ones((40, 8192)), np.zeros((40, 8192))
 
     def copy():
@@ -566,7 +547,7 @@ def test_an_interrupt_at_any_moment_of_copying_by_threads(monkeypatch):
 def test_an_interrupt_of_copying_waits_for_no_thread_that_has_not_begun(monkeypatch):
     """Whichever moment of a copy the interrupt arrives in, the copy ends within half a second."""
     monkeypatch.setattr(copying, "PIECE", 1 << 16)
-    monkeypatch.setattr(copying, "usable_cpus", lambda: 3)
+    monkeypatch.setattr(copying.room, "usable_cpus", lambda: 3)
     source, target = np.ones((40, 8192)), np.zeros((40, 8192))
     took_s, start = [], time.monotonic()
 
@@ -582,7 +563,7 @@ def test_an_interrupt_of_copying_waits_for_no_thread_that_has_not_begun(monkeypa
 def test_copying_ends_when_all_pieces_are_there(monkeypatch):
     """However long the one that another thread has begun takes."""
     monkeypatch.setattr(copying, "LONGEST_S", 0.01)
-    monkeypatch.setattr(copying, "usable_cpus", lambda: 2)
+    monkeypatch.setattr(copying.room, "usable_cpus", lambda: 2)
     here, has_begun, done = threading.get_ident(), threading.Event(), []
 
     def piece():

@@ -82,11 +82,3 @@ def too_many() -> OSError:
         "array in shared memory of more than 32 KiB takes one or two, a worker several. Use fewer "
         "and larger arrays, put several into one SharedBuffer, or raise the limit.",
     )
-
-
-def pidfd_of(pid: int) -> int:
-    """Open a pidfd; -1 where the system has none (Linux before 5.3), or refuses it."""
-    try:
-        return with_room(lambda: os.pidfd_open(pid))
-    except (AttributeError, OSError):
-        return -1

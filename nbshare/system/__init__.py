@@ -1,0 +1,25 @@
+"""What a process, a piece of memory, a channel, a wait and a lock are on this system.
+
+Whatever nbshare asks the operating system for is asked here, and nowhere else: the rest of the
+package is the same on all systems. A system has these names, which are chosen once::
+
+    descriptors   owned by an object, closed with it
+    processes     who one is, what it takes, whether it lives; its end, with its children
+    sections      memory that several processes map
+    room          how much memory is left, and how many CPUs
+    channels      packets with descriptors between two processes; pipes
+    waiting       for several things; for events of other processes; for a change in memory
+    locks         between processes; they are released if their holder dies
+    workers       born in a group, they die with their owner
+"""
+
+import sys
+
+from nbshare.system.descriptors import Descriptor, opened, owned, with_room
+
+if sys.platform == "linux":
+    from nbshare.system.linux import channels, locks, processes, room, sections, waiting, workers
+else:
+    from nbshare.system import elsewhere
+
+    channels = locks = processes = room = sections = waiting = workers = elsewhere

@@ -1,0 +1,40 @@
+"""A system that nbshare has no worker processes for: what calls in this process need of it."""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+Waiter = object  # it has none
+
+
+def available() -> int:
+    """Return the bytes that can be allocated: none are refused."""
+    return 1 << 62
+
+
+def usable_cpus() -> int:
+    """Return the CPUs of the machine."""
+    return os.cpu_count() or 1
+
+
+def total() -> tuple[int, int]:
+    """Return the bytes of the machine's memory, and of those that can be used: not known."""
+    return 0, 0
+
+
+def mapped_file(_address: int) -> NoReturn:
+    """Find the file that is mapped at an address: not known."""
+    raise FileNotFoundError
+
+
+def _no_figure(*_: object) -> int:
+    return 0
+
+
+def _nothing(**_: object) -> None:
+    pass
+
+
+begun_ns = resident_bytes = peak_bytes = _no_figure
+affinity = umask = at_fork = _nothing
