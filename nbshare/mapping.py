@@ -107,7 +107,9 @@ def parallel_map(
         the shortest; known lengths that differ are a `LengthsWarning`. A mapping, a str or a data
         frame is refused: pass ``list(d)``, or ``shared=``. An ndarray gives its rows along the
         first axis without a copy per item: read-only for a plain array, writable for a SharedArray.
-        A generator is read a little ahead of the workers: see the Notes.
+        A generator is read a little ahead of the workers: see the Notes. Alone, and see **Grids and
+        tables** there: a `grid`, whose items give keyword arguments; a ``groupby`` of pandas, for a
+        function of each frame, or of its key and the frame; and `rows`, those of a DataFrame.
     shared : mapping of str to object, optional
         Keyword arguments that are the same for every item. Each is copied to shared memory once.
         Arrays are read-only in the workers: a write raises `ValueError` there. A SharedArray is not
@@ -115,11 +117,12 @@ def parallel_map(
         loaded once in each worker. If `func` changes it, later items of that worker see the change
         and those of other workers do not, so results depend on which worker ran what: change a
         copy (``config = dict(config)``).
-    out : None, "list", "stack" or ndarray, optional
+    out : None, "list", "stack", "xarray" or ndarray, optional
         Form of the results. None (default): numbers, or arrays of one shape, become one SharedArray
         of shape ``(n, *shape)``; other results become a list. ``"list"``: always a list.
         ``"stack"``: tuples such as ``(mean, std)`` become a tuple of arrays. An ndarray of shape
-        ``(n, *shape)`` is filled and returned.
+        ``(n, *shape)`` is filled and returned. ``"xarray"``: the results of a `grid` in an
+        `xarray.DataArray` with its coordinates; dicts and tuples in a `xarray.Dataset`.
     max_workers : int, optional
         Number of worker processes; default: the CPUs that this process may use.
     chunksize : int, optional
@@ -248,15 +251,19 @@ def parallel_map(
     >>> parallel_map(largest, range(4), shared={"data": data})
     SharedArray([ 8.,  9., 10., 11.])
 
-    A grid of two parameters, and a list of pairs:
+    A list of pairs:
 
-    >>> A, B = np.meshgrid([4, 6], [6, 9, 12], indexing="ij")
-    >>> parallel_map(math.gcd, A.ravel(), B.ravel()).reshape(A.shape)
-    SharedArray([[2, 1, 4],
-                 [6, 3, 6]])
-    >>> pairs = [(4, 6), (9, 6)]
-    >>> parallel_map(math.gcd, *zip(*pairs))
+    >>> parallel_map(math.gcd, *zip(*[(4, 6), (9, 6)]))
     SharedArray([2, 3])
+
+    All combinations of two parameters:
+
+    >>> from nbshare import grid
+    >>> def distance(x, y):
+    ...     return math.hypot(x, y)
+    >>> parallel_map(distance, grid(x=[3, 5], y=[0, 4, 12]))
+    SharedArray([[ 3.        ,  5.        , 12.36931688],
+                 [ 5.        ,  6.40312424, 13.        ]])
 
     Several results for each item:
 
@@ -363,6 +370,15 @@ def parallel_map(
     **Threads**: call it from any thread, and from several at the same time; each call then has
     workers of its own. An interrupt is served in the main thread. Plain arrays are copied at the
     start of the call: later changes by the caller are not seen. Later changes in a SharedArray are.
+
+    **Grids and tables**: the results of a `grid` have its shape, before that of one result, and its
+    coordinates as ``results.coords``; objects are in an array of objects. A live image or line of
+    numbers has the parameters at its axes. Of a ``groupby`` workers share one copy of the table,
+    of which each group is a view: copy a frame before you write to its values. Its results, and
+    those of `rows`, become a Series with the keys or the index of the table, dicts or Series a
+    DataFrame, and anything else a list. With ``out="list"`` results are a list in all cases. A
+    checkpoint knows these items by their values, so a grid can be extended in any direction. A loop
+    over a job and `Job.present` count them from 0.
 
     **Generators** are read ahead of the workers, or of a slower loop over a job's results, by what
     is used in about a second: at least a few items for each worker, at most 100,000 items or about

@@ -358,7 +358,7 @@ def check_iterable(iterable: Any) -> None:
         if isinstance(iterable, str):
             parts, remedy = "characters", "list(text) for an item per character"
         elif not isinstance(iterable, Mapping):
-            parts, remedy = "columns", 'its rows, as a list: df.to_dict("records")'
+            parts, remedy = "columns", "its rows: nbshare.rows(df), or df.to_dicts() of polars"
         raise TypeError(
             f"a {kind} among the iterables gives its {parts} as items ({shown}). Pass "
             f"shared={{name: ...}} for what every call needs, or {remedy}"
@@ -384,10 +384,9 @@ def warn_of_lengths(iterables: Sequence[Any]) -> None:
         counts = f"{', '.join(map(str, lengths[:-1]))} and {lengths[-1]}"
         warn(
             f"the iterables have {counts} items; the run stops after {min(lengths)}, because each "
-            "call takes one item of each. For all combinations, pass "
-            "*zip(*itertools.product(a, b)), or the raveled arrays of numpy.meshgrid(a, b, "
-            "indexing='ij'). For pairs, cut the iterables to one length. What every call needs "
-            "belongs in shared=",
+            "call takes one item of each. For all combinations, pass nbshare.grid(x=a, y=b), with "
+            "the names of the function's parameters. For pairs, cut the iterables to one length. "
+            "What every call needs belongs in shared=",
             LengthsWarning,
         )
 

@@ -32,17 +32,18 @@ def load(path):
 GIVEN = """
 import sys
 import numpy as np
+import pandas as pd
 from functools import partial
 from concurrent.futures import Executor as _, ProcessPoolExecutor
 from multiprocessing import pool
 from joblib import Parallel, delayed
 from tqdm.contrib.concurrent import process_map
-from nbshare import Executor, map_async, parallel_map, shutdown
+from nbshare import Executor, grid, map_async, parallel_map, shutdown
 from functions_of_readme import f, g, h, load
 
 xs, data, path = [3, 1, 2], np.arange(5.0), "abc"
 pairs, as_, bs = [(1, 2), (3, 4)], [1, 2], [3, 4, 5]
-x = xs[0]
+x, df = xs[0], pd.DataFrame({"k": [1, 2, 2, 1], "y": [3, 4, 5, 6]})
 pools = []
 
 def Pool(**options):
@@ -115,8 +116,8 @@ assert (done.compressed() == means[~done.mask]).all()
 
 def runnable(theirs, ours):
     """Return both sides of a row as code."""
-    if "(mpire)" in TEXT[TEXT.index(theirs) :].splitlines()[0]:
-        theirs = "[g(x) for x in xs]"  # mpire is not installed with the tests
+    if "(pandarallel)" in TEXT[TEXT.index(theirs) :].splitlines()[0]:
+        theirs = 'list(map(g, dict(iter(df.groupby("k"))).values()))'  # it is not installed
     return theirs, ";".join(part.replace(" = ", "=", 1) for part in re.findall(r"`(.+?)`", ours))
 
 

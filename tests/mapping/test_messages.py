@@ -132,7 +132,7 @@ class Table(list):
         (os.environ, "list(d)"),
         ("abc", "list(text)"),
         ("", "list(text)"),
-        (Table(), 'df.to_dict("records")'),
+        (Table(), "nbshare.rows(df)"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -166,8 +166,7 @@ def test_iterables_of_different_lengths_warn_once_with_the_lengths_and_the_cures
             result = call(two, range(5), np.arange(3), progress=False)
         (warning,) = warned
         assert "5 and 3 items" in str(warning.message)
-        assert "itertools.product" in str(warning.message)
-        assert "numpy.meshgrid" in str(warning.message)
+        assert "nbshare.grid(" in str(warning.message)
         assert "one length" in str(warning.message)
         assert warning.filename == __file__
         assert result.tolist() == [0, 11, 22]

@@ -77,7 +77,7 @@ def broken():
 
 CONNECTION = sqlite3.connect(":memory:")
 SHARED = "shared={'data': ...}"
-RECORDS = 'df.to_dict("records")'
+RECORDS = "nbshare.rows(df)"
 RESULT = "job.result()"
 # What is called, the type of its error, and parts of the message and its notes.
 REFUSED = {
@@ -173,7 +173,7 @@ REFUSED = {
     "out= is a word": (
         lambda: parallel_map(double, range(5), out="array"),
         ValueError,
-        ['allowed are None, "list", "stack" and an ndarray'],
+        ['allowed are None, "list", "stack", an ndarray'],
     ),
     "seed= without rng": (
         lambda: parallel_map(double, range(5), seed=1),
@@ -310,7 +310,7 @@ WARNED = {
     "two lengths": (
         lambda: parallel_map(add, range(5), range(3)),
         errors.LengthsWarning,
-        ["5 and 3 items", "itertools.product", "shared="],
+        ["5 and 3 items", "nbshare.grid(", "shared="],
     ),
     "data that is longer": (
         lambda: parallel_map(add, range(5), DATA),
