@@ -20,8 +20,10 @@ GROUPS = {
         "jobs",
         "MISSING",
         "report",
+        "worker_index",
         "shutdown",
     ],
+    "Grids and tables as items": ["grid", "rows"],
     "Arrays in shared memory": [
         *("share", "empty", "zeros", "ones", "full"),
         *("empty_like", "zeros_like", "ones_like", "full_like"),
