@@ -38,7 +38,7 @@ class PlayedJob:
         """The flags."""
         return self.flags.copy()
 
-    def partial(self):
+    def _partial(self):
         """Mask the results whose flag is not set."""
         if not self.flags.any():
             return None

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import nbshare
+from nbshare.notebook import explore as explore_module
 from nbshare.notebook.explore import ResultGrid, finished
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -107,3 +108,22 @@ def test_all_items_are_drawn_on_one_scale():
             limits = {"image": lambda a: a.images[0].get_clim(), "line": lambda a: a.get_ylim()}
             scales.add(limits.get(kind, lambda a: a.get_xlim())(axes))
         assert len(scales) == 1
+
+
+@pytest.mark.parametrize("kind", ["job", "results"])
+def test_the_parameters_of_a_grid_are_the_sliders(kind, monkeypatch):
+    """Of a job as of its array; each picture is that of its combination."""
+    views = []
+    monkeypatch.setattr(
+        explore_module, "ResultGrid", lambda *a: views.append(ResultGrid(*a)) or views[0]
+    )
+    job = nbshare.map_async(
+        lambda a, b: np.full((2, 3), 10 * a + b), nbshare.grid(a=[1, 2], b=range(3))
+    )
+    results = job.result()
+    with pytest.warns(nbshare.errors.DisplayWarning):
+        nbshare.explore(job if kind == "job" else results)
+    (view,) = views
+    assert list(view.axes) == ["a", "b"]
+    assert view.name(4).endswith(": a = 2, b = 1")
+    assert view.pick(4)[1].tolist() == np.full((2, 3), 21).tolist()

@@ -18,7 +18,7 @@ from matplotlib.dates import num2date
 from PIL import Image
 from played import PlayedJob, images, played
 
-from nbshare import MISSING, LivePlot
+from nbshare import MISSING, LivePlot, grid
 from nbshare.notebook import values
 from nbshare.notebook.figure import LiveFigure
 from nbshare.notebook.image import ImagePainter
@@ -918,3 +918,49 @@ def test_after_stop_a_line_fills_the_axes(state, end):
     low, high = axes_of(job).get_xlim()
     assert low < 0
     assert end < high < 1.1 * end
+
+
+# ------------------------------------------------------------------------------------- grids
+
+
+def grid_axes(items, results, kind="image"):
+    """Draw the results of a grid; return the axes."""
+    job = played(np.asarray(results, float), 1)
+    job._inputs = items
+    figure = LiveFigure(job, kind)
+    figure.frame(final=True)
+    return figure.figure.axes[0]
+
+
+def test_an_image_of_a_grid_has_its_parameters_at_the_axes():
+    """The first one upwards, the last one to the right; a pixel is in the middle of its values."""
+    axes = grid_axes(grid(current=[1.0, 2.0], radius=[10, 20, 30]), range(6))
+    assert (axes.get_ylabel(), axes.get_xlabel()) == ("current", "radius")
+    assert axes.get_xlim() == (5, 35)
+    assert sorted(axes.get_ylim()) == [0.5, 2.5]
+    assert axes.images[0].get_array().tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_values_that_are_no_coordinates_are_written_at_the_axes():
+    axes = grid_axes(grid(method=["euler", "verlet"], step=[1, 10, 100]), range(6))
+    axes.figure.canvas.draw()
+    labels = [
+        [tick.get_text() for tick in axis.get_ticklabels()] for axis in (axes.xaxis, axes.yaxis)
+    ]
+    assert [[label for label in each if label] for each in labels] == [
+        ["1", "10", "100"],
+        ["euler", "verlet"],
+    ]
+
+
+def test_a_line_of_a_grid_has_its_values_as_x():
+    axes = grid_axes(grid(radius=[1, 5, 25]), [3, 4, 5], "line")
+    assert axes.get_xlabel() == "radius"
+    assert axes.lines[0].get_xdata().tolist() == [1, 5, 25]
+
+
+def test_the_users_own_axes_come_first():
+    plot = LivePlot("image", x=[0, 1, 2], y=[0, 1], xlabel="mine")
+    axes = grid_axes(grid(current=[1.0, 2.0], radius=[10, 20, 30]), range(6), plot)
+    assert axes.get_xlabel() == "mine"
+    assert axes.get_xlim() == (-0.5, 2.5)
