@@ -20,6 +20,7 @@ GROUPS = {
         "jobs",
         "MISSING",
         "report",
+        "worker_index",
         "shutdown",
     ],
     "Arrays in shared memory": [
