@@ -154,29 +154,26 @@ class ThreadEngine(Engine):
         """Begin a call."""
         call.state = "running"
         seen, lock = Seen(), _thread.allocate_lock()
-        works = _works(call, call.request.max_workers, seen, lock)
-        left = list(works)
+        works = dict(enumerate(_works(call, call.request.max_workers, seen, lock)))
 
-        def run(k: int, work: Work) -> None:
+        def run(k: int) -> None:
             try:
                 with running_items(k):
-                    work.run()
+                    works[k].run()
             except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
                 call.note_failure(error)
                 call.board.stop()
             with lock:
-                left.pop()
-                is_last = not left
+                del works[k]  # the last reference: its inputs are free for the next call
+                is_last = not works
             if is_last:
-                works.clear()
                 _finish(call, seen)
 
-        for k, work in enumerate(list(works)):
+        for k in list(works):
             try:
-                start_thread(copy_context().run, run, k, work)  # with its decimal context, say
+                start_thread(copy_context().run, run, k)  # with its decimal context, say
             except RuntimeError:  # no more threads are allowed: this one does it
-                run(k, work)
-        del work
+                run(k)
 
 
 def _works(call: Call, n: int, seen: Seen, lock: Any) -> list[Work]:

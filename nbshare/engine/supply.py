@@ -302,7 +302,8 @@ class Intake:
 
     def _work(self) -> None:
         n, largest = 1, 1  # the first one immediately
-        while not self._is_closed and (not self._items or self._items[-1] is not _END):
+        last: Any = None  # of the items; another thread takes them
+        while not self._is_closed and last is not _END:
             room = min(self._wanted, MOST_BYTES // largest + 1) - len(self._items)
             if room <= 0:
                 self._more.acquire()
@@ -312,5 +313,6 @@ class Intake:
             if was_empty and (tell := self._tell) is not None:
                 tell()
             with suppress(IndexError):  # handed over already
-                largest = max(largest, nbytes_of(self._items[-1]))
+                last = self._items[-1]
+                largest = max(largest, nbytes_of(last))
             n = min(2 * n, max(1, MOST_BYTES // (8 * largest)))

@@ -54,6 +54,18 @@ def test_inputs_of_calls_in_this_process_take_no_descriptor(backend):
         assert not is_writable
 
 
+def address(_, table):
+    return table.ctypes.data
+
+
+@in_process
+def test_the_memory_of_inputs_is_used_again(backend):
+    """By the next call, since nothing of this one is left: fresh pages are the cost of memory."""
+    options = {"shared": {"table": np.ones(N)}, "max_workers": 2, "progress": False}
+    found = [{*parallel_map(address, [0, 1], backend=backend, **options)} for _ in range(3)]
+    assert found[1:] == found[:-1]
+
+
 @in_process
 def test_results_can_be_mapped_by_others(backend):
     """Wherever their items ran: workers write to their memory."""
