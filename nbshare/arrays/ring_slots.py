@@ -27,7 +27,7 @@ import numpy.typing as npt
 from nbshare.arrays.shared_array import SharedArray, shared_view
 from nbshare.errors import RingAbortedError, RingClosedError
 from nbshare.memory import aligned
-from nbshare.system import processes
+from nbshare.system import order, processes
 
 # In this order: the smallest word is the slot that was committed first, if one is ready, the
 # largest the one that was freed last, so that few slots stay in the cache where few are needed.
@@ -320,6 +320,8 @@ class SlotStates:
     # --------------------------------------------------------------------- inside
 
     def _grant(self, lease: Holder, index: int, me: processes.Identity, word: int) -> None:
+        if order.IS_WEAK:
+            order.after_marks()  # the slot may have been freed without the lock
         self.holders[index] = me
         # No call between these two, and so no interrupt.
         self.words[index] = word

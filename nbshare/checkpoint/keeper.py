@@ -262,7 +262,7 @@ class CheckpointKeeper(Keeper):
     def _save_page(self, page: Page) -> None:
         """Write what workers have not."""
         results = self._call.results
-        done, saved = page.done.copy(), self._saved.setdefault(page, np.zeros(page.n, np.uint8))
+        done, saved = page.states(), self._saved.setdefault(page, np.zeros(page.n, np.uint8))
         new = np.flatnonzero(done != saved)
         if not len(new) or (spec := results.spec) is None:
             return

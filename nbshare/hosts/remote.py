@@ -65,7 +65,7 @@ class RemoteCall(Call):
     def _new_states(self) -> npt.NDArray[np.uint8]:
         """Return the states of items that are done, and in no reply yet."""
         page, results = self.board.page(0), self.results
-        states = page.done.copy()
+        states = page.states()
         states[self._given] = NOT_DONE
         # Logs and errors come after the states.
         for key in np.unique(page.index[0, states == IN_LOG]).tolist():

@@ -9,6 +9,7 @@ package is the same on all systems. A system has these names, which are chosen o
     room          how much memory is left, and how many CPUs
     channels      packets with descriptors between two processes; pipes
     waiting       for several things; for events of other processes; for a change in memory
+    order         in which other CPUs see memory
     locks         between processes; they are released if their holder dies
     workers       born in a group, they die with their owner
 """
@@ -18,8 +19,17 @@ import sys
 from nbshare.system.descriptors import Descriptor, opened, owned, with_room
 
 if sys.platform == "linux":
-    from nbshare.system.linux import channels, locks, processes, room, sections, waiting, workers
+    from nbshare.system.linux import (
+        channels,
+        locks,
+        order,
+        processes,
+        room,
+        sections,
+        waiting,
+        workers,
+    )
 else:
     from nbshare.system import elsewhere
 
-    channels = locks = processes = room = sections = waiting = workers = elsewhere
+    channels = locks = order = processes = room = sections = waiting = workers = elsewhere

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import NoReturn
 
+IS_WEAK = False  # one process needs no order of memory between processes
 Waiter = object  # it has none
 
 

@@ -24,8 +24,9 @@ and each page::
 
 Workers claim chunks themselves, larger ones of quick items, under a file lock that the kernel
 releases if its holder dies (`Claims`); the caller only reads. Each byte and word has one writer at
-a time, and on x86-64 writes become visible in order: a result first, then its ``done`` byte. A
-chunk never spans two pages.
+a time, and a result is written first, then its ``done`` byte: who has read that byte may read the
+result, on other machines than x86-64 after `nbshare.system.order.after_marks`. A chunk never spans
+two pages.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.memory import Segment, View, aligned, slab
+from nbshare.system import order
 
 # Header words.
 NEXT, STOP, RETURNED, KIND, PRINTED, FAILURES, ROUND, IMPORTED, N_THERE, TOTAL, FEW = range(11)
@@ -112,6 +114,13 @@ class Page:
         self._array = View(memory).array
         self._places = page_layout(n)[0]
         self.done = self._array(np.uint8, (n,), self._places[0])
+
+    def states(self) -> npt.NDArray[np.uint8]:
+        """Return a copy of the ``done`` bytes; what they tell of can be read."""
+        states = self.done.copy()
+        if order.IS_WEAK:
+            order.after_marks()
+        return states
 
     # Most calls do not need all of these.
 
@@ -347,7 +356,10 @@ class Board:
     def state(self, i: int) -> int:
         """Return the ``done`` byte of an item."""
         page = self.page(i)
-        return int(page.done[i - page.first])
+        state = int(page.done[i - page.first])
+        if order.IS_WEAK and state:
+            order.after_marks()
+        return state
 
     def fail(self, i: int) -> None:
         """Mark an item as finally failed."""
@@ -355,19 +367,28 @@ class Board:
         page.done[i - page.first] = FAILED
 
     def done(self) -> npt.NDArray[np.uint8]:
-        """Return the ``done`` bytes of all items; a copy, unless their number was known."""
+        """Return the ``done`` bytes of all items; a copy, unless their number was known.
+
+        What they tell of can be read.
+        """
         n = self.n_items
         if not self.is_open:
-            return self.page(0).done[:n]
+            page = self.page(0)
+            return (page.states() if order.IS_WEAK else page.done)[:n]
         done = np.zeros(n, np.uint8)
         for page, low, high in self.parts(0, n):
             done[page.first + low : page.first + high] = page.done[low:high]
+        if order.IS_WEAK:
+            order.after_marks()
         return done
 
     def n_done(self) -> int:
         """Count the present results; 20 µs for a million."""
         n_gone = self._n_pages_gone * self.page_items
-        return n_gone + sum(int(np.count_nonzero(page.done)) for page in self.pages)
+        n = sum(int(np.count_nonzero(page.done)) for page in self.pages)
+        if order.IS_WEAK:
+            order.after_marks()  # all may be done: then nobody looks again
+        return n_gone + n
 
     def present(self) -> npt.NDArray[np.bool_]:
         """Return a flag per item: whether its result is there."""
@@ -575,6 +596,8 @@ class Claims:
                 start, stop = map(int, board.returned[n_returned - 1])
             else:
                 start, n_there = board.next_claim(), header[N_THERE]
+                if order.IS_WEAK:
+                    order.after_marks()  # the items came before the count
                 if start >= n_there:
                     header[NEXT] = start  # all others have been withdrawn
                     return range(0) if start == header[TOTAL] else None
@@ -626,7 +649,11 @@ def give_back(board: Board, items: range, lock: AbstractContextManager[Any]) -> 
 
 def busy_since(row: Sequence[int]) -> float | None:
     """Return when a worker began the item it is in, in s of the monotonic clock, or None."""
-    return None if row[ITEM] == NO_ITEM else row[SINCE] / 1e9
+    if row[ITEM] == NO_ITEM:
+        return None
+    if order.IS_WEAK:
+        order.after_marks()
+    return row[SINCE] / 1e9
 
 
 def reported(row: Sequence[int]) -> tuple[float | None, str]:

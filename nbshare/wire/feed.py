@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from nbshare.arrays.arena import Arena
 from nbshare.arrays.inputs import Inputs, Packed
 from nbshare.memory import Segment, View, aligned
+from nbshare.system import order
 from nbshare.wire.board import KEPT, LEFT, SEEN, UNSEEN, Board, Page
 
 FIRST_BYTES = 256 << 10  # of the segment
@@ -181,6 +182,8 @@ class ItemFeed:
                 del self._blocks[first]
                 self._room.give(block.start, block.stop - block.start)
                 self.nbytes -= block.stop - block.start
+        if order.IS_WEAK:
+            order.after_marks()  # before anything is written there
 
     def has_any_of(self, page: Page) -> bool:
         """Return whether some blocks of a page are still in use."""

@@ -30,7 +30,8 @@ notebook.open_display job.Job._start engine.call.Call.start job.Job._tick engine
 job.Job._outcome executor.Executor.submit engine.tasks.TaskQueue.put
 engine.tasks.TaskQueue._resolve engine.tasks.TaskQueue._give_out engine.tasks.TaskQueue._join
 engine.dispatcher.Dispatcher._attend engine.dispatcher.Dispatcher.is_current
-engine.dispatcher.Dispatcher.notify engine.events.Events.wait engine.dispatcher.Dispatcher._turn
+engine.dispatcher.Dispatcher.notify system.linux.waiting.Waiter.wait
+engine.dispatcher.Dispatcher._turn
 engine.calls.Calls.begin engine.workers.WorkerPool.renew_if_stale
 engine.workers.WorkerPool.assign engine.calls.Calls.finish_ended engine.calls.Calls._finish
 engine.calls.Calls.hear engine.call.Call.finish wire.messages.Channel.send

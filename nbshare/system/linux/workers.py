@@ -11,6 +11,7 @@ socketpair, sendmsg          messages with descriptors     likewise
 pidfd_open                   awaiting deaths               the end of the worker's channel
 fcntl(O_ASYNC, F_SETSIG)     the end of orphans            a thread with the owner's pidfd, and the
                                                            channel's end
+membarrier, not on x86-64    the order of memory           likewise
 memfd_create, F_ADD_SEALS    memory                        other kinds
 EPOLLEXCLUSIVE               waking up one worker          Linux before 4.5 wakes all that wait
 ===========================  ============================  ========================================
@@ -28,7 +29,7 @@ import signal
 from collections.abc import Callable
 from contextlib import closing, suppress
 
-from nbshare.system.linux import channels, processes, waiting
+from nbshare.system.linux import channels, order, processes, waiting
 
 F_SETSIG = 10  # linux/fcntl.h; not in the module fcntl
 # When memory runs out, the system ends the process with the higher score: a worker can be replaced,
@@ -53,6 +54,7 @@ NEEDED: dict[str, Callable[[], object]] = {
     "epoll_create1": waiting.NewData,
     "pipe2": lambda: list(map(os.close, channels.pipe())),
     "socketpair or sendmsg": _send,
+    "membarrier": order.register,
 }
 
 
