@@ -122,7 +122,8 @@ def _note_execution(event: str, args: tuple[Any, ...]) -> None:
             if not isinstance(name, str) or name.startswith("<"):  # code without a file
                 continue
             path = os.path.abspath(name)
-            if not is_installed(path) and (stamp := stamp_of(path)) is not None and stamp.size:
+            stamp = None if is_installed(path) else stamp_of(path)
+            if stamp is not None and any(stamp):  # not of a folder without source files
                 for log in list(_logs):
                     log.executed.setdefault(path, stamp)
                 n_executed[0] += 1
