@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+from abc import ABCMeta, _get_dump  # type: ignore[attr-defined]
 from collections import Counter, defaultdict
+from contextlib import suppress
 from dis import Instruction, get_instructions, hasname
 from importlib.util import resolve_name
-from inspect import CO_VARARGS, CO_VARKEYWORDS, get_annotations
+from inspect import CO_VARARGS, CO_VARKEYWORDS, get_annotations, getsource
 from itertools import takewhile
 from types import (
     CellType,
@@ -19,12 +21,13 @@ from types import (
 )
 from typing import Any
 
-from nbshare.checkpoint.digests import Digests
+from nbshare.checkpoint.digests import Digests, digest
 from nbshare.checkpoint.sources import (
     ALL,
     ANYWHERE,
     IN_MODULE,
     LOADING,
+    OF_TEXTS,
     Dependency,
     Sources,
     asked_for,
@@ -62,16 +65,26 @@ class CodeDigests:
         Of values.
     sources : Sources
         Of what is imported from own files.
-    parts : dict of str to str
-        A digest for each definition, by what messages call it.
     """
 
     def __init__(self, version: str | None) -> None:
         self.digests = Digests(self.definition, version)
         self.sources = Sources()
-        self.parts = self.sources.parts
+        self._parts = self.sources.parts
         self._names: dict[int, tuple[Any, str]] = {}  # of those met, which are kept
         self._counts = Counter[str]()  # how many have the same name
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """A digest for each definition, by what messages call it, and for texts that code reads."""
+        found = self._parts | self.sources.texts()
+        for obj, label in self._names.values() if self.sources.reading else ():
+            text = obj.__doc__
+            if not OF_TEXTS.isdisjoint(self.sources.reading):
+                with suppress(OSError, TypeError):  # it has none
+                    text = getsource(obj)
+            found[f"the text of {label}"] = digest(repr(text).encode()).hex()
+        return found
 
     def definition(self, obj: Any) -> str:
         """Return a text for a function, class or module, and note what it depends on."""
@@ -97,7 +110,7 @@ class CodeDigests:
             label = name if self._counts[name] == 1 else f"{name} ({self._counts[name]})"
             self._names[id(obj)] = obj, label  # first: it may lead to itself
             content = self._function(obj) if isinstance(obj, FunctionType) else _members(obj)
-            self.parts[label] = self.digests.of(content, label).hex()
+            self._parts[label] = self.digests.of(content, label).hex()
         return self._names[id(obj)][1]
 
     def _function(self, func: FunctionType) -> list[Any]:
@@ -123,12 +136,13 @@ class CodeDigests:
         used &= values.keys() - NOT_OF_A_MODULE
         words = {step.argval for step in steps if step.opcode in hasname}
         for name in used:
-            words.add(home := _home_of(values[name]))
+            words |= {home := _home_of(values[name]), getattr(values[name], "__name__", "")}
             if isinstance(values[name], ModuleType):
                 words |= {asked_for((home, path)) for path in paths[name]}
         words |= {*map(asked_for, imported)} | (_keywords_in(steps) & LOADING)
+        imported |= {*self.sources.note_words(words, [step.argval for step in steps])}
         looks_up = not words.isdisjoint(ANYWHERE | IN_MODULE)
-        self.sources.looks_up |= looks_up or not words.isdisjoint(LOADING)
+        self.sources.looks_up |= looks_up
         for name in sorted(used):
             self._global(module, name, values[name], {ALL} if looks_up else paths[name], form)
         for dependency in sorted(imported):
@@ -150,7 +164,7 @@ class CodeDigests:
         else:
             where = "" if module in MAINS else f" of {self.sources.label(module)}"
             label = f"the global {name}{where}"
-            self.parts[label] = self.digests.of(value, label).hex()
+            self._parts[label] = self.digests.of(value, label).hex()
 
 
 def _home_of(value: Any) -> str:
@@ -240,6 +254,8 @@ def _stored_by(step: Instruction) -> Any:
 def _members(cls: type) -> list[Any]:
     """Return what a class consists of."""
     found: list[Any] = [cls.__bases__, get_annotations(cls)]
+    if isinstance(cls, ABCMeta):
+        found.append({registered() for registered in _get_dump(cls)[0]})
     if type(cls) is not type:
         found.append(type(cls))
     for name, member in sorted(vars(cls).items()):

@@ -26,6 +26,8 @@ class Checkpoint:
     version : str, optional
         A text of yours that results depend on. With it, objects that cannot be compared with those
         of an earlier run, such as open files, count by their type alone.
+        Give one for what nbshare cannot compare: data files, installed packages, and files that
+        other processes than the workers load.
     durability : {"process", "power"}, optional
         ``"process"`` (default): finished results survive the end of any process, however it ends.
         ``"power"``: they also survive a power failure, except those of the last 2 s. (With Dask,

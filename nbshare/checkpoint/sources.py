@@ -20,39 +20,59 @@ import os
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from nbshare.checkpoint.digests import digest
 from nbshare.functions.definitions import imports_in
 from nbshare.functions.files import imported_files
-from nbshare.functions.freshness import Stamp, is_installed, stamp_of
+from nbshare.functions.freshness import Stamp, is_installed, sources_in, stamp_of
 
 # Words of code that looks up what no name leads to: in its module, and in any that is loaded.
 # With a dot: what an attribute of a module is asked for, by whatever name; `*`: it is a value.
 IN_MODULE = {"globals", "locals", "vars", "eval", "exec", "query", "evaluate"}
 ANYWHERE = {
-    "sys.modules", "sys.*", "__globals__", "__builtins__", "__subclasses__", "f_globals",
-    "_getframe", "currentframe", "getmodule", "get_objects",
+    "sys.modules", "sys.*", "gc.*", "__globals__", "__builtins__", "__subclasses__", "_getframe",
+    "currentframe", "getmodule", "getclosurevars", "get_type_hints", "tb_frame", "gi_frame",
+    "cr_frame", "ag_frame", "f_back", "f_globals", "f_locals", "f_builtins",
+    "get_objects", "get_referents", "get_referrers",
 }  # fmt: skip
 LOADING = {  # words of code that loads any file, or what is in any file
     "__import__", "import_module", "importlib", "runpy", "pkgutil", "pydoc", "mock",
     "pickle", "allow_pickle", "read_pickle", "cloudpickle", "dill", "joblib", "shelve",
+    "dictConfig", "fileConfig", "exec", "subprocess", "popen", "os.system",
 }  # fmt: skip
+OF_DOCSTRINGS = {"__doc__", "getdoc", "help"}  # words of code that reads them, or any text of files
+OF_TEXTS = {
+    "getsource", "getsourcelines", "getcomments", "findsource", "get_source", "get_data",
+    "linecache", "co_firstlineno", "co_lines", "f_lineno", "tb_lineno",
+}  # fmt: skip
+LOOKING_UP, READING = ANYWHERE | LOADING, OF_DOCSTRINGS | OF_TEXTS
+OF_FOLDERS = {"parent", "parents", "dirname", "with_name"}  # of a file, which is not read
+NAMES = re.compile(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)*")  # a text that may name something
 EXPRESSION = re.compile(r"[(@~*/+<>=]")  # a text with one of these may be one: pandas, formulas
 DOTTED = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
 # What may be called, or be a base, while a module is imported, and does nothing but that.
-PLAIN = {"abc", "collections", "contextlib", "dataclasses", "enum", "functools", "typing"}
+PLAIN = {
+    "abc", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "functools",
+    "typing",
+}  # fmt: skip
 PLAIN |= {f"numba.{name}" for name in ("jit", "njit", "vectorize", "guvectorize")}
+NOT_PLAIN = {
+    "functools.reduce", "functools.update_wrapper", "dataclasses.replace", "typing.get_type_hints",
+}  # fmt: skip
 PLAIN_BUILTINS = {name for name, value in vars(builtins).items() if isinstance(value, type)}
 PLAIN_BUILTINS -= {"type", "map", "filter"}
 OF_PROPERTIES = ".setter", ".getter", ".deleter"
+OF_MEMBERS = {"__init__", "__new__", "_generate_next_value_"}  # of an enumeration's class
 HOOKS = {"__init_subclass__", "__set_name__", "__class_getitem__", "__mro_entries__"}
 NOT_IN_WORKERS = {"__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"}
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 DEFINITIONS = FUNCTIONS | ast.ClassDef
+CALLABLE = DEFINITIONS | ast.Lambda | ast.Attribute | ast.Call
 ASSIGNMENTS = ast.Assign | ast.AnnAssign
 ALL = "*"  # as a name: all of a module
 
@@ -97,6 +117,11 @@ def uses_in(node: ast.AST) -> Iterator[str]:
             yield from DOTTED.findall(each.value) if EXPRESSION.search(each.value) else ()
         else:
             todo += ast.iter_child_nodes(each)
+
+
+def names_in(node: ast.AST) -> list[ast.Name]:
+    """Return the names that code has, without what they are asked for."""
+    return [each for each in ast.walk(node) if isinstance(each, ast.Name)]
 
 
 def dotted_name(node: ast.AST) -> str:
@@ -176,16 +201,37 @@ def bound_by(statement: ast.stmt) -> set[str]:
     return {node.id for node in stored if isinstance(node, ast.Name) and id(node) not in local}
 
 
+def text_of(source: bytes, reading: Collection[str]) -> bytes:
+    """Return what code gets of a file's text that uses these words."""
+    if not OF_TEXTS.isdisjoint(reading):
+        return source
+    parts = [
+        part for part in ast.walk(ast.parse(source)) if isinstance(part, ast.Module | DEFINITIONS)
+    ]
+    return repr([ast.get_docstring(part, clean=False) for part in parts]).encode()
+
+
 @lru_cache(maxsize=256)
-def definitions_in(path: str, name: str, _stamp: Stamp | None) -> dict[str, tuple[str, str]]:
-    """Return the digest and the lines of each definition in a file, by what messages call it."""
+def definitions_in(
+    path: str, name: str, _stamp: Stamp | None, reading: frozenset[str]
+) -> dict[str, tuple[str, str]]:
+    """Return the digest and the lines of each definition in a file, by what messages call it.
+
+    `reading`: as in `Sources`. Of a folder: which source files are in it.
+    """
+    if os.path.isdir(path):
+        names = sources_in(path, os.stat(path).st_mtime_ns)
+        return {f"the list of .py files in {name}": (digest(" ".join(names).encode()).hex(), "")}
     try:
         module = Module("", path)
     except (SyntaxError, ValueError):  # it is compiled
         return {name: (digest(Path(path).read_bytes()).hex(), "")}
+    source = Path(path).read_bytes()
+    reading |= {word for word in OF_TEXTS if word.encode() in source}
+    texts = {f"the text of {name}": (digest(text_of(source, reading)).hex(), "")} if reading else {}
     found = {f"{each} in {name}": statements for each, statements in module.named.items()}
     found[f"the top level of {name}"] = [x for x in module.statements if not bound_by(x)]
-    return {label: (_digest_of(each), _lines_of(each)) for label, each in found.items()}
+    return texts | {label: (_digest_of(each), _lines_of(each)) for label, each in found.items()}
 
 
 def _digest_of(statements: list[ast.stmt], more: str = "") -> str:
@@ -212,6 +258,8 @@ class Sources:
         File and lines of each definition, in the same way.
     looks_up : bool
         Whether code looks up names as it runs: all files that workers execute count as a whole.
+    reading : set of str
+        Words of code that reads docstrings, or any text of files: it counts as well.
     older : set of str
         Definitions that are not the ones of their names: a module was imported again.
     """
@@ -223,7 +271,7 @@ class Sources:
         self._labels = Counter[str]()
         self._seen: dict[Dependency, None] = {}
         self._acting: dict[tuple[str, str], bool] = {}  # names, and whether using them does more
-        self.looks_up = False
+        self.looks_up, self.reading = False, set[str]()
         self.older: set[str] = set()
 
     @property
@@ -266,6 +314,27 @@ class Sources:
             if (each := todo.pop()) not in self._seen:
                 self._seen[each] = None
                 todo += self._follow(*each)
+
+    def note_words(self, words: set[str], constants: Iterable[Any]) -> list[Dependency]:
+        """Note names that code uses, and constants, which may be names; return where they lead."""
+        needed = list[Dependency]()
+        for text in constants:
+            if isinstance(text, str) and NAMES.fullmatch(text):
+                names = re.split("[.:]", text)
+                words |= (LOOKING_UP | READING).intersection(names)
+                places = [(".".join(names[:k]), names[k]) for k in range(1, len(names))]
+                needed += [(own, x) for own, x in places if (m := self._module(own)) and m.has(x)]
+        self.looks_up |= not words.isdisjoint(LOOKING_UP)
+        self.reading |= READING & words
+        if "__file__" in words and words.isdisjoint(OF_FOLDERS):
+            self.reading |= OF_TEXTS
+        return needed
+
+    def texts(self) -> dict[str, str]:
+        """Return the digests of the texts of files that code may read."""
+        found = [*self.reached()] if self.reading else []
+        texts = {own.label: text_of(Path(own.path).read_bytes(), self.reading) for own in found}
+        return {f"the text of {label}": digest(text).hex() for label, text in texts.items()}
 
     def _module(self, name: str) -> Module | None:
         if name not in self._modules:
@@ -336,8 +405,10 @@ class Sources:
                 return True
             case ast.AugAssign() | ast.With() | ast.Import() | ast.ImportFrom():
                 return True
-            case ast.Call(func=func):
-                return not self._is_plain(module, func)
+            case ast.Call(func=ast.Name() | ast.Attribute() as func, args=args):
+                return not self._is_plain(module, func) or self._may_act(module, args)
+            case ast.Call():
+                return True
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name in HOOKS:
                 return True
             case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -345,6 +416,10 @@ class Sources:
             case ast.ClassDef(bases=bases, keywords=keywords):
                 used = [base for base in bases if not self._is_own_class(module, base)]
                 used += [*part.decorator_list, *(each.value for each in keywords)]
+                names = {name for base in bases for each in names_in(base) for name in [each.id]}
+                of = [target for name in names for target in module.targets.get(name, [])]
+                if any(target.startswith("enum") for target in of):  # it makes members at once
+                    return any(getattr(each, "name", "") in OF_MEMBERS for each in part.body)
             case _:
                 return False
         return not all(self._is_plain(module, each) for each in used)
@@ -357,7 +432,17 @@ class Sources:
         if not module.has(name):
             return dotted in PLAIN_BUILTINS or dotted.endswith(OF_PROPERTIES)
         full = [f"{target}.{rest}".rstrip(".") for target in module.targets.get(name, [])]
-        return bool(full) and all(x in PLAIN or x.partition(".")[0] in PLAIN for x in full)
+        is_plain = all(x in PLAIN or x.rpartition(".")[0] in PLAIN for x in full)
+        return is_plain and bool(full) and NOT_PLAIN.isdisjoint(full)
+
+    def _may_act(self, module: Module, args: list[ast.expr]) -> bool:
+        """Whether arguments hold what may be called: something of own files that is no constant."""
+        for name in {each.id for arg in args for each in names_in(arg)}:
+            targets = [dependency_on(target)[0] for target in module.targets.get(name, [])]
+            parts = [part for each in module.named.get(name, []) for part in ast.walk(each)]
+            if any(isinstance(part, CALLABLE) for part in parts) or any(map(self.is_own, targets)):
+                return True
+        return False
 
     def _is_own_class(self, module: Module, base: ast.expr) -> bool:
         """Whether a base is of an own file: then its own statement tells what deriving does."""
@@ -382,7 +467,7 @@ class Sources:
     def _note(
         self, module: Module, label: str, found: list[ast.stmt], more: str = ""
     ) -> list[Dependency]:
-        """Note the digest of statements; return what they lead to."""
+        """Note the digest of statements; return where they lead."""
         if label in self.parts:
             return []
         needed, bindings = list[Dependency](), dict[str, list[str]]()
@@ -390,6 +475,7 @@ class Sources:
             parts = [*ast.walk(statement)]
             needed += [(target, "") for _, target in imports_in(parts, module.package)]
             words = {part.attr for part in parts if isinstance(part, ast.Attribute)}
+            texts = [part.value for part in parts if isinstance(part, ast.Constant)]
             words |= LOADING.intersection(x.arg for x in parts if isinstance(x, ast.keyword))
             for use in {*uses_in(statement)}:
                 name, _, rest = use.partition(".")
@@ -399,7 +485,7 @@ class Sources:
                 words |= {asked_for(dependency_on(target, rest)) for target in targets}
                 if module.has(name):
                     needed.append((module.name, use if targets else name))
-            self.looks_up |= not words.isdisjoint(ANYWHERE | LOADING)
+            needed += self.note_words(words, texts)
             if not words.isdisjoint(ANYWHERE | IN_MODULE):
                 needed.append((module.name, ALL))
         if found or more:

@@ -74,9 +74,14 @@ class Versions:
             old |= before
             path = self._path(name)
             with suppress(OSError):
-                for label, found in definitions_in(path, name, stamp_of(path)).items():
+                for label, found in self._definitions_in(path, name, stamp_of(path)).items():
                     new[label], lines[label] = found
         return differences(old, new, lines)
+
+    def _definitions_in(
+        self, path: str, name: str, stamp: Stamp | None
+    ) -> dict[str, tuple[str, str]]:
+        return definitions_in(path, name, stamp, frozenset(self._key.sources.reading))
 
     def _path(self, name: str) -> str:
         return os.path.normpath(os.path.join(self._base, name))
@@ -101,12 +106,15 @@ class Versions:
 
     def note_imports(self, imported: Mapping[str, Stamp | None]) -> None:
         """Find or begin a version, if workers have imported more files."""
-        known = {} if self._key.sources.looks_up else self._key.sources.paths
+        looks_up = self._key.sources.looks_up
+        known = {} if looks_up else self._key.sources.paths
         for path, stamp in imported.items():
+            if os.path.isdir(path) and not looks_up:  # listed for something else
+                continue
             name = os.path.relpath(path, self._base)
             # A function may import a file that it names so late that the file was edited before.
             if stamp is not None and stamp != known.get(path) and name not in self._files:
-                found = definitions_in(path, name, stamp)
+                found = self._definitions_in(path, name, stamp)
                 is_same = stamp == stamp_of(path)  # else no digest is that of what they imported
                 self._files[name] = {k: v[0] if is_same else "" for k, v in found.items()}
         self._begin(self._files, self._all[self.number]["accepts"])

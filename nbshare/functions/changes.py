@@ -35,6 +35,7 @@ from nbshare.functions.definitions import (
     codes_in,
     definitions,
     imports_in,
+    parts_of,
 )
 from nbshare.functions.freshness import (
     Stamp,
@@ -215,7 +216,7 @@ class _Seen:
     def __init__(self, module: ModuleType, file: _File) -> None:
         self.file, self._name, self._names = file, module.__name__, vars(module)
         self.imports = [x for x in file.imports if x not in sys.modules or own_file(x)]
-        defined = [*definitions(file.statements, self._names)]
+        defined = [*definitions(file.statements, self._names, self._name)]
         # Another loader may do more than compile the file.
         is_plain = type(module.__loader__) in (SourceFileLoader, FreshLoader)
         is_plain = is_plain and is_as_read(file.path, file.stamp)
@@ -272,10 +273,9 @@ class _Seen:
 
 def _is_of_main(value: Any) -> bool:
     """Whether a function, a class, or an object of such a class is defined in ``__main__``."""
-    if isinstance(value, property | classmethod | staticmethod):
-        value = value.fget if isinstance(value, property) else value.__func__
-    if isinstance(value, FunctionType):
-        return value.__globals__.get("__name__") in MAINS
+    for part in parts_of(value):
+        if isinstance(part, FunctionType) and part.__globals__.get("__name__") in MAINS:
+            return True
     return (value if isinstance(value, type) else type(value)).__module__ in MAINS
 
 

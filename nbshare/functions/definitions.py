@@ -7,22 +7,33 @@ and sets of them). These may have any value, and are not compared:
 - A name that code changes later, such as a counter or a cache: see `changed_by`.
 - A name that other statements bind as well, such as a loop or ``try``.
 - A list, dict or set that is empty in the file, such as a registry.
-- A member of a class whose name begins with two underscores.
+- A member that is private to its class: its name begins with two underscores.
 """
 
 from __future__ import annotations
 
 import ast
+import sys
+from abc import ABCMeta
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import _lru_cache_wrapper, cached_property
 from importlib.util import resolve_name
 from types import CodeType, FunctionType, MappingProxyType
 from typing import Any, NamedTuple, cast
 
+from nbshare.functions.freshness import is_installed
+
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 SIMPLE = {bool, int, float, complex, str, bytes, tuple, list, dict, set, type(None)}
 CONTAINERS = {list, dict, set}
+WRAPPERS = (classmethod, staticmethod, cached_property, _lru_cache_wrapper)
+PLAIN = {  # decorators that keep the functions of what they decorate
+    "property", "setter", "getter", "deleter", "classmethod", "staticmethod", "abstractmethod",
+    "cache", "lru_cache", "cached_property", "wraps", "override", "final", "dataclass",
+    "total_ordering", "runtime_checkable",
+}  # fmt: skip
 LITERALS = (
     ast.Constant | ast.Tuple | ast.List | ast.Set | ast.Dict | ast.UnaryOp | ast.BinOp
     | ast.unaryop | ast.operator | ast.expr_context
@@ -43,6 +54,8 @@ class Definition(NamedTuple):
     key: str  # the name in the module, or in the class
     names: Mapping[str, Any]  # the values that the module or class has here
     nodes: list[ast.AST | None]  # what the file gives it; None for something that is not clear
+    module: str
+    is_plain: bool  # not of a class that a decorator or metaclass has made
 
     @property
     def value(self) -> Any:
@@ -61,21 +74,67 @@ class Definition(NamedTuple):
     def is_as_written(self, path: str) -> bool:
         """Whether the value here may be that of the file, from which it was imported."""
         value, node, given = self.value, self.nodes[-1], self.given
-        is_member = "." in self.name
         if value is ABSENT:
             return True
         if given is not ABSENT:
-            is_made = is_member and type(value) not in SIMPLE  # such as an enumeration's member
+            # Such as an enumeration's member.
+            is_made = "." in self.name and type(value) not in SIMPLE
             return is_made or is_same(given, value)
-        # A decorator, or the metaclass of a class, may have made something else of a value.
-        if is_member or len(self.nodes) > 1 or getattr(node, "decorator_list", None):
-            return True
-        if isinstance(node, FUNCTIONS):
-            code = value.__code__ if isinstance(value, FunctionType) else None
-            is_here = code is not None and _place_of(code) == (path, node.name, node.lineno)
-            return is_here and _has_defaults(value, node.args)
-        is_class = isinstance(value, type) and value.__name__ == self.name
-        return is_class or not isinstance(node, ast.ClassDef) or bool(node.keywords)
+        # A decorator, or what made the class, may have made something else of a function.
+        if self.is_plain and all(isinstance(x, FUNCTIONS) and _is_plain(x) for x in self.nodes):
+            return self._is_function_of(path)
+        if isinstance(node, ast.ClassDef) and _is_plain(node) and not node.keywords:
+            return len(self.nodes) > 1 or self._is_class_of(path, node)
+        return not any(self._is_of_another(part, path) for part in self._unexplained(node))
+
+    def _is_function_of(self, path: str) -> bool:
+        nodes, parts = cast("list[ast.FunctionDef]", self.nodes), parts_of(self.value)
+        places = [_place_in(path, node) for node in nodes]
+        if not parts or not all(_place_of(part) in places for part in parts):
+            return False
+        return self.value is not parts[0] or _has_defaults(self.value, nodes[-1].args)
+
+    def _is_class_of(self, path: str, node: ast.ClassDef) -> bool:
+        cls = self.value
+        names_its_module = any(name == "__module__" for x in node.body for name, _ in _given_by(x))
+        is_named = isinstance(cls, type) and cls.__name__ == node.name
+        return is_named and (names_its_module or not self._is_of_another(cls, path))
+
+    def _unexplained(self, node: ast.AST | None) -> list[Any]:
+        """Return the functions and classes in the value that the file does not name there."""
+        parts = parts_of(self.value)
+        match node:
+            case ast.ImportFrom() | ast.Name() | ast.Attribute():
+                found = self._found(node)
+                return [] if found is ABSENT or found is self.value else parts
+            case ast.FunctionDef(decorator_list=used) | ast.AsyncFunctionDef(decorator_list=used):
+                nodes = [each for decorator in used for each in ast.walk(decorator)]
+                words = {getattr(each, "id", getattr(each, "attr", "")) for each in nodes}
+                return [part for part in parts if part.__name__ not in words]
+        return []
+
+    def _found(self, node: ast.AST | None) -> Any:
+        """Return the value that a name, an attribute or an import leads to; ABSENT for others."""
+        match node:
+            case ast.ImportFrom():
+                package = self.names.get("__package__") or ""
+                home, _, name = dict(imports_in([node], package))[self.key].rpartition(".")
+                return getattr(sys.modules.get(home), name, ABSENT)
+            case ast.Attribute(value=owner, attr=name):
+                return getattr(self._found(owner), name, ABSENT)
+            case ast.Name(id=name):
+                return self.names.get(name, getattr(sys.modules.get(self.module), name, ABSENT))
+        return ABSENT
+
+    def _is_of_another(self, part: Any, path: str) -> bool:
+        """Whether a function or class is the definition of another name, maybe of another file."""
+        found: Any = sys.modules.get(part.__module__ or "")
+        for each in part.__qualname__.split("."):
+            found = getattr(found, each, None)
+        # It may name itself after a package.
+        is_near = f"{self.module}.".startswith(f"{part.__module__}.")
+        is_near |= isinstance(part, FunctionType) and part.__code__.co_filename == path
+        return found is part and not (is_near and part.__qualname__ == self.name)
 
     def is_changed_by(self, changed: Collection[str]) -> bool:
         """Whether code that changes these names may have changed it, or its class."""
@@ -83,7 +142,12 @@ class Definition(NamedTuple):
 
 
 def definitions(
-    statements: Iterable[ast.stmt], names: Mapping[str, Any], where: str = ""
+    statements: Iterable[ast.stmt],
+    names: Mapping[str, Any],
+    module: str,
+    where: str = "",
+    *,
+    is_plain: bool = True,
 ) -> Iterator[Definition]:
     """Yield what statements define, and its values in a module, and in its classes."""
     given = defaultdict[str, list[ast.AST | None]](list)
@@ -94,11 +158,13 @@ def definitions(
                     nodes.append(None)
             given[name].append(node)
     for name, nodes in given.items():
-        yield Definition(where + name, name, names, nodes)
+        yield Definition(where + name, name, names, nodes, module, is_plain)
         classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
         cls = names.get(name)
         if classes and None not in nodes and isinstance(cls, type) and cls.__name__ == name:
-            yield from definitions(classes[-1].body, vars(cls), f"{where}{name}.")
+            last, inner = classes[-1], f"{where}{name}."
+            is_plain_class = is_plain and _is_plain(last) and type(cls) in (type, ABCMeta)
+            yield from definitions(last.body, vars(cls), module, inner, is_plain=is_plain_class)
 
 
 def _given_by(statement: ast.stmt) -> Iterator[tuple[str, ast.AST | None]]:
@@ -109,6 +175,9 @@ def _given_by(statement: ast.stmt) -> Iterator[tuple[str, ast.AST | None]]:
         case ast.Assign(targets=targets, value=value):
             for target in targets:
                 yield from _given(target, value)
+        case ast.ImportFrom(names=aliases) if aliases[0].name != "*":
+            for alias in aliases:
+                yield alias.asname or alias.name, statement
         case ast.AnnAssign(target=target, value=ast.expr() as value):
             yield from _given(target, value)
         case _:
@@ -147,8 +216,35 @@ def _may_give(node: ast.AST, value: Any) -> bool:
     return True
 
 
-def _place_of(code: CodeType) -> tuple[str, str, int]:
-    return code.co_filename, code.co_name, code.co_firstlineno
+def parts_of(value: Any) -> list[Any]:
+    """Return the function or class that a value is, or the functions of a property or wrapper.
+
+    Without what installed code has put around them.
+    """
+    if isinstance(value, property):
+        return [
+            each for name in ("fget", "fset", "fdel") for each in parts_of(getattr(value, name))
+        ]
+    if isinstance(value, WRAPPERS):
+        return parts_of(getattr(value, "__wrapped__", getattr(value, "func", None)))
+    if isinstance(value, FunctionType) and is_installed(value.__code__.co_filename):
+        return parts_of(getattr(value, "__wrapped__", None)) or [value]
+    return [value] if isinstance(value, FunctionType | type) else []
+
+
+def _is_plain(node: Any) -> bool:
+    """Whether the decorators of a definition leave the functions in it as they are."""
+    made_by = [getattr(each, "func", each) for each in node.decorator_list]
+    return all(getattr(each, "id", getattr(each, "attr", "")) in PLAIN for each in made_by)
+
+
+def _place_of(part: Any) -> tuple[str, str, int] | None:
+    code = getattr(part, "__code__", None)
+    return code and (code.co_filename, code.co_name, code.co_firstlineno)
+
+
+def _place_in(path: str, node: ast.FunctionDef) -> tuple[str, str, int]:
+    return path, node.name, min([node.lineno, *(each.lineno for each in node.decorator_list)])
 
 
 def simple_value(node: ast.AST) -> Any:

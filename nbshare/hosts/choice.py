@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import math
 import socket
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import closing
@@ -17,6 +19,8 @@ from nbshare.system import room
 # Executors whose processes or threads are on this machine.
 NEAR = ("concurrent.futures", "loky", "joblib")
 ANSWER_S = 10.0  # for a Dask client to give the result of a task that has ended
+NO_WORKERS_S = 5.0  # for a Dask cluster that has lost all to start others
+ENDS = "closing", "closed"  # the states of a Dask client or cluster that ends
 
 
 def hosts_for(backend: Any) -> Hosts | None:
@@ -59,14 +63,26 @@ def dask_hosts(client: Any) -> Hosts:
     """Return the workers of a cluster, as far as its client sees them: each thread is a place."""
     from distributed.comm.addressing import get_address_host
 
+    seen_at = math.inf  # when there were workers; a cluster that has none yet may start some
+
     def check() -> None:
-        if client.status in ("closing", "closed"):
+        nonlocal seen_at
+        states = client.status, getattr(client.cluster, "status", None)
+        if any(str(state).endswith(ENDS) for state in states):
             raise ConnectionError(
-                "the Dask client of backend= is closed: keep it open until the run has ended"
+                "the Dask client of backend=, or its cluster, is closed: keep it open until the "
+                "run has ended"
             )
         if client.status != "running":  # what it submits would wait for ever
             raise ConnectionError(
                 f"the Dask client of backend= has lost its scheduler (status: {client.status})"
+            )
+        now = time.monotonic()
+        if client.sync(client.scheduler.ncores, workers=None, callback_timeout=ANSWER_S):
+            seen_at = now
+        elif now > seen_at + NO_WORKERS_S:
+            raise ConnectionError(
+                f"the Dask cluster of backend= has had no workers for {NO_WORKERS_S:.0f} s"
             )
 
     check()

@@ -282,7 +282,10 @@ def _format(error: BaseException, *, with_notes: bool) -> str:
     """Return the traceback below the engine; nothing if it would only repeat the message."""
     frames = _own_frames(object.__getattribute__(error, "__traceback__"))  # whatever its own does
     try:
-        shown = traceback.TracebackException(type(error), error, frames, compact=True)
+        # A deep recursion may have 100,000 frames; the limit is for those of its causes.
+        shown = traceback.TracebackException(
+            type(error), error, frames, limit=2 * MAX_LINES, compact=True
+        )
         if not with_notes:  # they travel with the error
             shown.__notes__ = None
             if frames is None and shown.__cause__ is shown.__context__ is None:
@@ -297,7 +300,14 @@ def _format(error: BaseException, *, with_notes: bool) -> str:
 
 
 def _own_frames(tb: TracebackType | None) -> TracebackType | None:
-    """Drop the engine's frames above the user's function."""
+    """Drop the engine's frames above the user's function, and those amid very many."""
     while tb is not None and is_ours(tb.tb_frame):
         tb = tb.tb_next
+    found = []
+    while tb is not None:
+        found.append(tb)
+        tb = tb.tb_next
+    kept = found if len(found) <= 2 * MAX_LINES else found[:MAX_LINES] + found[-MAX_LINES:]
+    for each in reversed(kept):
+        tb = TracebackType(tb, each.tb_frame, each.tb_lasti, each.tb_lineno)
     return tb

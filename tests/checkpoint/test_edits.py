@@ -490,6 +490,78 @@ SEEN = {
         filters="import sys\ndef load(x): return sys._getframe().f_globals['ed' + 'ge'](x)\n"
         "def edge(x): return x * 10\n",
     ),
+    **{
+        name: case
+        for what, read in {
+            "the docstring": "lib.g.__doc__",
+            "the docstring by its name": "getattr(lib.g, '__doc__')",
+            "the docstring, cleaned": "inspect.getdoc(lib.g)",
+            "the docstring of a module": "lib.__doc__",
+            "the source": "inspect.getsource(lib.g)",
+            "the source, by another name": "source_of(lib.g)",
+            "the file": "open(lib.__file__).read()",
+        }.items()
+        for name, case in both(
+            what,
+            "import inspect, lib\nfrom inspect import getsource as source_of\n"
+            f"def f(x): return {read}\n",
+            "first",
+            "second",
+            lib='"first"\ndef g(): pass\n' if "module" in what else "def g():\n    'first'\n",
+        ).items()
+    },
+    **{
+        name: case
+        for what, call in {
+            "partial": "partial(R.append, edge)()",
+            "reduce": "reduce(lambda _, g: R.append(g), [edge, edge])",
+            "a function with a cache": "cache(init)()",
+            "a dict with defaults": "defaultdict(init)['k']",
+        }.items()
+        for name, case in both(
+            f"a registry by {what}",
+            "import part\nfrom reg import R\ndef f(x): return R[0](x)\n",
+            *EDGE,
+            reg="R = []\n",
+            part="from collections import defaultdict\n"
+            "from functools import cache, partial, reduce\nfrom reg import R\n"
+            "def edge(x): return x * 10\ndef init(*_): R.append(edge)\n"
+            f"_ = {call}\n",
+        ).items()
+    },
+    **both(
+        "a registry by members of an enumeration",
+        "import part\nfrom reg import R\ndef f(x): return R[0](x)\n",
+        *EDGE,
+        reg="R = []\n",
+        part="from enum import Enum\nfrom reg import R\ndef edge(x): return x * 10\n"
+        "class E(Enum):\n    A = 1\n    def __init__(self, v): R.append(edge)\n",
+    ),
+    "a virtual subclass, module": in_module(
+        "import part\nfrom collections.abc import Sized\ndef f(x): return isinstance(1.5, Sized)\n",
+        "(int)",
+        "(float)",
+        part="from collections.abc import Sized as S\n_ = S.register(int)\n",
+    ),
+    "a virtual subclass, notebook": in_cell(
+        "from abc import ABC\nclass B(ABC): pass\nB.register(int)\n"
+        "def f(x): return isinstance(x, B)\n",
+        "(int)",
+        "(str)",
+    ),
+    **both(
+        "the line of a function",
+        "import lib\ndef f(x): return lib.g.__code__.co_firstlineno\n",
+        "K = 1\n",
+        "K = 1\n\n",
+        lib="K = 1\ndef g(): pass\n",
+    ),
+    **both(
+        "a name in a text",
+        "import filters, pydoc\ndef f(x): return pydoc.locate('filters.edge')(filters.load(x))\n",
+        *EDGE,
+        filters=FILTERS,
+    ),
     **both(
         "a docstring that is read",
         "import filters\ndef f(x): return filters.load(x)\n",
@@ -713,6 +785,36 @@ BY_LOOKING_UP = {
     "the module of a function": "inspect.getmodule(filters.load).edge",
     "an object in a file": "np.load('edges.npy', allow_pickle=True)[0].edge",
 }
+PLUGIN = "R = [10]\n"
+PROGRAMS = {  # how a worker comes to run code, and the file that is edited, or new
+    **{
+        f"{how}, {what}": (f"def f(x): return sum(y for p in {listed} for y in {load}) * x\n", file)
+        for how, listed in {
+            "glob": "glob.glob('plugins/*.py')",
+            "pathlib": "map(str, pathlib.Path('plugins').iterdir())",
+            "walk": "[os.path.join(d, n) for d, _, ns in os.walk('plugins') for n in ns]",
+        }.items()
+        for what, file in {"an edit": "plugins/a.py", "a new file": "plugins/b.py"}.items()
+        for load in ["runpy.run_path(p)['R']"]
+    },
+    **{
+        f"{what}, {file}": (f"def f(x): return int(subprocess.check_output({command})) * x\n", file)
+        for what, command in {
+            "a script": "[sys.executable, 'script.py']",
+            "a module": "[sys.executable, '-m', 'script']",
+            "a shell": "sys.executable + ' script.py', shell=True",
+        }.items()
+        for file in ["script.py", "helper.py"]
+    },
+    "a shell's script": ("def f(x): return os.system('sh run.sh') * x\n", "run.sh"),
+}
+IN_PROGRAMS = {
+    "plugins/a.py": PLUGIN,
+    "script.py": "import helper\nprint(helper.K)\n",
+    "helper.py": "K = 10\n",
+    "run.sh": "exit 1\n",
+}
+EDITED = {"script.py": "print(11)\n", "helper.py": "K = 11\n", "run.sh": "exit 2\n"}
 OF_FILTERS = FILTERS + "class Edge:\n    def edge(self, x): return edge(x)\n"
 
 
@@ -731,6 +833,25 @@ def test_a_run_gives_no_old_results_of_what_it_looked_up(case, tmp_path):
     assert_is_seen({"cell": cell, "filters.py": OF_FILTERS}, EDGE, tmp_path)
 
 
+@pytest.mark.parametrize("case", PROGRAMS)
+def test_a_run_gives_no_old_results_of_code_that_it_finds(case, tmp_path):
+    """Plugins of a folder, also new ones, and programs that it starts."""
+    cell, file = PROGRAMS[case]
+    cell = f"import glob, os, pathlib, runpy, subprocess, sys\n{cell}"
+    files = {"cell": cell, **IN_PROGRAMS}
+    assert_is_seen(files, {file: EDITED.get(file, "R = [11]\n")}, tmp_path)
+
+
+def test_a_new_file_in_a_folder_that_is_listed_for_its_data_is_not_seen(tmp_path):
+    """The function executes nothing that it finds."""
+    run = partial(subprocess.run, [sys.executable, "-c", RUN], cwd=tmp_path)
+    write(tmp_path, {"cell": "import glob\ndef f(x): return len(glob.glob('*.csv')) + x\n"})
+    write(tmp_path, {"a.csv": "", "a.py": ""})
+    assert run(capture_output=True, text=True).stdout == "True\n"
+    write(tmp_path, {"b.py": ""})
+    assert run(capture_output=True, text=True).stdout == "True\n"
+
+
 def assert_is_seen(files, edit, folder):
     """Run it twice, and after an edit."""
     command = [sys.executable, "-c", RUN]
@@ -738,7 +859,7 @@ def assert_is_seen(files, edit, folder):
     write(folder, files)
     assert run().stdout == "True\n"
     assert run().stdout == "True\n"
-    write(folder, files, edit)
+    write(folder, *([edit] if isinstance(edit, dict) else [files, edit]))
     assert "CheckpointError" in run().stderr
 
 

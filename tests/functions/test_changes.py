@@ -35,6 +35,23 @@ TABLE = {"a": 1}
 NAMES = ["a", "b"]
 SEEN = {1, 2}
 
+class Other:
+    size = 5
+    def run(self, x):
+        return x
+    @classmethod
+    def made(cls):
+        return cls()
+
+class Model:
+    pass
+
+def other(x):
+    return x
+
+def use(x, shift=1):
+    return x - shift
+
 def g(x):
     return x * OPTIONS["solver"]["steps"][0] + len(EMPTY) + len(sorted(NAMES))
 """
@@ -118,8 +135,32 @@ class Model:
     def make(cls):
         return cls()
 
+    alias = apply
+
+    @offset.setter
+    def offset(self, value): pass
+
+    @staticmethod
+    def still(x):
+        return x
+
+    @functools.cached_property
+    def kept(self):
+        return 5
+
+    @plain_decorator
+    def wrapped(self, x):
+        return x
+
+    @functools.lru_cache(maxsize=5)
+    def remembered(self, x):
+        return x
+
 class Fast(Model):
     pass
+
+use_again = use
+from consts_here import g as imported
 
 class Base(ABC):
     size = 5
@@ -202,6 +243,26 @@ WARNED = {
     "traced method": "lib.Model.apply = trace(lib.Model.apply)",
     "a property": "lib.Model.offset = property(lambda self: 5)",
     "a class method": "lib.Model.make = classmethod(lambda cls: None)",
+    "a method by another module's function": "lib.Model.apply = consts.other",
+    "a method by a traced one": "lib.Model.apply = lib.plain_decorator(lib.Model.apply)",
+    "a method by another one": "lib.Model.apply = consts.Other.run",
+    "a method by one of the class": "lib.Model.apply = lib.Model.still",
+    "a method by one of a library": "lib.Model.apply = np.sum",
+    "a special method": "lib.Model.__init__ = consts.other",
+    "a static method": "lib.Model.still = staticmethod(consts.other)",
+    "a class method by another's": "lib.Model.make = consts.Other.__dict__['made']",
+    "a property by another module's function": "lib.Model.offset = property(consts.other)",
+    "the setter of a property": "lib.Model.offset = lib.Model.offset.setter(consts.other)",
+    "a cached property": "lib.Model.kept = functools.cached_property(consts.other)",
+    "a decorated method": "lib.Model.wrapped = consts.other",
+    "a method with a cache": "lib.Model.remembered = functools.lru_cache(consts.other)",
+    "a decorated function": "lib.decorated = consts.other",
+    "a function with a cache": "lib.cached = functools.lru_cache(consts.other)",
+    "an alias": "lib.use_again = consts.other",
+    "an alias in a class": "lib.Model.alias = consts.other",
+    "an imported function": "lib.imported = consts.other",
+    "a function by its namesake": "lib.use = consts.use",
+    "a class by its namesake": "lib.Model = consts.Model",
     "a class": "class Model: pass\nlib.Model = Model",
     "an object of a new class": "class Fake: pass\nlib.STARTED = Fake()",
     "the name is that of an attribute": "lib.SWITCH = True",
@@ -221,6 +282,7 @@ NOT_WARNED = {
     "the same value": "consts.SCALE = 1; consts.NAMES[:] = ['a', 'b']",
     "there and back": "old = lib.use; lib.use = trace(old); lib.use = old",
     "loaded again": "consts.SCALE = 10; importlib.reload(consts)",
+    "a class that calls itself otherwise": "lib.Fast.__module__ = 'lib_here.x'",
     "another module": "other.VALUE = 2",
     "edited": "edit(consts, 'SCALE = 1', 'SCALE = 2')",
     "a function edited": "edit(lib, 'return x + shift', 'return x - shift')",
@@ -540,11 +602,12 @@ def test_simple_values_are_those_of_their_source(one, other):
 AS_OWN = """
 import importlib, sys
 import nbshare.functions.changes as changes
+import nbshare.functions.definitions as definitions
 sys.argv[1:], names = [], sys.argv[1:]
 for name in names:
     importlib.import_module(name)
 changes.own_file = lambda name: getattr(sys.modules[name], "__file__", None)
-changes.is_installed = lambda path: False
+changes.is_installed = definitions.is_installed = lambda path: False
 changes.is_as_read = lambda path, stamp: True
 seen = {}
 for name in [*sys.modules]:
@@ -553,8 +616,8 @@ for name in [*sys.modules]:
         seen[name] = found
 for name, each in seen.items():
     files = [seen[x].file for x in [name, *each.imports] if x in seen]
-    for text, _ in each.changes(files):
-        print(text)
+    for change in each.changes(files):
+        print(change.text)
 print(len(seen))
 """
 
