@@ -76,3 +76,25 @@ def confusion(c: float, gamma: float, images: Array, labels: Array) -> tuple[flo
     seen = read(c, gamma, images, labels)
     matrix = confusion_matrix(labels, seen, normalize="true")
     return 100 * float(np.mean(seen == labels)), 100 * matrix
+
+
+def interval(group: Any, rng: np.random.Generator) -> dict[str, float]:
+    """
+    Estimate how sure the mean slant of some digits is.
+
+    Parameters
+    ----------
+    group : DataFrame
+        Measurements of the digits.
+    rng : Generator
+        Draws the samples.
+
+    Returns
+    -------
+    dict
+        ``mean``, and ``low`` and ``high``, between which 95 % of the means of samples lie.
+    """
+    slants = group["slant"].to_numpy()
+    means = [rng.choice(slants, len(slants)).mean() for _ in range(5000)]
+    low, high = np.percentile(means, [2.5, 97.5])
+    return {"mean": slants.mean(), "low": low, "high": high}

@@ -13,6 +13,7 @@ import re
 import site
 import stat
 import sys
+import threading
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -114,19 +115,36 @@ def _listen() -> None:
 
 def _note_execution(event: str, args: tuple[Any, ...]) -> None:
     """Note a file that is executed, or read by code that may execute it, and a listed folder."""
-    if (find := _EVENTS.get(event)) is None:
+    if (find := _EVENTS.get(event)) is None or _noting.is_on:
         return
-    with suppress(OSError, ValueError):  # an error here would be one of the code that runs
+    _noting.is_on = True  # what follows makes such events, too
+    try:
         for name in find(*args):
-            if not isinstance(name, str) or name.startswith("<"):  # code without a file
-                continue
-            path = os.path.abspath(name)
-            stamp = None if is_installed(path) else stamp_of(path)
-            if stamp is not None and any(stamp):  # not of a folder without source files
-                for ref in list(_logs):
-                    if (log := ref()) is not None:
-                        log.executed.setdefault(path, stamp)
-                n_executed[0] += 1
+            if isinstance(name, str) and not name.startswith("<"):  # else code without a file
+                _note_file(os.path.abspath(name))
+    except (OSError, ValueError):  # it would be one of the code that runs
+        pass
+    finally:
+        _noting.is_on = False
+
+
+def _note_file(path: str) -> None:
+    stamp = None if is_installed(path) else stamp_of(path)
+    if stamp is None or not any(stamp):  # a folder without source files
+        return
+    for ref in list(_logs):
+        if (log := ref()) is not None:
+            log.executed.setdefault(path, stamp)
+    n_executed[0] += 1
+
+
+class _Noting(threading.local):
+    """Whether this thread is noting something."""
+
+    is_on = False
+
+
+_noting = _Noting()
 
 
 def _opened(path: Any, mode: Any, _flags: int) -> list[Any]:
@@ -134,9 +152,9 @@ def _opened(path: Any, mode: Any, _flags: int) -> list[Any]:
 
 
 def _listed(path: Any = None) -> list[Any]:
-    """Return a folder, unless it is listed by an import, or here."""
+    """Return a folder, unless an import lists it."""
     lister = sys._getframe(2).f_code.co_filename
-    return [] if lister == __file__ or lister.startswith("<frozen importlib") else [path or "."]
+    return [] if lister.startswith("<frozen importlib") else [path or "."]
 
 
 def _started(_program: Any, args: Any, cwd: Any = None, _env: Any = None) -> list[str]:

@@ -303,7 +303,7 @@ def _places(values: npt.NDArray[Any], is_image: bool) -> tuple[npt.NDArray[Any],
         steps = np.diff(values.astype(float))
         if np.allclose(steps, steps[0], rtol=1e-3) and steps[0]:
             return values, None
-    names = [f"{x:g}" if isinstance(x, float) else str(x) for x in values.tolist()]
+    names = [f"{x:.3g}" if isinstance(x, float) else str(x) for x in values.tolist()]
     return np.arange(len(values)), names
 
 

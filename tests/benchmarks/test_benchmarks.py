@@ -90,7 +90,7 @@ def test_wrong_results_are_reported(tmp_path):
 def test_the_steps_of_a_small_call_are_all_there(what):
     """The steps of caller, dispatcher and workers are found by their names, and timed."""
     done = subprocess.run(
-        [sys.executable, HERE / "steps.py", what], capture_output=True, text=True, timeout=100
+        [sys.executable, HERE / "small_calls.py", what], capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
     assert not done.stderr  # it names what is not there

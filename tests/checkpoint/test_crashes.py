@@ -33,6 +33,7 @@ from nbshare.checkpoint import directory, files, keeper, writer
 from nbshare.checkpoint.reader import RowReader
 from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning
 from nbshare.memory import disk as disk_calls
+from nbshare.system import locks
 from nbshare.wire.rows import INDEX
 
 N = 6
@@ -527,7 +528,7 @@ def test_a_file_system_without_locks_works_with_a_warning(tmp_path, monkeypatch)
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(writer.fcntl, "lockf", refuse)
+    monkeypatch.setattr(locks, "lock_file", refuse)
     with pytest.warns(CheckpointWarning, match="refuses locks"):
         parallel_map(abs, [1], checkpoint=tmp_path / "run", backend="serial")
     lease(tmp_path / "run", pid=1, start=nbshare_start_of(1))

@@ -321,9 +321,9 @@ def test_a_complete_run_with_a_damaged_result_is_not_called_complete(runs, tmp_p
     data = bytearray(log.read_bytes())
     data[-1] ^= 1
     log.write_bytes(data)
-    job = attach(path, progress=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        job = attach(path, progress=False)
         with pytest.raises(CheckpointError, match=r"objects\.\*\.log .*Make the same call again"):
             job.result()
         assert sum(value is MISSING for value in job.partial()) >= 1

@@ -1,6 +1,6 @@
 """Where the time of one small call goes: its steps, with times and threads.
 
-``python tests/benchmarks/steps.py map`` traces a later map of eight items that do nothing,
+``python tests/benchmarks/small_calls.py map`` traces a later map of eight items that do nothing,
 ``submit`` a task that is submitted and awaited. ``--nbshare FOLDER`` traces another checkout.
 
 Each function of `STEPS` notes when it begins and ends. All processes share the monotonic clock, so
@@ -117,7 +117,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.nbshare:
         sys.path.insert(0, args.nbshare)
-    import steps  # this file, by the name that workers import
+    import small_calls  # this file, by the name that workers import
 
     import nbshare
 
@@ -129,9 +129,9 @@ def main() -> None:
         for _ in range(N_CALLS):
             begin = time.monotonic_ns()
             if executor is None:
-                nbshare.parallel_map(steps.nothing, range(8), max_workers=2, progress=False)
+                nbshare.parallel_map(small_calls.nothing, range(8), max_workers=2, progress=False)
             else:
-                executor.submit(steps.nothing, 1).result()
+                executor.submit(small_calls.nothing, 1).result()
             spans.append((begin, time.monotonic_ns()))
             time.sleep(args.pause / 1e3)
         return statistics.median(end - begin for begin, end in spans) / 1e3
@@ -144,14 +144,14 @@ def main() -> None:
     )
     if executor is not None:  # which has workers of its own as long as it is busy
         in_both = executor.map
-    list(in_both(steps.watch_worker, range(2)))
-    steps.watch("caller")
+    list(in_both(small_calls.watch_worker, range(2)))
+    small_calls.watch("caller")
     repeat()
-    steps.notes.clear()
+    small_calls.notes.clear()
     traced = repeat()
     print(f"{bare:.0f} µs a call; {traced:.0f} µs while it is traced")
-    mine = list(steps.notes)
-    theirs = list(in_both(steps.collect, range(2)))
+    mine = list(small_calls.notes)
+    theirs = list(in_both(small_calls.collect, range(2)))
     report(spans, [*mine, *theirs[0], *theirs[1]])
     if executor is not None:
         executor.shutdown()
