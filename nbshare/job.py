@@ -135,6 +135,8 @@ class Job(Generic[T]):
         self._is_shown = False  # in a row that says how it ends
         self._new_results: Iterator[tuple[int, T]] = iter(())  # for all that iterate
         self._giving = _thread.allocate_lock()
+        self._early: dict[int, T] = {}  # results that `in_order` has not given yet
+        self._n_in_order = 0  # that it has given
         self._forsaken: weakref.finalize[[], Job[T]] | None = (
             None  # tells the run that this is gone
         )
@@ -274,8 +276,14 @@ class Job(Generic[T]):
         True
         """
         partial, items = self._partial(), self._inputs
-        is_shaped = isinstance(items, ShapedItems) and partial is not None
+        is_shaped = isinstance(items, ShapedItems) and not self._is_list and partial is not None
         return items.shaped_partly(partial) if is_shaped else partial
+
+    @property
+    def _is_list(self) -> bool:
+        """Whether a list was asked for."""
+        out = self._run.request.out
+        return isinstance(out, str) and out == "list"
 
     def _partial(self) -> Any:
         """Return the results so far, item by item also for a grid."""
@@ -697,8 +705,8 @@ class Job(Generic[T]):
     def in_order(self) -> Iterator[T]:
         """Iterate over the results in the order of the items, during the run.
 
-        A result that is early is kept until those before it are there. Use no other loop over the
-        results beside this one: each result is given once.
+        A result that is early is kept until those before it are there. A loop that was left goes on
+        with the next one. Use no loop over the job itself beside it: each result is given once.
 
         Yields
         ------
@@ -721,13 +729,19 @@ class Job(Generic[T]):
         5.0990195135927845
         >>> _ = job.cancel()
         """
-        early: dict[int, T] = {}
-        n_given = 0
-        for i, result in self:
-            early[i] = result
-            while n_given in early:
-                yield early.pop(n_given)
-                n_given += 1
+        results, early = iter(self), self._early
+        while True:
+            while self._n_in_order in early:
+                self._n_in_order += 1
+                yield early.pop(self._n_in_order - 1)
+            if (new := next(results, None)) is None:
+                break
+            early[new[0]] = new[1]
+        if early:
+            raise RuntimeError(
+                f"result {self._n_in_order} is missing: another loop has taken it. Use one loop "
+                "over the results of a job."
+            )
 
     def _next_result(self) -> tuple[int, T] | None:
         """Return a result that no loop has taken; None if there is none at this moment."""
@@ -852,6 +866,9 @@ class Job(Generic[T]):
         except TaskError as error:  # a result that cannot be unpickled here
             remember(self)
             return None, error.with_traceback(None)
+        except Exception as error:  # noqa: BLE001 - of pandas, say; the results are kept
+            remember(self)
+            return None, error
         except KeyboardInterrupt:
             self._was_interrupted = True
         if is_done:
@@ -871,8 +888,7 @@ class Job(Generic[T]):
 
     def _results(self) -> Any:
         request, results, items = self._run.request, self._flat_results(), self._inputs
-        is_list = isinstance(request.out, str) and request.out == "list"
-        if is_list or not isinstance(items, ShapedItems):
+        if self._is_list or not isinstance(items, ShapedItems):
             return results
         if request.is_labelled and isinstance(items, Grid):
             return items.labelled(results, self.label)

@@ -456,3 +456,20 @@ def test_a_failure_comes_after_the_results_before_it():
     first, error, last = job.in_order()
     assert (first, last) == (6, 2)
     assert isinstance(error, ZeroDivisionError)
+
+
+def test_a_loop_in_order_that_was_left_goes_on():
+    job = map_async(tasks.identity, range(100), max_workers=2)
+    assert next(job.in_order()) == 0
+    assert [value for value, _ in zip(job.in_order(), range(10), strict=False)] == list(
+        range(1, 11)
+    )
+    assert list(job.in_order())[-1] == 99
+
+
+def test_a_loop_in_order_says_that_another_one_has_taken_results():
+    job = map_async(tasks.identity, range(100), max_workers=2)
+    assert job.wait()
+    next(iter(job))
+    with pytest.raises(RuntimeError, match="another loop"):
+        list(job.in_order())

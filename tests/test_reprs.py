@@ -45,8 +45,8 @@ def test_completion_offers_the_public_names_only():
 
 
 JOB = """
-add_done_callback cancel cancelled debug done elapsed_s errors exception explore in_order label last_prints
-n_done n_items n_workers partial present result running stages state stats wait
+add_done_callback cancel cancelled debug done elapsed_s errors exception explore in_order label
+last_prints n_done n_items n_workers partial present result running stages state stats wait
 """
 
 

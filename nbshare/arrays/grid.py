@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from itertools import chain
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare.arrays.shaped import ShapedItems
+from nbshare.arrays.shaped import Adapted, ShapedItems, is_single, users_function, with_gaps
+from nbshare.arrays.shared_array import SharedArray
 from nbshare.functions.reference import bind_arguments
 
 
@@ -98,12 +100,20 @@ class Grid(ShapedItems):
         if not axes:
             raise TypeError("grid() needs a parameter or more: grid(current=[1, 2], radius=[3, 4])")
         self._values = {name: _values_of(name, given) for name, given in axes.items()}
-        self.shape = tuple(map(len, self._values.values()))
+        self._coords = {name: np.array(x) for name, x in axes.items() if hasattr(x, "__array__")}
+        try:
+            self.shape = tuple(map(len, self._values.values()))
+            len(self)
+        except OverflowError:
+            raise ValueError(f"a grid has at most {sys.maxsize} items") from None
 
     @property
     def coords(self) -> dict[str, npt.NDArray[Any]]:
         """The values of each parameter, by its name."""
-        return {name: _as_array(values) for name, values in self._values.items()}
+        return {
+            name: self._coords[name].copy() if name in self._coords else _as_array(values)
+            for name, values in self._values.items()
+        }
 
     def __len__(self) -> int:
         return math.prod(self.shape)
@@ -131,7 +141,7 @@ class Grid(ShapedItems):
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
     ) -> ByName:
         """Return a function of one item that passes its values by name."""
-        func = func.func if isinstance(func, ByName) else func
+        func = users_function(func)
         bind_arguments(func, (), shared, extra, [*self._values])
         return ByName(func)
 
@@ -143,10 +153,11 @@ class Grid(ShapedItems):
         if isinstance(results, tuple):
             return tuple(map(self.shaped, results))
         if isinstance(results, list):
-            results = np.fromiter(results, object, len(results)).view(ObjectArray)
+            results = np.fromiter(results, object, len(results))
         shaped: Any = results.reshape(*self.shape, *results.shape[1:])
-        if type(shaped) is not np.ndarray:  # which has no attributes
-            shaped.coords = self.coords
+        if type(shaped) is np.ndarray:  # which has no attributes
+            shaped = shaped.view(GridArray)
+        shaped.coords = self.coords
         return shaped
 
     shaped_partly = shaped
@@ -163,25 +174,20 @@ class Grid(ShapedItems):
         """
         import xarray  # the caller has asked for it
 
-        kinds = {type(result) for result in results} if isinstance(results, list) else set()
-        kinds = {kind for kind in kinds if not issubclass(kind, BaseException)}  # of failed items
-        keys: Sequence[Any] = ()
-        if len(kinds) == 1 and kinds <= {dict, tuple}:
-            whole = next(result for result in results if type(result) in kinds)
-            keys = [*whole] if type(whole) is dict else range(len(whole))
+        keys = _keys_of(results) if isinstance(results, list) else []
         if not keys:
             return self._labelled(results, name)
-        names = {key: key if isinstance(key, str) else f"{name}_{key}" for key in keys}
-        parts = {part: _variable(results, whole, key) for key, part in names.items()}
-        return xarray.Dataset({part: self._labelled(given, part) for part, given in parts.items()})
+        variables = {}
+        for key in keys:
+            is_own = isinstance(key, str) and key not in self._values
+            variable = key if is_own else f"{name}_{key}"
+            variables[variable] = self._labelled(_variable(results, key), variable)
+        return xarray.Dataset(variables)
 
     def _labelled(self, results: Any, name: str) -> Any:
         import xarray
 
-        shaped = np.ma.asarray(self.shaped(results))
-        if np.ma.is_masked(shaped):
-            shaped = np.ma.asarray(shaped, np.promote_types(shaped.dtype, np.float32))
-        values = shaped.filled(np.nan) if np.ma.is_masked(shaped) else np.asarray(shaped)
+        values = with_gaps(self.shaped(results))
         dims = [*self._values, *(f"{name}_dim_{k}" for k in range(values.ndim - len(self.shape)))]
         return xarray.DataArray(values, dict(self.coords), dims, name)
 
@@ -200,32 +206,55 @@ class Grid(ShapedItems):
                 f"lengths {self.shape}, the others are the shape of one result"
             )
         flat = out.view()
-        flat.shape = len(self), *out.shape[n:]  # raises where `reshape` would copy
+        try:
+            flat.shape = len(self), *out.shape[n:]  # `reshape` would copy
+        except AttributeError:
+            raise ValueError(
+                "out= is a part of a larger array, or transposed: pass one that numpy.zeros or "
+                "nbshare.zeros made, and copy its values"
+            ) from None
         return flat
 
 
-class ObjectArray(np.ndarray[Any, np.dtype[Any]]):
-    """An array of objects, the results of a grid."""
+class GridArray(np.ndarray[Any, np.dtype[Any]]):
+    """Results of a grid that are in no shared memory."""
 
     coords: Mapping[str, npt.NDArray[Any]] | None = None
 
 
-class ByName(partial[Any]):
+class ByName(Adapted):
     """A function that takes the item of a grid as its keyword arguments."""
 
     def __call__(self, item: Mapping[str, Any], /, **others: Any) -> Any:
         """Call the function."""
-        return self.func(**item, **others)
+        return super().__call__(**item, **others)
 
 
-def _variable(results: list[Any], whole: Any, key: Any) -> npt.NDArray[Any]:
-    """Return a part of each result; NaN where it is not of the class of a whole one."""
-    gap = np.full(np.shape(whole[key]), np.nan)
-    values = [result[key] if type(result) is type(whole) else gap for result in results]
+def _keys_of(results: list[Any]) -> Sequence[Any]:
+    """Return the keys of dicts, or the places in tuples of one length; empty for others."""
+    found = [result for result in results if not isinstance(result, BaseException)]
+    if all(type(result) is dict for result in found):
+        return list(dict.fromkeys(chain.from_iterable(found)))
+    is_tuple = all(type(result) is tuple for result in found)
+    return range(len(found[0])) if is_tuple and len(set(map(len, found))) == 1 else []
+
+
+def _variable(results: list[Any], key: Any) -> npt.NDArray[Any]:
+    """Return a part of each result; NaN where there is none, or None beside texts."""
+    parts = [_part(result, key) for result in results]
+    first = next(part for part in parts if part is not None)
+    gap: Any = None if isinstance(first, str | bytes) else np.full(np.shape(first), np.nan)
+    parts = [gap if part is None else part for part in parts]
     try:
-        return np.asarray(values)
+        return np.asarray(parts, object if any(part is None for part in parts) else None)
     except ValueError:  # of several shapes
-        return np.fromiter(values, object, len(values))
+        return np.fromiter(parts, object, len(parts))
+
+
+def _part(result: Any, key: Any) -> Any:
+    if isinstance(result, BaseException):
+        return None
+    return result.get(key) if isinstance(result, dict) else result[key]
 
 
 def _values_of(name: str, given: Any) -> Sequence[Any]:
@@ -237,7 +266,8 @@ def _values_of(name: str, given: Any) -> Sequence[Any]:
         )
     if isinstance(given, range):
         return given
-    values: Any = np.asarray(given) if hasattr(given, "__array__") else list(given)
+    is_array = type(given) in (np.ndarray, np.memmap, SharedArray) or hasattr(given, "dims")
+    values: Any = np.array(given) if is_array else list(given)  # its own: it does not change
     if isinstance(values, np.ndarray) and values.ndim != 1:
         raise TypeError(f"grid({name}=...) takes an array of one dimension, not {values.ndim}")
     return values  # type: ignore[no-any-return]
@@ -245,6 +275,8 @@ def _values_of(name: str, given: Any) -> Sequence[Any]:
 
 def _as_array(values: Sequence[Any]) -> npt.NDArray[Any]:
     """Return values in an array, of objects if need be."""
-    if not isinstance(values, list) or all(np.ndim(x) == 0 for x in values):
-        return np.asarray(values)
-    return np.fromiter(values, object, len(values))
+    if isinstance(values, list) and values:
+        is_text = {isinstance(value, str | bytes) for value in values}
+        if len(is_text) > 1 or not all(map(is_single, values)):
+            return np.fromiter(values, object, len(values))
+    return np.asarray(values)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 
 class ShapedItems(Sequence[Any]):
@@ -47,3 +51,38 @@ class ShapedItems(Sequence[Any]):
     def shaped_partly(self, results: Any) -> Any:
         """Return the results so far, an array or a list with gaps, in the form that they have."""
         return results
+
+
+class Adapted(partial[Any]):
+    """A user's function, called as some items need it; a partial in it becomes a part of it."""
+
+    @property
+    def users(self) -> Callable[..., Any]:
+        """The user's function."""
+        given = self.args or self.keywords
+        return partial(self.func, *self.args, **self.keywords) if given else self.func
+
+
+def users_function(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the user's function, of one that was adapted."""
+    return func.users if isinstance(func, Adapted) else func
+
+
+def with_gaps(results: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return results without a mask: NaN, NaT or None where it was."""
+    if not np.ma.is_masked(results):
+        return np.asarray(results)
+    masked: Any = np.ma.asarray(results)
+    filled: npt.NDArray[Any]
+    if masked.dtype.kind in "mM":
+        filled = masked.filled(np.array("NaT", masked.dtype))
+    elif masked.dtype.kind in "biufc":
+        filled = masked.astype(np.result_type(masked.dtype, np.float32)).filled(np.nan)
+    else:
+        filled = masked.astype(object).filled(None)
+    return filled
+
+
+def is_single(value: Any) -> bool:
+    """Whether a value is no array, and no list or tuple."""
+    return bool(value.ndim == 0) if hasattr(value, "ndim") else not isinstance(value, list | tuple)

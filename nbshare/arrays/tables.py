@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from nbshare.arrays.shaped import ShapedItems
+from nbshare.arrays.shaped import Adapted, ShapedItems, is_single, users_function, with_gaps
 from nbshare.functions.reference import bind_arguments
 
 
@@ -93,15 +93,11 @@ class _TableItems(ShapedItems):
             is_table = all(type(x) is dict for x in found) or _are_series(found)
             if found and is_table:
                 whole = [{} if isinstance(x, BaseException) else x for x in results]
-                return pd.DataFrame(whole).set_axis(self.index)
-            are_plain = all(np.ndim(result) == 0 for result in results)
-            return pd.Series(results, self.index) if are_plain else results
-        if results.ndim != 1:
-            return results
-        if np.ma.is_masked(results):
-            dtype = np.promote_types(results.dtype, np.float32)
-            results = np.ma.filled(results.astype(dtype), np.nan)
-        return pd.Series(np.array(results), self.index)
+                with suppress(ValueError, pd.errors.InvalidIndexError):  # Series of one label twice
+                    return pd.DataFrame(whole).set_axis(self.index)
+                return results
+            return pd.Series(results, self.index) if all(map(is_single, results)) else results
+        return pd.Series(np.array(with_gaps(results)), self.index) if results.ndim == 1 else results
 
 
 def _are_series(results: Sequence[Any]) -> bool:
@@ -177,7 +173,8 @@ class Groups(_TableItems):
         self._table = grouped.head(sys.maxsize).iloc[order]  # without the rows that are in none
         self.index, sizes = _keys_and_sizes(grouped)
         self._starts = np.concatenate([[0], np.cumsum(sizes)])
-        self._is_tuple = isinstance(grouped.keys, list)  # the key, also of one column
+        by = grouped.level if grouped.keys is None else grouped.keys
+        self._is_tuple = isinstance(by, list) and len(by) == 1  # a key of one, as pandas gives it
         self._has_keys = False  # the function takes them
 
     def __getitem__(self, i: Any) -> Any:
@@ -187,25 +184,25 @@ class Groups(_TableItems):
         frame = self._table.iloc[self._starts[k] : self._starts[k + 1]]
         if not self._has_keys:
             return frame
-        key = self.index[k]
-        return ((key,) if self._is_tuple and not isinstance(key, tuple) else key), frame
+        (key,) = self.index[k : k + 1].tolist()
+        return ((key,) if self._is_tuple else key), frame
 
     def taken_by(
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
     ) -> Callable[..., Any]:
         """Return a function of one group: the user's takes the frame, or its key and the frame."""
-        func = func.func if isinstance(func, WithKey) else func
+        func = users_function(func)
         self._has_keys = _n_needed(func, {*shared, *extra}) == 2
         bind_arguments(func, [None] * (1 + self._has_keys), shared, extra)
         return WithKey(func) if self._has_keys else func
 
 
-class WithKey(partial[Any]):
+class WithKey(Adapted):
     """A function that takes the key of a group and its frame."""
 
     def __call__(self, item: tuple[Any, Any], /, **others: Any) -> Any:
         """Call the function."""
-        return self.func(*item, **others)
+        return super().__call__(*item, **others)
 
 
 def _keys_and_sizes(grouped: Any) -> tuple[Any, Any]:

@@ -109,8 +109,12 @@ def bind_arguments(
     except TypeError as error:
         called = f"{label_of(func)}({', '.join(names)})"
         cures = [*_cures(signature, arguments, {**dict.fromkeys(of_grid), **shared}, extra)]
-        if strange := [name for name in of_grid if name not in signature.parameters]:
+        parameters = signature.parameters.values()
+        strange = [name for name in of_grid if name not in signature.parameters]
+        if strange and not any(p.kind is p.VAR_KEYWORD for p in parameters):
             cures = [f"A grid passes its values by name: there is no parameter {strange[0]!r}."]
+            if close := get_close_matches(strange[0], signature.parameters, 1):
+                cures += [f"Did you mean {close[0]!r}?"]
         raise TypeError(
             f"{label_of(func)}{signature} cannot be called as {called}: {error}. {' '.join(cures)}"
         ) from None

@@ -19,6 +19,7 @@ from nbshare.notebook.values import (
     named,
     remark_on,
     write_dates,
+    write_names,
     write_whole,
 )
 
@@ -86,7 +87,9 @@ class LinePainter(Painter):
             x = along_x(self._inputs, self._n)
         if x is None:
             x, name = np.arange(self._n), "item"
-        if x.dtype.kind == "M":
+        if plot._xnames is not None:
+            write_names(axes.xaxis, plot._xnames)
+        elif x.dtype.kind == "M":
             write_dates(axes.xaxis)
         elif x.dtype.kind in "iu":
             write_whole(axes.xaxis)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import to_rgba_array
 from matplotlib.patches import Patch, Polygon
-from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
 from nbshare.notebook.live_plot import CannotDrawError, LivePlot
@@ -25,6 +23,7 @@ from nbshare.notebook.values import (
     named,
     remark_on,
     write_dates,
+    write_names,
     write_whole,
 )
 
@@ -104,12 +103,6 @@ def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> ImageLayout
         f"(H, W, 3 or 4); these have the shape {shape}. The run continues without it; "
         "plot=callable(ax, partial) draws anything."
     )
-
-
-def _name_at(names: list[str], place: float, _: object) -> str:
-    """Return the name of a tick; empty between two places."""
-    k = round(place)
-    return names[k] if k == place and 0 <= k < len(names) else ""
 
 
 def _aspect(plot: LivePlot, extent: tuple[float, float, float, float]) -> Literal["auto", "equal"]:
@@ -198,7 +191,7 @@ class ImagePainter(Painter):
                 write_whole(axis)
         for axis, names in ((axes.xaxis, plot._xnames), (axes.yaxis, plot._ynames)):
             if names is not None:
-                axis.set_major_formatter(FuncFormatter(partial(_name_at, names)))
+                write_names(axis, names)
         if not self._is_coloured:
             self._draw_bar("neither")
 

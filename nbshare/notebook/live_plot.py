@@ -301,9 +301,12 @@ def _places(values: npt.NDArray[Any], is_image: bool) -> tuple[npt.NDArray[Any],
         return values, None
     if values.dtype.kind in "iuf" and len(values) > 1:
         steps = np.diff(values.astype(float))
-        if np.allclose(steps, steps[0], rtol=1e-3) and steps[0]:
+        if np.allclose(steps, steps[0], rtol=1e-3, atol=0) and steps[0]:
             return values, None
-    names = [f"{x:.3g}" if isinstance(x, float) else str(x) for x in values.tolist()]
+    for digits in (3, 6, 17):  # as few as tell them apart
+        names = [f"{x:.{digits}g}" if isinstance(x, float) else str(x) for x in values.tolist()]
+        if len(set(names)) == len(set(values.tolist())):
+            break
     return np.arange(len(values)), names
 
 

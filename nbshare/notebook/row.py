@@ -285,7 +285,7 @@ def _column(piece: str, *, keeps_place: bool) -> str:
 
 def _plain_number(text: str) -> str:
     """Shorten a number with decimals."""
-    return f"{float(text):.4g}" if re.fullmatch(r"-?\d+\.[\d.e+-]+", text) else text
+    return f"{float(text):.4g}" if re.fullmatch(r"-?\d+\.\d*(e[+-]\d+)?", text) else text
 
 
 def _report(worker: WorkerActivity) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from nbshare.interrupts import uninterrupted
@@ -187,6 +187,17 @@ def as_floats(part: NDArray[Any]) -> Floats:
 def named(label: str, unit: str) -> str:
     """Return the label of an axis."""
     return f"{label} ({unit})" if label and unit else label or unit
+
+
+def write_names(axis: Axis, names: list[str]) -> None:
+    """Write names at the places 0, 1, 2, … of an axis."""
+
+    def name_at(place: float, _: object) -> str:
+        k = round(place)
+        return names[k] if k == place and 0 <= k < len(names) else ""
+
+    write_whole(axis)
+    axis.set_major_formatter(FuncFormatter(name_at))
 
 
 def write_whole(axis: Axis) -> None:

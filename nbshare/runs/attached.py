@@ -113,8 +113,9 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     be watched like this, and stopped only in its own process. If several processes share the run
     (``python -m nbshare run``), the job tells of all of them together, and `Job.cancel` stops all.
     An error that has ended the run comes as itself if it is one of Python's or nbshare's own, else
-    as a `TaskError` with its text. What each worker does is not stored, so ``job.stats`` is empty;
-    ``open_checkpoint(path).item_stats`` tells what each item took.
+    as a `TaskError` with its text. In another process than that which began the run, the results
+    of a `grid` or of a table come one for each item. What each worker does is not stored, so
+    ``job.stats`` is empty; ``open_checkpoint(path).item_stats`` tells what each item took.
     """
     check_display(progress, plot)
     run = AttachedRun(Path(os.fspath(path)).expanduser().absolute())
@@ -358,7 +359,11 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
     _store(path / CALL_FILE, request, options._replace(checkpoint=kept))
     n_printed = size_of(path / LOG_FILE)
     _await_beginning(path, _start_driver(path), n_printed)
-    return attach(path, progress=progress, plot=plot)
+    job = attach(path, progress=progress, plot=plot)
+    job._run.request = job._run.request._replace(  # these give the results their form
+        iterables=request.iterables, is_labelled=request.is_labelled
+    )
+    return job
 
 
 def _store(path: Path, request: Request, options: MapOptions) -> None:

@@ -6,8 +6,10 @@ import itertools
 import math
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -213,3 +215,48 @@ def test_what_is_no_grid_is_refused(make, says):
 def test_xarray_needs_a_grid():
     with pytest.raises(ValueError, match="items of a grid"):
         parallel_map(math.sqrt, [1.0], out="xarray")
+
+
+def test_a_partial_keeps_its_arguments():
+    """Those by name and those by position, with every backend."""
+    for backend in BACKENDS:
+        by_name = parallel_map(partial(power, exponent=3), grid(base=[2, 3]), backend=backend)
+        assert by_name.tolist() == [8, 27]
+    by_place = parallel_map(partial(power, 2), grid(exponent=[1, 2]))
+    assert by_place.tolist() == [2, 4]
+
+
+def test_values_are_what_a_loop_gives():
+    """Of a Series the elements, not those of its array; of an array its own copy."""
+    dates = pd.Series(pd.date_range("2024-01-01", periods=2))
+    assert [item["day"] for item in grid(day=dates)] == list(dates)
+    values = np.array([1.0, 2.0])
+    items = grid(x=values)
+    values[:] = 0
+    items.coords["x"][:] = 0
+    assert list(items) == [{"x": 1.0}, {"x": 2.0}]
+    assert grid(x=[1, "auto"]).coords["x"].tolist() == [1, "auto"]
+
+
+def test_a_grid_that_is_too_long_is_refused():
+    with pytest.raises(ValueError, match="at most"):
+        grid(a=range(10**10), b=range(10**10))
+
+
+def ragged(base, exponent):
+    return {"n": 1} if base == exponent else {"n": 2, "more": "text"}
+
+
+def test_xarray_has_all_variables_of_all_dicts():
+    pytest.importorskip("xarray")
+    found = parallel_map(ragged, grid(base=[1, 2], exponent=[1, 2]), out="xarray")
+    assert found["n"].values.tolist() == [[1, 2], [2, 1]]
+    assert found["more"].isnull().values.tolist() == [[True, False], [False, True]]
+    assert found["more"].sel(base=1, exponent=2) == "text"
+
+
+def test_a_detached_run_has_the_shape_of_its_grid(tmp_path):
+    job = map_async(
+        power, grid(base=[2, 3], exponent=[1, 2]), checkpoint=tmp_path / "run", detach=True
+    )
+    assert job.result().tolist() == [[2, 4], [3, 9]]

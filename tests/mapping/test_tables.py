@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -181,3 +183,38 @@ def test_partial_results_are_an_array(table):
 def test_what_is_no_table_is_refused(table, make, says):
     with pytest.raises(TypeError, match=says):
         make(table)
+
+
+def test_a_partial_keeps_its_arguments(table):
+    found = parallel_map(partial(scaled, factor=10), table.groupby("k"), progress=False)
+    assert found.tolist() == [10 * len(part) for _, part in table.groupby("k")]
+
+
+def scaled(part, factor):
+    return factor * len(part)
+
+
+def test_keys_are_python_numbers_in_a_tuple_only_as_in_a_loop(table):
+    for by in ("k", ["k"], ["k", "s"]):
+        keys = [key for key, _ in parallel_map(with_key, table.groupby(by), out="list")]
+        assert keys == [key for key, _ in table.groupby(by)]
+        assert {type(part) for key in keys for part in np.atleast_1d(np.array(key, object))} <= {
+            int,
+            str,
+        }
+
+
+def test_results_that_fit_no_table_are_kept(table):
+    """Ragged lists, and Series whose labels occur twice, come as a list."""
+    found = parallel_map(ragged, table.groupby("k"), progress=False)
+    assert isinstance(found, list)
+    found = parallel_map(doubled, table.groupby("k"), progress=False)
+    assert all(isinstance(part, pd.Series) for part in found)
+
+
+def ragged(part):
+    return [[1], [2, 3]]
+
+
+def doubled(part):
+    return pd.Series([1, 2], ["a", "a"])
