@@ -29,7 +29,7 @@ from typing import Any
 from nbshare.checkpoint.digests import digest
 from nbshare.functions.definitions import imports_in
 from nbshare.functions.files import imported_files
-from nbshare.functions.freshness import Stamp, is_installed, sources_in, stamp_of
+from nbshare.functions.freshness import Stamp, is_installed, stamp_of
 
 # Words of code that looks up what no name leads to: in its module, and in any that is loaded.
 # With a dot: what an attribute of a module is asked for, by whatever name; `*`: it is a value.
@@ -43,7 +43,7 @@ ANYWHERE = {
 LOADING = {  # words of code that loads any file, or what is in any file
     "__import__", "import_module", "importlib", "runpy", "pkgutil", "pydoc", "mock",
     "pickle", "allow_pickle", "read_pickle", "cloudpickle", "dill", "joblib", "shelve",
-    "dictConfig", "fileConfig", "exec", "subprocess", "popen", "os.system",
+    "dictConfig", "fileConfig", "exec",
 }  # fmt: skip
 OF_DOCSTRINGS = {"__doc__", "getdoc", "help"}  # words of code that reads them, or any text of files
 OF_TEXTS = {
@@ -217,11 +217,8 @@ def definitions_in(
 ) -> dict[str, tuple[str, str]]:
     """Return the digest and the lines of each definition in a file, by what messages call it.
 
-    `reading`: as in `Sources`. Of a folder: which source files are in it.
+    `reading`: as in `Sources`.
     """
-    if os.path.isdir(path):
-        names = sources_in(path, os.stat(path).st_mtime_ns)
-        return {f"the list of .py files in {name}": (digest(" ".join(names).encode()).hex(), "")}
     try:
         module = Module("", path)
     except (SyntaxError, ValueError):  # it is compiled

@@ -106,15 +106,15 @@ class Versions:
 
     def note_imports(self, imported: Mapping[str, Stamp | None]) -> None:
         """Find or begin a version, if workers have imported more files."""
-        looks_up = self._key.sources.looks_up
-        known = {} if looks_up else self._key.sources.paths
+        known = {} if self._key.sources.looks_up else self._key.sources.paths
         for path, stamp in imported.items():
-            if os.path.isdir(path) and not looks_up:  # listed for something else
-                continue
             name = os.path.relpath(path, self._base)
             # A function may import a file that it names so late that the file was edited before.
             if stamp is not None and stamp != known.get(path) and name not in self._files:
-                found = self._definitions_in(path, name, stamp)
+                try:
+                    found = self._definitions_in(path, name, stamp)
+                except OSError:  # it is gone, or may be executed only
+                    continue
                 is_same = stamp == stamp_of(path)  # else no digest is that of what they imported
                 self._files[name] = {k: v[0] if is_same else "" for k, v in found.items()}
         self._begin(self._files, self._all[self.number]["accepts"])

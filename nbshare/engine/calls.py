@@ -76,7 +76,7 @@ class Calls:
 
     def begin(self, call: Call) -> None:
         """Begin a call, unless another thread has stopped it."""
-        if call.is_over:
+        if call.is_over or call.id in self.running:  # an executor may submit it twice
             return
         try:
             call.code = self._pool.renew_if_stale(call, is_in_use=bool(self.running))

@@ -37,7 +37,7 @@ from nbshare.engine.call import Call
 from nbshare.engine.run import Engine
 from nbshare.errors import is_interrupt, noted
 from nbshare.functions.freshness import ImportLog
-from nbshare.interrupts import start_thread
+from nbshare.interrupts import start_thread, uninterrupted
 from nbshare.memory import Mode, Segment, View
 from nbshare.wire import running_items
 from nbshare.wire.failures import describe, explained, note_on_iterables
@@ -117,7 +117,11 @@ class SerialEngine(Engine):
         with self._running:
             if not call.is_over:
                 call.state = "running"
-                (self._work,) = _works(call, 1, self._seen, _thread.allocate_lock())
+                try:
+                    (self._work,) = _works(call, 1, self._seen, _thread.allocate_lock())
+                except BaseException as error:
+                    _abort(call, error)
+                    raise
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Run items for some time; returns whether the call is over."""
@@ -154,7 +158,11 @@ class ThreadEngine(Engine):
         """Begin a call."""
         call.state = "running"
         seen, lock = Seen(), _thread.allocate_lock()
-        works = dict(enumerate(_works(call, call.request.max_workers, seen, lock)))
+        try:
+            works = dict(enumerate(_works(call, call.request.max_workers, seen, lock)))
+        except BaseException as error:
+            _abort(call, error)
+            raise
 
         def run(k: int) -> None:
             try:
@@ -169,11 +177,15 @@ class ThreadEngine(Engine):
             if is_last:
                 _finish(call, seen)
 
-        for k in list(works):
-            try:
-                start_thread(copy_context().run, run, k)  # with its decimal context, say
-            except RuntimeError:  # no more threads are allowed: this one does it
-                run(k)
+        left = []
+        with uninterrupted():  # or the call would never end
+            for k in list(works):
+                try:
+                    start_thread(copy_context().run, run, k)  # with its decimal context, say
+                except RuntimeError:  # no more threads are allowed: this one does it
+                    left.append(k)
+        for k in left:
+            run(k)
 
 
 def _works(call: Call, n: int, seen: Seen, lock: Any) -> list[Work]:
@@ -193,6 +205,13 @@ def _work(call: Call, slot: int, seen: Seen, lock: Any) -> Work:
 
     inputs = [inputs_of(p.small, [attach(*wanted) for wanted in p.segments]) for p in call.inputs]
     return Work(call.order, call.board, slot, inputs, _Here(call, lock), lock)
+
+
+def _abort(call: Call, error: BaseException) -> None:
+    """End a call that could not begin: its checkpoint is free, and nobody waits for it."""
+    if not is_interrupt(error):
+        call.note_failure(error)
+    call.abandon()
 
 
 def _finish(call: Call, seen: Seen) -> None:

@@ -170,7 +170,8 @@ class WorkerPool:
 
     def _start(self, code: CodeVersion) -> WorkerProcess:
         # Outdated workers run no more than the call they have.
-        taken = {w.index for w in self._members if w.call or w.generation == code.generation}
+        live = code.generation, self._code.generation
+        taken = {w.index for w in self._members if w.call or w.generation in live}
         index = next(k for k in range(len(taken) + 1) if k not in taken)
         worker = self._starter.start(code, index)
         self._members[worker] = None

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import site
-import stat
 import sys
-import threading
 import weakref
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 from nbshare.system import Descriptor, owned, processes
@@ -52,21 +48,12 @@ _INSTALLED = tuple(
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """Return the stamp of a file, or of a folder, by which files are in it; None if it is gone."""
+    """Return the stamp of a file; None if it is gone."""
     try:
         status = os.stat(path)
-        if stat.S_ISDIR(status.st_mode):
-            names = sources_in(path, status.st_mtime_ns)
-            return Stamp(0, len(names), zlib.crc32(" ".join(names).encode()), 0)
     except OSError:
         return None
     return Stamp(status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns)
-
-
-@lru_cache(256)
-def sources_in(folder: str, _mtime_ns: int) -> list[str]:
-    """Return the names of the source files in a folder."""
-    return sorted(name for name in os.listdir(folder) if name.endswith(".py"))
 
 
 _read: dict[str, Stamp | None] = {}  # source files that were compiled here
@@ -114,90 +101,28 @@ def _listen() -> None:
 
 
 def _note_execution(event: str, args: tuple[Any, ...]) -> None:
-    """Note a file that is executed, or read by code that may execute it, and a listed folder."""
-    if (find := _EVENTS.get(event)) is None or _noting.is_on:
+    """Note a source file that is executed, or read by code that may execute it."""
+    path: Any = None
+    if event == "exec":
+        path = args[0].co_filename
+    elif event == "open" and args[1] == "r" and str(args[0]).endswith(".py"):
+        path = args[0]
+    if not isinstance(path, str) or path.startswith("<"):  # code without a file
         return
-    _noting.is_on = True  # what follows makes such events, too
-    try:
-        for name in find(*args):
-            if isinstance(name, str) and not name.startswith("<"):  # else code without a file
-                _note_file(os.path.abspath(name))
-    except (OSError, ValueError):  # it would be one of the code that runs
-        pass
-    finally:
-        _noting.is_on = False
-
-
-def _note_file(path: str) -> None:
-    stamp = None if is_installed(path) else stamp_of(path)
-    if stamp is None or not any(stamp):  # a folder without source files
-        return
-    for ref in list(_logs):
-        if (log := ref()) is not None:
-            log.executed.setdefault(path, stamp)
-    n_executed[0] += 1
-
-
-class _Noting(threading.local):
-    """Whether this thread is noting something."""
-
-    is_on = False
-
-
-_noting = _Noting()
-
-
-def _opened(path: Any, mode: Any, _flags: int) -> list[Any]:
-    return [path] if mode == "r" and str(path).endswith(".py") else []
-
-
-def _listed(path: Any = None) -> list[Any]:
-    """Return a folder, unless an import lists it."""
-    lister = sys._getframe(2).f_code.co_filename
-    return [] if lister.startswith("<frozen importlib") else [path or "."]
-
-
-def _started(_program: Any, args: Any, cwd: Any = None, _env: Any = None) -> list[str]:
-    """Return the files that a new process may execute.
-
-    Those named in its command that are programs, and, as far as it is Python, source files next to
-    them and in its working directory.
-    """
-    words = _WORDS.findall(" ".join(map(os.fsdecode, [args] if isinstance(args, str) else args)))
-    home = os.path.abspath(os.fsdecode(cwd or "."))
-    paths = [os.path.join(home, word) for word in words]
-    found = [path for path in paths if os.path.isfile(path) and _is_program(path)]
-    folders = {os.path.dirname(path) for path in found if path.endswith(".py")}
-    if any(os.path.basename(word).startswith("python") for word in words):
-        folders.add(home)
-    if not {"-P", "-I"}.isdisjoint(words):  # it imports nothing from these
-        folders.clear()
-    return found + [os.path.join(each, name) for each in folders for name in sources_in(each, 0)]
-
-
-def _is_program(path: str) -> bool:
-    return path.endswith((".py", ".sh", ".R", ".jl", ".pl")) or os.access(path, os.X_OK)
-
-
-_WORDS = re.compile(r"[^\s'\"();&|<>]+")  # of a command
-_EVENTS: dict[str, Callable[..., Iterable[Any]]] = {
-    "exec": lambda code: [code.co_filename],
-    "open": _opened,
-    "ctypes.dlopen": lambda path: [path],
-    "os.listdir": _listed,
-    "os.scandir": _listed,
-    "subprocess.Popen": _started,
-    "os.posix_spawn": lambda path, args, _env: _started(path, args),
-    "os.system": lambda command: _started(None, os.fsdecode(command)),
-}
+    with suppress(OSError, ValueError):  # an error here would be one of the code that runs
+        path = os.path.abspath(path)
+        if not is_installed(path) and (stamp := stamp_of(path)) is not None:
+            for ref in list(_logs):
+                if (log := ref()) is not None:
+                    log.executed.setdefault(path, stamp)
+            n_executed[0] += 1
 
 
 class ImportLog:
     """Stamps of the files that this process executes from now on, as they were when read.
 
-    However they are executed: imported, loaded by their path, run by `runpy` or `exec`, or in a
-    process that this one starts. Folders that code lists are among them, as it may execute whatever
-    is there. Files of the standard library and of site-packages are left out.
+    However they are executed: imported, loaded by their path, run by `runpy` or `exec`. Files of
+    the standard library and of site-packages are left out.
     """
 
     def __init__(self) -> None:
@@ -213,7 +138,8 @@ class ImportLog:
         with suppress(KeyError):  # nothing is left: other threads add and take, too
             while True:
                 executed, stamp = self.executed.popitem()
-                taken[executed] = _read.get(executed) or stamp
+                if stamp_of(executed) is not None:  # else it was a temporary one
+                    taken[executed] = _read.get(executed) or stamp
         if len(sys.modules) == self._n_seen:  # going through them takes 30 µs
             return taken
         self._n_seen = len(sys.modules)

@@ -120,14 +120,13 @@ def _named(*filters: tuple[Any, ...]) -> tuple[NamedFilter, ...]:
 
 def filter_warnings(named: tuple[NamedFilter, ...]) -> None:
     """Set warning filters, but those of categories whose modules have not been imported here."""
-    filters = _filters(named, len(sys.modules))
+    filters = _filters(named)
     if warnings.filters != filters:
         warnings.filters[:] = filters  # type: ignore[index]
         warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
-@lru_cache(2)
-def _filters(named: tuple[NamedFilter, ...], n_modules: int) -> list[Any]:  # noqa: ARG001 - when
+def _filters(named: tuple[NamedFilter, ...]) -> list[Any]:
     filters = []
     for action, text, (module, name), *where in named:
         category: Any = sys.modules.get(module)

@@ -307,7 +307,8 @@ def _own_frames(tb: TracebackType | None) -> TracebackType | None:
     while tb is not None:
         found.append(tb)
         tb = tb.tb_next
-    kept = found if len(found) <= 2 * MAX_LINES else found[:MAX_LINES] + found[-MAX_LINES:]
-    for each in reversed(kept):
-        tb = TracebackType(tb, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    if len(found) <= 2 * MAX_LINES:
+        return found[0] if found else None
+    for each in reversed(found[:MAX_LINES] + found[-MAX_LINES:]):
+        tb = TracebackType(tb, each.tb_frame, each.tb_lasti, each.tb_lineno or 0)
     return tb

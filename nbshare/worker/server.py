@@ -42,7 +42,9 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
     if owner_fd >= 0:
         waiter.watch(owner_fd, "end")  # an unrelated fork may hold the channel's end
     while True:
-        if "end" in waiter.wait(inf):
+        if not (found := waiter.wait(inf)):  # no wait is endless
+            continue
+        if "end" in found:
             return
         try:
             message, fds = channel.receive()

@@ -785,36 +785,11 @@ BY_LOOKING_UP = {
     "the module of a function": "inspect.getmodule(filters.load).edge",
     "an object in a file": "np.load('edges.npy', allow_pickle=True)[0].edge",
 }
-PLUGIN = "R = [10]\n"
-PROGRAMS = {  # how a worker comes to run code, and the file that is edited, or new
-    **{
-        f"{how}, {what}": (f"def f(x): return sum(y for p in {listed} for y in {load}) * x\n", file)
-        for how, listed in {
-            "glob": "glob.glob('plugins/*.py')",
-            "pathlib": "map(str, pathlib.Path('plugins').iterdir())",
-            "walk": "[os.path.join(d, n) for d, _, ns in os.walk('plugins') for n in ns]",
-        }.items()
-        for what, file in {"an edit": "plugins/a.py", "a new file": "plugins/b.py"}.items()
-        for load in ["runpy.run_path(p)['R']"]
-    },
-    **{
-        f"{what}, {file}": (f"def f(x): return int(subprocess.check_output({command})) * x\n", file)
-        for what, command in {
-            "a script": "[sys.executable, 'script.py']",
-            "a module": "[sys.executable, '-m', 'script']",
-            "a shell": "sys.executable + ' script.py', shell=True",
-        }.items()
-        for file in ["script.py", "helper.py"]
-    },
-    "a shell's script": ("def f(x): return os.system('sh run.sh') * x\n", "run.sh"),
+LISTED = {  # how code finds the plugins of a folder
+    "glob": "glob.glob('plugins/*.py')",
+    "pathlib": "map(str, pathlib.Path('plugins').iterdir())",
+    "walk": "[os.path.join(d, n) for d, _, ns in os.walk('plugins') for n in ns]",
 }
-IN_PROGRAMS = {
-    "plugins/a.py": PLUGIN,
-    "script.py": "import helper\nprint(helper.K)\n",
-    "helper.py": "K = 10\n",
-    "run.sh": "exit 1\n",
-}
-EDITED = {"script.py": "print(11)\n", "helper.py": "K = 11\n", "run.sh": "exit 2\n"}
 OF_FILTERS = FILTERS + "class Edge:\n    def edge(self, x): return edge(x)\n"
 
 
@@ -833,23 +808,13 @@ def test_a_run_gives_no_old_results_of_what_it_looked_up(case, tmp_path):
     assert_is_seen({"cell": cell, "filters.py": OF_FILTERS}, EDGE, tmp_path)
 
 
-@pytest.mark.parametrize("case", PROGRAMS)
-def test_a_run_gives_no_old_results_of_code_that_it_finds(case, tmp_path):
-    """Plugins of a folder, also new ones, and programs that it starts."""
-    cell, file = PROGRAMS[case]
-    cell = f"import glob, os, pathlib, runpy, subprocess, sys\n{cell}"
-    files = {"cell": cell, **IN_PROGRAMS}
-    assert_is_seen(files, {file: EDITED.get(file, "R = [11]\n")}, tmp_path)
-
-
-def test_a_new_file_in_a_folder_that_is_listed_for_its_data_is_not_seen(tmp_path):
-    """The function executes nothing that it finds."""
-    run = partial(subprocess.run, [sys.executable, "-c", RUN], cwd=tmp_path)
-    write(tmp_path, {"cell": "import glob\ndef f(x): return len(glob.glob('*.csv')) + x\n"})
-    write(tmp_path, {"a.csv": "", "a.py": ""})
-    assert run(capture_output=True, text=True).stdout == "True\n"
-    write(tmp_path, {"b.py": ""})
-    assert run(capture_output=True, text=True).stdout == "True\n"
+@pytest.mark.parametrize("how", LISTED)
+def test_a_run_gives_no_old_results_of_plugins_that_it_finds(how, tmp_path):
+    """They are executed by their paths."""
+    cell = "import glob, os, pathlib, runpy\n"
+    cell += f"def f(x): return sum(runpy.run_path(p)['R'][0] for p in {LISTED[how]}) * x\n"
+    files = {"cell": cell, "plugins/a.py": "R = [10]\n"}
+    assert_is_seen(files, {"plugins/a.py": "R = [11]\n"}, tmp_path)
 
 
 def assert_is_seen(files, edit, folder):
