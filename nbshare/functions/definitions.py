@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import _lru_cache_wrapper, cached_property
 from importlib.util import resolve_name
+from inspect import unwrap
 from types import CodeType, FunctionType, MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -131,9 +132,10 @@ class Definition(NamedTuple):
         found: Any = sys.modules.get(part.__module__ or "")
         for each in part.__qualname__.split("."):
             found = getattr(found, each, None)
-        # It may name itself after a package.
+        # It may name itself after a package, or have a decorator of another file around it.
         is_near = f"{self.module}.".startswith(f"{part.__module__}.")
-        is_near |= isinstance(part, FunctionType) and part.__code__.co_filename == path
+        inner = unwrap(part)
+        is_near |= isinstance(inner, FunctionType) and inner.__code__.co_filename == path
         return found is part and not (is_near and part.__qualname__ == self.name)
 
     def is_changed_by(self, changed: Collection[str]) -> bool:
@@ -164,6 +166,10 @@ def definitions(
         if classes and None not in nodes and isinstance(cls, type) and cls.__name__ == name:
             last, inner = classes[-1], f"{where}{name}."
             is_plain_class = is_plain and _is_plain(last) and type(cls) in (type, ABCMeta)
+            # A base may put something around the members of its subclasses.
+            is_plain_class &= not any(
+                "__init_subclass__" in vars(base) for base in cls.__mro__[:-1]
+            )
             yield from definitions(last.body, vars(cls), module, inner, is_plain=is_plain_class)
 
 
