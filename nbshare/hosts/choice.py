@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from nbshare.hosts.protocol import Hosts
@@ -19,6 +19,7 @@ from nbshare.system import room
 # Executors whose processes or threads are on this machine.
 NEAR = ("concurrent.futures", "loky", "joblib")
 ANSWER_S = 10.0  # for a Dask client to give the result of a task that has ended
+BUSY_S = 1.0  # for its scheduler to tell how many workers there are
 NO_WORKERS_S = 5.0  # for a Dask cluster that has lost all to start others
 ENDS = "closing", "closed"  # the states of a Dask client or cluster that ends
 
@@ -77,8 +78,12 @@ def dask_hosts(client: Any) -> Hosts:
             raise ConnectionError(
                 f"the Dask client of backend= has lost its scheduler (status: {client.status})"
             )
-        now = time.monotonic()
-        if client.sync(client.scheduler.ncores, workers=None, callback_timeout=ANSWER_S):
+        now, has_workers = time.monotonic(), True
+        with suppress(OSError):  # it is busy, or lost: then its status tells
+            has_workers = client.sync(
+                client.scheduler.ncores, workers=None, callback_timeout=BUSY_S
+            )
+        if has_workers:
             seen_at = now
         elif now > seen_at + NO_WORKERS_S:
             raise ConnectionError(
