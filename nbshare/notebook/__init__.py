@@ -202,9 +202,7 @@ def open_display(
         if isinstance(progress, type):
             drawers.append(bar.Bar(job, progress))
         elif place == "kernel":
-            drawers.append(
-                row.NotebookRow(job, in_background=in_background, has_plot=plot is not None)
-            )
+            drawers.append(row.NotebookRow(job, in_background=in_background))
             job._is_shown = True
         elif place == "terminal":
             drawers.append(bar.TerminalBar(job))

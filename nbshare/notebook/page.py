@@ -39,7 +39,7 @@ class Row(Protocol):
 _rows: dict[str, Row | str] = {}
 
 
-def follow(row: Row, output_id: str, without_kernel: str, unknown: str, old_plot: str) -> str:
+def follow(row: Row, output_id: str, without_kernel: str, unknown: str) -> str:
     """Answer pages about a run from now on.
 
     Parameters
@@ -52,8 +52,6 @@ def follow(row: Row, output_id: str, without_kernel: str, unknown: str, old_plot
         What the page shows if the kernel ends while the page follows the run.
     unknown
         What a page shows that is opened when the kernel is gone: the run may have been over before.
-    old_plot
-        What a page says of the run's plot if it was loaded during the run; empty without a plot.
 
     Returns
     -------
@@ -64,7 +62,7 @@ def follow(row: Row, output_id: str, without_kernel: str, unknown: str, old_plot
     if kernel_id is None:
         return ""
     _rows[output_id] = row
-    arguments = kernel_id, output_id, without_kernel, unknown, old_plot, _ASK
+    arguments = kernel_id, output_id, without_kernel, unknown, _ASK
     return f"<script>({_SCRIPT})({','.join(map(_literal, arguments))})</script>"
 
 

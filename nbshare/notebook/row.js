@@ -1,4 +1,4 @@
-(kernel, row, withoutKernel, unknown, oldPlot, ask) => {
+(kernel, row, withoutKernel, unknown, ask) => {
   const root = document.currentScript.parentElement;
   const config = document.getElementById('jupyter-config-data');
   if (!config) return;  // no Jupyter server's page: the kernel replaces the output instead
@@ -48,7 +48,7 @@
     const url = new URL(`${baseUrl}api/kernels/${kernel}`, location.href).href;
     const session = `nbshare-${Math.random().toString(36).slice(2)}`;
     const query = new URLSearchParams({session_id: session, ...(token ? {token} : {})});
-    const rows = new Map();  // by id: {withoutKernel, unknown, oldPlot, places, html, isOver, hasFocus, isOpen}
+    const rows = new Map();  // by id: {withoutKernel, unknown, places, html, isOver, hasFocus, isOpen}
     let socket = null, timer = null, n = 0;
     let waitsSince = 0, answered = 0;  // for an answer; the number of the last question that had one
 
@@ -99,7 +99,7 @@
           row.html = answer.html;
           row.isOver = answer.is_over;
           for (const place of row.places) {
-            notice(place, row.oldPlot);
+            notice(place, '');
             show(place, row);
           }
         }
@@ -133,11 +133,9 @@
     const isThere = fetch(url, token ? {headers: {Authorization: `token ${token}`}} : {})
       .then(answer => answer.ok, () => true);
     return {
-      follow(id, withoutKernel, unknown, oldPlot, place) {
-        const row = rows.get(id) ?? {
-          withoutKernel, unknown, places: [], html: '', isOver: false,
-          oldPlot: place.querySelector('[data-saved]') ? oldPlot : '',  // the page is loaded anew
-        };
+      follow(id, withoutKernel, unknown, place) {
+        const row = rows.get(id)
+          ?? {withoutKernel, unknown, places: [], html: '', isOver: false};
         if (row.html && !row.isOver) show(place, row);
         if (row.hasFocus) place.querySelector('button')?.focus();  // its output was just replaced
         // It does not bubble.
@@ -163,5 +161,5 @@
   };
 
   const kernels = window.nbshareKernels ??= {};
-  (kernels[kernel] ??= connect()).follow(row, withoutKernel, unknown, oldPlot, root);
+  (kernels[kernel] ??= connect()).follow(row, withoutKernel, unknown, root);
 }

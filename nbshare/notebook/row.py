@@ -49,9 +49,6 @@ _LOOKS: dict[str, tuple[str, tuple[str, str]]] = {
 }
 _UNKNOWN = "was running at its last update; its kernel has ended since"
 _THREADS = "This Python has no GIL: backend=&quot;threads&quot; uses all CPUs, too."
-# On a page that was loaded during the run: no update reaches the plot there.
-_OLD_PLOT = "The plot below is as it was when this notebook was saved."
-_SHOW_JOB = " To continue it, show the job in a cell."
 _TEXTS = "now", "reports", "stage"  # columns of text
 _has_gil: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
 _GAP = "&nbsp;" * 3  # in the markup, as all gaps are: GitHub strips styles
@@ -77,11 +74,9 @@ class NotebookRow:
         The map.
     in_background
         Whether other cells run at the same time.
-    has_plot
-        Whether a plot is shown below it.
     """
 
-    def __init__(self, job: Job, *, in_background: bool, has_plot: bool = False) -> None:
+    def __init__(self, job: Job, *, in_background: bool) -> None:
         self._job = job
         self._timed = not is_static()  # if not, leave out what differs from run to run
         self._speed = Speed(job)
@@ -91,8 +86,7 @@ class NotebookRow:
         self._is_followed = self._is_pressed = False
         self._refusal = ""  # why Stop does not stop the run
         texts = _without_kernel(job, "ended with its kernel"), _without_kernel(job, _UNKNOWN)
-        old_plot = _OLD_PLOT + _SHOW_JOB * in_background if has_plot else ""
-        self._script = page.follow(self, self.output.id, *texts, old_plot)
+        self._script = page.follow(self, self.output.id, *texts)
 
     def draw(self, *, final: bool) -> float:
         """Show the present state."""

@@ -178,7 +178,7 @@ def test_what_is_folded_under_the_row_stays_open_when_it_changes(seen):
 def test_a_loop_of_quick_maps_does_not_flood_the_page(seen):
     """Some rows, and one that the later runs share, whose last state is the last run's."""
     assert len(seen.loop) <= 10
-    assert "run 200 of this cell" in seen.loop[-1]
+    assert "200 of this cell" in seen.loop[-1]
     assert "20/20" in seen.loop[-1]
 
 

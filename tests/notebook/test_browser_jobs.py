@@ -247,9 +247,3 @@ def test_what_is_saved_while_a_job_runs_says_so_and_no_time_left(gone):
     assert rows(gone.saved, 1) == ["● held running at its last update"]
     assert "running at its last update" in gone.reopened
     assert "left" not in gone.reopened
-
-
-def test_a_page_that_was_loaded_anew_says_that_its_plot_stands_still(jobs):
-    """Its row goes on; a plot in a cell that was run since goes on too, and says nothing."""
-    assert "The plot below is as it was" in jobs.closed
-    assert "The plot below is as it was" not in jobs.reloaded + jobs.at_end_of_cell
