@@ -705,8 +705,8 @@ class Job(Generic[T]):
     def in_order(self) -> Iterator[T]:
         """Iterate over the results in the order of the items, during the run.
 
-        A result that is early is kept until those before it are there. A loop that was left goes on
-        with the next one. Use no loop over the job itself beside it: each result is given once.
+        Results that arrive early are kept until it is their turn. A second loop continues where the
+        first one stopped. Do not iterate over the job itself as well: each result is given once.
 
         Yields
         ------

@@ -100,7 +100,12 @@ class Grid(ShapedItems):
         if not axes:
             raise TypeError("grid() needs a parameter or more: grid(current=[1, 2], radius=[3, 4])")
         self._values = {name: _values_of(name, given) for name, given in axes.items()}
-        self._coords = {name: np.array(x) for name, x in axes.items() if hasattr(x, "__array__")}
+        # Of a Series or an Index: its elements may be objects, such as time stamps.
+        self._coords = {
+            name: np.array(given)
+            for name, given in axes.items()
+            if hasattr(given, "__array__") and isinstance(self._values[name], list)
+        }
         try:
             self.shape = tuple(map(len, self._values.values()))
             len(self)
@@ -111,8 +116,7 @@ class Grid(ShapedItems):
     def coords(self) -> dict[str, npt.NDArray[Any]]:
         """The values of each parameter, by its name."""
         return {
-            name: self._coords[name].copy() if name in self._coords else _as_array(values)
-            for name, values in self._values.items()
+            name: _as_array(self._coords.get(name, values)) for name, values in self._values.items()
         }
 
     def __len__(self) -> int:
@@ -240,7 +244,7 @@ def _keys_of(results: list[Any]) -> Sequence[Any]:
 
 
 def _variable(results: list[Any], key: Any) -> npt.NDArray[Any]:
-    """Return a part of each result; NaN where there is none, or None beside texts."""
+    """Return one variable of all results, with NaN for missing values, or None among texts."""
     parts = [_part(result, key) for result in results]
     first = next(part for part in parts if part is not None)
     gap: Any = None if isinstance(first, str | bytes) else np.full(np.shape(first), np.nan)
@@ -273,10 +277,10 @@ def _values_of(name: str, given: Any) -> Sequence[Any]:
     return values  # type: ignore[no-any-return]
 
 
-def _as_array(values: Sequence[Any]) -> npt.NDArray[Any]:
-    """Return values in an array, of objects if need be."""
+def _as_array(values: Sequence[Any] | npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return values in a new array, of objects if necessary."""
     if isinstance(values, list) and values:
         is_text = {isinstance(value, str | bytes) for value in values}
         if len(is_text) > 1 or not all(map(is_single, values)):
             return np.fromiter(values, object, len(values))
-    return np.asarray(values)
+    return np.array(values)

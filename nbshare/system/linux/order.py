@@ -11,11 +11,11 @@ can come first.
 
 Python has no fence, and glibc exports none: its atomics are compiled into each program. To lock and
 unlock a mutex is no fence either, as what comes before and after both may meet in between. But
-Linux has membarrier(2), for programs in which one side is much more frequent. Who reads a mark
-calls it, and who writes one does nothing. When it returns, every running thread of all processes
-that have registered has passed a point where its accesses to memory match the order of its program,
-and so has the caller; a thread that does not run has passed one when it was switched off. A mark
-that was seen before the call was written before that point of its writer, so the data were, too. It
+Linux has membarrier(2), for programs in which one side is much more frequent. The reader of a mark
+calls it, and the writer does nothing. When it returns, every running thread of all processes that
+have registered has passed a point where its accesses to memory match the order of its program, and
+so has the caller; a thread that does not run has passed one when it was switched off. A mark that
+was seen before the call was written before that point of its writer, so the data were, too. It
 remains that the writer's program has that order: the two stores are in different calls of compiled
 functions, which no compiler exchanges.
 

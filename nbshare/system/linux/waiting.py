@@ -126,9 +126,14 @@ class OwnerEvent(WorkerEvent):
 
     _flags = 0
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._poll = select.poll()  # once: an executor's thread waits for each task
+        self._poll.register(self.fd, select.POLLIN)
+
     def wait(self, timeout_s: float) -> bool:
         """Wait until it is set, and clear it; return whether it was set."""
-        if not is_readable(self.fd, timeout_s):
+        if not self._poll.poll(timeout_s * 1e3):
             return False
         self.clear()
         return True
