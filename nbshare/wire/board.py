@@ -24,8 +24,8 @@ and each page::
 
 Workers claim chunks themselves, larger ones of quick items, under a file lock that the kernel
 releases if its holder dies (`Claims`); the caller only reads. Each byte and word has one writer at
-a time, and a result is written before its ``done`` byte. A reader that has seen the byte may read the
-result; on machines other than x86-64 it calls `nbshare.system.order.after_marks` first. A chunk
+a time, and a result is written before its ``done`` byte. A reader that has seen the byte may read
+the result; on machines other than x86-64 it calls `nbshare.system.order.after_marks` first. A chunk
 never spans two pages.
 """
 
