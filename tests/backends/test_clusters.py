@@ -170,6 +170,24 @@ def test_a_closed_client_ends_the_run(dask_client, when_s):
     assert found.tolist() == [0, 1, 2]
 
 
+def test_a_cluster_that_has_lost_its_workers_ends_the_run():
+    """After some seconds, with what was done; not while a new cluster starts its first workers."""
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as local,
+        distributed.Client(local) as client,
+    ):
+        job = map_async(duties.slow, range(5_000), backend=client, chunksize=1)
+        wait_until(lambda: job.n_done > 0)
+        local.scale(0)
+        with pytest.raises(ConnectionError, match="no workers"):
+            job.result(60)
+        assert job.present.sum() == job.n_done
+        nbshare.shutdown()
+
+
 def test_a_client_is_closed_while_the_call_waits(dask_client):
     """From another thread."""
     distributed = pytest.importorskip("distributed")

@@ -13,6 +13,7 @@ import re
 import sqlite3
 import sys
 import threading
+import time
 import types
 from array import array
 from collections import UserDict, deque
@@ -341,6 +342,27 @@ def test_an_object_that_pickles_and_does_not_load_is_named_with_its_remedy(call,
         call(bar)
     assert "object of tqdm." in "".join(e.value.__notes__)
     assert "Leave the bar out" in "".join(e.value.__notes__)
+
+
+def deeper(n):
+    return deeper(n - 1) if n else 1 / 0
+
+
+def fails_deep(depth):
+    sys.setrecursionlimit(depth + 1_000)
+    return deeper(depth)
+
+
+def test_the_ends_of_a_deep_traceback_are_told():
+    """Of 100,000 frames; what is between them is the same line, and would take 20 s to format."""
+    start = time.monotonic()
+    with pytest.raises(ZeroDivisionError) as e:
+        parallel_map(fails_deep, [100_000])
+    assert time.monotonic() - start < 10
+    notes = "".join(e.value.__notes__)
+    assert "in fails_deep" in notes
+    assert notes.rindex("1 / 0") > notes.index("in deeper")
+    assert len(notes) < 20_000
 
 
 def test_each_kind_has_its_remedy():
