@@ -164,7 +164,7 @@ class Cluster(Engine):
                 if not board.stopped:
                     self._turn(ended)
             except BaseException as error:  # noqa: BLE001 - each cluster has its own
-                self._fail(error)
+                self._fail(self._cause_of(error))
             ended = self._await_news()
         self._leave()
         if call.error is not None:
@@ -178,6 +178,14 @@ class Cluster(Engine):
         if ended is not None:
             self._end_task(ended)
         self._send_tasks()
+
+    def _cause_of(self, error: BaseException) -> BaseException:
+        """Return why the cluster is gone; the error itself if it is not."""
+        try:
+            self._hosts.check()
+        except BaseException as cause:  # noqa: BLE001 - each cluster has its own
+            return cause
+        return error
 
     def _await_news(self) -> int | None:
         """Wait until something may have happened; return the task of the cluster that has ended."""
