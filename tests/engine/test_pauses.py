@@ -106,7 +106,7 @@ def test_a_worker_that_dies_while_it_waits_leaves_nothing():
             wait_until(lambda: not job._run.board.pages)
             os.kill(job.stats[0].pid, signal.SIGKILL)
             is_taken.set()
-    assert seen == [*range(n + 10)]
+    assert sorted(seen) == [*range(n + 10)]  # two pages may be read at different times
 
 
 def test_a_small_call_after_a_pause_is_right():
