@@ -17,7 +17,6 @@ from __future__ import annotations
 import _thread
 import codecs
 import itertools
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -25,7 +24,7 @@ from typing import Protocol
 
 from nbshare.engine.events import Events
 from nbshare.interrupts import start_thread
-from nbshare.system import waiting
+from nbshare.system import channels, close, waiting
 from nbshare.wire.orders import STREAMS
 
 PIPE_BYTES = 1 << 16  # what a pipe holds: one read empties it
@@ -155,7 +154,7 @@ class _Pipe:
         prints, data = self.prints, b""
         is_any, prints.is_any = prints.is_any, True  # first: other threads read it
         with suppress(BlockingIOError):
-            data = os.read(self.fd, PIPE_BYTES)
+            data = channels.read(self.fd, PIPE_BYTES)
         prints.is_any = is_any or bool(data)
         text = self._rest + self._decoder.decode(data)
         # A progress bar in the worker ends its lines with a carriage return only.
@@ -242,7 +241,7 @@ class PrintPipes:
             self._new.unwatch(fd)
             pipe.read()
             pipe.end_line()
-            os.close(fd)
+            close(fd)
 
     def close(self) -> None:
         """Close what knows which pipes have new text."""

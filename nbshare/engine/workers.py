@@ -181,7 +181,9 @@ class WorkerPool:
 
     def mark_ready(self, worker: WorkerProcess, pid: int) -> None:
         """Note that a worker has started; hear of its death, whoever holds its channel."""
-        worker.child = processes.Child(pid)
+        worker.is_ready = True
+        if not worker.child.pid:
+            worker.child = processes.Child(pid)
         if worker.child.fd >= 0:
             self._events.watch(worker.child.fd, worker)
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
-from nbshare.system import Descriptor, owned, processes
+from nbshare.system import Descriptor, processes, sections
 
 ATTEMPTS = 3  # at a file that changes while it is read
 MOST = 16 << 20  # bytes that are kept; larger source files have data in them
@@ -193,8 +193,9 @@ class Snapshot:
         """Return the files by path; None for those that could not be kept."""
         end, sources = self._seen
         with suppress(OSError):  # the program has closed our descriptor
-            while size := int.from_bytes(os.pread(self._fd, LENGTH, end), "little"):
-                sources = {**sources, **pickle.loads(os.pread(self._fd, size, end + LENGTH))}
+            while size := int.from_bytes(sections.read_at(self._fd, LENGTH, end), "little"):
+                record = sections.read_at(self._fd, size, end + LENGTH)
+                sources = {**sources, **pickle.loads(record)}
                 end += LENGTH + size
         self._seen = end, sources
         return sources
@@ -212,9 +213,10 @@ class Snapshot:
         """Add pickled sources, which replace older versions."""
         end, _ = self._seen
         with suppress(OSError):  # no room: they are not kept
-            os.ftruncate(self._fd, end)  # a partial record must not be read as a length
-            if os.pwrite(self._fd, data, end + LENGTH) == len(data):
-                os.pwrite(self._fd, len(data).to_bytes(LENGTH, "little"), end)  # now it can be read
+            sections.cut(self._fd, end)  # a partial record must not be read as a length
+            if sections.write_at(self._fd, data, end + LENGTH) == len(data):
+                length = len(data).to_bytes(LENGTH, "little")
+                sections.write_at(self._fd, length, end)  # now it can be read
         self.sources()
 
 
@@ -248,7 +250,7 @@ _snapshot: Snapshot | None = None  # in a worker
 def use_snapshot(fd: int) -> None:
     """Make this process import files from a snapshot."""
     global _snapshot
-    _snapshot = Snapshot(owned(fd))
+    _snapshot = Snapshot(sections.owned(fd))
 
 
 def source_of(path: str) -> SourceFile | None:

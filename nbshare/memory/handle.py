@@ -65,7 +65,7 @@ class Receipts:
         fd, inode, name, place = receipt
         with suppress(OSError):  # if the sender is gone, no receipt is needed
             file = sections.open_of(sender, fd, inode, name, os.O_WRONLY)
-            os.pwrite(file.fileno(), b"\1", place)
+            sections.write_at(file.fileno(), b"\1", place)
 
     def forget(self) -> None:
         """In a forked child: pending references are the parent's."""
@@ -78,7 +78,7 @@ class Receipts:
                 assert self._file is not None
                 now, fd = time.monotonic(), self._file.fileno()
                 for place in list(self._held):  # not the segment: the name would hold it
-                    if now > self._held[place][0] or os.pread(fd, 1, place) == b"\1":
+                    if now > self._held[place][0] or sections.read_at(fd, 1, place) == b"\1":
                         del self._held[place]
                 if not self._held:
                     self._is_looking = False

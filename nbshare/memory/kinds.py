@@ -31,6 +31,8 @@ import errno
 import mmap
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple, TypeAlias
 
@@ -89,13 +91,12 @@ def new_memory(nbytes: int, *, is_private: bool) -> tuple[MemoryKind, Descriptor
     size = budget.aligned(max(nbytes, 1), mmap.PAGESIZE)
     is_shared = can_share() and not is_private
     kind = _chosen(os.environ.get(SETTING, ""), _temporary()) if is_shared else Private()
-    if not kind.setting.startswith("file"):  # the room of a directory is checked by `reserve`
+    if not kind.setting.startswith("file"):  # the room of a directory is checked by `made`
         budget.check_room(size)
     if isinstance(kind, Private):
         return kind, None, size
-    file = kind.open()
-    reserve(kind, file.fileno(), size)
-    return kind, file, size
+    with _words_for_full(kind, size):
+        return kind, sections.made(kind, size), size
 
 
 def scratch_file() -> Descriptor:
@@ -111,8 +112,8 @@ def _chosen(setting: str, temporary: str) -> sections.Shared:
     code = 0
     for kind in _allowed(setting, temporary):
         try:
-            file = kind.open()
-            reserve(kind, file.fileno(), mmap.PAGESIZE)
+            with _words_for_full(kind, mmap.PAGESIZE):
+                sections.made(kind, mmap.PAGESIZE)
         except (OSError, ImportError, AttributeError) as error:
             code = getattr(error, "errno", errno.ENOSYS)  # Python lacks the call on this system
             if code in SHORT:
@@ -166,16 +167,22 @@ def _allowed(setting: str, temporary: str) -> list[sections.Shared]:
     return [known[setting]] if setting else list(known.values())
 
 
-def reserve(kind: sections.Shared, fd: int, nbytes: int) -> None:
-    """Give memory of a kind its size.
+def grow(kind: sections.Shared, fd: int, nbytes: int) -> None:
+    """Make memory of a kind larger.
 
     Raises
     ------
     OutOfMemoryError
         There is no room, or a file may not be so large.
     """
+    with _words_for_full(kind, nbytes):
+        kind.grow(fd, nbytes)
+
+
+@contextmanager
+def _words_for_full(kind: sections.Shared, nbytes: int) -> Iterator[None]:
     try:
-        kind.reserve(fd, nbytes)
+        yield
     except OSError as error:
         if error.errno == errno.EFBIG:
             why = (

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import sys
 import weakref
 from collections.abc import Iterable
 from functools import partial
@@ -24,18 +23,10 @@ from nbshare.memory import budget, copying
 from nbshare.memory.kinds import (
     MemoryKind,
     Private,
+    grow,
     new_memory,
-    reserve,
 )
-from nbshare.system import Descriptor, opened, owned, sections, with_room
-
-# Without it, as before Python 3.13, a mapping holds a duplicate of its descriptor.
-_MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-
-# Not shared with forked processes: then it may have huge pages. Windows knows no flags.
-_PRIVATE: dict[str, Any] = (
-    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-)
+from nbshare.system import Descriptor, sections, with_room
 
 Mode = Literal["r+", "r", "c"]
 
@@ -122,12 +113,10 @@ class Segment(mmap.mmap):
 
     def __new__(cls, file: Descriptor | None, nbytes: int, mode: Mode) -> Self:  # noqa: D102
         if file is None:
-            map_it = partial(super().__new__, cls, -1, nbytes, **_PRIVATE)
+            map_it = partial(super().__new__, cls, -1, nbytes, **sections.PRIVATE)
         else:
-            protection = mmap.PROT_READ | (mmap.PROT_WRITE if mode != "r" else 0)
-            flags = mmap.MAP_PRIVATE if mode == "c" else mmap.MAP_SHARED
-            args = cls, file.fileno(), nbytes, flags, protection
-            map_it = partial(super().__new__, *args, **_MAP_OPTIONS)
+            args, options = sections.mapping(file.fileno(), nbytes, mode)
+            map_it = partial(super().__new__, cls, *args, **options)
         try:
             self: Self = with_room(map_it)
         except OSError as error:
@@ -188,14 +177,13 @@ class Segment(mmap.mmap):
     def refill(self, parts: Iterable[tuple[int, Any]], *, are_fresh: bool = False) -> None:
         """Write `parts` through this mapping: the only way once the segment is sealed.
 
-        If the pages `are_fresh`, use write(2) if possible: it costs half of the page faults through
-        a mapping.
+        If the pages `are_fresh`, they are written as a file, if possible.
         """
         pieces: list[copying.Piece] = []
         target = View(self)
         for offset, part in parts:
             is_strided = isinstance(part, np.ndarray) and not part.flags.c_contiguous
-            if are_fresh and not (is_strided or self.is_private):
+            if are_fresh and sections.CAN_WRITE and not (is_strided or self.is_private):
                 pieces += copying.pieces_to_write(self.fd, offset, part)
             else:
                 source = part if is_strided else copying.as_bytes(part)
@@ -218,8 +206,8 @@ class Segment(mmap.mmap):
         mode : {"r+", "r", "c"}
             As `Segment.mode`.
         """
-        file = owned(file) if isinstance(file, int) else file
-        return cls(file, os.fstat(file.fileno()).st_size, mode)
+        file = sections.owned(file) if isinstance(file, int) else file
+        return cls(file, sections.size_of(file.fileno()), mode)
 
     def grown(self, needed: int, nbytes: int) -> Segment:
         """Make the file larger; return a mapping of all of it, next to this one.
@@ -242,8 +230,8 @@ class Segment(mmap.mmap):
         assert self.kind is not None
         budget.check_room(needed - self.nbytes)
         size = budget.aligned(nbytes, mmap.PAGESIZE)
-        reserve(self.kind, self.fd, size)
-        larger = type(self)(opened(os.dup, self.fd), size, self.mode)
+        grow(self.kind, self.fd, size)
+        larger = type(self)(sections.duplicate(self.fd), size, self.mode)
         larger.kind = self.kind
         return larger
 
@@ -251,7 +239,7 @@ class Segment(mmap.mmap):
         """Map it again, with what has been added since."""
         if self.is_private:
             return self if self._larger is None else self._larger.whole(mode)
-        return Segment.open(os.dup(self.fd), mode)
+        return Segment.open(sections.duplicate(self.fd), mode)
 
     def again(self, mode: Mode) -> Segment:
         """Map it again, read-only or copy-on-write; private memory is copied."""

@@ -16,7 +16,7 @@ package is the same on all systems. A system has these names, which are chosen o
 
 import sys
 
-from nbshare.system.descriptors import Descriptor, opened, owned, with_room
+from nbshare.system.descriptors import Descriptor, close, opened, owned, with_room
 
 if sys.platform == "linux":
     from nbshare.system.linux import (

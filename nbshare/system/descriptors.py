@@ -41,6 +41,10 @@ owned: Callable[[int], Descriptor] = getattr(_Queue, "fromfd", None)  # type: ig
 """Take over a descriptor."""
 
 
+close: Callable[[int], None] = os.close
+"""Close a descriptor."""
+
+
 def opened(opener: Callable[..., int], *args: Any) -> Descriptor:
     """Open a descriptor with a function of C that takes one argument or more; return it."""
     return with_room(lambda: next(map(owned, map(opener, *zip(args)))))

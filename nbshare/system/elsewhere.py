@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
 import os
-from typing import NoReturn
+from typing import Any, NoReturn
 
 IS_WEAK = False  # one process needs no order of memory between processes
 Waiter = object  # it has none
+
+# Memory that is not shared with forked processes; Windows knows no flags, and no forks.
+PRIVATE: dict[str, Any] = (
+    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+)
 
 
 def available() -> int:

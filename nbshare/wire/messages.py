@@ -31,7 +31,7 @@ class Channel:
     @classmethod
     def from_fd(cls, fd: int) -> Channel:
         """Take over a descriptor that was inherited or received."""
-        return cls(channels.End(fileno=fd))
+        return cls(channels.end_from(fd))
 
     def fileno(self) -> int:
         """Return the descriptor, to wait for."""

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from nbshare.arrays.inputs import Inputs, opened
 from nbshare.functions.freshness import ImportLog, use_snapshot
 from nbshare.memory import Mode, Segment, View, segment_of, silence_warnings
-from nbshare.system import locks, processes, waiting, workers
+from nbshare.system import close, locks, processes, sections, waiting, workers
 from nbshare.wire import become_worker
 from nbshare.wire.board import NO_ITEM, Board
 from nbshare.wire.failures import describe
@@ -113,8 +113,7 @@ def _set_up(inherited: InheritedFds) -> Channel:
     return channel
 
 
-# Device and inode, which are not reused while we hold them, and a size that may grow.
-SegmentKey = tuple[int, int, int, Mode]
+SegmentKey = tuple[Any, ...]  # see `nbshare.system.sections.key_of`; and the mode
 
 Seen = list[weakref.ref[Any]]  # the roots of views
 
@@ -154,13 +153,12 @@ class Mappings:
 
     def segment(self, fd: int, mode: Mode) -> Segment:
         """Map a segment."""
-        status = os.fstat(fd)
-        key = status.st_dev, status.st_ino, status.st_size, mode
+        key = *sections.key_of(fd), mode
         segment = self._kept.get(key) or self._used.get(key)
         if segment is None:
             segment = Segment.open(fd, mode)
         else:
-            os.close(fd)
+            close(fd)
         self._used[key] = segment
         return segment
 
@@ -278,7 +276,7 @@ class _RemoteCaller(Caller):
             self._tokens.close()
         for fd in (self.news_fd, self.items_fd):
             if fd >= 0:
-                os.close(fd)
+                close(fd)
 
     def decide(self, spec: OutputSpec) -> Decided:
         self._channel.send(("wanted", self._call, spec))

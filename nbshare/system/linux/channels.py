@@ -82,6 +82,11 @@ def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:
     return data, list(fds)
 
 
+def end_from(fd: int) -> End:
+    """Take over the end of a connection that was inherited."""
+    return End(fileno=fd)
+
+
 def pair() -> tuple[End, End]:
     """Return both ends of a new connection."""
     ours, theirs = with_room(lambda: _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET))
@@ -93,6 +98,17 @@ def pair() -> tuple[End, End]:
 def pipe() -> tuple[int, int]:
     """Return the reading and the writing end of a new pipe."""
     return with_room(lambda: os.pipe2(os.O_CLOEXEC))
+
+
+def print_pipe() -> tuple[int, int]:
+    """Return the ends of a new pipe for a worker's prints: to `read`, and to write."""
+    ends = pipe()
+    os.set_blocking(ends[0], False)  # our end only
+    return ends
+
+
+read = os.read
+"""Read what has been printed, of at most so many bytes; BlockingIOError if that is nothing."""
 
 
 def has_unread(fd: int) -> bool:

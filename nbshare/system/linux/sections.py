@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import re
+import sys
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nbshare.interrupts import uninterrupted
 from nbshare.system.descriptors import Descriptor, opened
+from nbshare.system.descriptors import owned as owned
 from nbshare.system.linux import room
 from nbshare.system.linux.processes import has_ended
 
@@ -30,6 +33,20 @@ _OURS = r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}"  # names; the process number is 
 ROW = rb"(?m)^(\w+)-(\w+) r..s (\w+) \S+ (\d+) +(/.*)"
 
 
+# Without it, as before Python 3.13, a mapping holds a duplicate of its descriptor.
+MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+
+# Private memory, which is not shared with forked processes: then it may have huge pages.
+PRIVATE: dict[str, Any] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
+
+# Whether fresh memory can also be written as a file is: that costs half of the page faults through
+# a mapping.
+CAN_WRITE = True
+
+# What reads, writes and cuts the small files for locks and receipts, as `os` does.
+read_at, write_at, cut = os.pread, os.pwrite, os.ftruncate
+
+
 class Memfd(NamedTuple):
     """Anonymous memory: it never has a name, and can be sealed."""
 
@@ -37,11 +54,11 @@ class Memfd(NamedTuple):
     folder: str = ""  # whose space it takes
 
     def open(self) -> Descriptor:
-        """Make an empty file."""
+        """Make an empty file, which grows as it is written."""
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         return opened(os.memfd_create, new_name(), flags)
 
-    def reserve(self, fd: int, nbytes: int) -> None:
+    def grow(self, fd: int, nbytes: int) -> None:
         """Give it a fixed size, so that no access can fail."""
         os.ftruncate(fd, nbytes)
         fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)
@@ -59,7 +76,7 @@ class MappedFile(NamedTuple):
     folder: str
 
     def open(self) -> Descriptor:
-        """Make an empty file."""
+        """Make an empty file, which grows as it is written."""
         if not has_proc():
             raise OSError(errno.ENOTSUP, "needs /proc, which is not mounted here")
         _sweep(self.folder)
@@ -70,7 +87,7 @@ class MappedFile(NamedTuple):
                 os.unlink(path)
         return file
 
-    def reserve(self, fd: int, nbytes: int) -> None:
+    def grow(self, fd: int, nbytes: int) -> None:
         """Give it a size, and allocate its space."""
         if nbytes > room.free_in(self.folder):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -95,6 +112,36 @@ def kinds(temporary: str) -> dict[str, Shared]:
         "named": MappedFile("named", "/dev/shm"),  # noqa: S108
         "file": MappedFile(f"file:{temporary}", temporary),
     }
+
+
+def made(kind: Shared, nbytes: int) -> Descriptor:
+    """Make memory of a kind, zeroed and of this size; it may grow."""
+    file = kind.open()
+    kind.grow(file.fileno(), nbytes)
+    return file
+
+
+def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of `mmap.mmap` that map memory; `mode` as of `numpy.memmap`."""
+    protection = mmap.PROT_READ | (mmap.PROT_WRITE if mode != "r" else 0)
+    flags = mmap.MAP_PRIVATE if mode == "c" else mmap.MAP_SHARED
+    return (fd, nbytes, flags, protection), MAP_OPTIONS
+
+
+def size_of(fd: int) -> int:
+    """Return the size of memory, in bytes."""
+    return os.fstat(fd).st_size
+
+
+def key_of(fd: int) -> tuple[int, ...]:
+    """Return what tells memory from any other that is open, and its size."""
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino, status.st_size
+
+
+def duplicate(fd: int) -> Descriptor:
+    """Open memory once more."""
+    return opened(os.dup, fd)
 
 
 def has_proc() -> bool:
