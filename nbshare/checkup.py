@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -46,6 +47,7 @@ PACKAGES = "numpy", "tqdm", "ipykernel", "ipywidgets", "matplotlib", "cloudpickl
 WIDTH = 88  # characters of a line of text
 
 LIMIT_S = 30.0  # for all steps together; they take one second
+PRESS_S = 0.3  # until the run is interrupted
 END_S = 5.0  # for processes to end; a busy machine may be slow
 N_ROWS, N_COLUMNS = 200, 1000
 MOST_HELD = 1 << 16  # bytes that stay, for locks; the table is 25 times larger
@@ -338,7 +340,8 @@ def _steps() -> Iterator[str]:
     yield f"{N_ROWS} results, equal to those of a loop"
 
     try:
-        parallel_map(_press_ctrl_c, [os.getpid()] * 2, max_workers=1, progress=False)
+        threading.Timer(PRESS_S, processes.interrupt).start()
+        parallel_map(time.sleep, [2 * LIMIT_S] * 2, max_workers=1, progress=False)
     except MapInterrupted:
         _check_workers()  # the next run works
     else:
@@ -370,9 +373,3 @@ def _process(_item: int) -> int:
 
 def _weighted(row: np.ndarray[Any, Any], weights: np.ndarray[Any, Any]) -> int:
     return int((row * weights).sum())
-
-
-def _press_ctrl_c(owner: int) -> None:
-    """Interrupt the owner while this item runs."""
-    os.kill(owner, signal.SIGINT)
-    time.sleep(2 * LIMIT_S)

@@ -17,6 +17,7 @@ from nbshare.arrays.by_reference import is_masked
 from nbshare.arrays.create import empty
 from nbshare.errors import MixedResultsWarning, warn
 from nbshare.memory import Segment, View
+from nbshare.system import sections
 from nbshare.wire.results import OutputSpec, spec_for
 
 BLOCK_NBYTES = 1 << 20  # of values that are copied and compared together
@@ -180,7 +181,7 @@ class GrowingArray:
         with self._lock:
             segment = self._segment
             if segment is None:
-                segment = Segment.create(nbytes)
+                segment = Segment.create(nbytes, grows=True)
             elif segment.nbytes < nbytes:
                 segment = segment.grown(nbytes, max(nbytes, int(GROWTH * segment.nbytes)))
             self._segment, self.n = segment, max(self.n, stop)
@@ -193,4 +194,4 @@ class GrowingArray:
         start, stop = -(-start * self._row_nbytes // page) * page, stop * self._row_nbytes
         if self._segment is not None and start < (stop := stop // page * page):
             with suppress(OSError, ValueError):  # not possible for every kind of memory
-                self._segment.madvise(mmap.MADV_REMOVE, start, stop - start)
+                sections.free(self._segment, start, stop - start)

@@ -21,8 +21,7 @@ class Events(waiting.Waiter):
     def __init__(self) -> None:
         super().__init__()
         self._posted: deque[Callable[[], None]] = deque()
-        self._event: waiting.OwnerEvent | None = waiting.OwnerEvent()
-        self.watch(self._event.fd, "posted")
+        self._event: waiting.OwnerEvent | None = self.waker("posted")
 
     def post(self, action: Callable[[], None]) -> None:
         """Run an action in the waiting thread, in order; here if that thread has ended."""

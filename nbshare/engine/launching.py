@@ -169,7 +169,7 @@ if sys.platform == "win32":
             """Start a new interpreter."""
             command = _command("from nbshare.worker.spawned import live; live()")
             child = workers.spawned(command, _environ(1), fds)
-            channel.connect(child)
+            channel.end.connect(child.handle)
             return child
 
         def reap(self, child: processes.Child) -> int | None:

@@ -24,7 +24,7 @@ from typing import Protocol
 
 from nbshare.engine.events import Events
 from nbshare.interrupts import start_thread
-from nbshare.system import channels, close, waiting
+from nbshare.system import close, waiting
 from nbshare.wire.orders import STREAMS
 
 PIPE_BYTES = 1 << 16  # what a pipe holds: one read empties it
@@ -143,8 +143,9 @@ class Prints:
 class _Pipe:
     """The dispatcher's end of one stream of a worker."""
 
-    def __init__(self, fd: int, name: str) -> None:
-        self.fd, self.name = fd, name
+    def __init__(self, fd: int, name: str, new: waiting.NewData) -> None:
+        self.name = name
+        self._fd, self._new = fd, new
         self.prints = Prints()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""  # a line that has not ended
@@ -154,7 +155,7 @@ class _Pipe:
         prints, data = self.prints, b""
         is_any, prints.is_any = prints.is_any, True  # first: other threads read it
         with suppress(BlockingIOError):
-            data = channels.read(self.fd, PIPE_BYTES)
+            data = self._new.read(self._fd, PIPE_BYTES)
         prints.is_any = is_any or bool(data)
         text = self._rest + self._decoder.decode(data)
         # A progress bar in the worker ends its lines with a carriage return only.
@@ -190,14 +191,13 @@ class PrintPipes:
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._new = waiting.NewData()
+        self._new = waiting.NewData(events, "printed")
         self._pipes: dict[int, _Pipe] = {}
-        events.watch(self._new.fd, "printed")
 
     def add(self, fds: Sequence[int]) -> None:
         """Read what a worker prints to its pipes from now on."""
         for fd, name in zip(fds, STREAMS, strict=True):
-            self._pipes[fd] = _Pipe(fd, name)
+            self._pipes[fd] = _Pipe(fd, name, self._new)
             # Edge-triggered: text that is left in a pipe on purpose does not wake us.
             self._new.watch(fd)
 
@@ -238,9 +238,9 @@ class PrintPipes:
         """Read the last output of a dead worker, and close its pipes."""
         for fd in fds:
             pipe = self._pipes.pop(fd)
-            self._new.unwatch(fd)
             pipe.read()
             pipe.end_line()
+            self._new.unwatch(fd)
             close(fd)
 
     def close(self) -> None:

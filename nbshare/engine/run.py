@@ -17,6 +17,7 @@ from nbshare.arrays.shaped import ShapedItems
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.prints import Prints
 from nbshare.interrupts import start_thread
+from nbshare.system import waiting
 from nbshare.wire.context import Context
 from nbshare.wire.orders import Policy
 
@@ -206,7 +207,7 @@ class Run(ABC):
 
     def await_end(self, timeout_s: float) -> bool:
         """Only wait for the end; return whether it is over."""
-        if not self.is_over and self._over.acquire(timeout=timeout_s):
+        if not self.is_over and waiting.acquire(self._over, timeout_s):
             self._over.release()
         return self.is_over
 

@@ -12,7 +12,6 @@ from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import WorkerProcess, WorkerStarter
 from nbshare.functions.freshness import Snapshot, Stamp, own_modules, stamp_of
 from nbshare.memory import scratch_file
-from nbshare.system import processes
 from nbshare.wire.context import Context
 
 NO_STAMP = Stamp(-1, -1, -1, -1)
@@ -182,8 +181,7 @@ class WorkerPool:
     def mark_ready(self, worker: WorkerProcess, pid: int) -> None:
         """Note that a worker has started; hear of its death, whoever holds its channel."""
         worker.is_ready = True
-        if not worker.child.pid:
-            worker.child = processes.Child(pid)
+        worker.child.note(pid)
         if worker.child.fd >= 0:
             self._events.watch(worker.child.fd, worker)
 

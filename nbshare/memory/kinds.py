@@ -60,7 +60,7 @@ MemoryKind: TypeAlias = "sections.Shared | Private"
 
 def can_share() -> bool:
     """Return whether processes can share memory on this system."""
-    return sys.platform == "linux"
+    return sys.platform in ("linux", "win32")
 
 
 def need_linux(what: str, instead: str) -> None:
@@ -72,7 +72,9 @@ def need_linux(what: str, instead: str) -> None:
         )
 
 
-def new_memory(nbytes: int, *, is_private: bool) -> tuple[MemoryKind, Descriptor | None, int]:
+def new_memory(
+    nbytes: int, *, is_private: bool, grows: bool
+) -> tuple[MemoryKind, Descriptor | None, int]:
     """Make memory of at least `nbytes`.
 
     Returns
@@ -96,7 +98,7 @@ def new_memory(nbytes: int, *, is_private: bool) -> tuple[MemoryKind, Descriptor
     if isinstance(kind, Private):
         return kind, None, size
     with _words_for_full(kind, size):
-        return kind, sections.made(kind, size), size
+        return kind, sections.made(kind, size, grows=grows), size
 
 
 def scratch_file() -> Descriptor:
@@ -113,7 +115,7 @@ def _chosen(setting: str, temporary: str) -> sections.Shared:
     for kind in _allowed(setting, temporary):
         try:
             with _words_for_full(kind, mmap.PAGESIZE):
-                sections.made(kind, mmap.PAGESIZE)
+                sections.made(kind, mmap.PAGESIZE, grows=False)
         except (OSError, ImportError, AttributeError) as error:
             code = getattr(error, "errno", errno.ENOSYS)  # Python lacks the call on this system
             if code in SHORT:
@@ -158,7 +160,7 @@ def _allowed(setting: str, temporary: str) -> list[sections.Shared]:
     known = sections.kinds(temporary)
     word, _, folder = setting.partition(":")
     if word == "file" and os.path.isabs(folder):
-        return [sections.MappedFile(setting, folder)]
+        return [sections.in_folder(setting, folder)]
     if setting and setting not in known:
         raise ValueError(
             f"{SETTING}={setting!r}: allowed are memfd, named, file, file:DIRECTORY with an "

@@ -138,15 +138,17 @@ class Segment(mmap.mmap):
         return self.fd < 0
 
     @classmethod
-    def create(cls, nbytes: int, *, is_private: bool = False) -> Self:
+    def create(cls, nbytes: int, *, is_private: bool = False, grows: bool = False) -> Self:
         """Create zeroed, writable memory; pages are allocated when first touched.
+
+        `grows`: it will have to grow (see `grown`).
 
         Raises
         ------
         OutOfMemoryError
             The machine or its container has too little left.
         """
-        kind, file, size = new_memory(nbytes, is_private=is_private)
+        kind, file, size = new_memory(nbytes, is_private=is_private, grows=grows)
         self = cls(file, size, "r+")
         self.kind = kind
         return self

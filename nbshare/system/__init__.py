@@ -29,6 +29,18 @@ if sys.platform == "linux":
         waiting,
         workers,
     )
+elif sys.platform == "win32":
+    from nbshare.system.windows import (
+        channels,
+        locks,
+        order,
+        processes,
+        room,
+        sections,
+        waiting,
+        workers,
+    )
+    from nbshare.system.windows.handles import close
 else:
     from nbshare.system import elsewhere
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import mmap
 import os
 from typing import Any, NoReturn
@@ -33,6 +34,11 @@ def total() -> tuple[int, int]:
 def mapped_file(_address: int) -> NoReturn:
     """Find the file that is mapped at an address: not known."""
     raise FileNotFoundError
+
+
+def acquire(lock: _thread.LockType, timeout_s: float) -> bool:
+    """Acquire a lock within a time; return whether it was."""
+    return lock.acquire(timeout=timeout_s)
 
 
 def _no_figure(*_: object) -> int:

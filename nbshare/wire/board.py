@@ -42,7 +42,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare.memory import Segment, View, aligned, slab
-from nbshare.system import order
+from nbshare.system import order, sections
 
 # Header words.
 NEXT, STOP, RETURNED, KIND, PRINTED, FAILURES, ROUND, IMPORTED, N_THERE, TOTAL, FEW = range(11)
@@ -254,7 +254,7 @@ class Board:
         end = board_layout(n_items, n_slots)[-1]
         if n_items is None:
             nbytes = end + page_layout(PAGE_ITEMS)[1]
-            place = Segment.create(nbytes, is_private=is_private), 0
+            place = Segment.create(nbytes, is_private=is_private, grows=True), 0
         else:
             place = slab.take(end + page_layout(max(n_items, 1))[1])
         board = cls(*place, n_items, n_slots)
@@ -321,7 +321,7 @@ class Board:
         self._n_pages_gone += 1
         if not self.segment.is_private:
             with suppress(OSError):  # not possible for every kind of memory
-                self.segment.madvise(mmap.MADV_REMOVE, self._places[-1] + k * nbytes, nbytes)
+                sections.free(self.segment, self._places[-1] + k * nbytes, nbytes)
 
     # ------------------------------------------------------------------------ items
 

@@ -76,7 +76,7 @@ class ItemFeed:
 
     def __init__(self, board: Board) -> None:
         self.nbytes = 0
-        self.segment = Segment.create(FIRST_BYTES, is_private=board.segment.is_private)
+        self.segment = Segment.create(FIRST_BYTES, is_private=board.segment.is_private, grows=True)
         self._board = board
         self._room = _Room(self.segment.nbytes)
         self._blocks: dict[int, _Block] = {}  # by the first item

@@ -19,23 +19,28 @@ _INLINE, _SEGMENT, _FDS_ONLY = b"i", b"s", b"f"
 class Channel:
     """One end of a connection.
 
+    Attributes
+    ----------
+    end : End
+        That of the system.
+
     Notes
     -----
     One thread may send, and one receive.
     """
 
     def __init__(self, end: channels.End) -> None:
-        self._end = end
+        self.end = end
         self._fds: list[int] = []
 
     @classmethod
-    def from_fd(cls, fd: int) -> Channel:
-        """Take over a descriptor that was inherited or received."""
-        return cls(channels.end_from(fd))
+    def from_fd(cls, fd: int, owner: int) -> Channel:
+        """Take over a descriptor that was inherited; `owner`: the process at the other end."""
+        return cls(channels.end_from(fd, owner))
 
     def fileno(self) -> int:
         """Return the descriptor, to wait for."""
-        return self._end.fileno()
+        return self.end.fileno()
 
     def send(self, message: Any, fds: Sequence[int] = (), *, wait: bool = True) -> None:
         """Send a message and duplicates of `fds`.
@@ -54,9 +59,9 @@ class Channel:
             rest.append(segment.fd)
         most = channels.MAX_FDS
         while len(rest) > most:
-            channels.send(self._end, _FDS_ONLY, rest[:most], wait=wait)
+            channels.send(self.end, _FDS_ONLY, rest[:most], wait=wait)
             del rest[:most]
-        channels.send(self._end, kind + data, rest, wait=wait)
+        channels.send(self.end, kind + data, rest, wait=wait)
         del segment  # needed until here for its descriptor
 
     def receive(
@@ -76,7 +81,7 @@ class Channel:
         if timeout_s is not None and not waiting.is_readable(self.fileno(), timeout_s):
             raise TimeoutError(f"no message for {timeout_s} s")
         while True:
-            data, fds = channels.receive(self._end, INLINE + 256, wait=wait)
+            data, fds = channels.receive(self.end, INLINE + 256, wait=wait)
             if not data:
                 raise EOFError
             self._fds += fds
@@ -91,7 +96,7 @@ class Channel:
 
     def close(self) -> None:
         """Close this end."""
-        self._end.close()
+        self.end.close()
 
 
 def channel_pair() -> tuple[Channel, Channel]:

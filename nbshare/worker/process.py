@@ -97,7 +97,7 @@ def _set_up(inherited: InheritedFds) -> Channel:
     workers.lead_group(inherited.owner_fd, inherited.life_fd)
     workers.end_first()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    channel = Channel.from_fd(inherited.channel_fd)
+    channel = Channel.from_fd(inherited.channel_fd, inherited.owner_fd)
     (index, environ), _ = channel.receive()
     become_worker(index)
     use_snapshot(inherited.sources_fd)

@@ -32,7 +32,7 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
     workers.die_with(life_fd)
     workers.keep_freed()  # workers are forked with these settings
     owner_fd = workers.opened_owner(owner)
-    channel = Channel.from_fd(channel_fd)
+    channel = Channel.from_fd(channel_fd, owner_fd)
     # The garbage collector of forked workers must not touch, and so copy, our pages. It has been
     # off since the start: during imports it takes a tenth of the time.
     gc.freeze()

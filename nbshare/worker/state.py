@@ -22,14 +22,13 @@ from nbshare.functions.files import register_files
 from nbshare.functions.imports import import_as_the_caller
 from nbshare.functions.namespaces import Namespaces
 from nbshare.functions.reference import label_of
-from nbshare.system import room
+from nbshare.system import processes, room
 from nbshare.wire import context
 from nbshare.wire.context import limit_threads, thread_variables
 from nbshare.wire.orders import Fixed
 from nbshare.worker import streams
 
 _SIGNALS = sorted(map(int, signal.valid_signals()))
-_TIMERS = [timer for name, timer in vars(signal).items() if name.startswith("ITIMER_")]
 
 _mine: WorkerState | None = None  # None outside of workers
 
@@ -65,9 +64,8 @@ class WorkerState:
 
     def restore_after(self) -> None:
         """After a call: reset signals and timers that could end or slow down an idle worker."""
-        for timer in self._unused_timers:
-            signal.setitimer(timer, 0)
-        _signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
+        processes.stop_timers(self._timers)
+        processes.block_signals(self._blocked)
         if self._handlers != [_signal.getsignal(number) for number in _SIGNALS]:
             for number, handler in zip(_SIGNALS, self._handlers, strict=True):
                 if handler is not None and handler != _signal.getsignal(number):
@@ -127,8 +125,7 @@ class WorkerState:
 
     def _note_signals(self) -> None:
         self._handlers = [_signal.getsignal(number) for number in _SIGNALS]
-        self._blocked = _signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        self._unused_timers = [timer for timer in _TIMERS if not any(signal.getitimer(timer))]
+        self._blocked, self._timers = processes.blocked_signals(), processes.running_timers()
 
 
 def filter_warnings() -> None:

@@ -46,8 +46,8 @@ class _Output:
 
     def __init__(self, name: str, number: int, fd: int) -> None:
         self.name = name
-        self._number, self._fd = number, fd
-        os.dup2(fd, number)
+        self._number, self._fd = number, workers.stream(fd)
+        os.dup2(self._fd, number)
         self.open()
 
     def open(self) -> None:

@@ -82,8 +82,8 @@ def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:
     return data, list(fds)
 
 
-def end_from(fd: int) -> End:
-    """Take over the end of a connection that was inherited."""
+def end_from(fd: int, _owner: int) -> End:
+    """Take over the end of a connection that was inherited from the owner."""
     return End(fileno=fd)
 
 
@@ -101,14 +101,10 @@ def pipe() -> tuple[int, int]:
 
 
 def print_pipe() -> tuple[int, int]:
-    """Return the ends of a new pipe for a worker's prints: to `read`, and to write."""
+    """Return the reading and the writing end of a new pipe for a worker's prints."""
     ends = pipe()
     os.set_blocking(ends[0], False)  # our end only
     return ends
-
-
-read = os.read
-"""Read what has been printed, of at most so many bytes; BlockingIOError if that is nothing."""
 
 
 def has_unread(fd: int) -> bool:

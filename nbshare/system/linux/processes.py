@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from _signal import pthread_sigmask  # type: ignore[import-not-found]  # not in an enumeration
 from collections.abc import Callable
 from contextlib import suppress
 
 from nbshare.system.descriptors import opened, with_room
 from nbshare.system.linux.waiting import is_readable
+
+TIMERS = {signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF}
 
 Identity = tuple[int, int]  # process number, and start in clock ticks: numbers are used again
 
@@ -148,23 +151,49 @@ def opened_process(pid: int) -> int:
 at_fork = os.register_at_fork
 
 
+def interrupt() -> None:
+    """Interrupt this process as Ctrl-C does."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def blocked_signals() -> set[int]:
+    """Return the signals that this thread blocks."""
+    return pthread_sigmask(signal.SIG_BLOCK, ())  # type: ignore[no-any-return]
+
+
+def block_signals(numbers: set[int]) -> None:
+    """Block these signals in this thread, and no others."""
+    pthread_sigmask(signal.SIG_SETMASK, numbers)
+
+
+def running_timers() -> set[int]:
+    """Return the timers of this process that are set."""
+    return {timer for timer in TIMERS if any(signal.getitimer(timer))}
+
+
+def stop_timers(kept: set[int]) -> None:
+    """Stop the timers of this process, except some."""
+    for timer in TIMERS - kept:
+        signal.setitimer(timer, 0)
+
+
 class Child:
     """A process that leads a group, and whose number means no other one until it is reaped.
 
-    Parameters
-    ----------
-    pid : int, default 0
-        Its number; 0: it has not started.
-
     Attributes
     ----------
+    pid : int
+        Its number; 0: it has not started.
     fd : int
         Becomes readable when it ends; -1 if the system has no such descriptor.
     """
 
-    def __init__(self, pid: int = 0) -> None:
-        self.pid = pid
-        self.fd = opened_process(pid) if pid else -1
+    def __init__(self) -> None:
+        self.pid, self.fd = 0, -1
+
+    def note(self, pid: int) -> None:
+        """Note the number of the process, which has started."""
+        self.pid, self.fd = pid, opened_process(pid)
 
     def kill(self) -> None:
         """End it and the processes that it has started."""

@@ -114,8 +114,13 @@ def kinds(temporary: str) -> dict[str, Shared]:
     }
 
 
-def made(kind: Shared, nbytes: int) -> Descriptor:
-    """Make memory of a kind, zeroed and of this size; it may grow."""
+def in_folder(setting: str, folder: str) -> Shared:
+    """Return the kind that has files in a directory."""
+    return MappedFile(setting, folder)
+
+
+def made(kind: Shared, nbytes: int, *, grows: bool) -> Descriptor:  # noqa: ARG001 - all can
+    """Make memory of a kind, zeroed and of this size; it can grow."""
     file = kind.open()
     kind.grow(file.fileno(), nbytes)
     return file
@@ -126,6 +131,11 @@ def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str,
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if mode != "r" else 0)
     flags = mmap.MAP_PRIVATE if mode == "c" else mmap.MAP_SHARED
     return (fd, nbytes, flags, protection), MAP_OPTIONS
+
+
+def free(memory: mmap.mmap, start: int, nbytes: int) -> None:
+    """Free a part of mapped memory, which becomes zero; OSError for kinds that cannot."""
+    memory.madvise(mmap.MADV_REMOVE, start, nbytes)
 
 
 def size_of(fd: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import os
 import select
@@ -24,6 +25,11 @@ ALL = 2**31 - 1  # sleepers
 SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
 
 
+def acquire(lock: _thread.LockType, timeout_s: float) -> bool:
+    """Acquire a lock within a time; return whether it was. An interrupt ends the wait."""
+    return lock.acquire(timeout=timeout_s)
+
+
 def is_readable(fd: int, timeout_s: float | None = None) -> bool:
     """Wait until a descriptor is readable or its other end is closed; return whether it is."""
     poll = select.poll()
@@ -42,6 +48,12 @@ class Waiter:
     def __init__(self) -> None:
         self._poll = select.poll()
         self._watched: dict[int, object] = {}
+
+    def waker(self, what: object) -> OwnerEvent:
+        """Return an event that has this report `what`; its `set` is for any thread."""
+        event = OwnerEvent()
+        self.watch(event.fd, what)
+        return event
 
     def watch(self, fd: int, what: object) -> None:
         """Report `what` when the descriptor is readable or its other end is closed."""
@@ -62,15 +74,17 @@ class Waiter:
 class NewData:
     """Knows which pipes have got new data; data that is left in one is not new again.
 
-    Attributes
+    Parameters
     ----------
-    fd : int
-        Readable while there is one.
+    waiter : Waiter
+        Reports it when there is one.
+    what : object
+        What it reports.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, waiter: Waiter, what: object) -> None:
         self._epoll = with_room(select.epoll)
-        self.fd = self._epoll.fileno()
+        waiter.watch(self._epoll.fileno(), what)
 
     def watch(self, fd: int) -> None:
         """Report a pipe that gets data from now on, or has some."""
@@ -83,6 +97,10 @@ class NewData:
     def fds(self) -> Iterable[int]:
         """Return the pipes with new data."""
         return [fd for fd, _ in self._epoll.poll(0)]
+
+    def read(self, fd: int, nbytes: int) -> bytes:
+        """Read what is in a pipe, of at most so many bytes; BlockingIOError if that is nothing."""
+        return os.read(fd, nbytes)
 
     def close(self) -> None:
         """Close the descriptor."""

@@ -25,6 +25,7 @@ import _thread
 import ctypes
 import fcntl
 import os
+import select
 import signal
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -51,7 +52,7 @@ def _send() -> None:
 # By the name of the call.
 NEEDED: dict[str, Callable[[], object]] = {
     "eventfd": waiting.WorkerEvent,
-    "epoll_create1": waiting.NewData,
+    "epoll_create1": select.epoll,
     "pipe2": lambda: list(map(os.close, channels.pipe())),
     "socketpair or sendmsg": _send,
     "membarrier": order.register,
@@ -137,6 +138,11 @@ def return_freed() -> None:
     """Return freed memory to the system."""
     with suppress(AttributeError):  # other C libraries have no such function
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def stream(fd: int) -> int:
+    """Return a descriptor of the C library for a pipe: the same."""
+    return fd
 
 
 def end_lines() -> None:

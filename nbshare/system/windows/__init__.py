@@ -1,0 +1,1 @@
+"""What nbshare asks of Windows."""

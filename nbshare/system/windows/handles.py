@@ -1,0 +1,94 @@
+"""Handles, which stand for descriptors here, and the functions of the system that take them."""
+
+from __future__ import annotations
+
+import _winapi
+import ctypes
+from collections.abc import Callable
+from ctypes import wintypes
+from typing import Any
+
+NO_HANDLE = -1
+GRAIN = 1 << 16  # bytes, the allocation granularity of the system
+SAME_ACCESS = 2  # DUPLICATE_SAME_ACCESS
+HERE = _winapi.GetCurrentProcess()  # in this process, it means this process
+
+_kernel = ctypes.WinDLL("kernel32", use_last_error=True)
+
+
+class Handle(int):
+    """The number of a handle; of a section, what it takes to map it.
+
+    Attributes
+    ----------
+    name : str
+        Of the section, or of a family of locks.
+    nbytes : int
+        The size of the section; 0 of a small file.
+    reserved : int
+        What it may grow to.
+    """
+
+    name: str = ""
+    nbytes: int = 0
+    reserved: int = 0
+
+    def of(self, name: str, nbytes: int, reserved: int) -> Handle:
+        """Return it with a name and sizes."""
+        self.name, self.nbytes, self.reserved = name, nbytes, reserved
+        return self
+
+
+class OwnedHandle:
+    """A handle that is closed with this object."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def fileno(self) -> int:
+        """Return it; -1 if it is closed."""
+        return self._handle
+
+    def close(self) -> None:
+        """Close it now."""
+        handle, self._handle = self._handle, NO_HANDLE
+        if handle != NO_HANDLE:
+            close(handle)
+
+    __del__ = close
+
+
+close: Callable[[int], None] = _winapi.CloseHandle
+
+
+def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+    """Return a function of the system that raises OSError if its result is 0."""
+    wanted = getattr(_kernel, name)
+    wanted.restype, wanted.argtypes = result, arguments
+
+    def call(*values: Any) -> Any:
+        found = wanted(*values)
+        if not found:
+            raise ctypes.WinError(ctypes.get_last_error())
+        return found
+
+    return call
+
+
+def duplicate(handle: int, process: int = HERE, access: int | None = None) -> Handle:
+    """Open what a handle stands for once more, in this process or another one."""
+    options = SAME_ACCESS if access is None else 0
+    number = _winapi.DuplicateHandle(HERE, handle, process, access or 0, False, options)
+    copy = Handle(number)
+    if isinstance(handle, Handle):
+        copy.of(handle.name, handle.nbytes, handle.reserved)
+    return copy
+
+
+def aligned(nbytes: int) -> int:
+    """Return the next multiple of what a section is reserved in."""
+    return -(-nbytes // GRAIN) * GRAIN
+
+
+BOOL, DWORD, HANDLE, SIZE = wintypes.BOOL, wintypes.DWORD, wintypes.HANDLE, ctypes.c_size_t
+POINTER = ctypes.c_void_p
