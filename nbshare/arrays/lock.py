@@ -21,7 +21,7 @@ import numpy as np
 from nbshare.arrays.by_reference import ByReference
 from nbshare.arrays.create import zeros
 from nbshare.arrays.shared_array import SharedArray
-from nbshare.memory import need_linux
+from nbshare.memory import need_shared
 from nbshare.system import locks
 
 NBYTES = 64  # of memory; a pthread_mutex_t takes 40 to 48
@@ -101,7 +101,7 @@ class SharedLock(ByReference):
     _place = None
 
     def __init__(self) -> None:
-        need_linux("SharedLock", "let the workers return what they found, and add it up here")
+        need_shared("SharedLock", "let the workers return what they found, and add it up here")
         place = zeros(NBYTES, np.uint8)
         locks.mutexes().initialise(place.ctypes.data)  # no other process can see it yet
         self._attach(place)

@@ -20,7 +20,7 @@ from nbshare.arrays.ring_waiting import Monitor, SlotLease
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.errors import RingClosedError, counted
 from nbshare.interrupts import uninterrupted
-from nbshare.memory import need_linux
+from nbshare.memory import need_shared
 from nbshare.system import waiting
 from nbshare.tracebacks import shown_from_the_call
 
@@ -150,7 +150,7 @@ class RingBuffer(ByReference):
         n_slots = checked_int("slots", slots, 1, hint)
         if on_death not in get_args(OnDeath):
             raise ValueError(f"on_death={on_death!r}: must be 'reclaim' or 'leave'")
-        need_linux("RingBuffer", "send arrays through a multiprocessing.Queue")
+        need_shared("RingBuffer", "send arrays through a multiprocessing.Queue")
         waiting.futex()  # an error where there is none
         form = n_slots, *checked_form(shape, dtype)
         memory = SharedBuffer(SharedBuffer.nbytes_for(layout_of(*form)))._parts()

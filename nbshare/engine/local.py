@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from nbshare import errors
 from nbshare.engine.dispatcher import Dispatcher
 from nbshare.interrupts import refuse_patched_modules
-from nbshare.memory import need_linux, pool, slab
+from nbshare.memory import need_shared, pool, slab
 from nbshare.system import processes, workers
 
 REFUSED = {errno.EPERM, errno.ENOSYS, errno.EINVAL}  # else something is short, and says so
@@ -38,7 +38,7 @@ def dispatcher() -> Dispatcher:
         In the dispatcher's own thread, or at the exit of the interpreter.
     """
     refuse_to_wait_for_itself()
-    need_linux("a worker process", 'pass backend="threads"')
+    need_shared("a worker process", 'pass backend="threads"')
     refuse_patched_modules()
     if _dispatcher is not None and not _dispatcher.is_closed:
         return _dispatcher

@@ -36,7 +36,7 @@ from nbshare.engine.run import Request
 from nbshare.engine.supply import MOST_BYTES, Pace
 from nbshare.functions.changes import warn_of_changes
 from nbshare.interrupts import uninterrupted
-from nbshare.memory import need_linux
+from nbshare.memory import need_shared
 from nbshare.system import waiting
 from nbshare.tracebacks import shown_shortly
 from nbshare.wire.board import FAILED, ITEM, ROUND
@@ -220,7 +220,7 @@ class TaskQueue(Supply):
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     def _start(self) -> None:
-        need_linux("a worker process", "use concurrent.futures.ThreadPoolExecutor")
+        need_shared("a worker process", "use concurrent.futures.ThreadPoolExecutor")
         self._pace = Pace(REST_S, FIRST_TASKS)  # forget old measurements
         event = waiting.OwnerEvent()
         thread = threading.Thread(

@@ -58,7 +58,7 @@ class Receipts:
                     _thread.start_new_thread(self._look, ())
                     self._is_looking = True
             self._held[place] = (time.monotonic() + HOLD_S, segment)
-        return fd, os.fstat(fd).st_ino, sections.name_of(fd), place
+        return fd, sections.inode_of(fd), sections.name_of(fd), place
 
     def acknowledge(self, sender: int, receipt: Receipt) -> None:
         """Tell the sender that a reference has arrived."""
@@ -110,7 +110,7 @@ def handle_of(segment: Segment, *, is_held: bool = True) -> Handle:
         pid=os.getpid(),
         namespace=_namespace(),
         fd=segment.fd,
-        inode=os.fstat(segment.fd).st_ino,
+        inode=sections.inode_of(segment.fd),
         name=segment.name,
         mode="r" if segment.is_sealed else segment.mode,
         receipt=receipts.hold(segment) if is_held else None,

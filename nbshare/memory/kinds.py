@@ -21,8 +21,11 @@ temporary files) or ``file:/some/directory``, where data may be larger than memo
 whenever memory is made. Without it, the first kind in the table that the system allows is used,
 with one warning if it is not the first.
 
-Private memory is for calls whose items run in this process. Systems other than Linux have no other
-kind: there SharedArrays are private too, and go to other processes by value.
+On Windows the only kind is ``section``: memory of the paging file under a random name, which is
+gone with the last process that has it.
+
+Private memory is for calls whose items run in this process. Other systems have no other kind: there
+SharedArrays are private too, and go to other processes by value.
 """
 
 from __future__ import annotations
@@ -63,9 +66,17 @@ def can_share() -> bool:
     return sys.platform in ("linux", "win32")
 
 
+def need_shared(what: str, instead: str) -> None:
+    """Raise NotBuiltYetError where processes cannot share memory: what needs that, and a remedy."""
+    if not can_share():
+        raise NotBuiltYetError(
+            f"{what} needs Linux or Windows: use nbshare in a Linux container, or {instead}."
+        )
+
+
 def need_linux(what: str, instead: str) -> None:
     """Raise NotBuiltYetError on other systems: what needs it, and what to do instead."""
-    if not can_share():
+    if sys.platform != "linux":
         raise NotBuiltYetError(
             f"{what} needs Linux: use nbshare in WSL 2 (on Windows) or in a Linux container, or "
             f"{instead}."

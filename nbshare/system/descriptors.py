@@ -20,6 +20,11 @@ from typing import Any, Protocol, TypeVar
 
 MOST = 1 << 20  # the usual hard limit; some programs are slow with a much higher one
 
+NOT_MINE = (
+    "this thread does not hold the SharedLock, and cannot release it: only the thread that has "
+    "taken it can, and once"
+)
+
 T = TypeVar("T")
 
 

@@ -8,6 +8,7 @@ import os
 from functools import cache
 from typing import Any
 
+from nbshare.system.descriptors import NOT_MINE
 from nbshare.system.linux.processes import has_thread
 from nbshare.system.linux.waiting import timespec as timespec
 
@@ -104,7 +105,4 @@ mutexes = cache(_Mutexes)
 
 def _check_unlocked(code: int, _function: Any, _arguments: Any) -> None:
     if code:
-        raise RuntimeError(
-            "this thread does not hold the SharedLock, and cannot release it: only the thread "
-            "that has taken it can, and once"
-        )
+        raise RuntimeError(NOT_MINE)

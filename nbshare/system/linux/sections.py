@@ -149,6 +149,11 @@ def key_of(fd: int) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size
 
 
+def inode_of(fd: int) -> int:
+    """Return the number of the file under memory: no other has it now."""
+    return os.fstat(fd).st_ino
+
+
 def duplicate(fd: int) -> Descriptor:
     """Open memory once more."""
     return opened(os.dup, fd)

@@ -42,6 +42,8 @@ class Handle(int):
 class OwnedHandle:
     """A handle that is closed with this object."""
 
+    _close = staticmethod(_winapi.CloseHandle)  # at exit the module's names may be gone
+
     def __init__(self, handle: int) -> None:
         self._handle = handle
 
@@ -53,7 +55,7 @@ class OwnedHandle:
         """Close it now."""
         handle, self._handle = self._handle, NO_HANDLE
         if handle != NO_HANDLE:
-            close(handle)
+            self._close(handle)
 
     __del__ = close
 

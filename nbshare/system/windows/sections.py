@@ -7,7 +7,7 @@ import ctypes
 import errno
 import mmap
 import os
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from nbshare.errors import NotBuiltYetError
 from nbshare.system.descriptors import Descriptor
@@ -132,9 +132,23 @@ def read_only(fd: int) -> Descriptor:
     return OwnedHandle(handles.duplicate(fd, access=FILE_MAP_READ))
 
 
-def open_of(*_: Any) -> NoReturn:
-    """Open memory of another process: that goes by value here."""
-    raise FileNotFoundError
+def inode_of(_fd: int) -> int:
+    """Return the number of the file under memory: there is none."""
+    return 0
+
+
+def open_of(_pid: int, fd: int, _inode: int, name: str, access: int) -> Descriptor:
+    """Open memory of another process.
+
+    Raises
+    ------
+    FileNotFoundError
+        No process has it any more.
+    """
+    assert isinstance(fd, Handle)
+    rights = FILE_MAP_READ if access == os.O_RDONLY else FILE_MAP_READ | FILE_MAP_WRITE
+    handle = _winapi.OpenFileMapping(rights, False, name)
+    return owned(Handle(handle).of(name, fd.nbytes, fd.reserved))
 
 
 def bytes_held() -> int:
@@ -158,9 +172,11 @@ def new_name() -> str:
 class _Scratch(OwnedHandle):
     """A reserved section that is used as a file; its pages are committed as it is written."""
 
+    all: ClassVar[dict[int, _Scratch]] = {}  # by handle
+
     def __init__(self, handle: int) -> None:
         super().__init__(handle)
-        _scratches[int(handle)] = self
+        self.all[int(handle)] = self
         args, options = mapping(handle, 0, "r+")
         self.memory = mmap.mmap(*args, **options)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
@@ -174,25 +190,22 @@ class _Scratch(OwnedHandle):
 
     def close(self) -> None:
         """Close it now."""
-        _scratches.pop(int(self.fileno()), None)
+        self.all.pop(int(self.fileno()), None)
         super().close()
 
     __del__ = close
 
 
-_scratches: dict[int, _Scratch] = {}
-
-
 def read_at(fd: int, nbytes: int, offset: int) -> bytes:
     """Read from a small file; what has not been written is zeros."""
-    scratch = _scratches[int(fd)]
+    scratch = _Scratch.all[int(fd)]
     scratch.commit(offset + nbytes)
     return scratch.memory[offset : offset + nbytes]
 
 
 def write_at(fd: int, data: Any, offset: int) -> int:
     """Write to a small file; return how many bytes."""
-    scratch, stop = _scratches[int(fd)], offset + len(data)
+    scratch, stop = _Scratch.all[int(fd)], offset + len(data)
     scratch.commit(stop)
     scratch.memory[offset:stop] = bytes(data)
     return len(data)

@@ -5,20 +5,19 @@ from __future__ import annotations
 import _overlapped  # type: ignore[import-not-found]
 import _thread
 import _winapi
+import ctypes
 import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import cache
-from typing import NoReturn
 
-from nbshare.errors import NotBuiltYetError
 from nbshare.system.windows import handles
 from nbshare.system.windows.handles import OwnedHandle
 
 LONGEST_S = 3600.0  # of a wait
 # An interrupt of Jupyter sets a flag, which Python looks at between two waits of the main thread.
 SLICE_S = 0.05
+LOOK_S = 0.001
 WOKEN = 1  # stands for the address of an operation, of which none has this
 
 _LARGE = 1 << 30  # of a semaphore
@@ -287,19 +286,20 @@ def set_event(fd: int) -> None:
     _overlapped.SetEvent(fd)
 
 
-@cache
-def futex() -> NoReturn:
-    """Refuse: memory of several processes cannot be waited for here."""
-    raise NotBuiltYetError(
-        "RingBuffer needs Linux. Here, send arrays through a multiprocessing.Queue."
-    )
+def futex() -> None:
+    """Do nothing: see `sleep_while`."""
 
 
-def sleep_while(_address: int, _value: int, _timeout_s: float) -> NoReturn:
-    """Refuse: see `futex`."""
-    futex()
+def sleep_while(address: int, value: int, timeout_s: float) -> None:
+    """Sleep while a word of shared memory has a value.
+
+    The system wakes no sleeper of another process (WaitOnAddress is for threads of one), so this
+    looks every millisecond, which takes some per cent of a CPU.
+    """
+    word, until_s = ctypes.c_uint32.from_address(address), time.monotonic() + timeout_s
+    while word.value == value and time.monotonic() < until_s:
+        time.sleep(LOOK_S)
 
 
-def wake_all(_address: int) -> NoReturn:
-    """Refuse: see `futex`."""
-    futex()
+def wake_all(address: int) -> None:
+    """Do nothing: see `sleep_while`."""
