@@ -43,8 +43,12 @@ for home in ("engine.stats", "arrays.ring_slots", "pipelines", "runs.stored"):
             found.__module__ = f"nbshare.{home}"
 nbshare.errors.NbshareError.__module__ = "nbshare.base_error"
 nbshare.errors.WorkerDiedError.__module__ = "nbshare.died"
-sys.exit(pytest.main(["-q", "--doctest-modules", "nbshare", "-p", "no:cacheprovider"]))
+windows = ["--ignore", "nbshare/system/windows"]
+sys.exit(pytest.main(["-q", "--doctest-modules", "nbshare", *windows, "-p", "no:cacheprovider"]))
 """
+
+
+FOR_WINDOWS = [*map(str, ROOT.glob("nbshare/system/windows/*.py")), "nbshare/worker/spawned.py"]
 
 
 @pytest.mark.parametrize(
@@ -53,10 +57,11 @@ sys.exit(pytest.main(["-q", "--doctest-modules", "nbshare", "-p", "no:cacheprovi
         ("-m", "ruff", "check"),
         ("-m", "ruff", "format", "--check"),
         ("-m", "mypy"),
+        ("-m", "mypy", "--platform", "win32", "--follow-imports", "silent", *FOR_WINDOWS),
         ("-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"),
         ("-c", DOCTESTS),
     ],
-    ids=["ruff check", "ruff format", "mypy", "lint-imports", "doctests"],
+    ids=["ruff check", "ruff format", "mypy", "mypy for Windows", "lint-imports", "doctests"],
 )
 def test_the_checks_pass(arguments):
     """Lint, format, types, layers and the examples in docstrings are as they have to be."""

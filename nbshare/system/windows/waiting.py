@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _overlapped  # type: ignore[import-not-found]
+import _overlapped
 import _thread
 import _winapi
 import ctypes
@@ -135,7 +135,7 @@ class NewData:
     def read(self, fd: int, nbytes: int) -> bytes:
         """Read what is in a pipe, of at most so many bytes; BlockingIOError if that is nothing."""
         try:
-            n = _winapi.PeekNamedPipe(fd)[0]
+            n = int(_winapi.PeekNamedPipe(fd)[0])
             if not n:
                 raise BlockingIOError
             reading, _ = _winapi.ReadFile(fd, min(n, nbytes), overlapped=True)
