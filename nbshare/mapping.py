@@ -18,6 +18,7 @@ from nbshare.engine.preparing import prepare
 from nbshare.engine.run import Request
 from nbshare.engine.supply import SourceSupply
 from nbshare.job import Job, T
+from nbshare.memory import need_linux
 from nbshare.notebook import check_display
 from nbshare.notebook.live_plot import Plot
 from nbshare.options import (
@@ -484,6 +485,7 @@ def map_async(
     if checked.backend == "serial":
         raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
     if detach:
+        need_linux("detach=True", "keep this process: without detach= the run ends with it")
         from nbshare.runs.attached import begin  # late: few calls need it
 
         return begin(request, checked, checked.progress, checked.plot)

@@ -27,7 +27,7 @@ from nbshare.errors import LengthsWarning, cut, is_interrupt, warn
 from nbshare.functions.changes import record_imports, warn_of_changes
 from nbshare.functions.reference import bind_arguments, label_of, resolve
 from nbshare.interrupts import refuse_patched_modules
-from nbshare.memory import can_share, need_linux
+from nbshare.memory import can_share, need_shared
 from nbshare.notebook.live_plot import Plot
 from nbshare.notebook.prints import Printer
 from nbshare.system import room
@@ -183,7 +183,7 @@ def checked_checkpoint(options: MapOptions) -> Checkpoint | None:
     checkpoint = options.checkpoint
     if checkpoint is None:
         return None
-    need_linux("checkpoint=", "save the results with numpy.save")
+    need_shared("checkpoint=", "save the results with numpy.save")
     return checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
 
 

@@ -28,6 +28,7 @@ from nbshare.errors import CheckpointError
 from nbshare.memory import aligned, disk
 from nbshare.memory.disk import write_all
 from nbshare.system import Descriptor, owned
+from nbshare.system import files as system_files
 
 HEADER_BYTES = 256  # of a .npy file, or more: fixed, so that it is rewritten in place when it grows
 HERE = secrets.token_hex(4)  # on another machine a process may have the same number
@@ -78,6 +79,8 @@ def tolerated(*numbers: int) -> Iterator[None]:
 
 def sync(path: Path) -> None:
     """Wait until the disk has a file, if it is there; or the names in a folder."""
+    if not system_files.CAN_SYNC_FOLDERS and path.is_dir():
+        return
     with tolerated(errno.ENOENT, *UNSUPPORTED):  # some file systems sync no folders
         file = owned(disk.open_safely(path, os.O_RDONLY))
         disk.system.sync(file.fileno())
@@ -254,7 +257,7 @@ class Table(NamedTuple):
             The file is not such a table.
         """
         nothing, file = np.zeros((0, *self.shape), self.dtype), opened(self.path)
-        if file is None or not any(header := os.pread(file.fileno(), self.start, 0)):
+        if file is None or not any(header := system_files.read_at(file.fileno(), self.start, 0)):
             return nothing
         told = re.search(rb"'shape': \((\d{1,18}),", header)
         n = int(told[1]) if told else 0

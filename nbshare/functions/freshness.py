@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
-from nbshare.system import Descriptor, processes, sections
+from nbshare.system import Descriptor, files, processes, sections
 
 ATTEMPTS = 3  # at a file that changes while it is read
 MOST = 16 << 20  # bytes that are kept; larger source files have data in them
@@ -193,8 +193,8 @@ class Snapshot:
         """Return the files by path; None for those that could not be kept."""
         end, sources = self._seen
         with suppress(OSError):  # the program has closed our descriptor
-            while size := int.from_bytes(sections.read_at(self._fd, LENGTH, end), "little"):
-                record = sections.read_at(self._fd, size, end + LENGTH)
+            while size := int.from_bytes(files.read_at(self._fd, LENGTH, end), "little"):
+                record = files.read_at(self._fd, size, end + LENGTH)
                 sources = {**sources, **pickle.loads(record)}
                 end += LENGTH + size
         self._seen = end, sources
@@ -213,10 +213,10 @@ class Snapshot:
         """Add pickled sources, which replace older versions."""
         end, _ = self._seen
         with suppress(OSError):  # no room: they are not kept
-            sections.cut(self._fd, end)  # a partial record must not be read as a length
-            if sections.write_at(self._fd, data, end + LENGTH) == len(data):
+            files.cut(self._fd, end)  # a partial record must not be read as a length
+            if files.write_at(self._fd, data, end + LENGTH) == len(data):
                 length = len(data).to_bytes(LENGTH, "little")
-                sections.write_at(self._fd, length, end)  # now it can be read
+                files.write_at(self._fd, length, end)  # now it can be read
         self.sources()
 
 

@@ -8,19 +8,18 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from nbshare.errors import CheckpointError
-from nbshare.system import Descriptor, opened, processes
+from nbshare.system import Descriptor, files, opened, processes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MOST = 1 << 30  # bytes at a time: the system writes 2 GiB at most
-SAFELY = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK"))
 KINDS = {stat.S_IFREG: "a plain file", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link"}
 
 
 def open_safely(path: Path, flags: int) -> int:
     """Open a file, but none that a link leads to; a pipe without waiting for its other end."""
-    return os.open(path, flags | SAFELY, 0o666)
+    return os.open(path, flags | files.MODE, 0o666)
 
 
 class System:
@@ -32,23 +31,23 @@ class System:
 
     def pwrite(self, fd: int, data: Any, offset: int) -> int:
         """Write at an offset; may write less than all."""
-        return os.pwrite(fd, data, offset)
+        return files.write_at(fd, data, offset)
 
     def allocate(self, fd: int, start: int, stop: int) -> None:
         """Allocate a part of a file, in bytes: writing to it needs no more space."""
-        os.posix_fallocate(fd, start, stop - start)
+        files.allocate(fd, start, stop)
 
     def truncate(self, fd: int, nbytes: int) -> None:
         """Set the size of a file."""
-        os.ftruncate(fd, nbytes)
+        files.cut(fd, nbytes)
 
     def sync(self, fd: int) -> None:
         """Wait until the disk has a file."""
-        os.fdatasync(fd)
+        files.sync(fd)
 
     def rename(self, source: Path, target: Path) -> None:
         """Put a file in the place of another."""
-        os.replace(source, target)
+        files.replace(source, target)
 
 
 system = System()
@@ -83,9 +82,9 @@ def check_own(path: Path, status: os.stat_result, kind: int = stat.S_IFREG) -> N
             f"{path} is {what} instead of {KINDS[kind]}: it is not a checkpoint's. "
             "Use another path, or remove it if nobody needs it."
         )
-    if status.st_uid != os.geteuid():
+    if (owner := files.other_owner(status)) is not None:
         raise CheckpointError(
-            f"{path} belongs to {processes.user_in_words(status.st_uid)}, and this process runs as "
+            f"{path} belongs to {processes.user_in_words(owner)}, and this process runs as "
             f"{processes.user_in_words(os.geteuid())}. A checkpoint can run code, so all of it "
             "must belong to you: use another path, or make a copy (cp -r) if you trust its owner."
         )

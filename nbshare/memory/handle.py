@@ -21,7 +21,7 @@ from typing import NamedTuple
 from nbshare.errors import StaleReferenceError
 from nbshare.memory.kinds import scratch_file
 from nbshare.memory.segment import Mode, Segment, known_segments
-from nbshare.system import Descriptor, processes, sections
+from nbshare.system import Descriptor, files, processes, sections
 
 HOLD_S = 600.0  # memory of a reference that is not loaded by then may be freed
 LOOK_S = 0.25  # between looks for receipts, while something is held
@@ -65,7 +65,7 @@ class Receipts:
         fd, inode, name, place = receipt
         with suppress(OSError):  # if the sender is gone, no receipt is needed
             file = sections.open_of(sender, fd, inode, name, os.O_WRONLY)
-            sections.write_at(file.fileno(), b"\1", place)
+            files.write_at(file.fileno(), b"\1", place)
 
     def forget(self) -> None:
         """In a forked child: pending references are the parent's."""
@@ -78,7 +78,7 @@ class Receipts:
                 assert self._file is not None
                 now, fd = time.monotonic(), self._file.fileno()
                 for place in list(self._held):  # not the segment: the name would hold it
-                    if now > self._held[place][0] or sections.read_at(fd, 1, place) == b"\1":
+                    if now > self._held[place][0] or files.read_at(fd, 1, place) == b"\1":
                         del self._held[place]
                 if not self._held:
                     self._is_looking = False

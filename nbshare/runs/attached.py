@@ -41,6 +41,7 @@ from nbshare.notebook.prints import Printer
 from nbshare.options import MapOptions, checked_checkpoint
 from nbshare.running import in_background
 from nbshare.runs.stored import StoredRun
+from nbshare.system import files as system_files
 from nbshare.tracebacks import shown_from_the_call
 from nbshare.wire.orders import Policy
 from nbshare.wire.results import entry_parts
@@ -299,7 +300,7 @@ class AttachedRun(Run):
         """Show what workers have printed, below the cell."""
         log = opened(self._path / LOG_FILE) if stop > self._n_shown else None
         if log is not None:
-            text = os.pread(log.fileno(), stop - self._n_shown, self._n_shown)
+            text = system_files.read_at(log.fileno(), stop - self._n_shown, self._n_shown)
             self.request.prints.is_any = True
             self.request.prints.add("stdout", text.decode("utf-8", "replace"))
             self._n_shown = stop

@@ -5,6 +5,7 @@ package is the same on all systems. A system has these names, which are chosen o
 
     descriptors   owned by an object, closed with it
     processes     who one is, what it takes, whether it lives; its end, with its children
+    files         reading and writing at a place, what the disk has
     sections      memory that several processes map
     room          how much memory is left, and how many CPUs
     channels      packets with descriptors between two processes; pipes
@@ -21,6 +22,7 @@ from nbshare.system.descriptors import Descriptor, close, opened, owned, with_ro
 if sys.platform == "linux":
     from nbshare.system.linux import (
         channels,
+        files,
         locks,
         order,
         processes,
@@ -32,6 +34,7 @@ if sys.platform == "linux":
 elif sys.platform == "win32":
     from nbshare.system.windows import (
         channels,
+        files,
         locks,
         order,
         processes,
@@ -44,4 +47,4 @@ elif sys.platform == "win32":
 else:
     from nbshare.system import elsewhere
 
-    channels = locks = order = processes = room = sections = waiting = workers = elsewhere
+    channels = files = locks = order = processes = room = sections = waiting = workers = elsewhere

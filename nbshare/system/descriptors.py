@@ -38,11 +38,28 @@ class Descriptor(Protocol):
         """Close it now."""
 
 
+class _File:
+    """A descriptor, where nothing of C owns one: an interrupt in between loses it."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._close = fd, os.close
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._close(fd)
+
+    __del__ = close
+
+
 # These objects are made for a system's event queues, but can own and close any descriptor. Windows
-# has neither, and no arrays yet.
+# has neither.
 _Queue: Any = getattr(select, "epoll", None) or getattr(select, "kqueue", None)
 
-owned: Callable[[int], Descriptor] = getattr(_Queue, "fromfd", None)  # type: ignore[assignment]
+owned: Callable[[int], Descriptor] = getattr(_Queue, "fromfd", _File)
 """Take over a descriptor."""
 
 

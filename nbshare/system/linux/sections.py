@@ -43,9 +43,6 @@ PRIVATE: dict[str, Any] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
 # a mapping.
 CAN_WRITE = True
 
-# What reads, writes and cuts the small files for locks and receipts, as `os` does.
-read_at, write_at, cut = os.pread, os.pwrite, os.ftruncate
-
 
 class Memfd(NamedTuple):
     """Anonymous memory: it never has a name, and can be sealed."""

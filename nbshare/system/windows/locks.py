@@ -20,6 +20,7 @@ from nbshare.system.windows.handles import OwnedHandle
 from nbshare.system.windows.sections import name_of
 
 WAIT_ABANDONED, WAIT_TIMEOUT = 0x80, 0x102
+FAR = 1 << 30  # a place in a file
 NAME_AT, NAME_BYTES = 8, 16  # of a mutex in memory
 
 _new_mutex = handles.function(
@@ -60,6 +61,7 @@ def lock_file(fd: int) -> None:
     PermissionError
         Another process has locked it.
     """
+    os.lseek(fd, FAR, os.SEEK_SET)  # what is locked, others cannot read
     msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
 
 

@@ -16,6 +16,7 @@ from nbshare.system.windows.handles import Handle, OwnedHandle
 
 PAGE_READWRITE, SEC_RESERVE, MEM_COMMIT = 0x4, 0x4000000, 0x1000
 FILE_MAP_READ, FILE_MAP_WRITE = 0x4, 0x2
+LENGTH = 8  # bytes that are zero after what was written
 SCRATCH = 64 << 20  # bytes that a small file may have: reserved, so only used ones take memory
 
 CAN_WRITE = False  # only through a mapping
@@ -90,7 +91,8 @@ def _commit_first(handle: Handle, nbytes: int) -> None:
 
 def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of `mmap.mmap` that map memory; `mode` as of `numpy.memmap`."""
-    assert isinstance(fd, Handle)
+    if not isinstance(fd, Handle):
+        return (fd, nbytes), {"access": _ACCESS[mode]}
     # All that is reserved: it need not be mapped again when it has grown.
     return (-1, max(nbytes, fd.reserved), fd.name), {"access": _ACCESS[mode]}
 
@@ -102,9 +104,8 @@ def name_of(fd: int) -> str:
 
 
 def size_of(fd: int) -> int:
-    """Return the size of memory, in bytes."""
-    assert isinstance(fd, Handle)
-    return fd.nbytes
+    """Return the size of memory, or of a file, in bytes."""
+    return fd.nbytes if isinstance(fd, Handle) else os.fstat(fd).st_size
 
 
 def key_of(fd: int) -> tuple[Any, ...]:
@@ -196,21 +197,16 @@ class _Scratch(OwnedHandle):
     __del__ = close
 
 
-def read_at(fd: int, nbytes: int, offset: int) -> bytes:
+def read_scratch(fd: int, nbytes: int, offset: int) -> bytes:
     """Read from a small file; what has not been written is zeros."""
     scratch = _Scratch.all[int(fd)]
     scratch.commit(offset + nbytes)
     return scratch.memory[offset : offset + nbytes]
 
 
-def write_at(fd: int, data: Any, offset: int) -> int:
+def write_scratch(fd: int, data: Any, offset: int) -> int:
     """Write to a small file; return how many bytes."""
     scratch, stop = _Scratch.all[int(fd)], offset + len(data)
     scratch.commit(stop)
     scratch.memory[offset:stop] = bytes(data)
     return len(data)
-
-
-def cut(fd: int, nbytes: int) -> None:
-    """Make the next bytes of a small file zeros, as far as they may be read as a length."""
-    write_at(fd, bytes(8), nbytes)
