@@ -390,7 +390,7 @@ def test_a_long_generator_goes_on_quickly(sweep):
 def test_two_runs_at_once_are_refused(tmp_path, log):
     """In this process and in another; when the first is over its checkpoint is free."""
     path = tmp_path / "run"
-    job = map_async(sweeps.slow, range(300), shared={"log": log}, checkpoint=path)
+    job = map_async(sweeps.slow, range(3_000), shared={"log": log}, checkpoint=path)
     with pytest.raises(BlockingIOError, match="another run of this process"):
         parallel_map(sweeps.slow, range(3), shared={"log": log}, checkpoint=path)
     program = (
