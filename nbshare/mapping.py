@@ -407,7 +407,7 @@ def parallel_map(
     ``initializer=partial(logging.basicConfig, level="INFO")``.
     """
     checked, request, where = _checked("parallel_map", func, iterables, out, options)
-    prepare_it = partial(_prepared, request, where, checked_checkpoint(checked))
+    prepare_it = partial(_prepared, request, where, checked_checkpoint(checked), checked.plot)
     return unwrapped(*run_and_draw(prepare_it, request.label, checked.progress, checked.plot))
 
 
@@ -487,7 +487,8 @@ def map_async(
         from nbshare.runs.attached import begin  # late: few calls need it
 
         return begin(request, checked, checked.progress, checked.plot)
-    call = _prepared(request, where, checked_checkpoint(checked), in_background=True)
+    kept = checked_checkpoint(checked)
+    call = _prepared(request, where, kept, checked.plot, in_background=True)
     return in_background(call, request.label, checked.progress, checked.plot)
 
 
@@ -521,7 +522,12 @@ map_async.__signature__ = _signature_with("Job", detach=False)  # type: ignore[a
 
 
 def _prepared(
-    request: Request, where: Backend, kept: Checkpoint | None, *, in_background: bool = False
+    request: Request,
+    where: Backend,
+    kept: Checkpoint | None,
+    plot: Plot,
+    *,
+    in_background: bool = False,
 ) -> Call:
     """Place what is asked for in shared memory, for the engine that it runs on."""
     if where == "local":
@@ -539,9 +545,11 @@ def _prepared(
         call = make()
     else:
         from nbshare.checkpoint.keeper import CheckpointKeeper  # late: most calls do without
+        from nbshare.runs.attached import keep_plot
 
         call = CheckpointKeeper(request, kept, runs_here=where in ("serial", "threads")).begin(make)
         call.stored_in = str(kept.path)
+        keep_plot(kept.path, request, plot)
     if request.source is not None:
         call.supply = SourceSupply(call, request.source, in_background=in_background)
     return call

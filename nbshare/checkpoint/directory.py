@@ -12,6 +12,7 @@
                   written last
     order.npy     per item of the last call: its row; then a checksum. There from the beginning
     errors.jsonl  what items have failed with, by row
+    plot.pickle   the plot of the last call: see `nbshare.runs`
     lease.json    the writer, and how it has ended; the file lock: held by it in the kernel
     driver        of a run that a process of its own drives: see `nbshare.runs`
     parts         of a run that several processes share: see `nbshare.checkpoint.sweep`
@@ -196,6 +197,9 @@ class Directory:
             files.replace_json(path / "meta.json", meta)
             readme = README.format(format=FORMAT, label=label, bit=LOG_BIT, head=HEAD)
             files.replace(path / "README.txt", readme.encode(), is_needed=False)
+        elif meta["label"] != label:  # the last call has another one
+            meta["label"] = label
+            files.replace_json(path / "meta.json", meta)
         self._meta: dict[str, Any] = meta
         items = files.Table(path / ITEMS_FILE, *ITEMS, remedy="")
         self._items = files.TableWriter(items, None, is_sparse=self._is_part)
