@@ -590,7 +590,7 @@ class Mine(LivePlot):
 @pytest.mark.parametrize(
     "call",
     [
-        "map_async(twice, np.linspace(3, 9, 40), plot=LivePlot('line', label='size', unit='m'), {})",
+        "map_async(twice, np.linspace(3, 9, 40), plot=LivePlot(label='size', unit='m'), {})",
         "map_async(twice, [5, 1, 3], plot=['hist', 'line'], {}, detach=True)",
         "map_async(apart, grid(a=[1, 2, 5], b=np.linspace(0, 1, 4)), plot='image', {})",
         "map_async(twice, range(9), plot=Mine(), {})",
