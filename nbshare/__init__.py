@@ -113,6 +113,6 @@ def __dir__() -> list[str]:
 
 
 if (_shell := getattr(_sys.modules.get("IPython"), "get_ipython", lambda: None)()) is not None:
-    from nbshare import completion as _completion
+    import importlib as _importlib
 
-    _completion.complete_in(_shell)
+    _importlib.import_module("nbshare.completion").complete_in(_shell)

@@ -30,7 +30,6 @@ import time
 import zlib
 from contextlib import suppress
 from copy import copy
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 
+from nbshare import __version__
 from nbshare.checkpoint import files
 from nbshare.checkpoint.items import ITEMS, Lookup, Pairs, as_rows
 from nbshare.checkpoint.key import Key
@@ -193,7 +193,7 @@ class Directory:
         if (meta := files.read_json(path / "meta.json")) is None:
             meta = {"label": label, "created": time.time(), "results": None, "format": FORMAT}
             meta |= {"python": platform.python_version(), "numpy": np.__version__}
-            meta |= {"nbshare": version("nbshare"), "durability": self._durability}
+            meta |= {"nbshare": __version__, "durability": self._durability}
             files.replace_json(path / "meta.json", meta)
             readme = README.format(format=FORMAT, label=label, bit=LOG_BIT, head=HEAD)
             files.replace(path / "README.txt", readme.encode(), is_needed=False)

@@ -31,6 +31,7 @@ from nbshare.checkpoint.reader import STORED
 from nbshare.checkpoint.sweep import STOP
 from nbshare.checkpoint.writer import LEASE, PARTS, check_free, is_here, writer_of
 from nbshare.engine.collect import as_masked, collect
+from nbshare.engine.local import refuse_frozen
 from nbshare.engine.prints import Prints
 from nbshare.engine.results import MISSING
 from nbshare.engine.run import Request, Run, RunState
@@ -407,6 +408,7 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
         raise TypeError("detach=True takes items that have a length: make a list of them")
     if isinstance(options.out, np.ndarray):
         raise TypeError("detach=True cannot fill out=, an array of this process; leave it out")
+    refuse_frozen("detach=True", "run it without detach=True, with backend='threads'")
     path = kept.path
     check_place(path)
     check_free(path)
