@@ -94,7 +94,11 @@ def parallel_map(
 ) -> Any:
     """Call a function for every item, on all CPUs, with large arrays in shared memory.
 
-    Like the built-in `map`, but parallel, and not lazy: it returns when all results are finished.
+    Like the built-in `map`, but parallel, and not lazy: it returns when all results are finished::
+
+        roots = parallel_map(math.sqrt, [1.0, 4.0, 9.0])
+        means = parallel_map(resampled_mean, range(1000), shared={"data": data}, plot="hist")
+        tests = parallel_map(simulate, grid(a=[1, 2], b=[3, 4]), checkpoint="tests.ckpt")
 
     Parameters
     ----------
@@ -137,7 +141,7 @@ def parallel_map(
         (a list with `nbshare.MISSING` in its gaps if they fit no array). Several plots are shown
         side by side.
     on_error : {"raise", "return"}, optional
-        ``"raise"`` (default): the first failure stops the run and is raised as itself, with the
+        ``"raise"`` (default): the first failure stops the run and is raised with its own type, the
         worker's traceback and a note that names the item. ``"return"``: the run continues; the
         result is a masked array, or a list that holds the exceptions in their places.
         ``last_job().errors`` has them by index.
@@ -506,7 +510,7 @@ def _checked(
     return checked, request, where
 
 
-def _signature_with(returns: str, **more: Any) -> inspect.Signature:
+def _signature_with(returns: Any, **more: Any) -> inspect.Signature:
     """Return what editors and help() show: the options that there are, and their defaults."""
     options, keyword = MapOptions._field_defaults | more, inspect.Parameter.KEYWORD_ONLY
     parameters = [
@@ -517,8 +521,8 @@ def _signature_with(returns: str, **more: Any) -> inspect.Signature:
     return inspect.Signature(parameters, return_annotation=returns)
 
 
-parallel_map.__signature__ = _signature_with("Any")  # type: ignore[attr-defined]
-map_async.__signature__ = _signature_with("Job", detach=False)  # type: ignore[attr-defined]
+parallel_map.__signature__ = _signature_with(Any)  # type: ignore[attr-defined]
+map_async.__signature__ = _signature_with(Job, detach=False)  # type: ignore[attr-defined]
 
 
 def _prepared(
