@@ -358,9 +358,9 @@ def check_iterable(iterable: Any) -> None:
         if isinstance(iterable, str):
             parts, remedy = "characters", "list(text) for an item per character"
         elif not isinstance(iterable, Mapping):
-            is_pandas = hasattr(iterable, "iloc")
+            is_polars = hasattr(iterable, "to_dicts")
             parts, shown = "columns", ""
-            remedy = f"its rows: {'nbshare.rows(df)' if is_pandas else 'df.to_dicts()'}"
+            remedy = f"its rows: {'df.to_dicts()' if is_polars else 'nbshare.rows(df)'}"
         raise TypeError(
             f"a {kind} among the iterables gives its {parts} as items{shown}. Pass "
             f"shared={{name: ...}} for what every call needs, or {remedy}"

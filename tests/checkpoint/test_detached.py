@@ -557,6 +557,10 @@ def test_a_label_stays_with_the_run(sweep, tmp_path):
     assert job.label == attach(tmp_path / "run").label == "night 3"
     assert nbshare.open_checkpoint(tmp_path / "run").label == "night 3"
     job.cancel()
+    job.wait()
+    (tmp_path / "gate").touch()
+    assert sweep(progress="night 4").result().tolist() == TWICE
+    assert attach(tmp_path / "run").label == "night 4"
 
 
 class Viewer(Page):
