@@ -47,6 +47,8 @@ Set these environment variables before a call to change what it does:
 ==============================  ===================================================================
 """
 
+import sys as _sys
+
 from nbshare import errors as errors
 
 __version__ = "0.1.0"
@@ -108,3 +110,9 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]  # for completion: the public names, imported yet or not
+
+
+if (_shell := getattr(_sys.modules.get("IPython"), "get_ipython", lambda: None)()) is not None:
+    import importlib as _importlib
+
+    _importlib.import_module("nbshare.completion").complete_in(_shell)

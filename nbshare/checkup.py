@@ -30,7 +30,7 @@ import numpy as np
 
 from nbshare import __version__
 from nbshare.arrays.share import share
-from nbshare.engine.local import shutdown
+from nbshare.engine.local import refuse_frozen, shutdown
 from nbshare.errors import MapInterrupted
 from nbshare.mapping import parallel_map
 from nbshare.memory import can_share, segment_of
@@ -250,6 +250,7 @@ def self_test() -> list[CheckStep]:
     if not can_share():
         problem = "worker processes need Linux or Windows; arrays are in private memory"
         return [_failed("start workers", problem)]
+    refuse_frozen("the self-test", "run python -m nbshare doctor where the program was made")
     code = f"import sys; sys.path[:] = {sys.path!r}; from nbshare.checkup import run; run()"
     with subprocess.Popen(
         [sys.executable, "-c", code],

@@ -70,13 +70,19 @@ def run(out: Path, workers: int | None = None) -> None:
         f"parallel    {elapsed_s:.1f} s, including the start of the workers\n"
         f"plain loop  {serial_s * 1000:.0f} ms a direction ({N_SAMPLE} timed), "
         f"{serial_s * N_AZIMUTHS:.1f} s for all {N_AZIMUTHS}\n"
-        f"speed-up    {serial_s * N_AZIMUTHS / elapsed_s:.1f}\n"
+        f"speed-up    {serial_s * N_AZIMUTHS / elapsed_s:.1f}{_busy()}\n"
         f"check       the {N_SAMPLE} results of the loop and of the workers are equal, bit for bit",
         flush=True,
     )
 
     _draw(sky_view(horizons), float(dx.mean()), dy, out)
     print(f"picture     {out.resolve()}")
+
+
+def _busy() -> str:
+    """Return a remark if other programs need the CPUs as well; empty where that is unknown."""
+    load, n_cpus = getattr(os, "getloadavg", lambda: (0.0,))()[0], os.cpu_count() or 1
+    return f", on a busy machine: its load is {load:.0f} on {n_cpus} CPUs" * (load > 1.5 * n_cpus)
 
 
 def _check_writable(out: Path) -> None:

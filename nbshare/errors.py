@@ -14,7 +14,7 @@
     ├── CheckpointError      (ValueError)            a checkpoint that does not fit the call
     ├── CheckpointInUseError (BlockingIOError)       another run writes to it
     ├── TaskTimeoutError     (TimeoutError)          an item took longer than timeout=
-    ├── TaskError            (RuntimeError)          a failure that could not travel as itself
+    ├── TaskError            (RuntimeError)          a failure that could not keep its type
     └── WorkerDiedError      (BrokenProcessPool)     a worker ended in the middle of an item
     MapInterrupted           (KeyboardInterrupt)     the kernel's interrupt or Ctrl-C
     PartialResultWarning     (UserWarning)           a run was stopped: n of N results
@@ -374,7 +374,7 @@ class CheckpointInUseError(NbshareError, BlockingIOError):
 
 
 class TaskError(NbshareError, RuntimeError):
-    """An item failed with an exception that cannot be raised as itself.
+    """An item failed with an exception that cannot be raised with its own type.
 
     Raised if the exception cannot be pickled, or if the function, or the iterable that gives the
     items, raised `SystemExit` or `KeyboardInterrupt`, which would end the caller. Its text is in

@@ -95,8 +95,8 @@ class Executor(futures.Executor):
     for writing goes by its file, which tasks can write to. Large arrays among the results come back
     through shared memory.
 
-    A future raises its task's exception as itself, with the worker's traceback. A worker that dies
-    fails only the task that it was running, with `nbshare.errors.WorkerDiedError`, which is a
+    A future raises its task's exception with its own type and the worker's traceback. A worker that
+    dies fails only the task that it was running, with `nbshare.errors.WorkerDiedError`, which is a
     `BrokenProcessPool`; the executor continues. If a task cannot be pickled, its future raises
     `nbshare.errors.UnsendableError`.
 

@@ -95,7 +95,11 @@ def parallel_map(
 ) -> Any:
     """Call a function for every item, on all CPUs, with large arrays in shared memory.
 
-    Like the built-in `map`, but parallel, and not lazy: it returns when all results are finished.
+    Like the built-in `map`, but parallel, and not lazy: it returns when all results are finished::
+
+        roots = parallel_map(math.sqrt, [1.0, 4.0, 9.0])
+        means = parallel_map(resampled_mean, range(1000), shared={"data": data}, plot="hist")
+        tests = parallel_map(simulate, grid(a=[1, 2], b=[3, 4]), checkpoint="tests.ckpt")
 
     Parameters
     ----------
@@ -138,7 +142,7 @@ def parallel_map(
         (a list with `nbshare.MISSING` in its gaps if they fit no array). Several plots are shown
         side by side.
     on_error : {"raise", "return"}, optional
-        ``"raise"`` (default): the first failure stops the run and is raised as itself, with the
+        ``"raise"`` (default): the first failure stops the run and is raised with its own type, the
         worker's traceback and a note that names the item. ``"return"``: the run continues; the
         result is a masked array, or a list that holds the exceptions in their places.
         ``last_job().errors`` has them by index.
@@ -408,7 +412,7 @@ def parallel_map(
     ``initializer=partial(logging.basicConfig, level="INFO")``.
     """
     checked, request, where = _checked("parallel_map", func, iterables, out, options)
-    prepare_it = partial(_prepared, request, where, checked_checkpoint(checked))
+    prepare_it = partial(_prepared, request, where, checked_checkpoint(checked), checked.plot)
     return unwrapped(*run_and_draw(prepare_it, request.label, checked.progress, checked.plot))
 
 
@@ -489,7 +493,8 @@ def map_async(
         from nbshare.runs.attached import begin  # late: few calls need it
 
         return begin(request, checked, checked.progress, checked.plot)
-    call = _prepared(request, where, checked_checkpoint(checked), in_background=True)
+    kept = checked_checkpoint(checked)
+    call = _prepared(request, where, kept, checked.plot, in_background=True)
     return in_background(call, request.label, checked.progress, checked.plot)
 
 
@@ -507,7 +512,7 @@ def _checked(
     return checked, request, where
 
 
-def _signature_with(returns: str, **more: Any) -> inspect.Signature:
+def _signature_with(returns: Any, **more: Any) -> inspect.Signature:
     """Return what editors and help() show: the options that there are, and their defaults."""
     options, keyword = MapOptions._field_defaults | more, inspect.Parameter.KEYWORD_ONLY
     parameters = [
@@ -518,12 +523,17 @@ def _signature_with(returns: str, **more: Any) -> inspect.Signature:
     return inspect.Signature(parameters, return_annotation=returns)
 
 
-parallel_map.__signature__ = _signature_with("Any")  # type: ignore[attr-defined]
-map_async.__signature__ = _signature_with("Job", detach=False)  # type: ignore[attr-defined]
+parallel_map.__signature__ = _signature_with(Any)  # type: ignore[attr-defined]
+map_async.__signature__ = _signature_with(Job, detach=False)  # type: ignore[attr-defined]
 
 
 def _prepared(
-    request: Request, where: Backend, kept: Checkpoint | None, *, in_background: bool = False
+    request: Request,
+    where: Backend,
+    kept: Checkpoint | None,
+    plot: Plot,
+    *,
+    in_background: bool = False,
 ) -> Call:
     """Place what is asked for in shared memory, for the engine that it runs on."""
     if where == "local":
@@ -541,9 +551,11 @@ def _prepared(
         call = make()
     else:
         from nbshare.checkpoint.keeper import CheckpointKeeper  # late: most calls do without
+        from nbshare.runs.attached import keep_plot
 
         call = CheckpointKeeper(request, kept, runs_here=where in ("serial", "threads")).begin(make)
         call.stored_in = str(kept.path)
+        keep_plot(kept.path, request, plot)
     if request.source is not None:
         call.supply = SourceSupply(call, request.source, in_background=in_background)
     return call

@@ -353,14 +353,16 @@ def check_iterable(iterable: Any) -> None:
             "array, range(n) or another iterable. Pass what all items need in shared="
         )
     if isinstance(iterable, Mapping | str) or is_table(iterable):
-        kind, shown = type(iterable).__name__, reprlib.repr(iterable)
+        kind, shown = type(iterable).__name__, f" ({reprlib.repr(iterable)})"
         parts, remedy = "keys", "list(d), list(d.values()) or list(d.items()) for an item per entry"
         if isinstance(iterable, str):
             parts, remedy = "characters", "list(text) for an item per character"
         elif not isinstance(iterable, Mapping):
-            parts, remedy = "columns", "its rows: nbshare.rows(df), or df.to_dicts() of polars"
+            is_polars = hasattr(iterable, "to_dicts")
+            parts, shown = "columns", ""
+            remedy = f"its rows: {'df.to_dicts()' if is_polars else 'nbshare.rows(df)'}"
         raise TypeError(
-            f"a {kind} among the iterables gives its {parts} as items ({shown}). Pass "
+            f"a {kind} among the iterables gives its {parts} as items{shown}. Pass "
             f"shared={{name: ...}} for what every call needs, or {remedy}"
         )
     if isinstance(iterable, range) and iterable[sys.maxsize :]:

@@ -1,4 +1,4 @@
-"""Run every notebook of this folder and save it with its outputs; write reference.md.
+"""Run every notebook of this folder and save it with its outputs; write the reference.
 
     python notebooks/rebuild.py           # all of them
     python notebooks/rebuild.py 02 05     # those whose names begin so
@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import io
 import os
+import shutil
 import socket
 import sys
 import tempfile
@@ -29,7 +30,6 @@ from nbshare.__main__ import main as nbshare_command
 FOLDER = Path(__file__).resolve().parent
 README_PICTURE = FOLDER / "images" / "horizon.png"
 README_PICTURE_BYTES = 150_000
-REFERENCE = FOLDER / "reference.md"
 PICTURE_BYTES = 400_000  # of each picture in a notebook: sharp, and in all colours
 
 
@@ -96,6 +96,14 @@ def draw_readme_picture() -> None:
         README_PICTURE.write_bytes(shrink(picture.read_bytes(), README_PICTURE_BYTES))
 
 
+def write_reference() -> None:
+    """Write the pages of the reference."""
+    shutil.rmtree(FOLDER / "reference", ignore_errors=True)
+    (FOLDER / "reference").mkdir()
+    for name, text in reference().items():
+        (FOLDER / name).write_text(text, "utf-8")
+
+
 def chosen(beginnings: list[str]) -> list[Path]:
     """Return the notebooks whose names begin so; without any, all of them."""
     return [
@@ -110,7 +118,7 @@ if __name__ == "__main__":
     if not sys.argv[1:]:
         draw_readme_picture()
     if sys.argv[1:] in ([], ["reference"]):
-        REFERENCE.write_text(reference(), "utf-8")
+        write_reference()
     for notebook_path in chosen(sys.argv[1:]):
         print(f"running {notebook_path.name}", flush=True)  # noqa: T201  a command line prints
         rebuild(notebook_path)

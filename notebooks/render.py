@@ -1,4 +1,4 @@
-"""Render the docstrings of the public names as Markdown: ``notebooks/reference.md``."""
+"""Render the docstrings of the public names as Markdown: an index, and a page for each subject."""
 
 from __future__ import annotations
 
@@ -11,54 +11,144 @@ from numpydoc.docscrape import NumpyDocString, Parameter
 
 import nbshare
 
-GROUPS = {
-    "Calls": [
-        "parallel_map",
-        "map_async",
-        "Job",
-        "last_job",
-        "jobs",
-        "MISSING",
-        "report",
-        "worker_index",
-        "shutdown",
-    ],
-    "Grids and tables as items": ["grid", "rows"],
-    "Arrays in shared memory": [
-        *("share", "empty", "zeros", "ones", "full"),
-        *("empty_like", "zeros_like", "ones_like", "full_like"),
-        *("SharedArray", "SharedObject", "SharedBuffer", "SharedLock"),
-    ],
-    "Streams of blocks": ["pipeline", "RingBuffer"],
-    "For other libraries": ["Executor", "register_joblib", "import_file"],
-    "Looking at results": ["LivePlot", "explore"],
-    "Results on disk": ["Checkpoint", "open_checkpoint", "attach"],
-    "This machine": ["doctor"],
-    "Types of what calls return": nbshare.types.__all__,
+INDEX = "reference.md"
+PAGES = {  # title and names of each page, in the folder `reference`
+    "calls": (
+        "Calls",
+        ["parallel_map", "map_async", "report", "worker_index", "shutdown"],
+    ),
+    "jobs": ("Jobs", ["Job", "last_job", "jobs", "MISSING"]),
+    "items": ("Grids and tables as items", ["grid", "rows"]),
+    "plots": ("Looking at results", ["LivePlot", "explore"]),
+    "arrays": (
+        "Arrays in shared memory",
+        [
+            *("share", "empty", "zeros", "ones", "full"),
+            *("empty_like", "zeros_like", "ones_like", "full_like"),
+            *("SharedArray", "SharedObject", "SharedBuffer", "SharedLock"),
+        ],
+    ),
+    "streams": ("Streams of blocks", ["pipeline", "RingBuffer"]),
+    "disk": ("Results on disk", ["Checkpoint", "open_checkpoint", "attach"]),
+    "libraries": ("For other libraries", ["Executor", "register_joblib", "import_file"]),
+    "machine": ("This machine", ["doctor"]),
+    "types": ("Types of what calls return", nbshare.types.__all__),
+    "errors": ("Errors and warnings", nbshare.errors.__all__),
 }
+PAGE_OF = {name: page for page, (_, names) in PAGES.items() for name in names}
+PAGE_OF["MapInterrupted"] = "errors"
+
+# What readers look for, and the name, argument or note that tells it.
+TOPICS = {
+    "arguments that are the same for all items": "parallel_map.shared",
+    "arrays as items": "parallel_map.iterables",
+    "BLAS and OpenMP threads": "parallel_map.workers",
+    "chunks": "parallel_map.chunksize",
+    "clusters: Dask, Ray, SLURM": "parallel_map.clusters",
+    "colour limits of an image": "LivePlot.limits",
+    "combinations of parameters": "grid",
+    "cost of a plot": "LivePlot.interval_s",
+    "DataFrame: rows as items": "rows",
+    "DataFrame: groups as items": "parallel_map.grids and tables",
+    "debugger": "Job.debug",
+    "edited files": "parallel_map.code",
+    "errors of items": "parallel_map.on_error",
+    "generators": "parallel_map.generators",
+    "GPU for each worker": "worker_index",
+    "initializer": "parallel_map.initializer",
+    "lengths of iterables": "parallel_map.iterables",
+    "memory-mapped files": "parallel_map.arrays",
+    "number of workers": "parallel_map.max_workers",
+    "plots of your own": "LivePlot.kind",
+    "prints and logs": "parallel_map.prints",
+    "progress display: label, or none": "parallel_map.progress",
+    "progress of one long item": "report",
+    "random numbers": "parallel_map.seed",
+    "results: an array or a list": "parallel_map.out",
+    "results as they arrive": "Job",
+    "results so far": "Job.partial",
+    "results that are tuples": "parallel_map.out",
+    "resume after a crash": "parallel_map.checkpoint",
+    "retries and time limits": "parallel_map.retries",
+    "runs that go on without the notebook": "map_async.detach",
+    "what workers inherit": "parallel_map.workers",
+}
+TUTORIALS = {
+    "01_first_parallel_map": ["parallel_map"],
+    "02_worker_files": ["parallel_map.func", "import_file"],
+    "03_progress_and_plots": [
+        *("parallel_map.progress", "parallel_map.plot", "parallel_map.seed"),
+        *("LivePlot", "report"),
+    ],
+    "04_when_things_go_wrong": [
+        *("parallel_map.on_error", "parallel_map.retries", "parallel_map.timeout"),
+        *("Job.debug", "errors"),
+    ],
+    "05_sweeps_and_files": ["parallel_map.iterables", "parallel_map.out", "grid", "rows"],
+    "06_shared_arrays": ["parallel_map.shared", "share", "SharedArray", "SharedObject"],
+    "07_background_jobs": ["map_async", "Job", "explore"],
+    "08_executor": ["Executor"],
+    "09_libraries": ["register_joblib"],
+    "10_pipelines": ["pipeline", "RingBuffer"],
+    "11_one_buffer_many_arrays": ["SharedBuffer", "SharedLock"],
+    "12_long_runs": [
+        *("parallel_map.checkpoint", "map_async.detach"),
+        *("Checkpoint", "open_checkpoint", "attach"),
+    ],
+    "13_clusters": ["parallel_map.backend"],
+}
+TUTORIAL_OF = {thing: tutorial for tutorial, things in TUTORIALS.items() for thing in things}
 LISTS = ("Parameters", "Other Parameters", "Attributes", "Returns", "Yields", "Raises", "Warns")
 TEXTS = ("Notes", "References", "Examples")
 
 
-def reference() -> str:
-    """Return the reference of all public names, grouped, with links between them."""
-    grouped = [name for names in GROUPS.values() for name in names]
-    others = sorted(set(nbshare.__all__) - set(grouped) - {"errors", "types", "MapInterrupted"})
-    assert not others, f"in no group: {others}"
-    lines = ["# Reference", "", "Made from the docstrings by `notebooks/rebuild.py`.", ""]
-    for title, names in GROUPS.items():
-        links = ", ".join(f"[`{name}`](#{name.lower()})" for name in names)
-        lines += [f"- {title}: {links}"]
-    lines += ["- [Errors and warnings](#errors-and-warnings)", ""]
-    for title, names in GROUPS.items():
-        lines += [f"## {title}", ""]
+def reference() -> dict[str, str]:
+    """Return the text of each file: an index, and pages with links between them."""
+    others = sorted(set(nbshare.__all__) - set(PAGE_OF) - {"errors", "types"})
+    assert not others, f"on no page: {others}"
+    files = {INDEX: index()}
+    for page, (title, names) in PAGES.items():
+        lines = [f"# {title}", "", f"[All subjects](../{INDEX})", ""]
+        if page == "errors":
+            lines += [*markdown(inspect.getdoc(nbshare.errors) or ""), "", *tutorial("errors")]
+        homes = [nbshare, nbshare.types, nbshare.errors]
         for name in names:
-            home = nbshare.types if name in nbshare.types.__all__ else nbshare
-            lines += [f"### {name}", "", *entry(name, getattr(home, name)), ""]
-    lines += ["## Errors and warnings", "", *markdown(inspect.getdoc(nbshare.errors) or ""), ""]
-    for name in nbshare.errors.__all__:
-        lines += [f"### {name}", "", *entry(name, getattr(nbshare.errors, name)), ""]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
+            (home, *_) = [home for home in homes if name in home.__all__]
+            lines += [f"## {name}", "", *entry(name, getattr(home, name)), ""]
+        files[f"reference/{page}.md"] = on_page(page, lines)
+    return files
+
+
+def index() -> str:
+    """Return the first page: subjects with their names, then topics."""
+    lines = ["# Reference", "", "Made from the docstrings by `notebooks/rebuild.py`.", ""]
+    for page, (title, names) in PAGES.items():
+        lines += [f"- [{title}](reference/{page}.md): {', '.join(map(linked, names))}"]
+    lines += ["", "## What you look for", ""]
+    for topic, place in sorted(TOPICS.items(), key=lambda item: item[0].lower()):
+        page = PAGE_OF[place.partition(".")[0]]
+        lines += [f"- {topic}: [{place}](reference/{page}.md#{anchor(place)})"]
+    return on_page("", lines)
+
+
+def on_page(page: str, lines: list[str]) -> str:
+    """Return a page, its links to names as they are from there."""
+    folder = "" if page else "reference/"
+    text = "\n".join(lines).replace(f"](@{page}.md#", "](#")
+    text = text.replace("](@", f"]({folder}")
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def anchor(place: str) -> str:
+    """Return the name of a place in its page: a name, or one with an argument or a note."""
+    return place.lower().replace(".", "-").replace(" ", "-")
+
+
+def tutorial(thing: str) -> Iterator[str]:
+    """Yield a link to the tutorial about a name or an argument, if there is one."""
+    if name := TUTORIAL_OF.get(thing):
+        words = name[3:].replace("_", " ")
+        yield f"Tutorial: [{words[0].upper()}{words[1:]}](../{name}.ipynb)"
 
 
 def entry(name: str, thing: Any) -> Iterator[str]:
@@ -67,14 +157,15 @@ def entry(name: str, thing: Any) -> Iterator[str]:
     parsed = NumpyDocString(inspect.getdoc(thing) or "")
     if parsed["Parameters"] and (signature := signature_of(name, thing)):
         yield from ("```python", signature, "```", "")
-    yield from rendered(parsed)
+    yield from rendered(parsed, name)
     if inspect.isclass(thing) and not is_error:
         for member, value in members(thing):
             shown = f"{name}.{member}"
             if callable(value):
                 shown = signature_of(shown, value) or shown
-            yield from ("", f"#### `{shown}`" if len(shown) < 80 else f"#### `{name}.{member}`", "")
-            yield from rendered(NumpyDocString(inspect.getdoc(value) or ""))
+            head = shown if len(shown) < 80 else f"{name}.{member}"
+            yield from ("", f'<a id="{anchor(f"{name}.{member}")}"></a>', "", f"### `{head}`", "")
+            yield from rendered(NumpyDocString(inspect.getdoc(value) or ""), f"{name}.{member}")
 
 
 def members(cls: type) -> Iterator[tuple[str, Any]]:
@@ -108,31 +199,41 @@ def signature_of(name: str, thing: Any) -> str:
     return f"{name}(\n{arguments})"
 
 
-def rendered(parsed: NumpyDocString) -> Iterator[str]:
+def rendered(parsed: NumpyDocString, owner: str) -> Iterator[str]:
     """Yield a docstring as Markdown."""
     yield from markdown("\n".join(parsed["Summary"]))
-    yield ""
+    yield from ("", *tutorial(owner), "")
     yield from markdown("\n".join(parsed["Extended Summary"]))
     for title in LISTS:
         if parsed[title]:
             yield from ("", f"**{title}**", "")
             for parameter in parsed[title]:
-                yield from listed(parameter)
+                yield from listed(parameter, owner)
     if parsed["See Also"]:
         names = [name for functions, _ in parsed["See Also"] for name, _ in functions]
         yield from ("", "**See also** " + ", ".join(map(linked, names)))
     for title in TEXTS:
         if parsed[title]:
-            yield from ("", f"**{title}**", "", *markdown("\n".join(parsed[title])))
+            yield from ("", f"**{title}**", "")
+            for line in markdown("\n".join(parsed[title])):
+                if title == "Notes" and (subject := re.match(r"\*\*([\w ]+)\*\*", line)):
+                    subject_of = subject[1].removeprefix("A ")
+                    yield from (f'<a id="{anchor(f"{owner}.{subject_of}")}"></a>', "")
+                yield line
 
 
-def listed(parameter: Parameter) -> Iterator[str]:
+def listed(parameter: Parameter, owner: str) -> Iterator[str]:
     """Yield a parameter as an item of a list, its description indented."""
     name, kind = parameter.name, parameter.type
     head = f"`{name}`" + (f" : {inline(kind)}" if kind else "") if name else f"*{inline(kind)}*"
-    yield f"- {head}" + ("\\" if parameter.desc else "")  # a line break of Markdown
+    names = [f"{owner}.{each.strip(' *')}" for each in name.split(",") if name]
+    places = "".join(f'<a id="{anchor(each)}"></a>' for each in names)
+    yield f"- {places}{head}" + ("\\" if parameter.desc else "")  # a line break of Markdown
     for line in markdown("\n".join(parameter.desc)):
         yield f"  {line}" if line else ""
+    for each in names:
+        for line in tutorial(each):
+            yield from ("", f"  {line}")
 
 
 def markdown(text: str) -> Iterator[str]:
@@ -186,6 +287,5 @@ def inline(text: str) -> str:
 def linked(name: str) -> str:
     """Return a name as code, linked to its entry if it has one."""
     short = name.removeprefix("nbshare.").removeprefix("errors.").removeprefix("types.")
-    homes = nbshare, nbshare.errors, nbshare.types
-    is_ours = any(short in home.__all__ for home in homes)
-    return f"[`{name}`](#{short.lower()})" if is_ours else f"`{name}`"
+    page = PAGE_OF.get(short)
+    return f"[`{name}`](@{page}.md#{short.lower()})" if page else f"`{name}`"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import signal
 import subprocess
@@ -158,6 +159,18 @@ def test_the_demo_computes_checks_and_draws(tmp_path, capfd, small):
     assert str(out.resolve()) in text
     assert "equal, bit for bit" in text
     assert re.search(r"speed-up +\d+\.\d", text)
+
+
+@pytest.mark.parametrize(("load", "is_told"), [(0.5, False), (400.0, True)])
+def test_a_busy_machine_is_told_with_the_speed_up(
+    tmp_path, capfd, small, monkeypatch, load, is_told
+):
+    """With the speed-up, the first figure that a newcomer sees."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (load,) * 3)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert main(["demo", "--workers", "2", "--out", str(tmp_path / "sky.png")]) == 0
+    line = re.search("speed-up.*", capfd.readouterr().out)[0]
+    assert ("its load is 400 on 2 CPUs" in line) == is_told
 
 
 def refuse(capfd, arguments):

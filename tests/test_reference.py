@@ -6,27 +6,62 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
+
 import nbshare
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
-TEXT = (FOLDER / "reference.md").read_text("utf-8")
+RENDER = runpy.run_path(str(FOLDER / "render.py"))
+PAGES = {
+    page: page.read_text("utf-8")
+    for page in [FOLDER / "reference.md", *(FOLDER / "reference").glob("*.md")]
+}
 
 
 def test_the_reference_is_that_of_the_docstrings():
     """After a docstring has changed: ``python notebooks/rebuild.py reference``."""
-    rendered = runpy.run_path(str(FOLDER / "render.py"))["reference"]()
-    assert rendered == TEXT
+    rendered = RENDER["reference"]()
+    assert {FOLDER / name: text for name, text in rendered.items()} == PAGES
 
 
 def test_every_public_name_has_an_entry():
-    """With its own heading."""
-    headings = set(re.findall(r"^### (\w+)$", TEXT, re.MULTILINE))
+    """With its own heading, on one page."""
+    headings = re.findall(r"^## (\w+)$", "\n".join(PAGES.values()), re.MULTILINE)
     names = {*nbshare.__all__, *nbshare.errors.__all__, *nbshare.types.__all__}
-    assert headings >= names - {"errors", "types"}
+    assert sorted(headings) == sorted({*headings} | (names - {"errors", "types"}))
 
 
-def test_its_links_lead_to_headings():
-    """No link to a name that is not there."""
-    headings = {found.lower() for found in re.findall(r"^#+ `?([\w ]+)", TEXT, re.MULTILINE)}
-    targets = set(re.findall(r"\]\(#([^)]+)\)", TEXT))
-    assert {target.replace("-", " ") for target in targets} <= headings
+def test_its_links_lead_somewhere():
+    """To a file, and there to a heading or a mark; also those of its index to single arguments."""
+    for page, text in PAGES.items():
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if "://" in target:
+                continue
+            path, _, place = target.partition("#")
+            file = (page.parent / path).resolve() if path else page
+            assert file.exists(), (page.name, target)
+            if place:
+                marks = re.findall(r'<a id="([^"]+)">', PAGES[file])
+                heads = re.findall(r"^#+ (.+)$", PAGES[file], re.MULTILINE)
+                assert place in {*marks, *(head.lower().replace(" ", "-") for head in heads)}, (
+                    target
+                )
+
+
+@pytest.mark.parametrize(
+    ("topic", "words"),
+    [
+        ("DataFrame: rows as items", "rows of a table as items"),
+        ("results: an array or a list", "list"),
+        ("colour limits", "colour"),
+        ("lengths of iterables", "lengths that differ"),
+        ("cost of a plot", "15 %"),
+    ],
+)
+def test_what_readers_look_for_is_in_the_index(topic, words):
+    """Its link leads to a text that tells it."""
+    (line,) = [line for line in PAGES[FOLDER / "reference.md"].splitlines() if topic in line]
+    path, _, place = re.search(r"\(([^()]+)\)$", line)[1].partition("#")
+    text = PAGES[FOLDER / path]
+    found = re.search(rf'<a id="{place}">|^## {place}$', text, re.MULTILINE)
+    assert words in text[found.start() :][:1500]

@@ -12,6 +12,7 @@
                   written last
     order.npy     per item of the last call: its row; then a checksum. There from the beginning
     errors.jsonl  what items have failed with, by row
+    plot.pickle   the plot of the last call: see `nbshare.runs`
     lease.json    the writer, and how it has ended; the file lock: held by it in the kernel
     driver        of a run that a process of its own drives: see `nbshare.runs`
     parts         of a run that several processes share: see `nbshare.checkpoint.sweep`
@@ -29,7 +30,6 @@ import time
 import zlib
 from contextlib import suppress
 from copy import copy
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 
+from nbshare import __version__
 from nbshare.checkpoint import files
 from nbshare.checkpoint.items import ITEMS, Lookup, Pairs, as_rows
 from nbshare.checkpoint.key import Key
@@ -192,10 +193,13 @@ class Directory:
         if (meta := files.read_json(path / "meta.json")) is None:
             meta = {"label": label, "created": time.time(), "results": None, "format": FORMAT}
             meta |= {"python": platform.python_version(), "numpy": np.__version__}
-            meta |= {"nbshare": version("nbshare"), "durability": self._durability}
+            meta |= {"nbshare": __version__, "durability": self._durability}
             files.replace_json(path / "meta.json", meta)
             readme = README.format(format=FORMAT, label=label, bit=LOG_BIT, head=HEAD)
             files.replace(path / "README.txt", readme.encode(), is_needed=False)
+        elif meta["label"] != label:  # the last call has another one
+            meta["label"] = label
+            files.replace_json(path / "meta.json", meta)
         self._meta: dict[str, Any] = meta
         items = files.Table(path / ITEMS_FILE, *ITEMS, remedy="")
         self._items = files.TableWriter(items, None, is_sparse=self._is_part)

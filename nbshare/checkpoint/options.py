@@ -21,11 +21,11 @@ class Checkpoint:
     if_changed : None, "restart" or "accept", optional
         What to do with stored results that depended on something that has changed since. None
         (default): refuse the call. ``"restart"``: forget them all, also those of items that are not
-        in this call, and run their items again. ``"accept"``: keep them, as good as new ones from
-        then on, so that a later ``"restart"`` keeps them as well.
+        in this call, and run their items again. ``"accept"``: keep them; they are treated as new
+        from then on, so a later ``"restart"`` keeps them as well.
     version : str, optional
-        A text of yours that results depend on. With it, objects that cannot be compared with those
-        of an earlier run, such as open files, count by their type alone.
+        A string that results depend on. With it, objects that cannot be compared with those of an
+        earlier run, such as open files, are compared only by type.
         Give one for what nbshare cannot compare: data files, installed packages, and files that
         other processes than the workers load.
     durability : {"process", "power"}, optional

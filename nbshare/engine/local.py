@@ -31,7 +31,7 @@ def dispatcher() -> Dispatcher:
     Raises
     ------
     NotBuiltYetError
-        If the system is not Linux.
+        If the system is not Linux, or this is a frozen program.
     WorkerDiedError, OSError
         If the system allows no more threads or open files.
     RuntimeError
@@ -39,6 +39,7 @@ def dispatcher() -> Dispatcher:
     """
     refuse_to_wait_for_itself()
     need_shared("a worker process", 'pass backend="threads"')
+    refuse_frozen("a worker process", 'pass backend="threads"')
     refuse_patched_modules()
     if _dispatcher is not None and not _dispatcher.is_closed:
         return _dispatcher
@@ -53,6 +54,15 @@ def dispatcher() -> Dispatcher:
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome
+
+
+def refuse_frozen(what: str, instead: str) -> None:
+    """Raise NotBuiltYetError in a program that would start itself in place of an interpreter."""
+    if getattr(sys, "frozen", False):
+        raise errors.NotBuiltYetError(
+            f"{what} needs a Python interpreter, which a frozen program (made by PyInstaller and "
+            f"the like) does not have: {instead}."
+        )
 
 
 def _live(outcomes: SimpleQueue[Dispatcher | BaseException]) -> None:

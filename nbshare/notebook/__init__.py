@@ -119,6 +119,8 @@ class Display:
                     self._due.pop(drawer, None)
                 raise
             self._due.pop(drawer, None)
+        for output in self._outputs:
+            output.is_last = True
 
     def _warn(self, message: str) -> None:
         self._context.run(warn_at_most, message, DisplayWarning, self._line)
@@ -211,9 +213,13 @@ def open_display(
     if plot is not None and place != "kernel":
         _tell_of_no_plot()
     elif plot is not None:
+        from nbshare.notebook import page
         from nbshare.notebook.frames import LiveFrames
 
-        drawers.append(LiveFrames(job, plot, in_background=in_background))
+        frames = LiveFrames(job, plot, in_background=in_background)
+        for row_output in [drawer.output for drawer in drawers if hasattr(drawer, "output")]:
+            page.follow_plot(row_output.id, frames.output)
+        drawers.append(frames)
     return Display(drawers, live=not (place == "kernel" and is_static()))
 
 

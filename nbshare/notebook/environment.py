@@ -92,6 +92,10 @@ class KernelOutput:
         The first of the runs one after the other that have had this output; the last is `number`.
     id
         Its id in the front end.
+    sent_at
+        When it was last changed, on the monotonic clock.
+    is_last
+        Whether its run is over and will change it no more.
     """
 
     number, first = 0, 1
@@ -105,8 +109,14 @@ class KernelOutput:
         self.id = str(self._handle.display_id)
         self.cell, self.is_shared = cell, is_shared
         self._shown: Bundle | None = None
-        self._sent_at = -_SHARED_INTERVAL_S
+        self.sent_at = -_SHARED_INTERVAL_S
         self._waiting: Make | None = None
+        self.is_last = False
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """What it shows, by MIME type."""
+        return self._shown[0] if self._shown is not None else {}
 
     def reserve(self) -> None:
         """Reserve the place in the cell, if nothing has been shown yet."""
@@ -125,7 +135,7 @@ class KernelOutput:
         of the cell, unless a newer update replaces it. So a loop of quick calls draws few plots.
         """
         self._waiting = make
-        since_s = time.monotonic() - self._sent_at
+        since_s = time.monotonic() - self.sent_at
         if not self.is_shared or self.cell.is_over or since_s >= _SHARED_INTERVAL_S:
             self.send(again=final and self.cell.is_over)
         if final and self.is_shared:
@@ -139,7 +149,7 @@ class KernelOutput:
             self._send_again_in_next_cell(*last)  # first: a visible cell may be run
         if made is None or made == self._shown:
             return
-        self._sent_at = time.monotonic()
+        self.sent_at = time.monotonic()
         show = self._handle.display if self._shown is None else self._handle.update
         show(made[0], metadata=made[1], raw=True)
         self._shown = made
@@ -173,7 +183,7 @@ class Cell:
         output = self.free.pop() if self.free else KernelOutput(self, is_shared=is_shared)
         if output.number != self._n_taken - 1:  # it has shown none, or another output some since
             output.first = self._n_taken
-        output.number = self._n_taken
+        output.number, output.is_last = self._n_taken, False
         return output
 
     def _end(self, *_: object) -> None:

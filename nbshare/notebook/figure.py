@@ -145,6 +145,8 @@ class LiveFigure:
 
     def _build(self, partial: Any, present: NDArray[np.bool_]) -> None:
         inputs, plots = self._job._inputs, self._plots
+        if inputs is None:
+            inputs = plots[0]._items
         if isinstance(inputs, Grid) and getattr(partial, "ndim", 0) == 1:
             plots = [plot._on_grid(inputs) for plot in plots]
         columns = min(len(plots), 2)

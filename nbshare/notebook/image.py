@@ -22,6 +22,7 @@ from nbshare.notebook.values import (
     dress,
     named,
     remark_on,
+    whole_places,
     write_dates,
     write_names,
     write_whole,
@@ -205,6 +206,8 @@ class ImagePainter(Painter):
         is_combined = self._is_stack or self._layout.n_cells < self._n
         label = self._name(f"{plot.reduction} of " if is_combined else "")
         bar.set_label(label + self._sampled)
+        if self._dtype.kind in "iu" and not is_combined:
+            bar.set_ticks(whole_places())
 
     def _draw_key(self, names: list[str]) -> None:
         """Name the colours of pixels that are not finite."""

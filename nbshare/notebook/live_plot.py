@@ -135,6 +135,7 @@ class LivePlot:
 
     __module__ = "nbshare"
 
+    _items: object = None  # of a run of another process, whose job has none
     # Of a grid's values at the axes of an image, if these are no coordinates.
     _xnames: list[str] | None = None
     _ynames: list[str] | None = None

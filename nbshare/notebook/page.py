@@ -9,19 +9,25 @@ asks three times a second, and changes only the differences::
 The control channel has a thread of its own in every ipykernel since 6.0: it answers while a cell
 runs, while a plot is drawn, and after an interrupt. A page without that script (an export, one that
 does not trust the notebook, another front end) never asks, and gets new outputs.
+
+The plot below is an output that is replaced. A page says which picture it has, and gets the present
+one if it has missed that: it was loaded anew.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import time
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol
 
-from nbshare.notebook.environment import has_server, shell
+from nbshare.notebook.environment import KernelOutput, has_server, shell
 
 _ASK = "nbshare_rows"
+_LATE_S = 1.0  # until a page that is not loaded anew shows a picture
+_MOST_PLOTS = 50  # that are kept for pages
 _SCRIPT = files(__package__).joinpath("row.js").read_text("utf-8")
 
 
@@ -37,6 +43,7 @@ class Row(Protocol):
 
 # By the id of their output; of a run that is over, the last markup.
 _rows: dict[str, Row | str] = {}
+_plots: dict[str, KernelOutput] = {}
 
 
 def follow(row: Row, output_id: str, without_kernel: str, unknown: str) -> str:
@@ -62,8 +69,17 @@ def follow(row: Row, output_id: str, without_kernel: str, unknown: str) -> str:
     if kernel_id is None:
         return ""
     _rows[output_id] = row
+    _plots.pop(output_id, None)  # of an earlier run
     arguments = kernel_id, output_id, without_kernel, unknown, _ASK
     return f"<script>({_SCRIPT})({','.join(map(_literal, arguments))})</script>"
+
+
+def follow_plot(output_id: str, plot: KernelOutput) -> None:
+    """Bring the pictures of a run's plot to pages that miss them; `output_id`: of its row."""
+    if output_id in _rows:
+        _plots[output_id] = plot
+        if len(_plots) > _MOST_PLOTS:
+            del _plots[next(iter(_plots))]
 
 
 def end(output_id: str, html: str) -> None:
@@ -94,13 +110,29 @@ def _on_ask(stream: Any, sender: Any, message: dict[str, Any]) -> None:
     pressed = _rows.get(asked.get("stop", ""), "")
     if not isinstance(pressed, str):
         pressed.press()
-    answer = {"rows": {name: _answer(name) for name in asked.get("rows", [])}}
+    seen = asked.get("pictures", {})
+    answer = {"rows": {name: _answer(name, seen.get(name)) for name in asked.get("rows", [])}}
     session = shell().kernel.session
     session.send(stream, f"{_ASK}_reply", answer, parent=message, ident=sender)
 
 
-def _answer(name: str) -> dict[str, Any] | None:
+def _answer(name: str, seen: list[str] | None) -> dict[str, Any] | None:
+    """Return the state of a row; `seen`: the ends of the pictures that the page has below it."""
     row = _rows.get(name)
+    if row is None:
+        return None
+    is_over, picture = _picture(_plots.get(name), seen)
+    answer = {"picture": picture} if picture else {}
     if isinstance(row, str):
-        return {"is_over": True, "html": row}
-    return None if row is None else {"is_over": False, "html": row.for_page()}
+        return {"is_over": is_over, "html": row, **answer}
+    return {"is_over": False, "html": row.for_page(), **answer}
+
+
+def _picture(plot: KernelOutput | None, seen: list[str] | None) -> tuple[bool, str]:
+    """Return whether a page has the last picture of a plot, and the one that it has missed."""
+    if plot is None or not seen:
+        return True, ""
+    png = plot.shown.get("image/png", "")
+    is_old = bool(png) and not all(png.endswith(end) for end in seen)
+    is_late = is_old and time.monotonic() - plot.sent_at > _LATE_S
+    return plot.is_last and not is_old, png if is_late else ""

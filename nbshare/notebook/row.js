@@ -32,6 +32,23 @@
     if (fold && row.isOpen) fold.open = true;  // also in an output that was just replaced
   };
 
+  // The place of the run's plot: the first picture below, or the empty output that waits for it.
+  const plotOf = place => {
+    let child = place.closest('.jp-OutputArea-child');
+    while ((child = child?.nextElementSibling)) {
+      const image = child.querySelector('img');
+      const text = child.querySelector('.jp-RenderedText');
+      if (image || (text && !text.textContent.trim())) return image ?? text;
+    }
+  };
+  const tail = plot => plot.src?.slice(-80) ?? ' ';  // tells pictures apart
+  const showPlot = (place, picture) => {
+    const plot = plotOf(place), source = `data:image/png;base64,${picture}`;
+    if (!plot || plot.src === source) return;
+    const image = plot.src ? plot : plot.appendChild(document.createElement('img'));
+    image.src = source;
+  };
+
   const notice = (place, text) => {
     let line = place.querySelector(':scope > p');
     if (!text) return line?.remove();
@@ -101,6 +118,7 @@
           for (const place of row.places) {
             notice(place, '');
             show(place, row);
+            if (answer.picture) showPlot(place, answer.picture);
           }
         }
       }
@@ -116,7 +134,9 @@
       }
       if (socket.readyState > WebSocket.OPEN) open();
       if (socket.readyState !== WebSocket.OPEN) return;
-      send(ask, {rows: ids});
+      const seen = wanted().map(([id, {places}]) => [
+        id, places.filter(place => place.isConnected).map(plotOf).filter(Boolean).map(tail)]);
+      send(ask, {rows: ids, pictures: Object.fromEntries(seen)});
       if (silent > SILENT_MS / 2) send('kernel_info_request', {});
     };
     const open = () => {

@@ -200,9 +200,14 @@ def write_names(axis: Axis, names: list[str]) -> None:
     axis.set_major_formatter(FuncFormatter(name_at))
 
 
+def whole_places() -> MaxNLocator:
+    """Return what places ticks at whole numbers only."""
+    return MaxNLocator(integer=True, steps=[1, 2, 5, 10])
+
+
 def write_whole(axis: Axis) -> None:
     """Write whole numbers only."""
-    axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    axis.set_major_locator(whole_places())
 
 
 def write_dates(axis: Axis) -> None:

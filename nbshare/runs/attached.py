@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import builtins
 import os
+import pickle
 import shlex
 import signal
 import subprocess
@@ -21,22 +22,34 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare import errors
+from nbshare.arrays.grid import Grid
 from nbshare.arrays.inputs import ArrayReference
+from nbshare.checkpoint import writer as writers
 from nbshare.checkpoint.directory import LOG_FILE, check_place
-from nbshare.checkpoint.files import check_folder, damaged, opened, read, size_of, write
+from nbshare.checkpoint.files import check_folder, damaged, opened, read, replace, size_of, write
 from nbshare.checkpoint.reader import STORED
 from nbshare.checkpoint.sweep import STOP
 from nbshare.checkpoint.writer import LEASE, PARTS, check_free, is_here, writer_of
 from nbshare.engine.collect import as_masked, collect
+from nbshare.engine.local import refuse_frozen
 from nbshare.engine.prints import Prints
 from nbshare.engine.results import MISSING
 from nbshare.engine.run import Request, Run, RunState
-from nbshare.errors import CheckpointError, TaskError, UnsendableError, WorkerDiedError
-from nbshare.functions.pickling import dumps_apart
+from nbshare.errors import (
+    CheckpointError,
+    DisplayWarning,
+    TaskError,
+    UnsendableError,
+    WorkerDiedError,
+    warn_at_most,
+)
+from nbshare.functions.pickling import dumps, dumps_apart
 from nbshare.job import Job
 from nbshare.memory import file_of
 from nbshare.memory.disk import open_own, write_all
 from nbshare.notebook import check_display
+from nbshare.notebook.environment import surroundings
+from nbshare.notebook.live_plot import LivePlot, as_plots
 from nbshare.notebook.prints import Printer
 from nbshare.options import MapOptions, checked_checkpoint
 from nbshare.running import in_background
@@ -46,10 +59,11 @@ from nbshare.tracebacks import shown_from_the_call
 from nbshare.wire.orders import Policy
 from nbshare.wire.results import entry_parts
 
-__all__ = ["CALL_FILE", "CALL_START", "AttachedRun", "attach", "begin", "check_call"]
+__all__ = ["CALL_FILE", "CALL_START", "AttachedRun", "attach", "begin", "check_call", "keep_plot"]
 
 CALL_FILE = "driver/call.pickle"  # what `python -m nbshare resume` runs
 CALL_START = 64  # bytes of its checksum, before that
+PLOT_FILE = "plot.pickle"
 LOOK_S = 0.1
 LEAST = 1 << 16  # bytes of an array that is stored next to the pickle, and mapped from there
 BEGUN_S = 0.01
@@ -72,7 +86,7 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     path : str or path-like
         The ``checkpoint=`` of the run.
     progress, plot
-        As for `parallel_map`; shown as by `map_async`.
+        As for `parallel_map`; shown as by `map_async`. Default: label and plot of the run.
 
     Returns
     -------
@@ -113,17 +127,60 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     Any number of processes of one user may attach, at the same time. A run that is not detached can
     be watched like this, and stopped only in its own process. If several processes share the run
     (``python -m nbshare run``), the job tells of all of them together, and `Job.cancel` stops all.
-    An error that has ended the run comes as itself if it is one of Python's or nbshare's own, else
-    as a `TaskError` with its text. In another process than that which began the run, the results
+    An error that has ended the run keeps its type if it is one of Python's or nbshare's own, else
+    it is a `TaskError` with its text. In another process than that which began the run, the results
     of a `grid` or of a table come one for each item. What each worker does is not stored, so
     ``job.stats`` is empty; ``open_checkpoint(path).item_stats`` tells what each item took.
     """
     check_display(progress, plot)
     run = AttachedRun(Path(os.fspath(path)).expanduser().absolute())
+    if plot is None and surroundings() == "kernel":
+        plot = _kept_plot(run.stored.path)
     label = progress if isinstance(progress, str) else run.stored.label
     job: Job[Any] = in_background(run, label, progress, plot)
     weakref.finalize(job, run.release).atexit = False
     return job
+
+
+def keep_plot(path: Path, request: Request, plot: Any) -> None:
+    """Store the plot of a run for jobs of other processes, unless this one drives it for another.
+
+    Nothing is stored if it cannot be pickled.
+    """
+    if writers.is_driver:
+        return
+    items = request.iterables[0] if len(request.iterables) == 1 else None
+    if isinstance(items, list | tuple):
+        with suppress(ValueError):  # lists of different lengths
+            items = np.asarray(items)
+    if not (isinstance(items, Grid | range) or getattr(items, "ndim", 0) == 1):
+        items = None  # no axis is made of them
+    try:
+        pickled = dumps((as_plots(plot), items)) if plot is not None else b""
+    except Exception:  # noqa: BLE001 - whatever their code raises
+        pickled = b""
+    with suppress(OSError):  # a full disk is told of with the results
+        if pickled or (path / PLOT_FILE).exists():
+            replace(path / PLOT_FILE, pickled, is_needed=False)
+
+
+def _kept_plot(path: Path) -> list[LivePlot] | None:
+    """Return the plot of a run as its own process has it; None if there is none."""
+    pickled = read(path / PLOT_FILE)
+    if not pickled:
+        return None
+    try:
+        plots, items = pickle.loads(pickled)
+        for plot in plots:
+            plot._items = items
+    except Exception as error:  # noqa: BLE001 - whatever their code raises
+        warn_at_most(
+            f"{path / PLOT_FILE}: the plot of this run cannot be loaded here "
+            f"({type(error).__name__}: {error}). Pass plot= to attach().",
+            DisplayWarning,
+        )
+        return None
+    return cast("list[LivePlot]", plots)
 
 
 def _error_of(told: dict[str, Any]) -> BaseException:
@@ -352,6 +409,7 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
         raise TypeError("detach=True takes items that have a length: make a list of them")
     if isinstance(options.out, np.ndarray):
         raise TypeError("detach=True cannot fill out=, an array of this process; leave it out")
+    refuse_frozen("detach=True", "run it without detach=True, with backend='threads'")
     path = kept.path
     check_place(path)
     check_free(path)
@@ -360,6 +418,7 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
     _store(path / CALL_FILE, request, options._replace(checkpoint=kept))
     n_printed = size_of(path / LOG_FILE)
     _await_beginning(path, _start_driver(path), n_printed)
+    keep_plot(path, request, plot)
     job = attach(path, progress=progress, plot=plot)
     job._run.request = job._run.request._replace(  # these give the results their form
         iterables=request.iterables, is_labelled=request.is_labelled

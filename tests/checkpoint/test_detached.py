@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -556,3 +557,87 @@ def test_a_label_stays_with_the_run(sweep, tmp_path):
     assert job.label == attach(tmp_path / "run").label == "night 3"
     assert nbshare.open_checkpoint(tmp_path / "run").label == "night 3"
     job.cancel()
+    job.wait()
+    (tmp_path / "gate").touch()
+    assert sweep(progress="night 4").result().tolist() == TWICE
+    assert attach(tmp_path / "run").label == "night 4"
+
+
+class Viewer(Page):
+    """A kernel's front end that keeps the last pictures of plots, which are twice as sharp."""
+
+    def __init__(self, lab):
+        self.pictures = []
+        super().__init__(lab, JPY_SESSION_NAME="test.ipynb")
+
+    def _take(self, message):
+        super()._take(message)
+        content = message["content"]
+        if picture := content.get("data", {}).get("image/png"):
+            width = int.from_bytes(base64.b64decode(picture)[16:20])
+            if width == 2 * content["metadata"]["image/png"]["width"]:
+                self.pictures.append(picture)
+
+    def await_picture(self):
+        """Return the next last picture."""
+        wait_until(lambda: self._listen() or self.pictures, what="no picture")
+        return self.pictures.pop()
+
+
+PLOTTED = """
+import math, numpy as np
+from nbshare import LivePlot, grid, map_async, parallel_map
+
+def twice(x, data=None):
+    return 2 * x
+
+def apart(a, b):
+    return a - b
+
+class Mine(LivePlot):
+    def draw(self, axes, partial):
+        axes.step(np.arange(len(partial)), partial)
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "map_async(twice, np.linspace(3, 9, 40), plot=LivePlot(label='size', unit='m'), {})",
+        "map_async(twice, [5, 1, 3], plot=['hist', 'line'], {}, detach=True)",
+        "map_async(apart, grid(a=[1, 2, 5], b=np.linspace(0, 1, 4)), plot='image', {})",
+        "map_async(twice, range(9), plot=Mine(), {})",
+        "map_async(twice, range(9), plot=LivePlot(value=lambda x: -x), {})",
+    ],
+    ids=["axes", "detached", "grid", "class", "function"],
+)
+def test_an_attached_job_draws_the_plot_of_its_run(lab, call):
+    """With the labels and the items at its axes, in a kernel that knows nothing of it."""
+    kernel = Viewer(lab)
+    try:
+        call = call.format("checkpoint='run', progress='sizes'")
+        kernel.run_well(f"{PLOTTED}job = {call}\njob.wait()")
+        drawn = kernel.await_picture()
+        kernel.manager.restart_kernel(now=True)
+        kernel.meet()
+        kernel.pictures.clear()
+        cell = kernel.run_well("import nbshare; job = nbshare.attach('run'); job.wait()")
+        assert kernel.await_picture() == drawn
+        assert "sizes done" in cell.rows[0]
+    finally:
+        kernel.close()
+
+
+def test_a_plot_that_cannot_be_loaded_is_said(lab, tmp_path):
+    """Once, with the remedy; results and progress display are there."""
+    kernel = Viewer(lab)
+    try:
+        kernel.run_well("parallel_map(abs, range(9), plot='line', checkpoint='run')")
+        (lab.folder / "run" / "plot.pickle").write_bytes(b"of another version")
+        cell = kernel.run_well("job = nbshare.attach('run'); print(job.result())")
+        assert "0 1 2 3 4 5 6 7 8" in cell.stdout
+        assert "Pass plot= to attach()" in cell.stderr
+        kernel.run_well("parallel_map(abs, range(9), checkpoint='run')")
+        assert kernel.run_well("job = nbshare.attach('run')").stderr == ""
+    finally:
+        kernel.close()

@@ -101,6 +101,10 @@ def jobs(chromium, tmp_path_factory):
         page.await_end(RESULT)
         for number in (WAITING, RELOADED):
             await_text(number, "^20/20")
+        page.await_sharp(RELOADED)
+        picture = page.cell(RELOADED).locator("img").get_attribute("src")
+        page.cell(WAITING).locator(f"img[src='{picture}']").wait_for()
+        seen.n_pictures = page.cell(WAITING).locator("img").count()
         seen.healed = page.cell(WAITING).inner_text()
         seen.result = page.cell(RESULT).locator(".jp-OutputArea-output").inner_text().strip()
         page.save()
@@ -150,6 +154,11 @@ def test_what_is_saved_of_a_job_is_its_last_state(jobs):
         row, picture = rows(jobs.saved, number)
         assert row.startswith("✓ wave done  120/120 in ")
         assert picture == "wave: 120 of 120"
+
+
+def test_the_plot_of_a_page_that_is_loaded_anew_goes_on(jobs):
+    """In the old place, to the last picture of the run: waited for while the jobs run."""
+    assert jobs.n_pictures == 1
 
 
 def test_a_page_that_is_loaded_anew_loses_no_job(jobs):

@@ -910,6 +910,18 @@ def test_whole_items_and_results_have_whole_ticks(n):
     assert axes.get_xticks().tolist() != axes.get_xticks().round().tolist()
 
 
+@pytest.mark.parametrize("most", [2, 4, 300])
+def test_the_colour_bar_of_whole_numbers_has_whole_ticks(most):
+    """Also after its range has grown."""
+    for fraction in (0.2, 1.0):
+        results = np.arange(48).reshape(8, 6) % (most + 1)
+        figure = axes_of(played(results, fraction), "image").figure
+        figure.draw_without_rendering()
+        (bar,) = figure.axes[0].child_axes
+        ticks = bar.get_yticks()
+        assert ticks.tolist() == ticks.round().tolist()
+
+
 @pytest.mark.parametrize(("state", "end"), [("done", 1999), ("stopped", 99), ("interrupted", 99)])
 def test_after_stop_a_line_fills_the_axes(state, end):
     """No more results will come; those of a run that is done may have failed."""

@@ -1,0 +1,6 @@
+"""All modules of nbshare: most are imported when a public name is first used."""
+
+from PyInstaller.utils.hooks import collect_data_files, collect_submodules
+
+hiddenimports = collect_submodules("nbshare")
+datas = collect_data_files("nbshare")
