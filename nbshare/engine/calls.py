@@ -152,7 +152,9 @@ class Calls:
         # Do not start a new one if others are about to be idle: when they notice that their call is
         # over.
         busy = (w for w in self._pool if w not in self._pool.idle_since)
-        detached = [w for w in busy if w.call is None and w.generation == generation]
+        detached = [
+            w for w in busy if w.call is None and w.generation == generation and not w.ends_by
+        ]
         n_own, n_wanted = len(call.workers), call.request.max_workers
         if sum(not worker.is_ready for worker in self._pool) >= MOST_STARTING:
             return False
@@ -170,6 +172,7 @@ class Calls:
             fds.append(call.items_event.fd)
         worker, slot = self._pool.assign(call, fds)
         worker.call = call
+        worker.has_initializer |= call.initializer_key is not None
         call.imported |= worker.imported
         worker.lend(*(segment for segment, _ in call.segments))
         call.workers[worker] = slot
@@ -208,9 +211,11 @@ class Calls:
                 self._pool.mark_ready(worker, pid)
             case ("imported", stamps):
                 self._pool.note_imports(worker, stamps)
-            case ("finished", _, stamps, are_gone):
+            case ("finished", _, stamps, are_gone, is_spent):
                 self._pool.note_imports(worker, stamps)
                 self._note_finished(worker, are_gone=are_gone)
+                if is_spent:
+                    self._pool.dismiss(worker)
             case (what, call_id, content):
                 if (call := self.running.get(call_id)) is None:
                     return  # it was stopped; the worker is about to be ended
@@ -298,6 +303,7 @@ class Calls:
             call.note_failure(error)
             call.halt()
         try:
+            self._pool.dismiss_all()
             for worker in self._pool:
                 worker.child.kill()
             for worker in list(self._pool):

@@ -543,6 +543,8 @@ class Claims:
     ----------
     chunk_s, least_s : float
         Target time of a chunk, and the least one for the last items.
+    most : int or None
+        The most items of a chunk; None: no limit.
 
     References
     ----------
@@ -551,6 +553,7 @@ class Claims:
     """
 
     chunk_s, least_s = CHUNK_S, LEAST_S
+    most: int | None = None
 
     def __init__(
         self,
@@ -616,6 +619,8 @@ class Claims:
     def _stop(self, start: int, n_there: int, item_s: float) -> int:
         page_end = start - start % self._board.page_items + self._board.page_items
         end = min(n_there, page_end)
+        if self.most is not None:
+            end = min(end, start + self.most)
         if self._chunksize is not None:
             return min(start + self._chunksize, end)
         n_left = n_there - start

@@ -67,6 +67,7 @@ SHORTEST_S = 1e-8  # no function call takes less, whatever the clock says
 
 # Holds another object in each forked process: `os.getpid` takes five times as long.
 _process = [object()]
+_n_taken = [0]  # items, by this process, in all calls
 processes.at_fork(after_in_child=lambda: _process.__setitem__(0, object()))
 
 
@@ -208,10 +209,21 @@ class Work:
             pass
         self.note_peak()
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether this process has run as many items as a worker may."""
+        most = self._policy.max_tasks
+        return most is not None and _n_taken[0] >= most
+
     def step(self) -> bool:
         """Claim and run a chunk; return whether there may be more."""
         self._end_copy()
+        if (most := self._policy.max_tasks) is not None:
+            if self.is_spent:
+                return False
+            self._claims.most = most - _n_taken[0]
         chunk = self._claim(self._item_s)
+        _n_taken[0] += len(chunk)
         if chunk:
             if not 0 <= chunk.start - self._page.first < self._page.n:
                 self._board.forget_pages()
