@@ -230,6 +230,9 @@ def parallel_map(
         The run was stopped, and no progress display says so.
     nbshare.errors.MixedResultsWarning
         Results of different kinds fit no array and became a list.
+    nbshare.errors.UnseededWarning
+        `func` drew from the global random numbers of NumPy or `random`, without `seed`. It is told
+        once for a function that runs in worker processes.
     UserWarning
         A module that `func` reaches was changed in this process, such as by ``consts.SCALE = 10``,
         and workers run its file: see **Code** in the Notes.

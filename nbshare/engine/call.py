@@ -169,6 +169,12 @@ class Call(OwnRun):
             return f"block {i} in stage {self.request.stage!r}"
         return name_of_item(i, self.text_of(i) if text is None else text)
 
+    def drew(self) -> tuple[str, int]:
+        """Return which items drew from global random numbers, in words, and from which ones."""
+        items, which = self.board.draws
+        name = self.name_of(items.start) if items else ""
+        return f"one of items {items[0]} to {items[-1]}" if len(items) > 1 else name, which
+
     def error_of(self, what: Failure | Death, worker: object) -> BaseException:
         """Return the error that a worker's report or death means."""
         text = what.item_repr if isinstance(what, Failure) else None

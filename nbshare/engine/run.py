@@ -268,6 +268,10 @@ class Run(ABC):
         """Return whether its first results are None."""
         return False
 
+    def drew(self) -> tuple[str, int]:
+        """Return which items drew from global random numbers, in words, and from which ones."""
+        return "", 0
+
     def halt(self) -> None:  # noqa: B027 - most do nothing
         """Begin no further items; running ones finish."""
 

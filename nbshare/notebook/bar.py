@@ -23,7 +23,7 @@ LIVE: tuple[JobState, ...] = ("starting", "running")
 _TERMINAL_INTERVAL_S = 0.1
 _LEAST_RATE = 0.1  # below this rate, use the next unit: seconds, minutes
 _EARLY_S = 2.0  # after the beginning, and after the first result
-_SHORTEST_S = 0.1  # over a shorter time a rate is noise
+SHORTEST_S = 0.1  # over a shorter time a rate is noise
 _LOG_INTERVAL_S = 10.0
 _LOG_SILENCE_S = 300.0  # a long run writes a line at least this often
 
@@ -100,7 +100,7 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
             return Words(words, "no items", [])
         timing = _lasted(job, "in")
         n_new = n_done - job._n_restored
-        if n_new and job.elapsed_s >= _SHORTEST_S:  # else it was over before the first look
+        if n_new and job.elapsed_s >= SHORTEST_S:  # else it was over before the first look
             timing += f" ({_rate(n_new / job.elapsed_s)})"
         stored = [f"{n} stored before"] if (n := job._n_restored) else []
         none = ["the results are None"] if job._gave_none else []
@@ -121,8 +121,8 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
 
 def _lasted(job: Job, word: str) -> str:
     """Return how long a run has lasted that is over."""
-    is_short = job.elapsed_s < _SHORTEST_S
-    return f"in under {_SHORTEST_S} s" if is_short else f"{word} {duration(job.elapsed_s)}"
+    is_short = job.elapsed_s < SHORTEST_S
+    return f"in under {SHORTEST_S} s" if is_short else f"{word} {duration(job.elapsed_s)}"
 
 
 def _timing(job: Job, speed: Speed) -> list[str]:

@@ -231,6 +231,7 @@ def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:
 class _RemoteCaller(Caller):
     """The caller, at the other end of a channel."""
 
+    in_process = False
     order: CallOrder  # set when it has been loaded
 
     def __init__(

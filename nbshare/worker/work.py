@@ -43,6 +43,7 @@ from nbshare.wire.feed import FedItems
 from nbshare.wire.orders import CallOrder, Fixed
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
+from nbshare.worker.chance import Draws
 from nbshare.worker.items import (
     MOST_UNSEEN,
     ItemSource,
@@ -89,6 +90,8 @@ class Caller:
     def make_room(self, n: int) -> int:
         """Allocate places for the first `n` blocks of a stage; return how many there are."""
         raise NotImplementedError
+
+    in_process = True  # the items run in the caller's
 
     def await_items(self) -> bool:
         """Wait for items for a while; return whether to continue waiting."""
@@ -160,6 +163,8 @@ class Work:
         self._item_s = 0.0  # recent seconds per item
         self._is_odd = False  # most results of this chunk are stored one by one
         self._round = board.header[ROUND]
+        is_unseeded = order.policy.seed is None and order.stage is None
+        self._draws = Draws() if is_unseeded and not caller.in_process else None
         words = self._slot[SLOWEST:REPORTED].tolist()
         self._slowest = list(zip(words[::2], words[1::2], strict=True))  # a heap of (ns, index)
         self._page = board.newest_page()
@@ -233,8 +238,14 @@ class Work:
             self._round = self._board.header[ROUND]
             self._caller.tidy_up()
         self._is_odd = False
+        if (draws := self._draws) is not None:
+            draws.note()
         with self._reporter:
             goes_on = bool(chunk) and self._run_chunk(chunk)
+        if draws is not None and draws.may_be():
+            self._draws = None  # once
+            if which := draws.drawn():
+                self._board.note_draws(chunk, which)
         self._slot[ENDED] = time.monotonic_ns()
         if self._board.n_unclaimed <= self._board.few:
             self._caller.tell_news()
