@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from typing_extensions import TypeVar  # type checkers know it, also where it is not installed
 
+    from nbshare.engine.fit import Fit
+
     T = TypeVar("T", default=Any)  # what the function returns; of one named by a text, anything
 else:
     from typing import TypeVar
@@ -337,6 +339,11 @@ class Job(Generic[T]):
     def _loading_s(self) -> float:
         """For how long a worker has been loading the function; 0.0 if none is at it."""
         return self._run.loading_s()
+
+    @property
+    def _fit(self) -> Fit | None:
+        """How many workers fit into memory, if they are fewer than may work."""
+        return self._run.fit()
 
     @property
     def _gave_none(self) -> bool:

@@ -125,7 +125,10 @@ def parallel_map(
         ``(n, *shape)`` is filled and returned. ``"xarray"``: the results of a `grid` in an
         `xarray.DataArray` with its coordinates; dicts and tuples in a `xarray.Dataset`.
     max_workers : int, optional
-        Number of worker processes; default: the CPUs that this process may use.
+        Number of worker processes, at most; default: the CPUs that this process may use. Half a
+        second after the start, and from then on, no more of them work than fit into the memory that
+        is free, by the most that one has taken so far. If the system ends one for lack of memory
+        while others run, its item runs again, with one worker less.
     chunksize : int, optional
         Items that a worker takes at a time; default: adapted to the measured time.
     progress : None, bool, str or tqdm class, optional

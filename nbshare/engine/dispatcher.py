@@ -184,12 +184,15 @@ class Dispatcher(Engine):
     def _turn(self) -> None:
         """Wait until something happens, and act on it."""
         until_s = next_deadline(self._calls.running.values(), self._pool, time.monotonic())
+        until_s = min(until_s, self._calls.look_at)
         events = self._events.wait(until_s)
         self._hear(events)
         if "posted" in events:
             self._events.do_posted()
         if time.monotonic() >= until_s:
             self._do_overdue()
+        if time.monotonic() >= self._calls.look_at:
+            self._calls.look_at_memory()
         self._calls.assign_workers()
         self._calls.finish_ended()  # last: the waiting thread needs the interpreter lock
 

@@ -131,7 +131,14 @@ def _timing(job: Job, speed: Speed) -> list[str]:
         timing.append(f"{duration(int(job.elapsed_s))} elapsed")
     if (left_s := speed.left_s) is not None:
         timing.append(f"{duration(int(left_s))} left" if left_s >= 1 else "a moment left")
-    return timing + _loading(job)
+    return timing + _loading(job) + _fitting(job)
+
+
+def _fitting(job: Job) -> list[str]:
+    """Return how many workers fit into memory, if not all do."""
+    if (fit := job._fit) is None:
+        return []
+    return [f"{fit.n} of {counted(job.n_workers, 'worker')}: {fit.each / 1e9:.1f} GB each"]
 
 
 def _loading(job: Job) -> list[str]:
@@ -193,7 +200,7 @@ class TerminalBar(Bar):
             return pause_s
         queues = [f"{stage.queued}/{stage.slots}" for stage in job.stages if stage.slots]
         notes = [f"queues {' '.join(queues)}"] if queues else []
-        self._bar.set_postfix_str(", ".join(notes + _loading(job)))
+        self._bar.set_postfix_str(", ".join(notes + _loading(job) + _fitting(job)))
         return pause_s
 
 

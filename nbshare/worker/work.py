@@ -23,11 +23,13 @@ from nbshare.wire.board import (
     ENDED,
     ITEM,
     ITEM_STOP,
+    LEAVES,
     LOADED,
     N_ITEMS,
     NO_ITEM,
     ONE,
     PEAK,
+    PEAK_BEFORE,
     PID,
     REPORTED,
     ROUND,
@@ -150,6 +152,7 @@ class Work:
         self._reporter = Reporter(board, slot)
         self._caller = caller
         if self._slot[PID] == 0:  # else it was in this call before
+            self._slot[PEAK_BEFORE] = processes.peak_bytes()
             self._slot[BEGUN], self._slot[PID] = time.monotonic_ns(), os.getpid()
         self._slot[LOADED] = 0
         inputs_of_all, items = inputs[0], inputs[-2 if order.is_fed else -1]
@@ -223,6 +226,8 @@ class Work:
     def step(self) -> bool:
         """Claim and run a chunk; return whether there may be more."""
         self._end_copy()
+        if self._slot[LEAVES]:
+            return False
         if (most := self._policy.max_tasks) is not None:
             if self.is_spent:
                 return False
