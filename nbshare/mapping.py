@@ -423,8 +423,8 @@ def parallel_map(
     which begins with its defaults in a worker: records below WARNING appear with
     ``initializer=partial(logging.basicConfig, level="INFO")``.
     """
-    checked, request, where = _checked("parallel_map", func, iterables, out, options)
-    prepare_it = partial(_prepared, request, where, checked_checkpoint(checked))
+    checked, request, where = check_call("parallel_map", func, iterables, out, options)
+    prepare_it = partial(prepared, request, where, checked_checkpoint(checked))
     return unwrapped(*run_and_draw(prepare_it, request.label, checked.progress, checked.plot))
 
 
@@ -497,18 +497,18 @@ def map_async(
     A thread draws the plot: a function given as ``plot=`` runs there and should not use pyplot.
     Plots have the style that Matplotlib is set to, which is one for all threads.
     """
-    checked, request, where = _checked("map_async", func, iterables, out, options)
+    checked, request, where = check_call("map_async", func, iterables, out, options)
     if checked.backend == "serial":
         raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
     if detach:
         from nbshare.runs.attached import begin  # late: few calls need it
 
         return begin(request, checked, checked.progress, checked.plot)
-    call = _prepared(request, where, checked_checkpoint(checked), in_background=True)
+    call = prepared(request, where, checked_checkpoint(checked), in_background=True)
     return in_background(call, request.label, checked.progress, checked.plot)
 
 
-def _checked(
+def check_call(
     name: str, func: Function[Any], iterables: tuple[Iterable[Any], ...], out: Any, options: Any
 ) -> tuple[MapOptions, Request, Backend]:
     """Check the arguments of `parallel_map` or `map_async`."""
@@ -537,7 +537,7 @@ parallel_map.__signature__ = _signature_with("Any")  # type: ignore[attr-defined
 map_async.__signature__ = _signature_with("Job", detach=False)  # type: ignore[attr-defined]
 
 
-def _prepared(
+def prepared(
     request: Request, where: Backend, kept: Checkpoint | None, *, in_background: bool = False
 ) -> Call:
     """Place what is asked for in shared memory, for the engine that it runs on."""

@@ -15,6 +15,7 @@ GROUPS = {
     "Calls": [
         "parallel_map",
         "map_async",
+        "plan",
         "Job",
         "last_job",
         "jobs",

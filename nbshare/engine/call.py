@@ -368,6 +368,10 @@ class Call(OwnRun):
             row[LEAVES] = k >= self.fitting.n
         return len(rows) > self.fitting.n
 
+    def private_peak(self) -> int:
+        """Return the most memory that one of its workers, which still live, takes for itself."""
+        return max((self._private(row).peak for row in self.rows() if row[PID]), default=0)
+
     def _private(self, row: Sequence[int]) -> Private:
         now, private, peak = processes.private_bytes(row[PID])
         return Private(now, private if peak > row[PEAK_BEFORE] else now)
