@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from typing import Any
 
 import numpy as np
 
 from nbshare.arrays.shaped import Adapted, ShapedItems, is_single, users_function, with_gaps
-from nbshare.functions.reference import bind_arguments
+from nbshare.functions.reference import bind_arguments, label_of
 
 
 def rows(table: Any) -> Rows:
@@ -178,21 +180,32 @@ class Groups(_TableItems):
         self._has_keys = False  # the function takes them
 
     def __getitem__(self, i: Any) -> Any:
-        if isinstance(i, slice):
-            return [self[k] for k in range(len(self))[i]]
-        k = range(len(self))[i]
-        frame = self._table.iloc[self._starts[k] : self._starts[k + 1]]
+        if not isinstance(i, slice):
+            k = range(len(self))[i]
+            return self[k : k + 1][0]
+        part = (
+            self._table._slice
+        )  # what iloc[a:b] calls: half of its time goes into other questions
+        starts, stops = self._starts[:-1][i].tolist(), self._starts[1:][i].tolist()
+        frames = [part(slice(*places)) for places in zip(starts, stops, strict=True)]
         if not self._has_keys:
-            return frame
-        (key,) = self.index[k : k + 1].tolist()
-        return ((key,) if self._is_tuple else key), frame
+            return frames
+        keys = self.index[i].tolist()
+        return list(zip(((key,) for key in keys) if self._is_tuple else keys, frames, strict=True))
 
     def taken_by(
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
     ) -> Callable[..., Any]:
         """Return a function of one group: the user's takes the frame, or its key and the frame."""
         func = users_function(func)
-        self._has_keys = _n_needed(func, {*shared, *extra}) == 2
+        needed = _needed(func, {*shared, *extra})
+        self._has_keys = len(needed) == 2
+        if self._has_keys and _FRAME.search(needed[0]) and not _FRAME.search(needed[1]):
+            raise TypeError(
+                f"{label_of(func)}({', '.join(needed)}) would get the key of a group as "
+                f"{needed[0]} and its frame as {needed[1]}. Pass what all calls need in shared="
+                f"{{{needed[1]!r}: ...}}; if it is to take both, name them key and frame"
+            )
         bind_arguments(func, [None] * (1 + self._has_keys), shared, extra)
         return WithKey(func) if self._has_keys else func
 
@@ -207,21 +220,24 @@ class WithKey(Adapted):
 
 def _keys_and_sizes(grouped: Any) -> tuple[Any, Any]:
     """Return the keys of all groups in the order of a loop over them, and their numbers of rows."""
-    import pandas as pd  # which the caller has
-
-    sizes = grouped.size()
-    if isinstance(sizes, pd.Series):
-        return sizes.index, sizes.to_numpy()
-    keys = sizes.iloc[:, :-1]  # as_index=False
-    index = pd.MultiIndex.from_frame(keys) if keys.shape[1] > 1 else pd.Index(keys.iloc[:, 0])
-    return index, sizes.iloc[:, -1].to_numpy()
+    indexed = copy(grouped)
+    indexed.as_index = True  # else the sizes are a column, which a key may be called as well
+    sizes = indexed.size()
+    return sizes.index, sizes.to_numpy()
 
 
-def _n_needed(func: Callable[..., Any], given: set[str]) -> int:
-    """Return how many arguments a function needs by position."""
+_FRAME = re.compile(r"(^|_)(df|frame|table|data|part|rows)(_|\d*$)")  # names of a frame
+
+
+def _needed(func: Callable[..., Any], given: set[str]) -> list[str]:
+    """Return the names of the arguments that a function needs by position."""
     try:
         parameters = inspect.signature(func).parameters.values()
     except (TypeError, ValueError):  # some functions in C have none
-        return 1
+        return [""]
     kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return sum(p.kind in kinds and p.default is p.empty and p.name not in given for p in parameters)
+    return [
+        p.name
+        for p in parameters
+        if p.kind in kinds and p.default is p.empty and p.name not in given
+    ]
