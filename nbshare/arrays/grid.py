@@ -15,6 +15,8 @@ from nbshare.arrays.shaped import Adapted, ShapedItems, is_single, users_functio
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.functions.reference import bind_arguments
 
+MOST_STORED = 10_000  # values of parameters: with a checkpoint they are read again and again
+
 
 def grid(**axes: Iterable[Any]) -> Grid:
     """Return all combinations of the values of some parameters, as items of a run.
@@ -118,6 +120,20 @@ class Grid(ShapedItems):
         return {
             name: _as_array(self._coords.get(name, values)) for name, values in self._values.items()
         }
+
+    def as_json(self) -> dict[str, Any] | None:
+        """Return the parameters for a file; None if they are many, or no numbers and texts."""
+        axes = {}
+        for name, coords in self.coords.items():
+            axes[name] = [coords.dtype.str, coords.tolist()]
+            if coords.dtype.kind not in "biufU":
+                return None
+        return axes if sum(self.shape) <= MOST_STORED else None
+
+    @classmethod
+    def from_json(cls, axes: Mapping[str, Any]) -> Grid:
+        """Return a grid that was in a file."""
+        return cls({name: np.array(values, dtype) for name, (dtype, values) in axes.items()})
 
     def __len__(self) -> int:
         return math.prod(self.shape)

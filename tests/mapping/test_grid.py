@@ -260,3 +260,40 @@ def test_a_detached_run_has_the_shape_of_its_grid(tmp_path):
         power, grid(base=[2, 3], exponent=[1, 2]), checkpoint=tmp_path / "run", detach=True
     )
     assert job.result().tolist() == [[2, 4], [3, 9]]
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"base": np.linspace(0, 1, 3), "exponent": range(2)},
+        {"base": [1, 2.5, np.inf], "exponent": np.arange(2, dtype="i2")},
+        {"base": ["a", "b"], "exponent": [1]},
+    ],
+)
+@pytest.mark.parametrize("out", [None, "xarray"])
+def test_another_process_that_attaches_has_the_grid(tmp_path, axes, out):
+    """What it knows is in the folder alone."""
+    func = times if isinstance(axes["base"][0], str) else power
+    wanted = parallel_map(func, grid(**axes), checkpoint=tmp_path / "run", out=out)
+    found = nbshare.attach(tmp_path / "run").result()
+    np.testing.assert_array_equal(found, wanted)
+    assert found.shape == (len(axes["base"]), len(axes["exponent"]))
+    for name, values in grid(**axes).coords.items():
+        np.testing.assert_array_equal(found.coords[name], values)
+        assert np.asarray(found.coords[name]).dtype == values.dtype
+
+
+@pytest.mark.parametrize("values", [[1, None], range(20_000)], ids=["objects", "many"])
+def test_of_other_grids_it_has_the_results_one_by_one(tmp_path, values):
+    parallel_map(pick, grid(a=values), checkpoint=tmp_path / "run")
+    found = nbshare.attach(tmp_path / "run").result()
+    assert not hasattr(found, "coords")
+    assert len(found) == len(values)
+
+
+def times(base, exponent):
+    return base * exponent
+
+
+def pick(a):
+    return a is None
