@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import fields
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -297,8 +297,18 @@ class Job(Generic[T]):
         return isinstance(out, str) and out == "list"
 
     def _partial(self) -> Any:
-        """Return the results so far, item by item also for a grid."""
-        return self._run.partial()
+        """Return the results so far, one by one and in their own order also for a grid."""
+        return self._in_order(self._run.partial())
+
+    @property
+    def _present(self) -> npt.NDArray[np.bool_]:
+        """Which of the results are finished, in the order of `_partial`."""
+        return cast("npt.NDArray[np.bool_]", self._in_order(self._run.present()))
+
+    def _in_order(self, results: Any) -> Any:
+        items = self._inputs
+        is_shaped = isinstance(items, ShapedItems) and not self._is_list and results is not None
+        return items.in_order(results) if is_shaped else results
 
     @property
     def stats(self) -> StatsTable[WorkerStats]:
