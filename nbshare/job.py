@@ -22,6 +22,7 @@ import numpy.typing as npt
 from nbshare.arrays.grid import Grid
 from nbshare.arrays.shaped import ShapedItems
 from nbshare.engine.collect import as_masked, masked, stack
+from nbshare.engine.fit import Fit
 from nbshare.engine.local import is_ending, refuse_to_wait_for_itself
 from nbshare.engine.results import MISSING
 from nbshare.engine.run import Run
@@ -43,8 +44,6 @@ from nbshare.wire.orders import generator
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from typing_extensions import TypeVar  # type checkers know it, also where it is not installed
-
-    from nbshare.engine.fit import Fit
 
     T = TypeVar("T", default=Any)  # what the function returns; of one named by a text, anything
 else:

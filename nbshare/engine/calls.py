@@ -15,7 +15,6 @@ from __future__ import annotations
 import _thread
 import errno
 import math
-import signal
 import time
 from contextlib import suppress
 from typing import Any
@@ -44,6 +43,7 @@ from nbshare.wire.results import OutputSpec
 # For running items of a stopped call; then their workers are killed. After an interrupt the next
 # call must work within 0.1 s: new workers take about 20 ms, their imports the rest.
 GRACE_S = 0.02
+KILLED = -9  # as a status: by SIGKILL
 # Workers that are starting at the same time: the server's channel holds some hundred requests.
 MOST_STARTING = 32
 
@@ -400,7 +400,7 @@ def account_for_death(
         end = end._replace(timeout_s=policy.timeout_s)
         # Otherwise it had just gone on from the late item to this one. A block cannot run again.
         is_guilty = timed_out_at >= row[SINCE] / 1e9 + policy.timeout_s or stage is not None
-    elif status == -signal.SIGKILL and call.workers and room.n_killed() > call.n_killed:
+    elif status == KILLED and call.workers and room.n_killed() > call.n_killed:
         is_guilty = False  # the system lacked memory: with fewer workers there may be enough
         call.n_killed += 1
         call.most_fitting = len(call.workers)

@@ -11,11 +11,12 @@ generators of one's own.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import time
 from array import array
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from nbshare.functions.freshness import n_executed
 from nbshare.wire.board import NUMPY, PYTHON
@@ -112,8 +113,16 @@ def _watch(which: int, owner: object, address: int, key: slice, place: slice, kn
         _watched.append(found)
 
 
+class _Place:
+    """What NumPy makes an array of, at an address."""
+
+    def __init__(self, address: int) -> None:
+        words = {"shape": (STATE_BYTES,), "typestr": "|u1", "data": (address, False)}
+        self.__array_interface__ = {"version": 3, **words}
+
+
 def _memory(address: int) -> memoryview:
-    return memoryview((ctypes.c_char * STATE_BYTES).from_address(address)).cast("B")
+    return np.asarray(_Place(address)).data
 
 
 def follows(old: State, new: State, limit_s: float) -> bool:
