@@ -109,8 +109,9 @@ def parallel_map(
         frame is refused: pass ``list(d)``, or ``shared=``. An ndarray gives its rows along the
         first axis without a copy per item: read-only for a plain array, writable for a SharedArray.
         A generator is read a little ahead of the workers: see the Notes. Alone, and see **Grids and
-        tables** there: a `grid`, whose items give keyword arguments; a ``groupby`` of pandas, for a
-        function of each frame, or of its key and the frame; and `rows`, those of a DataFrame.
+        tables** there: a `grid`, whose items give keyword arguments; a ``groupby`` of pandas or
+        ``group_by`` of polars, for a function of each frame, or of its key and the frame; and
+        `rows`, those of a DataFrame.
     shared : mapping of str to object, optional
         Keyword arguments that are the same for every item. Each is copied to shared memory once.
         Arrays are read-only in the workers: a write raises `ValueError` there. A SharedArray is not
@@ -393,7 +394,8 @@ def parallel_map(
     numbers has the parameters at its axes. Of a ``groupby`` workers share one copy of the table,
     of which each group is a view: copy a frame before you write to its values. Its results, and
     those of `rows`, become a Series with the keys or the index of the table, dicts or Series a
-    DataFrame, and anything else a list. With ``out="list"`` results are a list in all cases. A
+    DataFrame, and anything else a list; of polars, a column ``"result"`` or those of the dicts
+    next to the keys. With ``out="list"`` results are a list in all cases. A
     checkpoint knows these items by their values, so a grid can be extended in any direction. A loop
     over a job and `Job.present` count them from 0.
 

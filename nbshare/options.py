@@ -19,7 +19,7 @@ from nbshare.arrays.by_reference import is_masked
 from nbshare.arrays.create import checked_int
 from nbshare.arrays.grid import Grid
 from nbshare.arrays.shaped import ShapedItems
-from nbshare.arrays.tables import Groups, is_grouped
+from nbshare.arrays.tables import groups_of, is_grouped
 from nbshare.checkpoint.options import Checkpoint
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request, has_rows
@@ -314,7 +314,7 @@ def shaped_among(iterables: Sequence[Any]) -> ShapedItems | None:
             f"a {type(shaped[0]).__name__} gives all arguments that differ between the calls: pass "
             "it alone, and what all calls need in shared="
         )
-    return shaped[0] if isinstance(shaped[0], ShapedItems) else Groups(shaped[0])
+    return shaped[0] if isinstance(shaped[0], ShapedItems) else groups_of(shaped[0])
 
 
 def checked_out(out: Any, n_items: int | None, items: ShapedItems | None = None) -> Any:
