@@ -44,6 +44,8 @@ class Watched(NamedTuple):
     key: slice
     place: slice
     owner: object  # of the memory
+    # A copy, made in place: new small objects could keep an item from reusing the heap's memory.
+    before: bytearray
 
     def state(self, words: bytes) -> State:
         """Return the state in a copy of the memory."""
@@ -58,7 +60,6 @@ class Draws:
     """Finds out whether anything was drawn since `note`."""
 
     def __init__(self) -> None:
-        self._before: list[bytes] = []
         self._modules = 0, 0
         self._since = 0.0
 
@@ -66,14 +67,15 @@ class Draws:
         """Note the states."""
         if len(_found) < 2:
             _find()
-        self._before = [bytes(each.memory) for each in _watched]
+        for each in _watched:
+            memoryview(each.before)[:] = each.memory
         self._modules = len(sys.modules), n_executed[0]
         self._since = time.monotonic()
 
     def may_be(self) -> bool:
         """Whether a state has changed."""
-        is_same = self._before == [bytes(each.memory) for each in _watched]
-        return not is_same and self._modules == (len(sys.modules), n_executed[0])
+        is_changed = any(each.before != each.memory for each in _watched)
+        return is_changed and self._modules == (len(sys.modules), n_executed[0])
 
     def drawn(self) -> int:
         """Return from which states was drawn, as a sum of NUMPY and PYTHON."""
@@ -81,9 +83,9 @@ class Draws:
         limit_s = max(LEAST_S, min(SHARE * took_s, MOST_S))
         return sum(
             each.which
-            for each, old in zip(_watched, self._before, strict=True)
-            if (new := bytes(each.memory)) != old
-            and follows(each.state(old), each.state(new), limit_s)
+            for each in _watched
+            if each.before != each.memory
+            and follows(each.state(bytes(each.before)), each.state(bytes(each.memory)), limit_s)
         )
 
 
@@ -108,7 +110,7 @@ def _find() -> None:
 
 def _watch(which: int, owner: object, address: int, key: slice, place: slice, known: State) -> None:
     """Watch a state, if it is what is known of it: both generators could change their layout."""
-    found = Watched(which, _memory(address), key, place, owner)
+    found = Watched(which, _memory(address), key, place, owner, bytearray(STATE_BYTES))
     if found.state(bytes(found.memory)) == known:
         _watched.append(found)
 

@@ -184,6 +184,9 @@ def initializing_anew() -> Iterator[ExitStack]:
         outer, _entered = _entered, ExitStack()
         try:
             yield _entered
+        except BaseException:
+            leave()
+            raise
         finally:
             _entered = outer
 

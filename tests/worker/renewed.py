@@ -66,5 +66,16 @@ def failing(folder):
     raise OSError("the connection was lost")
 
 
+def fail():
+    raise ValueError("cannot be loaded")
+
+
+class Unloadable:
+    """Fails where it arrives."""
+
+    def __reduce__(self):
+        return fail, ()
+
+
 def names(folder):
     return sorted(os.listdir(folder))

@@ -92,6 +92,20 @@ def test_in_this_process_it_is_left_at_the_end_of_the_call(tmp_path, initializer
             (tmp_path / name).unlink()
 
 
+@pytest.mark.parametrize("backend", ["serial", "threads"])
+def test_it_is_left_if_the_call_cannot_begin(tmp_path, backend):
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        parallel_map(
+            renewed.pid_or_death,
+            range(4),
+            shared={"folder": renewed.Unloadable()},
+            initializer=renewed.opened,
+            initargs=(str(tmp_path),),
+            backend=backend,
+        )
+    assert renewed.names(tmp_path) == [f"in {os.getpid()}", f"out {os.getpid()}"]
+
+
 def test_another_initializer_ends_the_workers_of_the_first(tmp_path):
     parallel_map(renewed.pid, [0], initializer=renewed.opened, initargs=(str(tmp_path),))
     parallel_map(renewed.pid, [0], initializer=renewed.Opened, initargs=(str(tmp_path),))
