@@ -13,6 +13,7 @@ arrive. Stop the call at any time: ``last_job().partial()`` has what is done.
 
 =================================  ================================================================
 `parallel_map`, `map_async`        call a function for every item; wait, or get a `Job` to watch
+`plan`                             bytes, time and workers of a run, from one or two of its items
 `grid`, `rows`                     items: all combinations of parameters; the rows of a table
 `share`, `empty`, `zeros`, `full`  arrays in shared memory; every view of them is sent by reference
 `SharedBuffer`, `SharedLock`       one block laid out as different arrays in turn; a lock
@@ -78,6 +79,7 @@ _NAMES = {
     "notebook.explore": "explore",
     "notebook.live_plot": "LivePlot",
     "pipelines": "pipeline",
+    "planning": "plan",
     "runs.attached": "attach",
     "runs.stored": "open_checkpoint",
     "worker.reports": "report worker_index",

@@ -32,6 +32,7 @@ from nbshare.mapping import parallel_map as parallel_map
 from nbshare.notebook.explore import explore as explore
 from nbshare.notebook.live_plot import LivePlot as LivePlot
 from nbshare.pipelines import pipeline as pipeline
+from nbshare.planning import plan as plan
 from nbshare.runs.attached import attach as attach
 from nbshare.runs.stored import open_checkpoint as open_checkpoint
 from nbshare.worker.reports import report as report

@@ -198,6 +198,8 @@ def _display() -> str:
             frames = "; last frames only (NBSHARE_STATIC)" if is_static() else ""
             page = front_end() or "a kernel without a page, as under nbconvert"
             return f"{page}: progress display {stop}, and plots{frames}"
+        case "marimo":
+            return "marimo: progress display without a Stop button, and plots, of runs that wait"
         case "terminal":
             return "progress bar of tqdm; no plots"
         case "log":

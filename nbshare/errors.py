@@ -20,6 +20,7 @@
     PartialResultWarning     (UserWarning)           a run was stopped: n of N results
     LengthsWarning           (UserWarning)           the iterables have different lengths
     MixedResultsWarning      (UserWarning)           results of different kinds became a list
+    UnseededWarning          (UserWarning)           a function drew random numbers without a seed
     DisplayWarning           (UserWarning)           drawing failed; the run continues
     CheckpointWarning        (UserWarning)           results cannot be stored; the run continues
 
@@ -579,6 +580,35 @@ class MixedResultsWarning(UserWarning):
 
     >>> nbshare.parallel_map(np.arange, [1, 2], out="list")
     [array([0]), array([0, 1])]
+    """
+
+
+class UnseededWarning(UserWarning):
+    """A function drew from the global random numbers of NumPy or `random`, without ``seed=``.
+
+    Workers have their own, which differ from run to run, so no result can be repeated. It is told
+    once for each function. A function that seeds them itself is not told of.
+
+    Examples
+    --------
+    Random numbers that are the same in each run, for any number of workers:
+
+    >>> import nbshare
+    >>> def noise(star, rng):
+    ...     return rng.normal(loc=20.0)
+    >>> nbshare.parallel_map(noise, ["Vega", "Mira"], seed=1).round(2)
+    array([19.36, 22.49])
+
+    A run that is to be different each time:
+
+    >>> import random, warnings
+    >>> def roll(_):
+    ...     return random.randint(1, 6)
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", nbshare.errors.UnseededWarning)
+    ...     rolls = nbshare.parallel_map(roll, range(3))
+    >>> bool(rolls.max() <= 6)
+    True
     """
 
 

@@ -52,8 +52,8 @@ class Executor(futures.Executor):
         when the executor was created.
     initargs : sequence, optional
         Positional arguments of the initializer.
-    max_tasks_per_child : None
-        Only for the signature.
+    max_tasks_per_child : int, optional
+        Tasks that a worker process runs until a new one takes its place; default: no limit.
 
     Raises
     ------
@@ -124,17 +124,16 @@ class Executor(futures.Executor):
         initializer: Callable[..., Any] | None = None,
         initargs: Sequence[Any] = (),
         *,
-        max_tasks_per_child: None = None,
+        max_tasks_per_child: int | None = None,
         **others: Never,
     ) -> None:
-        refuse_others("Executor", others, ("max_workers", "initializer", "initargs"))
-        given = {"mp_context": mp_context, "max_tasks_per_child": max_tasks_per_child}
-        for name, value in given.items():
-            if value is not None:
-                raise ValueError(
-                    f"{name}={value!r}: nbshare starts its workers itself and keeps them for all "
-                    "calls; leave it out"
-                )
+        known = ("max_workers", "initializer", "initargs", "max_tasks_per_child")
+        refuse_others("Executor", others, known)
+        if mp_context is not None:
+            raise ValueError(
+                f"mp_context={mp_context!r}: nbshare starts its workers itself and keeps them for "
+                "all calls; leave it out"
+            )
         options = MapOptions(
             max_workers=max_workers,
             chunksize=1,  # tasks may wait for each other
@@ -142,6 +141,7 @@ class Executor(futures.Executor):
             on_error="return",
             initializer=initializer,
             initargs=initargs,
+            max_tasks_per_child=max_tasks_per_child,
         )
         request, _ = checked_request(run_task, [iter(())], options)
         self._max_workers = request.max_workers  # other libraries read these three

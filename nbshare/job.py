@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import fields
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +22,22 @@ import numpy.typing as npt
 from nbshare.arrays.grid import Grid
 from nbshare.arrays.shaped import ShapedItems
 from nbshare.engine.collect import as_masked, masked, stack
+from nbshare.engine.fit import Fit
 from nbshare.engine.local import is_ending, refuse_to_wait_for_itself
 from nbshare.engine.results import MISSING
 from nbshare.engine.run import Run
 from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
-from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, warn
+from nbshare.errors import (
+    MapInterrupted,
+    PartialResultWarning,
+    TaskError,
+    UnseededWarning,
+    warn,
+)
+from nbshare.functions.reference import label_of
 from nbshare.tracebacks import shown_as, shown_from_the_call, unwrapped
 from nbshare.wire import running_items
+from nbshare.wire.board import NUMPY, PYTHON
 from nbshare.wire.failures import name_of_item
 from nbshare.wire.orders import generator
 
@@ -54,6 +63,7 @@ MOST_STARTED = 1000  # jobs, before those that are over are left out
 # Not a WeakSet, whose callbacks an interrupt may break.
 _started: list[weakref.ref[Job]] = []
 _starting = _thread.allocate_lock()  # for changes of that list
+_told_of_chance: set[str] = set()  # functions
 _last_job: Job | None = None  # the newest that did not simply succeed
 
 
@@ -286,8 +296,18 @@ class Job(Generic[T]):
         return isinstance(out, str) and out == "list"
 
     def _partial(self) -> Any:
-        """Return the results so far, item by item also for a grid."""
-        return self._run.partial()
+        """Return the results so far, one by one and in their own order also for a grid."""
+        return self._in_order(self._run.partial())
+
+    @property
+    def _present(self) -> npt.NDArray[np.bool_]:
+        """Which of the results are finished, in the order of `_partial`."""
+        return cast("npt.NDArray[np.bool_]", self._in_order(self._run.present()))
+
+    def _in_order(self, results: Any) -> Any:
+        items = self._inputs
+        is_shaped = isinstance(items, ShapedItems) and not self._is_list and results is not None
+        return items.in_order(results) if is_shaped else results
 
     @property
     def stats(self) -> StatsTable[WorkerStats]:
@@ -328,6 +348,11 @@ class Job(Generic[T]):
     def _loading_s(self) -> float:
         """For how long a worker has been loading the function; 0.0 if none is at it."""
         return self._run.loading_s()
+
+    @property
+    def _fit(self) -> Fit | None:
+        """How many workers fit into memory, if they are fewer than may work."""
+        return self._run.fit()
 
     @property
     def _gave_none(self) -> bool:
@@ -701,6 +726,7 @@ class Job(Generic[T]):
             look_s = _longer(look_s)
         if self.state != "done":
             unwrapped(*self._outcome())
+        self._warn_of_chance()
 
     def in_order(self) -> Iterator[T]:
         """Iterate over the results in the order of the items, during the run.
@@ -859,6 +885,7 @@ class Job(Generic[T]):
         try:
             if self.state == "done" and not self._was_interrupted:
                 result = self._results()
+                self._warn_of_chance()
                 if self.errors:
                     remember(self)
                 self._let_go()
@@ -885,6 +912,21 @@ class Job(Generic[T]):
             warn(f"{self.label} was stopped: {self._count()}{more}", PartialResultWarning)
         partial = self.partial()
         return [MISSING] * len(self.present) if partial is None else partial, None
+
+    def _warn_of_chance(self) -> None:
+        """Warn, once for a function, if it drew from global random numbers without a seed."""
+        items, which = self._run.drew()
+        if not which or (name := label_of(self._run.request.func)) in _told_of_chance:
+            return
+        _told_of_chance.add(name)
+        python, numpy = "random.random() and the like", "np.random.normal() and the like"
+        used = {NUMPY: numpy, PYTHON: python}.get(which, f"{python}, {numpy}")
+        warn(
+            f"{name} drew from global random numbers ({used}) for {items}. They differ in each run "
+            "and cannot be repeated. Pass seed=1 to the call, and let the function take rng and "
+            "draw from that: def f(x, rng): return rng.normal()",
+            UnseededWarning,
+        )
 
     def _results(self) -> Any:
         request, results, items = self._run.request, self._flat_results(), self._inputs

@@ -85,6 +85,7 @@ def parallel_map(
     seed: int | np.random.SeedSequence | None = ...,
     initializer: Callable[..., Any] | None = ...,
     initargs: Sequence[Any] = ...,
+    max_tasks_per_child: int | None = ...,
     checkpoint: str | os.PathLike[str] | Checkpoint | None = ...,
     backend: Any = ...,
     **misspelt: NoSuchOption[Never],
@@ -113,8 +114,9 @@ def parallel_map(
         frame is refused: pass ``list(d)``, or ``shared=``. An ndarray gives its rows along the
         first axis without a copy per item: read-only for a plain array, writable for a SharedArray.
         A generator is read a little ahead of the workers: see the Notes. Alone, and see **Grids and
-        tables** there: a `grid`, whose items give keyword arguments; a ``groupby`` of pandas, for a
-        function of each frame, or of its key and the frame; and `rows`, those of a DataFrame.
+        tables** there: a `grid`, whose items give keyword arguments; a ``groupby`` of pandas or
+        ``group_by`` of polars, for a function of each frame, or of its key and the frame; and
+        `rows`, those of a DataFrame.
     shared : mapping of str to object, optional
         Keyword arguments that are the same for every item. Each is copied to shared memory once.
         Arrays are read-only in the workers: a write raises `ValueError` there. A SharedArray is not
@@ -129,7 +131,10 @@ def parallel_map(
         ``(n, *shape)`` is filled and returned. ``"xarray"``: the results of a `grid` in an
         `xarray.DataArray` with its coordinates; dicts and tuples in a `xarray.Dataset`.
     max_workers : int, optional
-        Number of worker processes; default: the CPUs that this process may use.
+        Number of worker processes, at most; default: the CPUs that this process may use. Half a
+        second after the start, and from then on, no more of them work than fit into the memory that
+        is free, by the most that one has taken so far. If the system ends one for lack of memory
+        while others run, its item runs again, with one worker less.
     chunksize : int, optional
         Items that a worker takes at a time; default: adapted to the measured time.
     progress : None, bool, str or tqdm class, optional
@@ -164,8 +169,17 @@ def parallel_map(
         everything else that the call sends. Workers that have run it are kept for later calls with
         the same initializer, or without one, with what it has set: environment variables, working
         directory, import path, signal handlers and the like. Another initializer gets new workers.
+        If it returns a context manager or a generator, as a function with
+        `contextlib.contextmanager` does, that is entered, and left when the worker ends: after
+        `max_tasks_per_child` items, after five idle minutes, by a change of files or `shutdown`,
+        and at the end of this process. It may take a second. A worker that is killed leaves
+        nothing. With ``backend="serial"`` and ``"threads"`` it is left at the end of the call.
     initargs : sequence, optional
         Positional arguments of the initializer.
+    max_tasks_per_child : int, optional
+        Items that a worker process runs, in this call and those before, until a new one takes its
+        place: for C libraries that never free their memory. Default: no limit. A new worker takes
+        some 10 ms, and what the imports of `func` and the initializer take.
     checkpoint : str, path-like or Checkpoint, optional
         A folder in which results are stored while the run continues. After a crash, an interrupt or
         a kernel restart the same call continues: finished items do not run again, also if the
@@ -225,6 +239,9 @@ def parallel_map(
         The run was stopped, and no progress display says so.
     nbshare.errors.MixedResultsWarning
         Results of different kinds fit no array and became a list.
+    nbshare.errors.UnseededWarning
+        `func` drew from the global random numbers of NumPy or `random`, without `seed`. It is told
+        once for a function that runs in worker processes.
     UserWarning
         A module that `func` reaches was changed in this process, such as by ``consts.SCALE = 10``,
         and workers run its file: see **Code** in the Notes.
@@ -302,10 +319,11 @@ def parallel_map(
 
     Notes
     -----
-    **Workers** are kept for the next call. They start anew when a file that they imported,
-    ``os.environ``, ``sys.path`` or ``sys.argv`` has changed. They end with this process, however it
-    ends. A nested call runs in its worker, one item after the other. Of the caller's state, as it
-    is when the call starts, they have:
+    **Workers** are kept for the next call. Each imports what `func` needs anew: if that takes 5 s
+    here, the first call takes 5 s longer, and later ones do not. They start anew when a file that
+    they imported, ``os.environ``, ``sys.path`` or ``sys.argv`` has changed. They end with this
+    process, however it ends. A nested call runs in its worker, one item after the other. Of the
+    caller's state, as it is when the call starts, they have:
 
     ======================================  ===========  ===========================================
     state of the caller                     in workers   notes, and what to do
@@ -381,7 +399,8 @@ def parallel_map(
     numbers has the parameters at its axes. Of a ``groupby`` workers share one copy of the table,
     of which each group is a view: copy a frame before you write to its values. Its results, and
     those of `rows`, become a Series with the keys or the index of the table, dicts or Series a
-    DataFrame, and anything else a list. With ``out="list"`` results are a list in all cases. A
+    DataFrame, and anything else a list; of polars, a column ``"result"`` or those of the dicts
+    next to the keys. With ``out="list"`` results are a list in all cases. A
     checkpoint knows these items by their values, so a grid can be extended in any direction. A loop
     over a job and `Job.present` count them from 0.
 
@@ -411,8 +430,8 @@ def parallel_map(
     which begins with its defaults in a worker: records below WARNING appear with
     ``initializer=partial(logging.basicConfig, level="INFO")``.
     """
-    checked, request, where = _checked("parallel_map", func, iterables, out, options)
-    prepare_it = partial(_prepared, request, where, checked_checkpoint(checked), checked.plot)
+    checked, request, where = check_call("parallel_map", func, iterables, out, options)
+    prepare_it = partial(prepared, request, where, checked_checkpoint(checked), checked.plot)
     return unwrapped(*run_and_draw(prepare_it, request.label, checked.progress, checked.plot))
 
 
@@ -485,7 +504,7 @@ def map_async(
     A thread draws the plot: a function given as ``plot=`` runs there and should not use pyplot.
     Plots have the style that Matplotlib is set to, which is one for all threads.
     """
-    checked, request, where = _checked("map_async", func, iterables, out, options)
+    checked, request, where = check_call("map_async", func, iterables, out, options)
     if checked.backend == "serial":
         raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
     if detach:
@@ -494,11 +513,11 @@ def map_async(
 
         return begin(request, checked, checked.progress, checked.plot)
     kept = checked_checkpoint(checked)
-    call = _prepared(request, where, kept, checked.plot, in_background=True)
+    call = prepared(request, where, kept, checked.plot, in_background=True)
     return in_background(call, request.label, checked.progress, checked.plot)
 
 
-def _checked(
+def check_call(
     name: str, func: Function[Any], iterables: tuple[Iterable[Any], ...], out: Any, options: Any
 ) -> tuple[MapOptions, Request, Backend]:
     """Check the arguments of `parallel_map` or `map_async`."""
@@ -527,7 +546,7 @@ parallel_map.__signature__ = _signature_with(Any)  # type: ignore[attr-defined]
 map_async.__signature__ = _signature_with(Job, detach=False)  # type: ignore[attr-defined]
 
 
-def _prepared(
+def prepared(
     request: Request,
     where: Backend,
     kept: Checkpoint | None,

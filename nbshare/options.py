@@ -19,7 +19,7 @@ from nbshare.arrays.by_reference import is_masked
 from nbshare.arrays.create import checked_int
 from nbshare.arrays.grid import Grid
 from nbshare.arrays.shaped import ShapedItems
-from nbshare.arrays.tables import Groups, is_grouped
+from nbshare.arrays.tables import groups_of, is_grouped
 from nbshare.checkpoint.options import Checkpoint
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request, has_rows
@@ -65,7 +65,8 @@ ELSEWHERE = {
         "map_async(...), or over map_async(...).in_order()"
     ),
     ("callback", "error_callback"): "use map_async(...).add_done_callback",
-    ("mmap_mode", "max_nbytes", "temp_folder", "start_method", "mp_context", "maxtasksperchild"): (
+    ("maxtasksperchild", "worker_lifespan"): "use max_tasks_per_child=",
+    ("mmap_mode", "max_nbytes", "temp_folder", "start_method", "mp_context"): (
         "leave it out; arrays are in shared memory, and workers start automatically"
     ),
 }
@@ -90,6 +91,7 @@ class MapOptions(NamedTuple):
     seed: int | np.random.SeedSequence | None = None
     initializer: Callable[..., Any] | None = None
     initargs: Sequence[Any] = ()
+    max_tasks_per_child: int | None = None
     checkpoint: str | os.PathLike[str] | Checkpoint | None = None
     backend: Any = None
 
@@ -107,6 +109,7 @@ class OtherOptions(TypedDict, total=False):
     seed: int | np.random.SeedSequence | None
     initializer: Callable[..., Any] | None
     initargs: Sequence[Any]
+    max_tasks_per_child: int | None
     checkpoint: str | os.PathLike[str] | Checkpoint | None
     backend: Any
 
@@ -125,7 +128,7 @@ def checked_request(
     # A worker runs nested calls inline: no more processes than requested. So does a thread that
     # runs items where there can be no worker processes.
     is_nested = is_worker() or (not can_share() and runs_items())
-    where = checked_backend(options.backend, options.timeout, is_nested=is_nested)
+    where = checked_backend(options, is_nested=is_nested)
     policy = checked_policy(options)
     function = resolve(func)
     keywords = checked_shared(options.shared)
@@ -202,11 +205,17 @@ def checked_shared(shared: Mapping[str, Any] | None) -> dict[str, Any]:
     )
 
 
+_DEFAULTS = {
+    "max_workers": "all CPUs that this process may use",
+    "max_tasks_per_child": "as many as there are",
+}
+
+
 def checked_count(name: str, value: int | None) -> int | None:
     """Return a count of 1 or more, or None; raise TypeError or ValueError for others."""
     if value is None:
         return None
-    default = "all CPUs that this process may use" if name == "max_workers" else "the default"
+    default = _DEFAULTS.get(name, "the default")
     return checked_int(name, value, 1, f", or None for {default}")
 
 
@@ -222,6 +231,7 @@ def checked_policy(options: MapOptions) -> Policy:
         retries=int(retries),
         timeout_s=checked_timeout(options.timeout),
         seed=_checked_seed(options.seed),
+        max_tasks=checked_count("max_tasks_per_child", options.max_tasks_per_child),
     )
 
 
@@ -270,8 +280,9 @@ def checked_initializer(
     return function, arguments
 
 
-def checked_backend(backend: Any, timeout: float | None, *, is_nested: bool) -> Backend:
+def checked_backend(options: MapOptions, *, is_nested: bool) -> Backend:
     """Return the name of the backend; raise if it does not support an option."""
+    backend = options.backend
     if backend is None and not is_nested:
         return "local"
     if not isinstance(backend, str | None) or backend not in (None, "serial", "threads"):
@@ -284,11 +295,12 @@ def checked_backend(backend: Any, timeout: float | None, *, is_nested: bool) -> 
                 "('ray://...'), and any concurrent.futures.Executor"
             )
         return "serial" if is_nested else hosts
-    if timeout is not None:
-        raise ValueError(
-            f"timeout={timeout!r} needs worker processes, which can be ended in the middle of an "
-            "item; leave it out with backend='serial' or 'threads', and in calls inside a worker"
-        )
+    for name in ("timeout", "max_tasks_per_child"):
+        if (value := getattr(options, name)) is not None:
+            raise ValueError(
+                f"{name}={value!r} needs worker processes, which can be ended; leave it out with "
+                "backend='serial' or 'threads', and in calls inside a worker"
+            )
     return "threads" if backend == "threads" and not is_nested else "serial"
 
 
@@ -302,7 +314,7 @@ def shaped_among(iterables: Sequence[Any]) -> ShapedItems | None:
             f"a {type(shaped[0]).__name__} gives all arguments that differ between the calls: pass "
             "it alone, and what all calls need in shared="
         )
-    return shaped[0] if isinstance(shaped[0], ShapedItems) else Groups(shaped[0])
+    return shaped[0] if isinstance(shaped[0], ShapedItems) else groups_of(shaped[0])
 
 
 def checked_out(out: Any, n_items: int | None, items: ShapedItems | None = None) -> Any:

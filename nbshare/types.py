@@ -5,12 +5,14 @@ from nbshare.arrays.ring_slots import RingStats
 from nbshare.arrays.tables import Rows
 from nbshare.engine.stats import SlowItem, StageStats, WorkerStats
 from nbshare.pipelines import PipelineResult
+from nbshare.planning import Plan
 from nbshare.runs.stored import Outdated, StoredRun
 
 __all__ = [
     "Grid",
     "Outdated",
     "PipelineResult",
+    "Plan",
     "RingStats",
     "Rows",
     "SlowItem",

@@ -15,7 +15,7 @@ INDEX = "reference.md"
 PAGES = {  # title and names of each page, in the folder `reference`
     "calls": (
         "Calls",
-        ["parallel_map", "map_async", "report", "worker_index", "shutdown"],
+        ["parallel_map", "map_async", "plan", "report", "worker_index", "shutdown"],
     ),
     "jobs": ("Jobs", ["Job", "last_job", "jobs", "MISSING"]),
     "items": ("Grids and tables as items", ["grid", "rows"]),
@@ -84,7 +84,8 @@ TUTORIALS = {
         *("parallel_map.on_error", "parallel_map.retries", "parallel_map.timeout"),
         *("Job.debug", "errors"),
     ],
-    "05_sweeps_and_files": ["parallel_map.iterables", "parallel_map.out", "grid", "rows"],
+    "05_sweeps_and_files": ["parallel_map.iterables", "parallel_map.out", "grid"],
+    "14_tables": ["rows"],
     "06_shared_arrays": ["parallel_map.shared", "share", "SharedArray", "SharedObject"],
     "07_background_jobs": ["map_async", "Job", "explore"],
     "08_executor": ["Executor"],

@@ -44,6 +44,7 @@ SMALLER = {
     ],
     "10_pipelines": [("MINUTES = 3 ", "MINUTES = 2 ")],
     "12_long_runs": [("steps=4000", "steps=1500")],
+    "14_tables": [("observe(120", "observe(20")],
     "13_clusters": [("344, 8)", "344, 24)"), ("403, 8)", "403, 24)")],
 }
 NEEDS = {"13_clusters": ["distributed", "ray"]}  # packages that do not come with the tests

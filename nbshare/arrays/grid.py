@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any, overload
 
@@ -15,6 +16,8 @@ from nbshare.arrays.shaped import Adapted, ShapedItems, is_single, users_functio
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.functions.reference import bind_arguments
 
+MOST_STORED = 10_000  # values of parameters: with a checkpoint they are read again and again
+
 
 def grid(**axes: Iterable[Any]) -> Grid:
     """Return all combinations of the values of some parameters, as items of a run.
@@ -22,7 +25,10 @@ def grid(**axes: Iterable[Any]) -> Grid:
     Parameters
     ----------
     **axes : iterable
-        The values of each parameter, by its name; the last one varies fastest.
+        The values of each parameter, by its name; the last one varies fastest. ``order="coarse"``
+        has another meaning: first come items that are far apart, then those between, so that a
+        live plot soon shows the whole. It takes 8 bytes for each item, and the results are copied
+        once. Loops over a job and errors count the items as they come.
 
     Returns
     -------
@@ -52,12 +58,20 @@ def grid(**axes: Iterable[Any]) -> Grid:
     >>> periods.coords
     {'length': array([0.5, 1. , 2. ]), 'gravity': array([9.81, 3.72])}
 
+    Coarse first:
+
+    >>> [item["length"] for item in nbshare.grid(order="coarse", length=range(9))]
+    [0, 8, 4, 2, 6, 1, 3, 5, 7]
+
     The same with a loop:
 
     >>> [round(period(**item), 2) for item in nbshare.grid(length=[1.0, 2.0], gravity=[9.81])]
     [2.01, 2.84]
     """
-    return Grid(axes)
+    order = axes.pop("order", None) if isinstance(axes.get("order"), str) else None
+    if order not in (None, "coarse"):
+        raise ValueError(f'grid(order={order!r}): allowed is "coarse", or values of a parameter')
+    return Grid(axes, is_coarse=order is not None)
 
 
 class Grid(ShapedItems):
@@ -67,6 +81,8 @@ class Grid(ShapedItems):
     ----------
     axes : mapping
         The values of each parameter, by its name.
+    is_coarse : bool, default False
+        Whether items that are far apart come first.
 
     Attributes
     ----------
@@ -96,7 +112,7 @@ class Grid(ShapedItems):
 
     __module__ = "nbshare.types"
 
-    def __init__(self, axes: Mapping[str, Iterable[Any]]) -> None:
+    def __init__(self, axes: Mapping[str, Iterable[Any]], *, is_coarse: bool = False) -> None:
         if not axes:
             raise TypeError("grid() needs a parameter or more: grid(current=[1, 2], radius=[3, 4])")
         self._values = {name: _values_of(name, given) for name, given in axes.items()}
@@ -111,6 +127,7 @@ class Grid(ShapedItems):
             len(self)
         except OverflowError:
             raise ValueError(f"a grid has at most {sys.maxsize} items") from None
+        self._places = coarse_first(self.shape) if is_coarse else None  # of the items
 
     @property
     def coords(self) -> dict[str, npt.NDArray[Any]]:
@@ -118,6 +135,27 @@ class Grid(ShapedItems):
         return {
             name: _as_array(self._coords.get(name, values)) for name, values in self._values.items()
         }
+
+    @cached_property
+    def numbers(self) -> npt.NDArray[np.int64] | None:
+        """The numbers of the items in the order of the results; None if it is the same."""
+        return None if self._places is None else np.argsort(self._places)
+
+    def as_json(self) -> dict[str, Any] | None:
+        """Return the parameters for a file; None if they are many, or no numbers and texts."""
+        axes = {}
+        for name, coords in self.coords.items():
+            axes[name] = [coords.dtype.str, coords.tolist()]
+            if coords.dtype.kind not in "biufU":
+                return None
+        is_small = sum(self.shape) <= MOST_STORED
+        return {"axes": axes, "is_coarse": self._places is not None} if is_small else None
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Grid:
+        """Return a grid that was in a file."""
+        axes = {n: np.array(values, dtype) for n, (dtype, values) in stored["axes"].items()}
+        return cls(axes, is_coarse=stored["is_coarse"])
 
     def __len__(self) -> int:
         return math.prod(self.shape)
@@ -132,6 +170,8 @@ class Grid(ShapedItems):
         if isinstance(i, slice):
             return [self[k] for k in range(len(self))[i]]
         k, item = range(len(self))[i], {}
+        if self._places is not None:
+            k = int(self._places[k])
         for name, values in reversed(self._values.items()):
             k, place = divmod(k, len(values))
             item[name] = values[place]
@@ -156,6 +196,10 @@ class Grid(ShapedItems):
         """
         if isinstance(results, tuple):
             return tuple(map(self.shaped, results))
+        return self.shaped_partly(self.in_order(results))
+
+    def shaped_partly(self, results: Any) -> Any:
+        """Return results that are in their own order in the shape of the grid, with `coords`."""
         if isinstance(results, list):
             results = np.fromiter(results, object, len(results))
         shaped: Any = results.reshape(*self.shape, *results.shape[1:])
@@ -163,8 +207,6 @@ class Grid(ShapedItems):
             shaped = shaped.view(GridArray)
         shaped.coords = self.coords
         return shaped
-
-    shaped_partly = shaped
 
     def labelled(self, results: Any, name: str) -> Any:
         """Return the results of all items as an `xarray.DataArray`, or as a `xarray.Dataset`.
@@ -204,6 +246,8 @@ class Grid(ShapedItems):
             It has another shape, or such a view is not possible.
         """
         n = len(self.shape)
+        if self._places is not None:
+            raise ValueError('out= takes no array for a grid with order="coarse": leave out one')
         if out.shape[:n] != self.shape:
             raise ValueError(
                 f"out= has shape {out.shape}: for this grid its first {n} axes must have the "
@@ -232,6 +276,19 @@ class ByName(Adapted):
     def __call__(self, item: Mapping[str, Any], /, **others: Any) -> Any:
         """Call the function."""
         return super().__call__(**item, **others)
+
+
+def coarse_first(shape: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Return the places of a grid, those first that are multiples of larger powers of two."""
+    levels = np.full(shape, 127, np.int8)
+    for axis, n in enumerate(shape):
+        of_axis = np.full(n, 127, np.int8)
+        for level in range(n.bit_length()):
+            of_axis[1 << level :: 2 << level] = level  # odd multiples
+        along = [1] * len(shape)
+        along[axis] = n
+        np.minimum(levels, of_axis.reshape(along), out=levels)
+    return np.argsort(-levels, axis=None, kind="stable")
 
 
 def _keys_of(results: list[Any]) -> Sequence[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,17 @@ class ShapedItems(Sequence[Any]):
 
     Workers get them as a whole, and make those that they run.
     """
+
+    @cached_property
+    def numbers(self) -> npt.NDArray[np.int64] | None:
+        """The numbers of the items in the order of the results; None if it is the same."""
+        return None
+
+    def in_order(self, results: Any) -> Any:
+        """Return results of all items, an array or a list, in their own order."""
+        if (numbers := self.numbers) is None:
+            return results
+        return [results[i] for i in numbers] if isinstance(results, list) else results[numbers]
 
     @abstractmethod
     def taken_by(
@@ -40,7 +51,7 @@ class ShapedItems(Sequence[Any]):
 
     @abstractmethod
     def shaped(self, results: Any) -> Any:
-        """Return the results of all items in their final form.
+        """Return the results of all items, in the order of the items, in their final form.
 
         Parameters
         ----------
@@ -49,7 +60,7 @@ class ShapedItems(Sequence[Any]):
         """
 
     def shaped_partly(self, results: Any) -> Any:
-        """Return the results so far, an array or a list with gaps, in the form that they have."""
+        """Return results with gaps, which are in their own order, in the form that they have."""
         return results
 
 

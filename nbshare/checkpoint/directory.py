@@ -38,6 +38,7 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 
 from nbshare import __version__
+from nbshare.arrays.grid import Grid
 from nbshare.checkpoint import files
 from nbshare.checkpoint.items import ITEMS, Lookup, Pairs, as_rows
 from nbshare.checkpoint.key import Key
@@ -182,7 +183,10 @@ class Directory:
             self._settle_version(options.if_changed)
             self._check_output(request.out)
             out = request.out if isinstance(request.out, str) else None
-            told = {"began_at": began_at, "out": out, "max_workers": request.max_workers}
+            told: dict[str, Any] = {"began_at": began_at, "out": out}
+            told |= {"max_workers": request.max_workers}
+            if request.iterables and isinstance(items := request.iterables[0], Grid):
+                told |= {"grid": items.as_json(), "is_labelled": request.is_labelled}
             self.writer.take(**told, on_error=request.policy.on_error)
         except BaseException:
             self.close(is_whole=False)

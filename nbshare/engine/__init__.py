@@ -5,7 +5,7 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
     CALLER'S THREAD
       mapping.parallel_map
         options.checked_request       all arguments are checked here
-        mapping._prepared
+        mapping.prepared
           preparing.prepare           function, shared objects and items packed in an Arena,
             arrays.arena              which is copied into one segment; the Board is created
         running.run_and_draw          waits, shows prints, redraws from the board

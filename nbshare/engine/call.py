@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nbshare.engine.fit import Fit, Private, workers_that_fit
 from nbshare.engine.results import Results
 from nbshare.engine.run import Engine, Keeper, OwnRun, Request, RunState
 from nbshare.engine.stats import WorkerActivity, WorkerStats, activity_of, loading_s, stats_of
 from nbshare.functions.freshness import Snapshot, Stamp
 from nbshare.memory import Mode, Segment
-from nbshare.system import waiting
-from nbshare.wire.board import PID, REPORTED, SLOWEST, Board
+from nbshare.system import processes, room, waiting
+from nbshare.wire.board import LEAVES, PEAK_BEFORE, PID, REPORTED, SLOWEST, Board
 from nbshare.wire.failures import Death, Failure, name_of_item, note_on_iterables, text_of
 from nbshare.wire.feed import ItemFeed
 from nbshare.wire.orders import CallOrder
@@ -110,6 +112,10 @@ class Call(OwnRun):
         self.n_replaced = 0  # workers in a row that died before their first item
         self.n_done_at_loss = 0  # items, at the last count
         self.torn_rows: list[int] = []  # items that were running when their worker died
+        self.fitting: Fit | None = None  # workers into memory, at the last look
+        self.most_fitting = request.max_workers  # since some were ended for lack of memory
+        self.looked_at = time.monotonic()
+        self.n_killed = sys.maxsize  # by the system for lack of memory, before any of its workers
         self.kill_at: float | None = None  # when workers of a stopped call are ended
         self.feed = feed
         # Wakes waiting workers.
@@ -144,6 +150,11 @@ class Call(OwnRun):
         """Return for how long a worker has been loading the function; 0.0 if none is at it."""
         return loading_s(self.board)
 
+    def fit(self) -> Fit | None:
+        """Return how many workers fit into memory, if they are fewer than may work."""
+        found = self.fitting
+        return found if found and found.n < self.request.max_workers else None
+
     def item(self, i: int) -> tuple[Any, ...]:
         """Return the positional arguments of an item."""
         columns = self.request.iterables
@@ -168,6 +179,12 @@ class Call(OwnRun):
         if self.request.stage is not None:
             return f"block {i} in stage {self.request.stage!r}"
         return name_of_item(i, self.text_of(i) if text is None else text)
+
+    def drew(self) -> tuple[str, int]:
+        """Return which items drew from global random numbers, in words, and from which ones."""
+        items, which = self.board.draws
+        name = self.name_of(items.start) if items else ""
+        return f"one of items {items[0]} to {items[-1]}" if len(items) > 1 else name, which
 
     def error_of(self, what: Failure | Death, worker: object) -> BaseException:
         """Return the error that a worker's report or death means."""
@@ -310,7 +327,9 @@ class Call(OwnRun):
     @property
     def wants_worker(self) -> bool:
         """Whether there is work for one more worker."""
-        board, n_employed = self.board, self.request.max_workers
+        board, n_employed = self.board, self.most_fitting
+        if self.fitting is not None:
+            n_employed = min(n_employed, self.fitting.n)
         if self.items_event is not None:
             n_employed = min(n_employed, board.n_there - board.n_done())
         # The workers of a stage wait for blocks themselves.
@@ -331,6 +350,31 @@ class Call(OwnRun):
         """Make a slot free for another worker, and keep the figures of the last one."""
         self.past_slots.append(self.board.row(slot).tolist())
         self.board.clear_slot(slot)
+
+    def look_at_memory(self) -> bool:
+        """See how many workers fit into memory, and ask the others to leave.
+
+        Return whether there are others.
+        """
+        self.looked_at = time.monotonic()
+        self.n_killed = min(self.n_killed, room.n_killed())
+        rows = {slot: self.board.row(slot) for slot in sorted(self.workers.values())}
+        found = (self._private(row) for row in rows.values() if row[PID])
+        if not (known := [each for each in found if each.peak]):
+            return False
+        fit = workers_that_fit(known, room.available())
+        self.fitting = fit._replace(n=min(fit.n, self.most_fitting))
+        for k, row in enumerate(rows.values()):
+            row[LEAVES] = k >= self.fitting.n
+        return len(rows) > self.fitting.n
+
+    def private_peak(self) -> int:
+        """Return the most memory that one of its workers, which still live, takes for itself."""
+        return max((self._private(row).peak for row in self.rows() if row[PID]), default=0)
+
+    def _private(self, row: Sequence[int]) -> Private:
+        now, private, peak = processes.private_bytes(row[PID])
+        return Private(now, private if peak > row[PEAK_BEFORE] else now)
 
     def halt(self) -> None:
         """Ask workers to claim and begin nothing more."""

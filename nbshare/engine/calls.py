@@ -14,20 +14,23 @@ from __future__ import annotations
 
 import _thread
 import errno
+import math
 import time
 from contextlib import suppress
 from typing import Any
 
 from nbshare import errors
 from nbshare.engine.call import MAX_REPLACED, Call
+from nbshare.engine.fit import LOOK_S
 from nbshare.engine.prints import PrintPipes
 from nbshare.engine.process import WorkerProcess
 from nbshare.engine.run import RunState
 from nbshare.engine.workers import WorkerPool
 from nbshare.memory import Segment
-from nbshare.system import locks
+from nbshare.system import locks, room
 from nbshare.wire.board import (
     ATTEMPTS,
+    LEAVES,
     LOADED,
     SINCE,
     SUSPECT,
@@ -40,6 +43,7 @@ from nbshare.wire.results import OutputSpec
 # For running items of a stopped call; then their workers are killed. After an interrupt the next
 # call must work within 0.1 s: new workers take about 20 ms, their imports the rest.
 GRACE_S = 0.02
+KILLED = -9  # as a status: by SIGKILL
 # Workers that are starting at the same time: the server's channel holds some hundred requests.
 MOST_STARTING = 32
 
@@ -136,6 +140,19 @@ class Calls:
             self._assign_workers(call)
         self._pool.remove_outdated({call.code.generation for call in self.running.values()})
 
+    @property
+    def look_at(self) -> float:
+        """When to look at the memory of workers next, on the monotonic clock."""
+        looked = [call.looked_at for call in self.running.values() if _may_shrink(call)]
+        return min(looked, default=math.inf) + LOOK_S
+
+    def look_at_memory(self) -> None:
+        """Have no more workers than fit into memory."""
+        for call in self.running.values():
+            if _may_shrink(call) and call.look_at_memory():
+                for worker in list(self._pool.idle_since):  # they hold memory, too
+                    self._pool.dismiss(worker)
+
     def _assign_workers(self, call: Call) -> None:
         try:
             while call.wants_worker and self._may_assign(call):
@@ -152,7 +169,9 @@ class Calls:
         # Do not start a new one if others are about to be idle: when they notice that their call is
         # over.
         busy = (w for w in self._pool if w not in self._pool.idle_since)
-        detached = [w for w in busy if w.call is None and w.generation == generation]
+        detached = [
+            w for w in busy if w.call is None and w.generation == generation and not w.ends_by
+        ]
         n_own, n_wanted = len(call.workers), call.request.max_workers
         if sum(not worker.is_ready for worker in self._pool) >= MOST_STARTING:
             return False
@@ -170,6 +189,7 @@ class Calls:
             fds.append(call.items_event.fd)
         worker, slot = self._pool.assign(call, fds)
         worker.call = call
+        worker.has_initializer |= call.initializer_key is not None
         call.imported |= worker.imported
         worker.lend(*(segment for segment, _ in call.segments))
         call.workers[worker] = slot
@@ -208,9 +228,9 @@ class Calls:
                 self._pool.mark_ready(worker, pid)
             case ("imported", stamps):
                 self._pool.note_imports(worker, stamps)
-            case ("finished", _, stamps, are_gone):
+            case ("finished", _, stamps, are_gone, is_spent):
                 self._pool.note_imports(worker, stamps)
-                self._note_finished(worker, are_gone=are_gone)
+                self._note_finished(worker, are_gone=are_gone, is_spent=is_spent)
             case (what, call_id, content):
                 if (call := self.running.get(call_id)) is None:
                     return  # it was stopped; the worker is about to be ended
@@ -222,13 +242,16 @@ class Calls:
                     self._note_failure(call, content, call.workers[worker])
                 call.wake_supply()  # which may have seen before that the item is done
 
-    def _note_finished(self, worker: WorkerProcess, *, are_gone: bool) -> None:
+    def _note_finished(self, worker: WorkerProcess, *, are_gone: bool, is_spent: bool) -> None:
         call = worker.call
         worker.give_back(are_gone=are_gone)
         self._pool.idle_since[worker] = time.monotonic()
         if call is not None:
-            del call.workers[worker]
+            slot = call.workers.pop(worker)
             self.read_prints(call)
+            is_spent |= bool(call.board.row(slot)[LEAVES])
+        if is_spent:
+            self._pool.dismiss(worker)
 
     def _answer(self, worker: WorkerProcess, call: Call, wanted: OutputSpec | int) -> None:
         """Tell a worker where its first result goes, or for how many blocks there is room."""
@@ -298,6 +321,7 @@ class Calls:
             call.note_failure(error)
             call.halt()
         try:
+            self._pool.dismiss_all()
             for worker in self._pool:
                 worker.child.kill()
             for worker in list(self._pool):
@@ -333,6 +357,10 @@ def _is_awaited(worker: WorkerProcess, call: Call, *, is_done: bool) -> bool:
     if not is_done or not worker.is_ready:
         return worker.is_ready
     return bool(worker.borrowed) or busy_since(call.board.row(call.workers[worker])) is not None
+
+
+def _may_shrink(call: Call) -> bool:
+    return call.request.max_workers > 1 and call.request.stage is None and not call.board.stopped
 
 
 def account_for_death(
@@ -372,6 +400,10 @@ def account_for_death(
         end = end._replace(timeout_s=policy.timeout_s)
         # Otherwise it had just gone on from the late item to this one. A block cannot run again.
         is_guilty = timed_out_at >= row[SINCE] / 1e9 + policy.timeout_s or stage is not None
+    elif status == KILLED and call.workers and room.n_killed() > call.n_killed:
+        is_guilty = False  # the system lacked memory: with fewer workers there may be enough
+        call.n_killed += 1
+        call.most_fitting = len(call.workers)
     if is_guilty and board.stopped:
         return unbegun, None
     if is_guilty and not _may_run_again(call, items):

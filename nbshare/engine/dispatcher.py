@@ -184,12 +184,15 @@ class Dispatcher(Engine):
     def _turn(self) -> None:
         """Wait until something happens, and act on it."""
         until_s = next_deadline(self._calls.running.values(), self._pool, time.monotonic())
+        until_s = min(until_s, self._calls.look_at)
         events = self._events.wait(until_s)
         self._hear(events)
         if "posted" in events:
             self._events.do_posted()
         if time.monotonic() >= until_s:
             self._do_overdue()
+        if time.monotonic() >= self._calls.look_at:
+            self._calls.look_at_memory()
         self._calls.assign_workers()
         self._calls.finish_ended()  # last: the waiting thread needs the interpreter lock
 
@@ -222,6 +225,8 @@ class Dispatcher(Engine):
                 case "timed out":
                     self._calls.lose(worker, timed_out=True)
                 case "idle":
+                    self._pool.dismiss(worker)
+                case "ending":
                     self._pool.remove(worker)
                 case "late":
                     worker.late_at = 0.0
@@ -264,6 +269,7 @@ class Due(NamedTuple):
         "stuck"      its call was stopped, and it is still busy
         "timed out"  its item takes too long
         "idle"       it has been idle for long
+        "ending"     it was told to end a while ago
         "late"       it has not noticed that its call is over: no call waits for it any longer
         ===========  ==========================================================================
     worker : WorkerProcess
@@ -271,7 +277,7 @@ class Due(NamedTuple):
     """
 
     at_s: float
-    what: Literal["stuck", "timed out", "idle", "late"]
+    what: Literal["stuck", "timed out", "idle", "ending", "late"]
     worker: WorkerProcess
 
 
@@ -298,7 +304,9 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
             if timeout_s is not None:  # for a worker without an item, the earliest possible time
                 yield Due((busy_since(row) or now) + timeout_s, "timed out", worker)
     for worker in pool:
-        if worker.late_at and worker not in pool.idle_since:
+        if worker.ends_by:
+            yield Due(worker.ends_by, "ending", worker)
+        elif worker.late_at and worker not in pool.idle_since:
             yield Due(worker.late_at, "late", worker)
     for worker, since in pool.idle_since.items():
         yield Due(since + IDLE_S, "idle", worker)

@@ -29,7 +29,7 @@ from __future__ import annotations
 import _thread
 import time
 import weakref
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from contextvars import copy_context
 from typing import Any
 
@@ -44,7 +44,7 @@ from nbshare.wire.failures import describe, explained, note_on_iterables
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.wire.rows import RowWriter
 from nbshare.worker.process import Seen, are_gone, inputs_of
-from nbshare.worker.state import initializing_anew
+from nbshare.worker.state import initializing_anew, leave
 from nbshare.worker.store import Decided
 from nbshare.worker.work import Caller, Work
 
@@ -109,6 +109,7 @@ class SerialEngine(Engine):
 
     def __init__(self) -> None:
         self._work: Work | None = None
+        self._entered: ExitStack | None = None
         self._seen: Seen = []
         self._running = _thread.allocate_lock()
 
@@ -118,7 +119,9 @@ class SerialEngine(Engine):
             if not call.is_over:
                 call.state = "running"
                 try:
-                    (self._work,) = _works(call, 1, self._seen, _thread.allocate_lock())
+                    (self._work,), self._entered = _works(
+                        call, 1, self._seen, _thread.allocate_lock()
+                    )
                 except BaseException as error:
                     _abort(call, error)
                     raise
@@ -146,7 +149,7 @@ class SerialEngine(Engine):
     def _end(self, call: Call) -> None:
         self._work = None
         if not call.is_over:
-            _finish(call, self._seen)
+            _finish(call, self._seen, self._entered)
 
 
 class ThreadEngine(Engine):
@@ -159,7 +162,8 @@ class ThreadEngine(Engine):
         call.state = "running"
         seen, lock = Seen(), _thread.allocate_lock()
         try:
-            works = dict(enumerate(_works(call, call.request.max_workers, seen, lock)))
+            made, entered = _works(call, call.request.max_workers, seen, lock)
+            works = dict(enumerate(made))
         except BaseException as error:
             _abort(call, error)
             raise
@@ -175,7 +179,7 @@ class ThreadEngine(Engine):
                 del works[k]  # the last reference: its inputs are free for the next call
                 is_last = not works
             if is_last:
-                _finish(call, seen)
+                _finish(call, seen, entered)
 
         left = []
         with uninterrupted():  # or the call would never end
@@ -188,11 +192,11 @@ class ThreadEngine(Engine):
             run(k)
 
 
-def _works(call: Call, n: int, seen: Seen, lock: Any) -> list[Work]:
-    """Return the workers of a call; its initializer runs once, for all of them."""
+def _works(call: Call, n: int, seen: Seen, lock: Any) -> tuple[list[Work], ExitStack | None]:
+    """Return the workers of a call, and what its initializer, run once for all, has entered."""
     has_initializer = call.request.initializer is not None
-    with running_items(), initializing_anew() if has_initializer else nullcontext():
-        return [_work(call, slot, seen, lock) for slot in range(n)]
+    with running_items(), initializing_anew() if has_initializer else nullcontext() as entered:
+        return [_work(call, slot, seen, lock) for slot in range(n)], entered
 
 
 def _work(call: Call, slot: int, seen: Seen, lock: Any) -> Work:
@@ -214,7 +218,9 @@ def _abort(call: Call, error: BaseException) -> None:
     call.abandon()
 
 
-def _finish(call: Call, seen: Seen) -> None:
+def _finish(call: Call, seen: Seen, entered: ExitStack | None) -> None:
+    if entered is not None:
+        leave(entered)
     if not are_gone(seen):
         for segment, _ in call.segments:
             segment.was_kept_elsewhere = True

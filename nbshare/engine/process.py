@@ -50,6 +50,10 @@ class WorkerProcess:
         The files that it has imported, and that users may edit.
     has_closed : bool
         Whether it closed its channel while it lived.
+    has_initializer : bool
+        Whether it may have something to leave when it ends.
+    ends_by : float
+        Until when it may do so, on the monotonic clock, if it was told to end.
     """
 
     def __init__(
@@ -69,7 +73,8 @@ class WorkerProcess:
         self.imported: dict[str, Stamp | None] = {}
         self.late_at = 0.0
         self.child = child
-        self.has_closed = self.is_ready = False
+        self.has_closed = self.is_ready = self.has_initializer = False
+        self.ends_by = 0.0
         self._launcher = launcher
         self.borrowed: list[Segment] = []
 

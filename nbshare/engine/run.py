@@ -23,6 +23,7 @@ from nbshare.wire.orders import Policy
 
 if TYPE_CHECKING:
     from nbshare.engine.call import Call
+    from nbshare.engine.fit import Fit
     from nbshare.engine.results import Results
     from nbshare.engine.stats import StageStats, WorkerActivity, WorkerStats
     from nbshare.wire.board import Board
@@ -255,6 +256,10 @@ class Run(ABC):
         """Return for how long a worker has been loading the function; 0.0 if none is at it."""
         return 0.0
 
+    def fit(self) -> Fit | None:
+        """Return how many workers fit into memory, if they are fewer than may work."""
+        return None
+
     def stages(self) -> list[StageStats]:
         """Return the stats of a pipeline's stages."""
         return []
@@ -267,6 +272,10 @@ class Run(ABC):
     def gave_none(self) -> bool:
         """Return whether its first results are None."""
         return False
+
+    def drew(self) -> tuple[str, int]:
+        """Return which items drew from global random numbers, in words, and from which ones."""
+        return "", 0
 
     def halt(self) -> None:  # noqa: B027 - most do nothing
         """Begin no further items; running ones finish."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from nbshare.functions.freshness import Snapshot, Stamp, own_modules, stamp_of
 from nbshare.memory import scratch_file
 from nbshare.wire.context import Context
 
+LEAVE_S = 1.0  # for a worker that ends to leave what its initializer has entered
 NO_STAMP = Stamp(-1, -1, -1, -1)
 
 
@@ -170,7 +172,8 @@ class WorkerPool:
     def _start(self, code: CodeVersion) -> WorkerProcess:
         # Outdated workers run no more than the call they have.
         live = code.generation, self._code.generation
-        taken = {w.index for w in self._members if w.call or w.generation in live}
+        kept = (w for w in self._members if not w.ends_by)
+        taken = {w.index for w in kept if w.call or w.generation in live}
         index = next(k for k in range(len(taken) + 1) if k not in taken)
         worker = self._starter.start(code, index)
         self._members[worker] = None
@@ -203,7 +206,27 @@ class WorkerPool:
         """
         wanted.add(self._code.generation)
         for worker in [worker for worker in self.idle_since if worker.generation not in wanted]:
+            self.dismiss(worker)
+
+    def dismiss(self, worker: WorkerProcess) -> None:
+        """End a worker without a call; it first leaves what its initializer has entered."""
+        if not worker.has_initializer:
             self.remove(worker)
+            return
+        self.idle_since.pop(worker, None)
+        worker.ends_by = time.monotonic() + LEAVE_S
+        try:
+            worker.channel.send(None, wait=False)
+        except OSError:  # it is dead
+            self.remove(worker)
+
+    def dismiss_all(self) -> None:
+        """End all workers without a call, and wait for those that have something to leave."""
+        for worker in [worker for worker in self._members if worker.call is None]:
+            self.dismiss(worker)
+        for worker in self._members:
+            if worker.ends_by:
+                worker.child.await_end(max(0.0, worker.ends_by - time.monotonic()))
 
     def close(self) -> None:
         """Free the snapshot, when all workers are gone."""

@@ -71,6 +71,9 @@ class Inbox:
             call.board.attempts_to_count(first, items.stop)[:] = reply.attempts
         if reply.error is not None:
             call.note_failure(self._error_of(reply.error, first, host))
+        drew, which = reply.draws
+        if which:
+            call.board.note_draws(range(first + drew.start, first + drew.stop), which)
         _show(call.board.slots[slot], first, reply)
 
     def _error_of(self, error: BaseException, first: int, host: str) -> BaseException:

@@ -58,6 +58,7 @@ class Reply(NamedTuple):
     prints: list[tuple[str, str]]
     slots: npt.NDArray[np.int64]  # rows of the board, of its workers
     now_ns: int  # on the clock of these rows
+    draws: tuple[range, int]  # see `nbshare.wire.board.Board.draws`
 
 
 class ReportedError(Exception):

@@ -60,6 +60,7 @@ class RemoteCall(Call):
             prints=prints.take(),
             slots=slots[slots[:, PID] > 0],
             now_ns=time.monotonic_ns(),
+            draws=self.board.draws,
         )
 
     def _new_states(self) -> npt.NDArray[np.uint8]:

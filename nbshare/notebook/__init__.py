@@ -5,6 +5,7 @@ A run is seen only through its job (:class:`~nbshare.job.Job`), and drawing happ
 job has its own. A display that fails costs one warning, never the run.
 
 ``environment``  kernel, terminal or log; the outputs of a cell
+``marimo_cells`` the outputs of a cell of marimo
 ``row``          the progress display of a notebook
 ``page``         how a browser page asks for it, and presses its Stop button
 ``bar``          a terminal's bar, a log's lines, and the words of all three
@@ -196,6 +197,9 @@ def open_display(
     if is_worker():  # no bar within a bar
         return Display(())
     place = surroundings()
+    if place == "marimo" and in_background:  # only the thread of a cell can show anything there
+        return Display(())
+    is_notebook = place in ("kernel", "marimo")
     drawers: list[Drawer] = []
     # Imported only to draw: `import nbshare` and a run without display stay light.
     if place != "log" if progress is None else progress is not False:
@@ -203,14 +207,14 @@ def open_display(
 
         if isinstance(progress, type):
             drawers.append(bar.Bar(job, progress))
-        elif place == "kernel":
+        elif is_notebook:
             drawers.append(row.NotebookRow(job, in_background=in_background))
             job._is_shown = True
         elif place == "terminal":
             drawers.append(bar.TerminalBar(job))
         else:
             drawers.append(bar.LogLines(job))
-    if plot is not None and place != "kernel":
+    if plot is not None and not is_notebook:
         _tell_of_no_plot()
     elif plot is not None:
         from nbshare.notebook import page
@@ -220,7 +224,7 @@ def open_display(
         for row_output in [drawer.output for drawer in drawers if hasattr(drawer, "output")]:
             page.follow_plot(row_output.id, frames.output)
         drawers.append(frames)
-    return Display(drawers, live=not (place == "kernel" and is_static()))
+    return Display(drawers, live=not (is_notebook and is_static()))
 
 
 @cache

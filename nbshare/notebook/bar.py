@@ -23,7 +23,7 @@ LIVE: tuple[JobState, ...] = ("starting", "running")
 _TERMINAL_INTERVAL_S = 0.1
 _LEAST_RATE = 0.1  # below this rate, use the next unit: seconds, minutes
 _EARLY_S = 2.0  # after the beginning, and after the first result
-_SHORTEST_S = 0.1  # over a shorter time a rate is noise
+SHORTEST_S = 0.1  # over a shorter time a rate is noise
 _LOG_INTERVAL_S = 10.0
 _LOG_SILENCE_S = 300.0  # a long run writes a line at least this often
 
@@ -100,7 +100,7 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
             return Words(words, "no items", [])
         timing = _lasted(job, "in")
         n_new = n_done - job._n_restored
-        if n_new and job.elapsed_s >= _SHORTEST_S:  # else it was over before the first look
+        if n_new and job.elapsed_s >= SHORTEST_S:  # else it was over before the first look
             timing += f" ({_rate(n_new / job.elapsed_s)})"
         stored = [f"{n} stored before"] if (n := job._n_restored) else []
         none = ["the results are None"] if job._gave_none else []
@@ -121,8 +121,8 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
 
 def _lasted(job: Job, word: str) -> str:
     """Return how long a run has lasted that is over."""
-    is_short = job.elapsed_s < _SHORTEST_S
-    return f"in under {_SHORTEST_S} s" if is_short else f"{word} {duration(job.elapsed_s)}"
+    is_short = job.elapsed_s < SHORTEST_S
+    return f"in under {SHORTEST_S} s" if is_short else f"{word} {duration(job.elapsed_s)}"
 
 
 def _timing(job: Job, speed: Speed) -> list[str]:
@@ -131,7 +131,14 @@ def _timing(job: Job, speed: Speed) -> list[str]:
         timing.append(f"{duration(int(job.elapsed_s))} elapsed")
     if (left_s := speed.left_s) is not None:
         timing.append(f"{duration(int(left_s))} left" if left_s >= 1 else "a moment left")
-    return timing + _loading(job)
+    return timing + _loading(job) + _fitting(job)
+
+
+def _fitting(job: Job) -> list[str]:
+    """Return how many workers fit into memory, if not all do."""
+    if (fit := job._fit) is None:
+        return []
+    return [f"{fit.n} of {counted(job.n_workers, 'worker')}: {fit.each / 1e9:.1f} GB each"]
 
 
 def _loading(job: Job) -> list[str]:
@@ -193,7 +200,7 @@ class TerminalBar(Bar):
             return pause_s
         queues = [f"{stage.queued}/{stage.slots}" for stage in job.stages if stage.slots]
         notes = [f"queues {' '.join(queues)}"] if queues else []
-        self._bar.set_postfix_str(", ".join(notes + _loading(job)))
+        self._bar.set_postfix_str(", ".join(notes + _loading(job) + _fitting(job)))
         return pause_s
 
 

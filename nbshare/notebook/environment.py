@@ -16,8 +16,8 @@ _MAX_OWN = 8  # runs of a cell that get outputs of their own
 _SHARED_INTERVAL_S = 0.25  # between changes of an output that several runs share
 
 
-def surroundings() -> Literal["kernel", "terminal", "log"]:
-    """Return what shows our output: a kernel, a terminal or a log.
+def surroundings() -> Literal["kernel", "marimo", "terminal", "log"]:
+    """Return what shows our output: a kernel, a running cell of marimo, a terminal or a log.
 
     A kernel is asked for before the terminal: Jupyter's stderr is not a terminal, but a kernel
     started by hand in one may well be.
@@ -26,6 +26,9 @@ def surroundings() -> Literal["kernel", "terminal", "log"]:
     get_ipython: Any = getattr(sys.modules.get("IPython"), "get_ipython", None)
     if get_ipython is not None and getattr(get_ipython(), "kernel", None) is not None:
         return "kernel"
+    runs_in_marimo: Any = getattr(sys.modules.get("marimo"), "running_in_notebook", None)
+    if runs_in_marimo is not None and runs_in_marimo():
+        return "marimo"
     isatty = getattr(sys.stderr, "isatty", None)
     return "terminal" if isatty is not None and isatty() else "log"
 
@@ -198,7 +201,11 @@ _current: dict[str, Cell] = {}  # by kind
 
 
 def kernel_output(kind: str) -> KernelOutput:
-    """Return an output of the running cell, not reused for another kind; in a kernel."""
+    """Return an output of the running cell, not reused for another kind; in a notebook."""
+    if surroundings() == "marimo":
+        from nbshare.notebook import marimo_cells  # late: it imports marimo
+
+        return cast("KernelOutput", marimo_cells.take(kind))
     cell = _current.get(kind)
     if cell is None or cell.is_over:
         cell = _current[kind] = Cell()

@@ -147,7 +147,7 @@ def finished(results: Any) -> Any:
     n = len(np.atleast_1d(results))
     missing = np.ma.getmaskarray(results).reshape(n, -1)
     present = np.ones(n, bool) if missing.dtype.names else ~missing.all(axis=1)
-    job = SimpleNamespace(label="result", state="done", n_items=n, present=present)
+    job = SimpleNamespace(label="result", state="done", n_items=n, _present=present)
     job.n_done = int(np.count_nonzero(present))
     job._partial, job.running = lambda: results, lambda: False
     return job
@@ -187,12 +187,12 @@ class ResultGrid:
     @property
     def n(self) -> int:
         """Number of items, for a generator the number so far; at least 1."""
-        return max(1, self.source.n_items or len(self.source.present))
+        return max(1, self.source.n_items or len(self.source._present))
 
     @property
     def first(self) -> int:
         """Index of the first result that has arrived; 0 if none has."""
-        return int(np.argmax(self.source.present)) if self.source.n_done else 0
+        return int(np.argmax(self.source._present)) if self.source.n_done else 0
 
     def name(self, item: int) -> str:
         """Return the name of a result."""
@@ -205,7 +205,7 @@ class ResultGrid:
 
     def has(self, item: int) -> bool:
         """Whether the result has arrived."""
-        present = self.source.present
+        present = self.source._present
         return item < len(present) and bool(present[item])
 
     def pick(self, item: int) -> tuple[PlotKind, npt.NDArray[Any]]:
@@ -260,7 +260,7 @@ class ResultGrid:
             return None
         n_done, parts = self.source.n_done, [shown.ravel()]  # no result is cut
         if n_done != self._n_seen:
-            there = np.flatnonzero(self.source.present)
+            there = np.flatnonzero(self.source._present)
             for i in there[:: math.ceil(len(there) / _MAX_SEEN)].tolist():
                 numbers = self.pick(i)[1].ravel()
                 parts.append(numbers[:: math.ceil(numbers.size / _MAX_NUMBERS)])

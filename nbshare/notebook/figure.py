@@ -112,7 +112,7 @@ class LiveFigure:
 
     def paint(self, *, final: bool) -> tuple[str, bool] | None:
         """Update the axes; return the title, and whether all results are shown."""
-        present = self._job.present  # before the results: then they include all that are flagged
+        present = self._job._present  # before the results: then they include all that are flagged
         partial, n_present = self._job._partial(), np.count_nonzero(present)
         if partial is not None and len(partial) != present.size:  # more have come in between
             partial = partial[: present.size]

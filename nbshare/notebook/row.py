@@ -21,7 +21,7 @@ from nbshare.engine.stats import WorkerActivity
 from nbshare.errors import counted, cut
 from nbshare.job import Job, html_table
 from nbshare.notebook import page
-from nbshare.notebook.bar import LIVE, Speed, Words, describe, duration, stage_lines
+from nbshare.notebook.bar import LIVE, SHORTEST_S, Speed, Words, describe, duration, stage_lines
 from nbshare.notebook.environment import is_static, kernel_output
 
 _INTERVAL_S = 1 / 3
@@ -218,7 +218,7 @@ class NotebookRow:
         is_known = job.stats if activity is None else activity or not job.n_done
         if self._timed and is_known:
             table = job.stats._repr_html_() if activity is None else self._table_of(activity)
-            parts.append((counted(job.n_workers, "worker"), table))
+            parts.append((counted(job.n_workers, "worker"), table + _gain(job)))
         if prints := job.last_prints:
             parts.append(("prints", _list("last prints", map(html.escape, prints))))
         if job.errors and job.state != "failed":  # that error is raised
@@ -255,6 +255,17 @@ class NotebookRow:
         if text == str(items[0]):
             return f"item {text}"
         return f"item {items[0]}: {html.escape(_cut(_plain_number(text)))}"
+
+
+def _gain(job: Job) -> str:
+    """Return what the workers of a run that is over have brought, in a line."""
+    stats = job.stats
+    working_s = sum(worker.working_s for worker in stats)
+    there_s = working_s + sum(worker.waiting_s for worker in stats)
+    if job.state in LIVE or job.elapsed_s < SHORTEST_S or len(stats) < 2 or not working_s:
+        return ""
+    gain, busy = working_s / job.elapsed_s, working_s / there_s
+    return f"<div>{gain:.1f} × as fast as one after the other, {100 * busy:.0f} % busy</div>"
 
 
 def _without_kernel(job: Job, what: str) -> str:

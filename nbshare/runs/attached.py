@@ -129,7 +129,8 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     (``python -m nbshare run``), the job tells of all of them together, and `Job.cancel` stops all.
     An error that has ended the run keeps its type if it is one of Python's or nbshare's own, else
     it is a `TaskError` with its text. In another process than that which began the run, the results
-    of a `grid` or of a table come one for each item. What each worker does is not stored, so
+    of a table come one for each item, and so do those of a `grid` that has more than 10,000 values
+    of parameters, or others than numbers and texts. What each worker does is not stored, so
     ``job.stats`` is empty; ``open_checkpoint(path).item_stats`` tells what each item took.
     """
     check_display(progress, plot)
@@ -216,6 +217,9 @@ class AttachedRun(Run):
         request |= {"shared": {}, "iterables": (), "prints": Prints(Printer())}
         request |= {"out": writer.get("out"), "max_workers": writer.get("max_workers", 1)}
         request["policy"] = Policy(on_error=writer.get("on_error", "raise"))
+        if axes := writer.get("grid"):
+            request |= {"iterables": (Grid.from_json(axes),)}
+            request |= {"is_labelled": writer["is_labelled"]}
         super().__init__(Request(**request))
         self.stored_in = str(path)
         self._end_state: RunState = "failed"

@@ -49,5 +49,5 @@ def _nothing(**_: object) -> None:
     pass
 
 
-begun_ns = resident_bytes = peak_bytes = _no_figure
+begun_ns = resident_bytes = peak_bytes = n_killed = _no_figure
 affinity = umask = at_fork = _nothing

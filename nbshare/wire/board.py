@@ -5,7 +5,8 @@
     header   next item, stop flag, number of ranges given back, what the results are, prints,
              whether any item has failed, how often items have come after a pause, whether
              anything has been imported, the number of items so far, their final number, at how few
-             unclaimed items to tell the owner, whether some were done before the call
+             unclaimed items to tell the owner, whether some were done before the call, the
+             first items that have drawn unseeded random numbers
     ranges   items that a dead worker had claimed and left for others
     slots    per worker: the items that it runs, since when; its chunk; its figures; the report of
              the item
@@ -46,8 +47,12 @@ from nbshare.system import order, sections
 
 # Header words.
 NEXT, STOP, RETURNED, KIND, PRINTED, FAILURES, ROUND, IMPORTED, N_THERE, TOTAL, FEW = range(11)
-SKIPPED = 11
+SKIPPED, DREW = 11, 12
 NOT_KNOWN = -1  # as TOTAL
+
+# In DREW, after the first item and their number: from which global random numbers they drew.
+NUMPY, PYTHON = 1, 2
+DREW_BITS, DREW_MOST = 22, (1 << 20) - 1
 
 NOT_DONE, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
 # In `views`: no worker has loaded the block; one has; it has released it; several have.
@@ -63,8 +68,9 @@ PAGE_ITEMS = 1 << 14  # if the number of items is unknown
 
 # Words of a slot; times in ns of the monotonic clock, which all processes share.
 ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
-PID, BEGUN, LOADED, ENDED, WORKED, N_ITEMS, PEAK = range(5, 12)
-SLOWEST = 12  # N_SLOWEST pairs of ns and item
+# LEAVES: whether the owner wants it to leave; PEAK_BEFORE: of its process, before the call.
+PID, BEGUN, LOADED, ENDED, WORKED, N_ITEMS, PEAK, PEAK_BEFORE, LEAVES = range(5, 14)
+SLOWEST = 14  # N_SLOWEST pairs of ns and item
 N_SLOWEST = 3
 REPORTED = SLOWEST + 2 * N_SLOWEST  # SINCE of the item that has reported (see `reports`)
 FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text takes the rest
@@ -497,6 +503,18 @@ class Board:
     def _words(self, offset: int, n: int) -> memoryview:
         return self._memory[offset : offset + 8 * n].cast("q")
 
+    def note_draws(self, items: range, which: int) -> None:
+        """Note that some items drew from global random numbers; the first ones that are noted."""
+        if not self.header[DREW]:
+            self.header[DREW] = items.start << DREW_BITS | min(len(items), DREW_MOST) << 2 | which
+
+    @property
+    def draws(self) -> tuple[range, int]:
+        """The items that drew from global random numbers, if any, and from which."""
+        word = self.header[DREW]
+        start, n = word >> DREW_BITS, word >> 2 & DREW_MOST
+        return range(start, start + n), word & 3
+
     def clear_slot(self, slot: int) -> None:
         """Reset a slot for another worker."""
         self.slots[slot] = 0
@@ -543,6 +561,8 @@ class Claims:
     ----------
     chunk_s, least_s : float
         Target time of a chunk, and the least one for the last items.
+    most : int or None
+        The most items of a chunk; None: no limit.
 
     References
     ----------
@@ -551,6 +571,7 @@ class Claims:
     """
 
     chunk_s, least_s = CHUNK_S, LEAST_S
+    most: int | None = None
 
     def __init__(
         self,
@@ -616,6 +637,8 @@ class Claims:
     def _stop(self, start: int, n_there: int, item_s: float) -> int:
         page_end = start - start % self._board.page_items + self._board.page_items
         end = min(n_there, page_end)
+        if self.most is not None:
+            end = min(end, start + self.most)
         if self._chunksize is not None:
             return min(start + self._chunksize, end)
         n_left = n_there - start

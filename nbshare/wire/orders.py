@@ -33,12 +33,13 @@ def generator(seed: Seed, i: int) -> np.random.Generator:
 
 
 class Policy(NamedTuple):
-    """How a call treats failures and random numbers."""
+    """How a call treats failures, random numbers, and workers that have run many items."""
 
     on_error: Literal["raise", "return"] = "raise"
     retries: int = 0  # per item
     timeout_s: float | None = None  # per item
     seed: Seed | None = None
+    max_tasks: int | None = None  # of a worker process, in all calls; then another one starts
 
     @property
     def returns_errors(self) -> bool:

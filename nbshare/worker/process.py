@@ -38,7 +38,7 @@ from nbshare.wire.orders import CallOrder
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.wire.rows import RowWriter
 from nbshare.worker import streams
-from nbshare.worker.state import WorkerState, restore_variables, show_crashes
+from nbshare.worker.state import WorkerState, leave, restore_variables, show_crashes
 from nbshare.worker.store import Decided, Rows
 from nbshare.worker.work import Caller, Work
 
@@ -82,11 +82,14 @@ def run(inherited: InheritedFds) -> NoReturn:
             # The owner is gone. The kernel would signal our group too, but not if we close our end
             # of the life pipe first.
             workers.kill_group()
+        if message is None:
+            leave()
+            workers.kill_group()
         call, slot, order = message
         caller = _RemoteCaller(call, channel, imports, mappings, state)
         work_on(order, slot, fds, caller, locks.FileLock(inherited.lock_fd, call))
         is_idle = False
-        channel.send(("finished", call, imports.take(), mappings.end_call()))
+        channel.send(("finished", call, imports.take(), mappings.end_call(), caller.is_spent))
         # Now: descriptors of the next message could take the numbers of closed ones.
         state.restore_after()
 
@@ -197,6 +200,7 @@ def work_on(
         except KeyboardInterrupt:  # between items: sent to this process alone
             os._exit(1)
         work.note_peak()
+        caller.is_spent = work.is_spent
     except BaseException as error:  # noqa: BLE001 - loading the function runs users' code
         caller.failed(NO_ITEM, error, "")
     finally:
@@ -227,6 +231,7 @@ def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:
 class _RemoteCaller(Caller):
     """The caller, at the other end of a channel."""
 
+    in_process = False
     order: CallOrder  # set when it has been loaded
 
     def __init__(
@@ -244,6 +249,7 @@ class _RemoteCaller(Caller):
         self._tokens: waiting.TokenWaiter | None = None
         self._n_looks = 0  # for items, since the last ones came
         self.is_tidy = False  # this process is ready for the next item
+        self.is_spent = False  # it has run as many items as it may
 
     def tell_news(self) -> None:
         if self.news_fd >= 0:

@@ -12,8 +12,10 @@ import pickle
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from types import GeneratorType
 from typing import Any
 
 from nbshare.arrays.inputs import Inputs
@@ -143,6 +145,7 @@ def show_crashes() -> None:
 # The initializers that have run in this process, and the variables of their functions.
 _initialized: dict[bytes, Namespaces] = {}
 _initializing = threading.RLock()  # one at a time; it may make calls with another one
+_entered = ExitStack()  # what they have entered
 
 
 def initialized(inputs: Inputs, fixed: Fixed) -> Namespaces:
@@ -166,22 +169,50 @@ def initialized(inputs: Inputs, fixed: Fixed) -> Namespaces:
 
 
 @contextmanager
-def initializing_anew() -> Iterator[None]:
+def initializing_anew() -> Iterator[ExitStack]:
     """Run the initializer once more, for all that load its call within the block.
 
-    Outside of worker processes, where nothing stays set. Other threads wait meanwhile.
+    Outside of worker processes, where nothing stays set: what it has entered is yielded. Other
+    threads wait meanwhile.
     """
+    global _entered
     with _initializing:
-        if _mine is None:
-            _initialized.clear()
-        yield
+        if _mine is not None:
+            yield ExitStack()  # it is left when the worker ends
+            return
+        _initialized.clear()
+        outer, _entered = _entered, ExitStack()
+        try:
+            yield _entered
+        except BaseException:
+            leave()
+            raise
+        finally:
+            _entered = outer
+
+
+def leave(entered: ExitStack | None = None) -> None:
+    """Leave what initializers have entered; errors are printed: nobody waits for them."""
+    try:
+        (_entered if entered is None else entered).close()
+    except BaseException:  # noqa: BLE001 - a user's
+        traceback.print_exc()
+    streams.flush()
+
+
+def _enter_returned(context: Any) -> None:
+    """Enter what an initializer has returned, if that is a context manager or a generator."""
+    if isinstance(context, AbstractContextManager):
+        _entered.enter_context(context)
+    elif isinstance(context, GeneratorType):
+        _entered.enter_context(contextmanager(lambda: context)())
 
 
 def _run(initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
     try:
         # Its changes stay, in a worker as anywhere else.
         with _mine.keep_changes() if _mine else nullcontext():
-            initializer(*initargs)
+            _enter_returned(initializer(*initargs))
     except BaseException as error:
         noted(error, f"raised by the initializer {label_of(initializer)}")
         raise

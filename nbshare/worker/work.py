@@ -23,11 +23,13 @@ from nbshare.wire.board import (
     ENDED,
     ITEM,
     ITEM_STOP,
+    LEAVES,
     LOADED,
     N_ITEMS,
     NO_ITEM,
     ONE,
     PEAK,
+    PEAK_BEFORE,
     PID,
     REPORTED,
     ROUND,
@@ -43,6 +45,7 @@ from nbshare.wire.feed import FedItems
 from nbshare.wire.orders import CallOrder, Fixed
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.worker import streams
+from nbshare.worker.chance import Draws
 from nbshare.worker.items import (
     MOST_UNSEEN,
     ItemSource,
@@ -67,6 +70,7 @@ SHORTEST_S = 1e-8  # no function call takes less, whatever the clock says
 
 # Holds another object in each forked process: `os.getpid` takes five times as long.
 _process = [object()]
+_n_taken = [0]  # items, by this process, in all calls
 processes.at_fork(after_in_child=lambda: _process.__setitem__(0, object()))
 
 
@@ -88,6 +92,8 @@ class Caller:
     def make_room(self, n: int) -> int:
         """Allocate places for the first `n` blocks of a stage; return how many there are."""
         raise NotImplementedError
+
+    in_process = True  # the items run in the caller's
 
     def await_items(self) -> bool:
         """Wait for items for a while; return whether to continue waiting."""
@@ -146,6 +152,7 @@ class Work:
         self._reporter = Reporter(board, slot)
         self._caller = caller
         if self._slot[PID] == 0:  # else it was in this call before
+            self._slot[PEAK_BEFORE] = processes.peak_bytes()
             self._slot[BEGUN], self._slot[PID] = time.monotonic_ns(), os.getpid()
         self._slot[LOADED] = 0
         inputs_of_all, items = inputs[0], inputs[-2 if order.is_fed else -1]
@@ -159,6 +166,8 @@ class Work:
         self._item_s = 0.0  # recent seconds per item
         self._is_odd = False  # most results of this chunk are stored one by one
         self._round = board.header[ROUND]
+        is_unseeded = order.policy.seed is None and order.stage is None
+        self._draws = Draws() if is_unseeded and not caller.in_process else None
         words = self._slot[SLOWEST:REPORTED].tolist()
         self._slowest = list(zip(words[::2], words[1::2], strict=True))  # a heap of (ns, index)
         self._page = board.newest_page()
@@ -208,10 +217,23 @@ class Work:
             pass
         self.note_peak()
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether this process has run as many items as a worker may."""
+        most = self._policy.max_tasks
+        return most is not None and _n_taken[0] >= most
+
     def step(self) -> bool:
         """Claim and run a chunk; return whether there may be more."""
         self._end_copy()
+        if self._slot[LEAVES]:
+            return False
+        if (most := self._policy.max_tasks) is not None:
+            if self.is_spent:
+                return False
+            self._claims.most = most - _n_taken[0]
         chunk = self._claim(self._item_s)
+        _n_taken[0] += len(chunk)
         if chunk:
             if not 0 <= chunk.start - self._page.first < self._page.n:
                 self._board.forget_pages()
@@ -221,8 +243,14 @@ class Work:
             self._round = self._board.header[ROUND]
             self._caller.tidy_up()
         self._is_odd = False
+        if (draws := self._draws) is not None:
+            draws.note()
         with self._reporter:
             goes_on = bool(chunk) and self._run_chunk(chunk)
+        if draws is not None and draws.may_be():
+            self._draws = None  # once
+            if which := draws.drawn():
+                self._board.note_draws(chunk, which)
         self._slot[ENDED] = time.monotonic_ns()
         if self._board.n_unclaimed <= self._board.few:
             self._caller.tell_news()

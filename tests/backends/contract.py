@@ -206,6 +206,30 @@ class BackendContract:
         assert numbers.tolist() == [0, 1, 2, 3]
         assert rows.tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
 
+    def test_results_of_a_grid_have_its_shape_and_are_stored(self, run, tmp_path):
+        """A grid that is extended runs what is new."""
+        values, kept = np.arange(5.0), {}
+        if "checkpoint" not in self.lacks:
+            kept = {"checkpoint": str(tmp_path / "kept")}
+        for n in (3, 5):
+            items = nbshare.grid(x=values[:n], y=[10, 20])
+            found = run(duties.add, items, shared={"z": 0.5}, **kept)
+            np.testing.assert_array_equal(found, values[:n, None] + [10.5, 20.5])
+            assert found.coords["y"].tolist() == [10, 20]
+
+    def test_groups_and_rows_of_a_table_are_those_of_pandas(self, run):
+        """With their keys, and its index."""
+        pd = pytest.importorskip("pandas")
+        table = pd.DataFrame({"k": [2, 1, 2, 2], "x": [0.5, 1.5, 2.5, 3.5]}, index=list("abcd"))
+        grouped = table.groupby("k")
+        pd.testing.assert_series_equal(
+            run(duties.sum_of, grouped), grouped["x"].sum(), check_names=False
+        )
+        keys = run(duties.key_of, grouped)
+        assert (keys.index.tolist(), keys.tolist()) == ([1, 2], [1, 2])
+        doubled = run(duties.double_of, nbshare.rows(table))
+        pd.testing.assert_series_equal(doubled, 2 * table["x"], check_names=False)
+
     def test_random_numbers_are_those_of_the_item(self, run):
         """Whatever the number of workers and the chunks."""
         children = np.random.SeedSequence(5).spawn(40)

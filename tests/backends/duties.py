@@ -35,6 +35,19 @@ def add(x, y, z=0):
     return x + y + z
 
 
+def sum_of(frame):
+    return frame["x"].sum()
+
+
+def key_of(key, frame):
+    assert (frame["k"] == key).all()
+    return key
+
+
+def double_of(row):
+    return 2 * row.x
+
+
 def long_text(i):
     if i % 100 == 0:
         time.sleep(0.001)  # for the other workers

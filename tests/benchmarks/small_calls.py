@@ -23,8 +23,8 @@ from typing import Any
 
 N_CALLS = 400
 STEPS = """
-mapping._checked options.checked_request functions.reference.bind_arguments
-wire.context.current_context functions.changes.warn_of_changes mapping._prepared
+mapping.check_call options.checked_request functions.reference.bind_arguments
+wire.context.current_context functions.changes.warn_of_changes mapping.prepared
 engine.preparing.prepare engine.preparing.pack_fixed wire.board.Board.create
 notebook.open_display job.Job._start engine.call.Call.start job.Job._tick engine.call.Call.wait
 job.Job._outcome executor.Executor.submit engine.tasks.TaskQueue.put

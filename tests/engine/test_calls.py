@@ -252,6 +252,7 @@ def test_a_map_in_a_worker_has_the_rules_of_any_other(function):
         parallel_map(function, [0])
 
 
+@pytest.mark.filterwarnings("ignore::nbshare.errors.UnseededWarning")
 def test_workers_draw_different_random_numbers(cold):
     """NumPy's global random state differs between workers, and from one start to the next."""
     first = parallel_map(tasks.draw_number, range(64), max_workers=4, chunksize=1)

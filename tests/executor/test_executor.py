@@ -5,7 +5,7 @@ they do with workers that die is in ``test_executor_faults.py``. Not here, or ot
 
 =============================================  ====================================================
 a dead worker breaks the whole executor        it fails its own task, with a `BrokenProcessPool`
-``mp_context``, ``max_tasks_per_child``        refused: workers are started and ended by nbshare
+``mp_context``                                 refused: nbshare starts and ends workers itself
 processes end, or are few, with the executor   they are all calls', and kept for the next one
 a result is waited for before any is queued    no tasks are queued in pipes that could be full
 limits of Windows, of semaphores, of queues    there are none of those

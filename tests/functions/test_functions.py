@@ -571,7 +571,7 @@ def test_an_exception_class_of_the_script_comes_as_itself(script):
 
 
 HOSTILE = """
-    import os, pathlib, sys
+    import os, pathlib, sys, warnings
     import json, random
     import numpy as np
     import nbshare
@@ -592,6 +592,7 @@ HOSTILE = """
     os.chdir("work")
     sys.path.insert(0, "")
     np.random.rand()
+    warnings.simplefilter("ignore", nbshare.errors.UnseededWarning)
     for name in sys.stdlib_module_names & sys.modules.keys():  # what the caller itself can use
         pathlib.Path(name + ".py").write_text(f"raise SystemExit('the wrong {name}')")
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -260,3 +261,123 @@ def test_a_detached_run_has_the_shape_of_its_grid(tmp_path):
         power, grid(base=[2, 3], exponent=[1, 2]), checkpoint=tmp_path / "run", detach=True
     )
     assert job.result().tolist() == [[2, 4], [3, 9]]
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"base": np.linspace(0, 1, 3), "exponent": range(2)},
+        {"base": [1, 2.5, np.inf], "exponent": np.arange(2, dtype="i2")},
+        {"base": ["a", "b"], "exponent": [1]},
+    ],
+)
+@pytest.mark.parametrize("out", [None, "xarray"])
+def test_another_process_that_attaches_has_the_grid(tmp_path, axes, out):
+    """What it knows is in the folder alone."""
+    func = times if isinstance(axes["base"][0], str) else power
+    wanted = parallel_map(func, grid(**axes), checkpoint=tmp_path / "run", out=out)
+    found = nbshare.attach(tmp_path / "run").result()
+    np.testing.assert_array_equal(found, wanted)
+    assert found.shape == (len(axes["base"]), len(axes["exponent"]))
+    for name, values in grid(**axes).coords.items():
+        np.testing.assert_array_equal(found.coords[name], values)
+        assert np.asarray(found.coords[name]).dtype == values.dtype
+
+
+@pytest.mark.parametrize("values", [[1, None], range(20_000)], ids=["objects", "many"])
+def test_of_other_grids_it_has_the_results_one_by_one(tmp_path, values):
+    parallel_map(pick, grid(a=values), checkpoint=tmp_path / "run")
+    found = nbshare.attach(tmp_path / "run").result()
+    assert not hasattr(found, "coords")
+    assert len(found) == len(values)
+
+
+def times(base, exponent):
+    return base * exponent
+
+
+def pick(a):
+    return a is None
+
+
+# -------------------------------------------------------------------- coarse first
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=3))
+def test_coarse_first_has_every_item_once(lengths):
+    axes = {f"p{k}": range(n) for k, n in enumerate(lengths)}
+    ordered, plain = grid(order="coarse", **axes), grid(**axes)
+    assert sorted(map(str, ordered)) == sorted(map(str, plain))
+    assert (ordered.shape, len(ordered)) == (plain.shape, len(plain))
+
+
+def test_the_first_items_are_far_apart():
+    items = grid(order="coarse", x=range(64), y=range(32))
+    for step in (16, 8, 4, 2):
+        first = items[: (64 // step) * (32 // step)]
+        assert {(item["x"], item["y"]) for item in first} == set(
+            itertools.product(range(0, 64, step), range(0, 32, step))
+        )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("out", [None, "stack", "xarray"])
+def test_results_of_a_coarse_grid_are_those_of_the_plain_one(backend, out):
+    axes = {"base": np.arange(1, 7.0), "exponent": np.arange(5)}
+    func = both if out == "stack" else power
+    found, plain = (
+        parallel_map(func, grid(**axes, **more), out=out, backend=backend)
+        for more in ({"order": "coarse"}, {})
+    )
+    np.testing.assert_array_equal(found, plain)
+    if out is None:
+        assert found.coords["base"].tolist() == plain.coords["base"].tolist()
+
+
+def test_objects_of_a_coarse_grid_are_in_their_places():
+    found = parallel_map(lambda a, b: (a, b), grid(order="coarse", a=["x", "y", "z"], b=range(4)))
+    assert found[2, 3] == ("z", 3)
+    assert found[1, 0] == ("y", 0)
+
+
+def test_what_is_done_of_a_coarse_grid_is_in_its_place():
+    axes = {"base": np.arange(1, 33.0), "exponent": np.arange(1, 33)}
+    job = map_async(slow_power, grid(order="coarse", **axes), max_workers=2)
+    for n, _ in enumerate(job):
+        if n == 100:
+            break
+    job.cancel()
+    partial = job.partial()
+    wanted = axes["base"][:, None] ** axes["exponent"]
+    there = ~np.ma.getmaskarray(partial)
+    assert there[::8, ::8].all()
+    assert not there.all()
+    np.testing.assert_allclose(partial[there], wanted[there])
+    assert (job._present.reshape(there.shape) == there).all()
+
+
+def test_a_coarse_grid_continues_in_a_checkpoint_and_another_process(tmp_path):
+    axes = {"base": np.arange(4.0), "exponent": np.arange(4)}
+    parallel_map(power, grid(**axes), checkpoint=tmp_path / "run")
+    found = parallel_map(power, grid(order="coarse", **axes), checkpoint=tmp_path / "run")
+    attached = nbshare.attach(tmp_path / "run").result()
+    wanted = axes["base"][:, None] ** axes["exponent"]
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(attached, wanted)
+
+
+def test_order_may_be_a_parameter_and_other_words_are_refused():
+    assert grid(order=[1, 2]).shape == (2,)
+    with pytest.raises(ValueError, match="order='fine'"):
+        grid(order="fine", a=[1])
+    with pytest.raises(ValueError, match="coarse"):
+        parallel_map(power, grid(order="coarse", base=[1.0], exponent=[1]), out=np.zeros((1, 1)))
+
+
+def both(base, exponent):
+    return base, base**exponent
+
+
+def slow_power(base, exponent):
+    time.sleep(0.005)
+    return base**exponent

@@ -48,6 +48,9 @@ GROUPINGS = {
     "a function": lambda t: t.groupby(lambda i: i % 3),
     "a level": lambda t: t.set_index("k").groupby(level=0),
     "no index": lambda t: t.groupby("k", as_index=False),
+    "no index, and a key called size": lambda t: t.rename(columns={"k": "size"}).groupby(
+        "size", as_index=False
+    ),
     "some columns": lambda t: t.groupby("k")[["x", "s"]],
     "one column": lambda t: t.groupby("k")["x"],
 }
@@ -218,3 +221,18 @@ def ragged(part):
 
 def doubled(part):
     return pd.Series([1, 2], ["a", "a"])
+
+
+@pytest.mark.parametrize("names", ["frame, scale", "df, x", "table1, key"])
+def test_a_function_of_a_frame_and_more_is_not_taken_for_one_of_its_key(table, names):
+    """What it misses is named, with its place."""
+    func = eval(f"lambda {names}: 0")
+    missing = names.split(", ")[1]
+    with pytest.raises(TypeError, match=rf"shared=\{{'{missing}': ...\}}"):
+        parallel_map(func, table.groupby("k"))
+
+
+@pytest.mark.parametrize("names", ["key, frame", "k, df", "name, group", "frame, df", "a, b"])
+def test_a_function_of_two_gets_the_key_first(table, names):
+    func = eval(f"lambda {names}: {names.split(', ')[0]}")
+    assert parallel_map(func, table.groupby("k")).tolist() == sorted(table["k"].unique())

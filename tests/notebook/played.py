@@ -14,7 +14,7 @@ class PlayedJob:
     """A job without workers: the test says what is done."""
 
     n_workers, _n_restored, _stored_in, _loading_s, _has_processes = 2, 0, "", 0.0, False
-    _gave_none = False
+    _gave_none, _fit = False, None
     _inputs, errors, _activity, stats, stages, last_prints = None, {}, (), (), (), ()
 
     def __init__(self, results, label="horizon"):
@@ -34,7 +34,7 @@ class PlayedJob:
         return int(np.count_nonzero(self.flags))
 
     @property
-    def present(self):
+    def _present(self):
         """The flags."""
         return self.flags.copy()
 

@@ -281,6 +281,9 @@ def test_the_workers_are_folded_under_the_row_while_they_work_and_afterwards(not
     done, failed = (data["text/html"] for data in bundles(notebook["workers"], "text/html"))
     assert "<th>starting</th>" in done
     assert re.search(r"item \d+ \(0\.2\): [\d.]+ s", done)
+    gain = re.search(r"([\d.]+) × as fast as one after the other, \d+ % busy", done)
+    assert 1 < float(gain[1]) <= 2  # two workers that sleep
+    assert "as fast" not in failed  # it was too short
     assert "item 1: ZeroDivisionError: division by zero" in failed
     assert "script" not in done
     assert texts(notebook["workers"])[1].startswith("✓ truediv done with 1 failed  3/3")

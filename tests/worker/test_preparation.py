@@ -151,6 +151,7 @@ def test_a_function_that_cannot_take_a_generator_is_refused(task, options, cold)
     assert not psutil.Process().children()
 
 
+@pytest.mark.filterwarnings("ignore::nbshare.errors.UnseededWarning")
 def test_without_a_seed_no_numbers_are_drawn_twice(tally, cold):
     """Workers, replaced ones too, and calls draw different numbers from the global states."""
     drawn = []

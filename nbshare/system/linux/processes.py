@@ -74,6 +74,21 @@ def resident_bytes(pid: int) -> int:
         return 0
 
 
+def private_bytes(pid: int) -> tuple[int, int, int]:
+    """Return the memory of a process that it shares with none, now and at its peak; and that peak.
+
+    The last one includes shared memory, as `peak_bytes`. All are 0 if they are not known.
+    """
+    try:
+        with with_room(lambda: open(f"/proc/{pid}/status")) as file:
+            lines = dict(line.split(":", 1) for line in file)
+        names = "RssAnon", "RssFile", "RssShmem", "VmHWM"
+        now, file_bytes, shared, peak = (int(lines[name].split()[0]) << 10 for name in names)
+    except (OSError, LookupError):  # it has just ended; or a kernel of another kind
+        return 0, 0, 0
+    return now, max(now, peak - file_bytes - shared), peak
+
+
 def peak_bytes() -> int:
     """Return the most memory that this process has had at a time."""
     import resource  # late: once a call

@@ -26,6 +26,15 @@ def total() -> tuple[int, int]:
     return machine, min([machine, *(limit for limit, _ in _cgroups())])
 
 
+def n_killed() -> int:
+    """Return how many processes the system has ended for lack of memory."""
+    with suppress(OSError), open("/proc/vmstat") as file:
+        for line in file:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
 def free_in(folder: str) -> int:
     """Free bytes in a directory."""
     status = os.statvfs(folder)

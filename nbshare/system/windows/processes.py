@@ -33,7 +33,9 @@ class _Counters(ctypes.Structure):
         ("faults", handles.DWORD),
         ("peak", handles.SIZE),
         ("resident", handles.SIZE),
-        ("rest", handles.SIZE * 6),
+        ("pools", handles.SIZE * 4),
+        ("private", handles.SIZE),
+        ("private_peak", handles.SIZE),
     )
 
 
@@ -88,6 +90,18 @@ def resident_bytes(pid: int) -> int:
         return int(_memory(_open(pid).fileno()).resident)
     except OSError:  # it has just ended
         return 0
+
+
+def private_bytes(pid: int) -> tuple[int, int, int]:
+    """Return the memory of a process that it shares with none, now and at its peak; and that peak.
+
+    The last one includes shared memory, as `peak_bytes`. All are 0 if they are not known.
+    """
+    try:
+        counters = _memory(_open(pid).fileno())
+    except OSError:  # it has just ended
+        return 0, 0, 0
+    return int(counters.private), int(counters.private_peak), int(counters.peak)
 
 
 def peak_bytes() -> int:

@@ -1,0 +1,137 @@
+"""In a cell of marimo: the progress display, the last plot, and its interrupt."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from PIL import Image
+
+pytest.importorskip("marimo", reason="marimo is not installed: pip install marimo")
+
+NOTEBOOK = """
+import marimo
+
+app = marimo.App()
+
+
+@app.cell
+def _():
+    import os, signal, threading, time
+    import marimo as mo
+    import nbshare
+
+    def half(x):
+        time.sleep(0.01)
+        return x / 2
+
+    return mo, half, nbshare, os, signal, threading, time
+
+
+@app.cell
+def _({arguments}):
+{cell}
+"""
+CELLS = {
+    "plot": """
+        mo.output.append(mo.md("mine"))
+        results = nbshare.parallel_map(half, range(40), plot="line")
+        print("the sum is", results.sum())
+        """,
+    "failure": """
+        results = nbshare.parallel_map(half, [1, 2, None], on_error="return")
+        """,
+    "many": """
+        for n in range(20):
+            nbshare.parallel_map(half, range(n))
+        """,
+    "background": """
+        job = nbshare.map_async(half, range(10), progress=True, plot="line")
+        print("the sum is", job.result().sum())
+        """,
+    "interrupt": """
+        def press():
+            while not any(job.n_done for job in nbshare.jobs()):
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=press).start()
+        try:
+            nbshare.parallel_map(half, range(100_000), chunksize=1)
+        except nbshare.MapInterrupted:
+            print("some are kept:", nbshare.last_job().partial().count() > 0)
+        """,
+}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run a cell; return its outputs as one text, and what it printed."""
+
+    def run(name):
+        cell = textwrap.indent(textwrap.dedent(CELLS[name]), "    ")
+        arguments = "mo, half, nbshare, os, signal, threading, time"
+        (tmp_path / "notebook.py").write_text(NOTEBOOK.format(arguments=arguments, cell=cell))
+        export = [sys.executable, "-m", "marimo", "export", "ipynb", "notebook.py"]
+        ended = subprocess.run(
+            [*export, "-o", "out.ipynb", "--include-outputs"],
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert ended.returncode == 0, ended.stderr
+        outputs = json.loads((tmp_path / "out.ipynb").read_text())["cells"][-1]["outputs"]
+        printed = "".join("".join(output.get("text", "")) for output in outputs)
+        shown = [output["data"] for output in outputs if "data" in output]
+        return "".join("".join(data.get("text/html", "")) for data in shown), printed
+
+    return run
+
+
+def states(shown):
+    """Return the lines of the progress displays."""
+    return [html.unescape(line) for line in re.findall(r'<div aria-label="([^"]+)"', shown)]
+
+
+def test_progress_display_and_plot_come_below_what_the_cell_has_shown(run):
+    shown, printed = run("plot")
+    assert printed == "the sum is 390.0\n"
+    (line,) = states(shown)
+    assert line.startswith("✓ half done  40/40")
+    (png,) = re.findall(r"data:image/png;base64,([^\"]+)", shown)
+    assert Image.open(io.BytesIO(base64.b64decode(png))).width > 400
+    assert shown.index("mine") < shown.index("half done") < shown.index("base64")
+
+
+def test_failures_are_told(run):
+    shown, _ = run("failure")
+    assert states(shown)[0].startswith("✓ half done with 1 failed")
+    assert "item 2: TypeError" in shown
+
+
+def test_a_loop_of_runs_has_few_outputs(run):
+    shown, _ = run("many")
+    lines = states(shown)
+    assert len(lines) == 8
+    assert "the last of runs 8 to 20" in lines[-1]
+
+
+def test_a_job_in_the_background_shows_nothing(run):
+    """Only the thread of a cell can show anything there."""
+    shown, printed = run("background")
+    assert (shown, printed) == ("", "the sum is 22.5\n")
+
+
+def test_its_interrupt_keeps_the_finished_results(run):
+    shown, printed = run("interrupt")
+    assert printed == "some are kept: True\n"
+    assert states(shown)[0].startswith("■ half interrupted")

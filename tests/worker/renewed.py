@@ -1,0 +1,81 @@
+"""What workers that are renewed do, and what they leave when they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+ENOUGH_S = 20.0
+
+
+def pid(_):
+    return os.getpid()
+
+
+def pid_or_death(i, folder):
+    """Return the process; item 3 takes its worker along, once."""
+    if i == 3 and not Path(folder, "dead").exists():
+        Path(folder, "dead").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
+def never(_):
+    time.sleep(3600)
+
+
+@contextmanager
+def opened(folder):
+    """Note who has entered and left, as an initializer."""
+    Path(folder, f"in {os.getpid()}").touch()
+    yield
+    Path(folder, f"out {os.getpid()}").touch()
+
+
+def generate(folder):
+    yield from opened.__wrapped__(folder)
+
+
+class Opened:
+    """The same as a class."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __enter__(self):
+        Path(self.folder, f"in {os.getpid()}").touch()
+
+    def __exit__(self, *_):
+        Path(self.folder, f"out {os.getpid()}").touch()
+
+
+@contextmanager
+def hanging(folder):
+    Path(folder, f"in {os.getpid()}").touch()
+    yield
+    time.sleep(3600)
+
+
+@contextmanager
+def failing(folder):
+    Path(folder, f"in {os.getpid()}").touch()
+    yield
+    raise OSError("the connection was lost")
+
+
+def fail():
+    raise ValueError("cannot be loaded")
+
+
+class Unloadable:
+    """Fails where it arrives."""
+
+    def __reduce__(self):
+        return fail, ()
+
+
+def names(folder):
+    return sorted(os.listdir(folder))
