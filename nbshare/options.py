@@ -20,6 +20,7 @@ from nbshare.arrays.create import checked_int
 from nbshare.arrays.grid import Grid
 from nbshare.arrays.shaped import ShapedItems
 from nbshare.arrays.tables import Groups, is_grouped
+from nbshare.arrays.tiles import Tiles
 from nbshare.checkpoint.options import Checkpoint
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request, has_rows
@@ -136,6 +137,7 @@ def checked_request(
         bind_arguments(function, iterables, keywords, extra)
         warn_of_lengths(iterables)
     else:
+        items = items.filling(options.out) if isinstance(items, Tiles) else items
         function, iterables = items.taken_by(function, keywords, extra), [items]
     workers = checked_count("max_workers", options.max_workers)
     if workers is None:
@@ -307,7 +309,7 @@ def shaped_among(iterables: Sequence[Any]) -> ShapedItems | None:
 
 def checked_out(out: Any, n_items: int | None, items: ShapedItems | None = None) -> Any:
     """Return ``out=`` if it can hold `n_items` results; raise with the remedy if not."""
-    if out is None:
+    if out is None or isinstance(items, Tiles):  # which have it
         return None
     if isinstance(out, str):
         if out in ("list", "stack"):

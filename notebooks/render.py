@@ -23,7 +23,7 @@ GROUPS = {
         "worker_index",
         "shutdown",
     ],
-    "Grids and tables as items": ["grid", "rows"],
+    "Grids, tables and tiles as items": ["grid", "rows", "tiles"],
     "Arrays in shared memory": [
         *("share", "empty", "zeros", "ones", "full"),
         *("empty_like", "zeros_like", "ones_like", "full_like"),

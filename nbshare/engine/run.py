@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.shaped import ShapedItems
 from nbshare.arrays.shared_array import SharedArray
+from nbshare.arrays.tiles import Tiles
 from nbshare.engine.prints import Prints
 from nbshare.interrupts import start_thread
 from nbshare.system import waiting
@@ -56,6 +57,11 @@ def has_rows(iterable: Any) -> bool:
         is_plain = type(iterable) in (np.ndarray, np.memmap, SharedArray)
         return is_plain and iterable.ndim > 0 and not iterable.dtype.hasobject
     return type(iterable) in (list, tuple, range) or isinstance(iterable, ShapedItems)
+
+
+def tiles_of(request: Request) -> Tiles | None:
+    """Return the items of a request if they are tiles."""
+    return next((each for each in request.iterables if isinstance(each, Tiles)), None)
 
 
 RunState = Literal["starting", "running", "done", "stopped", "failed"]

@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from nbshare.arrays.grid import Grid
+from nbshare.arrays.tiles import Mosaic
 from nbshare.engine.results import MISSING
 from nbshare.job import Job
 from nbshare.notebook.charts import HistPainter, LinePainter
 from nbshare.notebook.environment import Bundle
-from nbshare.notebook.image import ImagePainter
+from nbshare.notebook.image import ImagePainter, MosaicPainter
 from nbshare.notebook.live_plot import LivePlot, as_plots
 from nbshare.notebook.values import FRAME, GREY, TICKS, Painter, dress, named
 
@@ -125,7 +126,7 @@ class LiveFigure:
         if (self._n, self._dtype) != (present.size, dtype):
             self._n, self._dtype = present.size, dtype
             self._build(partial, present)
-        shown = [painter.paint(partial, present, final=final) for painter in self._painters]
+        shown = [self._painted(painter, partial, present, final) for painter in self._painters]
         if final and self._job.state != "done":
             for painter in self._painters:
                 painter.show_done()
@@ -142,6 +143,16 @@ class LiveFigure:
         is_part = final and self._job.n_items is not None and n_shown < self._n
         self._write_title(said if is_part else (name + what.partition("{}")[2]).lstrip(", "))
         return said, bool(n_shown == n_present)
+
+    def _painted(
+        self, painter: Any, partial: Any, present: NDArray[np.bool_], final: bool
+    ) -> tuple[int, str]:
+        """Update one plot; return how many results it shows, and a text with ``{}`` for it."""
+        if not isinstance(partial, Mosaic) or isinstance(painter, MosaicPainter):
+            return painter.paint(partial, present, final=final)  # type: ignore[no-any-return]
+        whole, rows = _as_rows(partial)
+        n, text = painter.paint(whole, rows, final=final)
+        return (int(present.sum()) if n == rows.sum() else 0), text
 
     def _build(self, partial: Any, present: NDArray[np.bool_]) -> None:
         inputs, plots = self._job._inputs, self._plots
@@ -162,7 +173,7 @@ class LiveFigure:
         self._painters = [
             FunctionPainter(figure, plot, is_styled=self._is_styled)
             if plot._is_drawn_by_user
-            else _PAINTERS[str(plot.kind)](figure.add_subplot(), plot, inputs, partial, present)
+            else _painter_of(figure.add_subplot(), plot, inputs, partial, present)
             for figure, plot in zip(places, plots, strict=False)
         ]
         if columns == rows == 1 and (ratio := getattr(self._painters[0], "ratio", None)):
@@ -298,6 +309,25 @@ class FunctionPainter:
             axes.set_xlabel(named(plot.xlabel, plot.xunit))
         if not axes.get_ylabel():
             axes.set_ylabel(named(plot.label or plot.ylabel, plot.unit or plot.yunit))
+
+
+def _painter_of(
+    axes: Axes, plot: LivePlot, inputs: Any, partial: Any, present: NDArray[np.bool_]
+) -> Painter:
+    """Return what draws one of nbshare's kinds."""
+    kind = _PAINTERS[str(plot.kind)]
+    if not isinstance(partial, Mosaic):
+        return kind(axes, plot, inputs, partial, present)
+    if kind is ImagePainter:
+        return MosaicPainter(axes, plot, inputs, partial, present)
+    return kind(axes, plot, None, *_as_rows(partial))
+
+
+def _as_rows(partial: Mosaic) -> tuple[Any, NDArray[np.bool_]]:
+    """Return the results of tiles as one array, and which of its rows are complete."""
+    whole = partial.image()
+    mask: Any = np.ma.getmaskarray(whole).reshape(len(whole), -1)
+    return whole, ~mask.any(axis=1)
 
 
 def _all_axes(made: Any) -> list[Axes]:
