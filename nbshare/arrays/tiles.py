@@ -207,15 +207,17 @@ class Tiles(ShapedItems):
     >>> len(items), items[-1], items[-1].values
     (3, <tile 8:10>, array([7., 8., 9.]))
 
+    Where the tiles are in an image:
+
+    >>> [tile.place for tile in nbshare.tiles(np.zeros((6, 4)), (4, 4))]
+    [(slice(0, 4, None), slice(0, 4, None)), (slice(4, 6, None), slice(0, 4, None))]
+
     Notes
     -----
     It does not change, so any thread may use it. Do not change the array while it is in use.
     """
 
     __module__ = "nbshare.types"
-
-    out: npt.NDArray[Any] | None = None
-    _dtype: np.dtype[Any] | None = None  # of `out`
 
     def __init__(self, array: Any, shape: Any, overlap: Any, edges: str) -> None:
         if not isinstance(array, np.ndarray) or is_masked(array) or array.dtype.hasobject:
@@ -242,6 +244,8 @@ class Tiles(ShapedItems):
         if edges not in EDGES:
             raise ValueError(f"tiles(edges={edges!r}): allowed are {', '.join(map(repr, EDGES))}")
         self._edges = edges
+        self.out: npt.NDArray[Any] | None = None
+        self._dtype: np.dtype[Any] | None = None  # of `out`
         self._array = array.view()
         self._array.flags.writeable = False
         whole = array.shape[: len(tile)]
@@ -385,10 +389,6 @@ class Mosaic:
             part = self[i]
             row[tuple(map(slice, part.shape[:n]))] = part
         return rows
-
-    def with_flags(self, there: npt.NDArray[np.bool_]) -> Mosaic:
-        """Return the same places, and which of them have a result."""
-        return Mosaic(self.whole, self.layout, there)
 
     def image(self) -> Any:
         """Return the array, masked where tiles are missing."""

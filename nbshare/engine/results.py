@@ -335,7 +335,7 @@ class Results:
         array = self._outcome(len(done))
         assert array is not None
         if isinstance(array, Mosaic):
-            return array.with_flags(done == IN_OUTPUT)
+            return Mosaic(array.whole, array.layout, done == IN_OUTPUT)
         if self._rows is not None:
             if self.is_iterated:  # its rows will go
                 array = array.copy()

@@ -299,30 +299,37 @@ class MosaicPainter(ImagePainter):
 
     def __init__(self, *args: Any) -> None:
         *others, present = args
+        self._first = int(present.argmax())
         super().__init__(*others, np.ones(1, np.bool_))  # laid out for the whole: one result
         self._counts = np.zeros_like(self._cells, np.int64)  # of each pixel
         self._taken = np.zeros(len(present), np.bool_)
 
     def _read(self, partial: Any, items: NDArray[np.intp]) -> NDArray[Any]:
         """Return the form of the whole."""
-        shape = partial.whole.shape
-        if partial.dtype.kind not in "biufcm":
-            raise self._refusal(f"arrays of dtype {partial.dtype}")
-        return np.broadcast_to(np.zeros((), partial.dtype), (len(items), *shape))
+        tile, whole = self._tile(partial, self._first), partial.layout.whole
+        if tile.dtype.kind not in "biufcm":
+            raise self._refusal(f"arrays of dtype {tile.dtype}")
+        shape = len(items), *whole, *tile.shape[len(whole) :]
+        return np.broadcast_to(np.zeros((), tile.dtype), shape)
+
+    def _tile(self, partial: Any, i: int) -> NDArray[Any]:
+        value = self._plot.value
+        return np.asarray(partial[i] if value is None else value(partial[i]))
 
     def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
         """Read new tiles, and show them."""
         until = time.monotonic() + (math.inf if final else BUDGET_S)
         for i in np.flatnonzero(present & ~self._taken).tolist():
-            seen: list[slice] = []
-            pixels: list[slice] = []
-            for part, sample in zip(partial.layout.place(i), self._sample, strict=False):
+            seen, pixels = [*self._sample], [slice(None)] * len(self._sample)
+            places = zip(partial.layout.place(i), self._sample, strict=False)
+            for axis, (part, sample) in enumerate(places):
                 first, last = -(-part.start // sample.step), -(-part.stop // sample.step)
-                seen.append(slice(first * sample.step, part.stop, sample.step))
-                pixels.append(slice(first, last))
-            values = as_floats(partial.whole[tuple(seen)][..., *self._sample[len(seen) :]])
+                seen[axis] = slice(first * sample.step - part.start, None, sample.step)
+                pixels[axis] = slice(first, last)
+            values = as_floats(self._tile(partial, i)[tuple(seen)])
             with uninterrupted():
-                self._cells[0, *pixels], self._counts[0, *pixels] = values, 1
+                at: Any = (0, *pixels)
+                self._cells[at], self._counts[at] = values, 1
                 self._taken[i] = True
             if time.monotonic() >= until:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import ndimage
 
 import nbshare
-from nbshare import map_async, parallel_map, tiles
+from nbshare import LivePlot, map_async, parallel_map, tiles
 from nbshare.notebook.figure import LiveFigure
 
 BACKENDS = [None, "threads", "serial"]
@@ -44,7 +45,7 @@ def cases(draw):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=cases(), use=st.sampled_from([median, mean, is_below]))
 def test_results_are_those_of_the_whole_array(backend, case, use):
     """Bit for bit, of local filters on 1 to 4 axes."""
@@ -60,7 +61,7 @@ def test_results_are_those_of_the_whole_array(backend, case, use):
 
 
 @pytest.mark.parametrize("edges", MODES)
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=cases())
 def test_edges_are_those_of_a_padded_array(edges, case):
     """A function that sees what is beyond an edge need not know of edges."""
@@ -233,17 +234,41 @@ def test_a_detached_run_puts_its_tiles_together(tmp_path, image):
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_the_live_image_shows_tiles_in_their_places(n):
-    """Before the end the missing ones are hatched; sampled pixels are those of the whole."""
+    """Sampled pixels are those of the whole, or of what the plot makes of a tile."""
     colours = () if n == 1 else (3,)
     whole = np.random.default_rng(1).random((2500, 1300, *colours))
     job = map_async(itself, tiles(whole, (700, 300), 5))
-    figure = LiveFigure(job, "image")
+    figure = LiveFigure(job, LivePlot("image", value=lambda tile: 1 - tile))
     job.wait()
-    figure.frame(final=True)
+    assert figure.frame(final=True).is_complete
     (painter,) = figure._painters
-    np.testing.assert_array_equal(painter._pixels(), whole[::3, ::2])
+    np.testing.assert_array_equal(painter._pixels(), 1 - whole[::3, ::2])
     assert not painter._hatch.get_visible()
-    assert len(figure._painters[0]._taken) == len(tiles(whole, (700, 300)))
+
+
+def waits_at_the_right(part, folder):
+    while part[0, -1] == 199 and not (folder / "go").exists():
+        time.sleep(0.001)
+    return part
+
+
+def test_a_live_image_hatches_missing_tiles(tmp_path):
+    whole = np.tile(np.arange(200.0), (90, 1))
+    items = tiles(whole, (50, 100), 0)
+    job = map_async(waits_at_the_right, items, shared={"folder": tmp_path}, max_workers=3)
+    while not job.present[::2].all():
+        assert not job.done()
+        time.sleep(0.001)
+    figure = LiveFigure(job, "image")
+    figure.frame(final=False)
+    (painter,) = figure._painters
+    shown = painter._pixels()
+    np.testing.assert_array_equal(shown[:, :100], whole[:, :100])
+    assert np.isnan(shown[:, 100:]).all()
+    assert painter._hatch.get_visible()
+    assert job.partial().mask[:, 100:].all()
+    (tmp_path / "go").touch()
+    np.testing.assert_array_equal(job.result(), whole)
 
 
 def itself(part):
