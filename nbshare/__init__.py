@@ -14,7 +14,8 @@ arrive. Stop the call at any time: ``last_job().partial()`` has what is done.
 =================================  ================================================================
 `parallel_map`, `map_async`        call a function for every item; wait, or get a `Job` to watch
 `plan`                             bytes, time and workers of a run, from one or two of its items
-`grid`, `rows`                     items: all combinations of parameters; the rows of a table
+`grid`, `rows`, `tiles`            items: all combinations of parameters; the rows of a table; the
+                                   tiles of an image or volume
 `share`, `empty`, `zeros`, `full`  arrays in shared memory; every view of them is sent by reference
 `SharedBuffer`, `SharedLock`       one block laid out as different arrays in turn; a lock
 `RingBuffer`, `pipeline`           a queue of array slots between processes; stages joined by them
@@ -66,6 +67,7 @@ _NAMES = {
     "arrays.share": "SharedObject share",
     "arrays.shared_array": "SharedArray",
     "arrays.tables": "rows",
+    "arrays.tiles": "tiles",
     "checkpoint.options": "Checkpoint",
     "checkup": "doctor",
     "engine.local": "shutdown",

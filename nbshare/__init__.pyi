@@ -16,6 +16,7 @@ from nbshare.arrays.share import SharedObject as SharedObject
 from nbshare.arrays.share import share as share
 from nbshare.arrays.shared_array import SharedArray as SharedArray
 from nbshare.arrays.tables import rows as rows
+from nbshare.arrays.tiles import tiles as tiles
 from nbshare.checkpoint.options import Checkpoint as Checkpoint
 from nbshare.checkup import doctor as doctor
 from nbshare.engine.local import shutdown as shutdown

@@ -39,6 +39,7 @@ from nbshare.tracebacks import shown_as, shown_from_the_call, unwrapped
 from nbshare.wire import running_items
 from nbshare.wire.board import NUMPY, PYTHON
 from nbshare.wire.failures import name_of_item
+from nbshare.wire.folding import Fold
 from nbshare.wire.orders import generator
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ JobState = Literal["starting", "running", "done", "stopped", "interrupted", "fai
 
 SHOW_S = 0.01  # between looks for prints and objects, while there are; else as time has passed
 NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
+ASKS = 0.1  # of the time, at most, ``until=`` takes
 LOOK_S = 0.02  # between looks of a loop over results, or of a coroutine
 
 MOST_STARTED = 1000  # jobs, before those that are over are left out
@@ -147,6 +149,8 @@ class Job(Generic[T]):
         self._giving = _thread.allocate_lock()
         self._early: dict[int, T] = {}  # results that `in_order` has not given yet
         self._n_in_order = 0  # that it has given
+        self._asking = _thread.allocate_lock()  # `until`
+        self._ask_at, self._n_asked = 0.0, 0  # when to ask again; and items at the last time
         self._forsaken: weakref.finalize[[], Job[T]] | None = (
             None  # tells the run that this is gone
         )
@@ -258,8 +262,9 @@ class Job(Generic[T]):
         -------
         numpy.ma.MaskedArray, list or None
             If the results form an array, a masked array of shape ``(n_items, *shape)`` over the
-            shared output, not a copy; missing rows are masked. Otherwise a list with
-            `nbshare.MISSING` in its gaps. None before the first result.
+            shared output, not a copy; missing rows are masked. Of tiles, the whole array, masked
+            where tiles are missing. Otherwise a list with `nbshare.MISSING` in its gaps. With
+            ``reduce=`` the value so far. None before the first result.
 
         Examples
         --------
@@ -355,6 +360,16 @@ class Job(Generic[T]):
         return self._run.fit()
 
     @property
+    def _is_enough(self) -> bool:
+        """Whether ``until=`` has ended it before all items were done."""
+        return self._run.is_enough and self.n_done != self.n_items
+
+    @property
+    def _is_reduced(self) -> bool:
+        """Whether it has one result, by ``reduce=``."""
+        return self._run.request.reduce is not None
+
+    @property
     def _gave_none(self) -> bool:
         """Whether the first results are None, as those of a function without ``return``."""
         return self._run.gave_none()
@@ -426,8 +441,9 @@ class Job(Generic[T]):
         keywords = dict(request.shared)
         if request.policy.seed is not None:
             keywords["rng"] = generator(request.policy.seed, index)
+        func = request.func.func if isinstance(request.func, Fold) else request.func
         with running_items():
-            result: T = request.func(*self._run.item(index), **keywords)
+            result: T = func(*self._run.item(index), **keywords)
         return result
 
     @property
@@ -715,6 +731,7 @@ class Job(Generic[T]):
         Exception
             Whatever the run failed with.
         """
+        self._refuse_if_reduced()
         look_s = 0.0  # first: from then on the source waits for the loop over it
         while True:
             with self._telling_that_it_goes_on():
@@ -769,6 +786,10 @@ class Job(Generic[T]):
                 "over the results of a job."
             )
 
+    def _refuse_if_reduced(self) -> None:
+        if self._is_reduced:
+            raise TypeError("a run with reduce= has one result: use result(), or partial()")
+
     def _next_result(self) -> tuple[int, T] | None:
         """Return a result that no loop has taken; None if there is none at this moment."""
         with self._giving:
@@ -818,6 +839,7 @@ class Job(Generic[T]):
         >>> job.wait()
         True
         """
+        self._refuse_if_reduced()
         self._shown.explore(self, kind=kind, axes=axes, plot=plot)
 
     # -------------------------------------------------------------- for the code that runs it
@@ -837,11 +859,40 @@ class Job(Generic[T]):
         run = self._run
         run.fill_out()
         has_news = run.request.prints.show() | run.load_ahead()
+        self._ask()
         pause_s = SHOW_S if has_news else max(SHOW_S, time.monotonic() - self._begun_at)
         is_over = run.wait(min(timeout_s, pause_s))
         if is_over:
             self._note_end()
         return is_over
+
+    def _ask(self) -> None:
+        """End the run if ``until=`` says that there is enough, and is due."""
+        run = self._run
+        began, n_done = time.monotonic(), self.n_done
+        if run.request.until is None or began < self._ask_at or n_done == self._n_asked:
+            return
+        if run.is_over or not self._asking.acquire(blocking=False):
+            return
+        try:
+            if (partial := self.partial()) is not None:
+                self._n_asked = n_done
+                n = () if run.request.reduce is None else (run.n_folded,)
+                if run.request.until(partial, *n):
+                    run.is_enough = True
+                    run.stop()
+        except Exception as error:  # noqa: BLE001 - of the user's function
+            run.stop(error)
+        finally:
+            self._asking.release()
+            now = time.monotonic()
+            self._ask_at = now + max(SHOW_S, (now - began) / ASKS)
+
+    def _keep_asking(self) -> None:
+        """Do so until the run is over, in a thread of its own: nobody may wait."""
+        while not self._run.await_end(SHOW_S):
+            self._run.load_ahead()
+            self._ask()
 
     def _leave_alone(self) -> None:
         """Arrange that prints are shown and memory is released without a thread that waits."""
@@ -910,8 +961,14 @@ class Job(Generic[T]):
         if not (self._is_shown or is_ending()):
             more = "; the same call continues" if self._stored_in else ""
             warn(f"{self.label} was stopped: {self._count()}{more}", PartialResultWarning)
+        return self._partial_or_gaps(), None
+
+    def _partial_or_gaps(self) -> Any:
+        """Return the results of a run that has ended early."""
         partial = self.partial()
-        return [MISSING] * len(self.present) if partial is None else partial, None
+        if partial is None and not self._is_reduced:
+            return [MISSING] * len(self.present)
+        return partial
 
     def _warn_of_chance(self) -> None:
         """Warn, once for a function, if it drew from global random numbers without a seed."""
@@ -929,7 +986,12 @@ class Job(Generic[T]):
         )
 
     def _results(self) -> Any:
-        request, results, items = self._run.request, self._flat_results(), self._inputs
+        request, items = self._run.request, self._inputs
+        if request.reduce is not None:
+            return self._run.final()
+        if self._run.is_enough and not self.present.all():
+            return self._partial_or_gaps()
+        results = self._flat_results()
         if self._is_list or not isinstance(items, ShapedItems):
             return results
         if request.is_labelled and isinstance(items, Grid):

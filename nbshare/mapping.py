@@ -88,6 +88,8 @@ def parallel_map(
     max_tasks_per_child: int | None = ...,
     checkpoint: str | os.PathLike[str] | Checkpoint | None = ...,
     backend: Any = ...,
+    reduce: Callable[[Any, Any], Any] | None = ...,
+    until: Callable[..., Any] | None = ...,
     **misspelt: NoSuchOption[Never],
 ) -> Any: ...
 @shown_from_the_call
@@ -114,9 +116,9 @@ def parallel_map(
         frame is refused: pass ``list(d)``, or ``shared=``. An ndarray gives its rows along the
         first axis without a copy per item: read-only for a plain array, writable for a SharedArray.
         A generator is read a little ahead of the workers: see the Notes. Alone, and see **Grids and
-        tables** there: a `grid`, whose items give keyword arguments; a ``groupby`` of pandas or
-        ``group_by`` of polars, for a function of each frame, or of its key and the frame; and
-        `rows`, those of a DataFrame.
+        tables** and **Tiles** there: a `grid`, whose items give keyword arguments; a ``groupby`` of
+        pandas or ``group_by`` of polars, for a function of each frame, or of its key and the frame;
+        `rows`, those of a DataFrame; and `tiles` of an image, volume or series.
     shared : mapping of str to object, optional
         Keyword arguments that are the same for every item. Each is copied to shared memory once.
         Arrays are read-only in the workers: a write raises `ValueError` there. A SharedArray is not
@@ -128,7 +130,8 @@ def parallel_map(
         Form of the results. None (default): numbers, or arrays of one shape, become one SharedArray
         of shape ``(n, *shape)``; other results become a list. ``"list"``: always a list.
         ``"stack"``: tuples such as ``(mean, std)`` become a tuple of arrays. An ndarray of shape
-        ``(n, *shape)`` is filled and returned. ``"xarray"``: the results of a `grid` in an
+        ``(n, *shape)`` is filled and returned; of tiles, one of the whole shape that workers can
+        write to: a SharedArray or `numpy.memmap`. ``"xarray"``: the results of a `grid` in an
         `xarray.DataArray` with its coordinates; dicts and tuples in a `xarray.Dataset`.
     max_workers : int, optional
         Number of worker processes, at most; default: the CPUs that this process may use. Half a
@@ -198,6 +201,15 @@ def parallel_map(
         A `distributed.Client` (Dask), ``"ray"`` or the address of a Ray cluster, or any
         `concurrent.futures.Executor`: worker processes on the machines of that cluster. See the
         Notes.
+    reduce : callable, optional
+        ``reduce(a, b)``, such as `numpy.add` or `max`: one result for two, where it makes no
+        difference which are combined first. Then the run returns one value instead of all results,
+        which are never in memory together: see **One value** in the Notes.
+    until : callable, optional
+        ``until(partial)`` ends the run when it returns true. It gets what `Job.partial` returns;
+        with `reduce`, ``until(value, n)`` gets the value so far and the number of items in it. The
+        run is done then, and returns what is there, as after Stop. It is called in this process, at
+        most a tenth of the time; what it raises ends the run.
 
     Returns
     -------
@@ -207,7 +219,8 @@ def parallel_map(
         0 items ``np.empty(0)``, or ``[]`` for ``"list"`` and ``"stack"``. After Stop, the finished
         results: a masked array, or a list with `nbshare.MISSING` in its gaps. With `checkpoint`,
         arrays (not numbers) as results come as an ndarray that is mapped from the file, so it may
-        be larger than memory; changes to it stay in this process.
+        be larger than memory; changes to it stay in this process. With `reduce` the one value, or
+        None if there is no result.
 
     Raises
     ------
@@ -292,6 +305,21 @@ def parallel_map(
     >>> whole, rest = parallel_map(divmod, [7, 8, 9], [2, 3, 4], out="stack")
     >>> whole, rest
     (SharedArray([3, 2, 2]), SharedArray([1, 2, 1]))
+
+    The sum of all results, and enough of them:
+
+    >>> import itertools, operator
+    >>> parallel_map(math.sqrt, [1.0, 4.0, 9.0], reduce=operator.add)
+    6.0
+    >>> def toss(i, rng):
+    ...     return rng.integers(2)
+    >>> def is_enough(heads, n):
+    ...     return n >= 1000
+    >>> heads = parallel_map(
+    ...     toss, itertools.count(), seed=1, reduce=operator.add, until=is_enough
+    ... )
+    >>> bool(heads > 400)
+    True
 
     Items that fail are masked:
 
@@ -403,6 +431,21 @@ def parallel_map(
     next to the keys. With ``out="list"`` results are a list in all cases. A
     checkpoint knows these items by their values, so a grid can be extended in any direction. A loop
     over a job and `Job.present` count them from 0.
+
+    **Tiles**: results are put together in one array of the shape of the tiled array, in which each
+    worker writes its tiles; a live image shows them in their places. A function whose results
+    depend on no more than the overlap gives what it would give for the whole array. A loop over a
+    job gives tiles without overlap, and `Job.present` counts tiles.
+
+    **One value**: with `reduce`, each worker combines the results of a block of items one after the
+    other, and this process combines neighbouring blocks. Which items are in a block depends on
+    nothing but their indices, so floats are the same, bit for bit, for any number of workers; a
+    loop would add them in another order. Blocks grow from 1 item to 100 after 300,000. Memory is
+    needed for the blocks under way. `reduce` may change its first argument. Progress counts the
+    items of blocks that are done; `chunksize` and `Job.stats` count blocks. A plot shows the value
+    so far. An item is tried again by itself, as `retries` says, and with ``on_error="return"``
+    those that failed are left out; if a worker dies, its block counts as one item. A checkpoint
+    stores the values of blocks, and not which items failed.
 
     **Generators** are read ahead of the workers, or of a slower loop over a job's results, by what
     is used in about a second: at least a few items for each worker, at most 100,000 items or about

@@ -20,6 +20,7 @@ from nbshare.arrays.create import checked_int
 from nbshare.arrays.grid import Grid
 from nbshare.arrays.shaped import ShapedItems
 from nbshare.arrays.tables import groups_of, is_grouped
+from nbshare.arrays.tiles import Tiles
 from nbshare.checkpoint.options import Checkpoint
 from nbshare.engine.prints import Prints
 from nbshare.engine.run import Request, has_rows
@@ -34,6 +35,7 @@ from nbshare.system import room
 from nbshare.wire import is_worker, runs_items
 from nbshare.wire.context import current_context
 from nbshare.wire.failures import raised_by_source
+from nbshare.wire.folding import Blocks, Fold, blocks_of
 from nbshare.wire.orders import Policy
 
 record_imports()
@@ -94,6 +96,8 @@ class MapOptions(NamedTuple):
     max_tasks_per_child: int | None = None
     checkpoint: str | os.PathLike[str] | Checkpoint | None = None
     backend: Any = None
+    reduce: Callable[[Any, Any], Any] | None = None
+    until: Callable[..., Any] | None = None
 
 
 class OtherOptions(TypedDict, total=False):
@@ -112,6 +116,8 @@ class OtherOptions(TypedDict, total=False):
     max_tasks_per_child: int | None
     checkpoint: str | os.PathLike[str] | Checkpoint | None
     backend: Any
+    reduce: Callable[[Any, Any], Any] | None
+    until: Callable[..., Any] | None
 
 
 class Options(OtherOptions, total=False):
@@ -139,12 +145,18 @@ def checked_request(
         bind_arguments(function, iterables, keywords, extra)
         warn_of_lengths(iterables)
     else:
+        items = items.filling(options.out) if isinstance(items, Tiles) else items
         function, iterables = items.taken_by(function, keywords, extra), [items]
     workers = checked_count("max_workers", options.max_workers)
     if workers is None:
         workers = room.usable_cpus() if isinstance(where, str) else where.n_workers()
     size = checked_count("chunksize", options.chunksize)
     columns, source, n_items = items_of(iterables)
+    out, users = checked_out(options.out, n_items, items), function
+    check_functions(options)
+    if (reduce := options.reduce) is not None:
+        function, out = Fold(users, reduce, policy), "list"  # of what becomes of the blocks
+        columns, source, n_items = in_blocks(columns, source, n_items)
     n_workers = workers if n_items is None else max(1, min(workers, n_items))
     request = Request(
         func=function,
@@ -155,17 +167,18 @@ def checked_request(
         max_workers=1 if where == "serial" else n_workers,
         chunksize=size,
         prints=Prints(Printer()),
-        out=checked_out(options.out, n_items, items),
+        out=out,
         context=current_context(),
         policy=policy,
         initializer=checked_initializer(options.initializer, options.initargs),
-        label=options.progress if isinstance(options.progress, str) else label_of(function),
+        label=options.progress if isinstance(options.progress, str) else label_of(users),
         is_labelled=isinstance(options.out, str) and options.out == "xarray",
+        reduce=reduce,
+        until=options.until,
     )
     if where not in ("serial", "threads"):
-        warn_of_changes(
-            function, request.initializer and request.initializer[0], *keywords.values()
-        )
+        initializer = request.initializer and request.initializer[0]
+        warn_of_changes(users, initializer, reduce, *keywords.values())
     return request, where
 
 
@@ -317,9 +330,44 @@ def shaped_among(iterables: Sequence[Any]) -> ShapedItems | None:
     return shaped[0] if isinstance(shaped[0], ShapedItems) else groups_of(shaped[0])
 
 
+def check_functions(options: MapOptions) -> None:
+    """Raise if ``reduce=`` or ``until=`` is no function, or does not go with another option."""
+    for name in ("reduce", "until"):
+        given = getattr(options, name)
+        if given is not None and not callable(given):
+            raise TypeError(f"{name}={cut(repr(given))}: must be a function")
+    if options.reduce is None:
+        return
+    if options.out is not None:
+        raise ValueError("with reduce= there is one result: leave out= out")
+    if options.timeout is not None:
+        raise ValueError(
+            "timeout= ends the worker of one item, which has the results of others in its block: "
+            "leave it out with reduce="
+        )
+
+
+def in_blocks(
+    columns: list[Any], source: Iterator[tuple[Any, ...]] | None, n_items: int | None
+) -> tuple[list[Any], Iterator[tuple[Any, ...]] | None, int | None]:
+    """Return the items in blocks, in the form of `items_of`."""
+    if n_items is not None:
+        blocks = Blocks(columns, n_items)
+        return [blocks], None, len(blocks)
+    assert source is not None
+    at_hand = [column for column in columns if column is not None]
+
+    def all_columns(arrived: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        for given, *others in zip(arrived, *at_hand, strict=False):
+            parts, rest = iter(given), iter(others)
+            yield tuple(next(parts if column is None else rest) for column in columns)
+
+    return [None], blocks_of(all_columns(source)), None
+
+
 def checked_out(out: Any, n_items: int | None, items: ShapedItems | None = None) -> Any:
     """Return ``out=`` if it can hold `n_items` results; raise with the remedy if not."""
-    if out is None:
+    if out is None or isinstance(items, Tiles):  # which have it
         return None
     if isinstance(out, str):
         if out in ("list", "stack"):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nbshare.errors import MapInterrupted
-from nbshare.interrupts import ignore_more_presses
+from nbshare.interrupts import ignore_more_presses, start_thread
 from nbshare.job import NAP_S, Job, remember
 from nbshare.notebook import Display, Showing, open_display
 from nbshare.notebook.environment import surroundings
@@ -29,6 +29,8 @@ def in_background(run: Run, label: str, progress: Any, plot: Any) -> Job:
     job._leave_alone()
     shown.begin(job, progress)
     job._start()
+    if run.request.until is not None or run.request.reduce is not None:
+        start_thread(job._keep_asking)
     if job.done():  # before the cell ends
         job._note_end()
     return job

@@ -3,6 +3,7 @@
 from nbshare.arrays.grid import Grid
 from nbshare.arrays.ring_slots import RingStats
 from nbshare.arrays.tables import Rows
+from nbshare.arrays.tiles import Tiles
 from nbshare.engine.stats import SlowItem, StageStats, WorkerStats
 from nbshare.pipelines import PipelineResult
 from nbshare.planning import Plan
@@ -18,6 +19,7 @@ __all__ = [
     "SlowItem",
     "StageStats",
     "StoredRun",
+    "Tiles",
     "WorkerStats",
 ]
 

@@ -98,3 +98,32 @@ def interval(group: Any, rng: np.random.Generator) -> dict[str, float]:
     means = [rng.choice(slants, len(slants)).mean() for _ in range(5000)]
     low, high = np.percentile(means, [2.5, 97.5])
     return {"mean": slants.mean(), "low": low, "high": high}
+
+
+def trial(_: int, images: Array, labels: Array, rng: np.random.Generator) -> Array:
+    """
+    Let a machine learn two thirds of the digits, chosen at random, and read the others.
+
+    Returns
+    -------
+    ndarray, (3,)
+        1, the share that is read correctly, in per cent, and its square: the sums of many trials
+        tell the mean and its standard error.
+    """
+    test, others = np.split(rng.permutation(len(labels)), [len(labels) // 3])
+    machine = SVC(C=10.0, gamma=1e-3).fit(images[others], labels[others])
+    score = 100 * machine.score(images[test], labels[test])
+    return np.array([1.0, score, score**2])
+
+
+def ink(page: Array) -> Array:
+    """
+    Return where a photographed page has ink: where it is darker than the paper around.
+
+    Parameters
+    ----------
+    page : ndarray
+        Brightness. A result depends on no pixel further away than 40.
+    """
+    paper = ndimage.gaussian_filter(ndimage.maximum_filter(page, 33), 8, truncate=3.0)
+    return page < 0.75 * paper

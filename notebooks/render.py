@@ -18,7 +18,7 @@ PAGES = {  # title and names of each page, in the folder `reference`
         ["parallel_map", "map_async", "plan", "report", "worker_index", "shutdown"],
     ),
     "jobs": ("Jobs", ["Job", "last_job", "jobs", "MISSING"]),
-    "items": ("Grids and tables as items", ["grid", "rows"]),
+    "items": ("Grids, tables and tiles as items", ["grid", "rows", "tiles"]),
     "plots": ("Looking at results", ["LivePlot", "explore"]),
     "arrays": (
         "Arrays in shared memory",
@@ -71,6 +71,9 @@ TOPICS = {
     "resume after a crash": "parallel_map.checkpoint",
     "retries and time limits": "parallel_map.retries",
     "runs that go on without the notebook": "map_async.detach",
+    "stop when the result is good enough": "parallel_map.until",
+    "sum of all results": "parallel_map.reduce",
+    "tiles of an image": "tiles",
     "what workers inherit": "parallel_map.workers",
 }
 TUTORIALS = {
@@ -84,7 +87,10 @@ TUTORIALS = {
         *("parallel_map.on_error", "parallel_map.retries", "parallel_map.timeout"),
         *("Job.debug", "errors"),
     ],
-    "05_sweeps_and_files": ["parallel_map.iterables", "parallel_map.out", "grid"],
+    "05_sweeps_and_files": [
+        *("parallel_map.iterables", "parallel_map.out", "parallel_map.reduce"),
+        *("parallel_map.until", "grid", "tiles"),
+    ],
     "14_tables": ["rows"],
     "06_shared_arrays": ["parallel_map.shared", "share", "SharedArray", "SharedObject"],
     "07_background_jobs": ["map_async", "Job", "explore"],

@@ -29,7 +29,7 @@ from nbshare.checkpoint.options import Checkpoint
 from nbshare.checkpoint.reader import STORED, copy_rows
 from nbshare.engine.call import Call
 from nbshare.engine.results import Output, in_memory
-from nbshare.engine.run import Keeper, Request
+from nbshare.engine.run import Keeper, Request, tiles_of
 from nbshare.errors import CheckpointWarning, noted, users_line, warn_at_most
 from nbshare.functions.freshness import own_modules, stamp_of
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Page
@@ -120,7 +120,8 @@ class CheckpointKeeper(Keeper):
             rows = self._find(call.request.iterables, 0)
             self._directory.note_order(rows)
         if call.engine.can_write_files:
-            call.results.allocate = self._allocate
+            if tiles_of(call.request) is None:  # whose rows are not what the caller gets
+                call.results.allocate = self._allocate
             call.results.files = partial(self._attempt, self._place)
             call.board.header[KIND] = ASK  # so each worker learns of the files
         call.results.adapt = storable
@@ -274,7 +275,7 @@ class CheckpointKeeper(Keeper):
         self._directory.decide(spec)
         self._directory.versions.note_imports(dict(self._call.imported))
         source = TransferSource(
-            lambda start, stop: results.rows(page.first + start, stop - start),
+            lambda start, stop: np.asarray(results.rows(page.first + start, stop - start)),
             lambda places: list(map(tuple, page.index[:, places].T.tolist())),
             results.logs,
         )

@@ -11,6 +11,7 @@ from nbshare.checkpoint.digests import Digests
 from nbshare.checkpoint.items import ItemDigests
 from nbshare.checkpoint.sources import Sources
 from nbshare.engine.run import Request
+from nbshare.wire.folding import Fold
 
 MOST_NAMED = 6  # differences in a message
 
@@ -35,6 +36,9 @@ def key_of(request: Request, version: str | None) -> Key:
     """
     code = CodeDigests(version)
     inputs = {"the function": request.func}
+    if isinstance(fold := request.func, Fold):
+        kept = fold.policy.on_error
+        inputs = {"the function": fold.func, "reduce=": fold.reduce, "on_error=": kept}
     inputs |= {f"shared[{name!r}]": value for name, value in request.shared.items()}
     if request.initializer is not None:
         inputs["the initializer"] = request.initializer
@@ -42,7 +46,8 @@ def key_of(request: Request, version: str | None) -> Key:
     parts = {name: code.digests.of(value, name).hex() for name, value in inputs.items()}
     columns = request.iterables if request.source is None and request.n_items else None
     digests = Digests(_defined_in_full(version), version) if columns is None else code.digests
-    items = ItemDigests(digests, is_seeded=request.policy.seed is not None, columns=columns)
+    is_seeded = request.workers_policy.seed is not None
+    items = ItemDigests(digests, is_seeded=is_seeded, columns=columns)
     return Key(parts | code.parts, items, code.sources)  # last: items may be of own classes
 
 

@@ -76,11 +76,9 @@ class Whole(NamedTuple):
             yield from zip(items.tolist(), reader.objects(places, words), strict=True)
 
 
-def copy_rows(
-    target: npt.NDArray[Any], places: RowNumbers, source: npt.NDArray[Any], rows: RowNumbers
-) -> None:
+def copy_rows(target: Any, places: RowNumbers, source: npt.NDArray[Any], rows: RowNumbers) -> None:
     """Copy rows of an array to places in another, some at a time: all may be as large as memory."""
-    step = max(1, MOST_BYTES // max(1, target[:1].nbytes))
+    step = max(1, MOST_BYTES // max(1, source[:1].nbytes))
     for k in range(0, len(rows), step):
         target[places[k : k + step]] = source[rows[k : k + step]]
 

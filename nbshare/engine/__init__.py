@@ -85,7 +85,8 @@ attempts
 batch
     Short items that run together, and whose results are stored together.
 block
-    A unit of data in a pipeline; or items that are pickled together.
+    A unit of data in a pipeline; items that are pickled together; or items whose results a worker
+    reduces to one (`nbshare.wire.folding`), which are then one item of the engine.
 board
     The state of a call in shared memory: which worker has which items, and what is done.
 call
@@ -133,6 +134,8 @@ life pipe
     Its end in the owner closes when the owner dies, and the kernel then kills all workers.
 log
     A worker's segment for results that fit no output array.
+mosaic
+    The output of tiles: one array in which each has its place, indexed like rows.
 output
     The array of results that all workers fill.
 open

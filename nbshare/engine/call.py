@@ -395,11 +395,14 @@ class Call(OwnRun):
         if self.results.is_over:  # the last of them are being stored
             return
         self.results.is_over = True
+        is_whole = state == "done"
+        if state == "stopped" and self.is_enough:
+            state = "done"
         if state == "done" and self.supply is not None and self.supply.error is not None:
             state, error = "failed", self.supply.error
         self.state, self.error = state, error
         try:
-            if state != "done" or self.results.errors:
+            if not is_whole or self.results.errors:
                 self.results.clear_missing(self.torn_rows)
             if self.board.is_open:
                 self._note_slowest()

@@ -119,8 +119,9 @@ class Pipe(OwnRun):
         for call in self._calls:
             call.start()
 
-    def stop(self) -> None:
-        """End it early."""
+    def stop(self, error: BaseException | None = None) -> None:
+        """End it early, with an error if there is one."""
+        self.error = self.error or error
         self._is_stopping = True
         self._halt("the pipeline was stopped")
 

@@ -17,6 +17,7 @@ from nbshare.arrays.inputs import Itself, Packed
 from nbshare.arrays.shaped import ShapedItems
 from nbshare.arrays.shared_array import SharedArray
 from nbshare.engine.call import MAX_REPLACED, Call
+from nbshare.engine.folding import FoldingCall
 from nbshare.engine.run import Engine, Request
 from nbshare.errors import UnsendableError
 from nbshare.functions.pickling import dumps
@@ -232,9 +233,10 @@ def new_call(
         stage=stage,
         sources=sources,
         is_fed=feed is not None,
-        policy=request.policy,
+        policy=request.workers_policy,
         n_workers=request.max_workers,
         chunksize=request.chunksize,
         first=first,
     )
-    return make(request, engine, board, placed, order, feed)
+    kind = FoldingCall if request.reduce is not None else make
+    return kind(request, engine, board, placed, order, feed)

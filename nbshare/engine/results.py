@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +15,9 @@ import numpy.typing as npt
 
 from nbshare.arrays.create import empty
 from nbshare.arrays.shared_array import shared_view
+from nbshare.arrays.tiles import Mosaic, Tiles
 from nbshare.engine.collect import GrowingArray, as_masked, collect, masked
-from nbshare.engine.run import Request
+from nbshare.engine.run import Request, tiles_of
 from nbshare.errors import TaskError
 from nbshare.memory import Segment, can_share, pool, segment_of
 from nbshare.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Board, Page
@@ -83,7 +85,7 @@ MISSING = _Missing()
 class Output(NamedTuple):
     """Where the rows of an output are."""
 
-    array: npt.NDArray[Any]  # in this process
+    array: Any  # in this process: an ndarray, or a `Mosaic`
     segments: list[Segment]  # for workers; none if they write to files only
     place: Any  # in the segments, as workers need it
     is_fresh: bool = True  # missing rows are zero
@@ -109,6 +111,30 @@ def output_of(array: npt.NDArray[Any], *, is_fresh: bool = True) -> Output:
     assert found is not None
     segment, offset = found
     return Output(array, [segment], (offset, array.strides), is_fresh)
+
+
+def mosaic_of(items: Tiles, spec: OutputSpec, _: int) -> Output:
+    """Return the output of tiles: one array, in which each has its place.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If there is no room.
+    ValueError
+        If results have other further axes than the array that the caller gave.
+    """
+    assert spec.dtype is not None
+    whole = items.layout.whole
+    shape = *whole, *spec.shape[len(whole) :]
+    array, is_fresh = items.out, True
+    if array is None:
+        memory, is_fresh = pool.writable(math.prod(shape) * spec.dtype.itemsize)
+        array = shared_view(np.ndarray(shape, spec.dtype, buffer=memory))
+    elif array.shape != shape:
+        raise ValueError(f"out= has shape {array.shape}, but the results make one of {shape}")
+    mosaic = Mosaic(array, items.layout)
+    target, segments = mosaic.target()
+    return Output(mosaic, segments, target, is_fresh)
 
 
 def spec_given_by(out: Any) -> OutputSpec | None:
@@ -154,6 +180,8 @@ class Results:
         self._board, self._request = board, request
         self._spec = spec_given_by(request.out)
         self.allocate: Callable[[OutputSpec, int], Output] = in_memory
+        if (items := tiles_of(request)) is not None:
+            self.allocate = partial(mosaic_of, items)
         self.adapt: Callable[[OutputSpec], OutputSpec] = lambda spec: spec
         self.files: Callable[[], FilePlace | None] = lambda: None
         self._output: Output | None = None
@@ -192,8 +220,8 @@ class Results:
         return self._spec
 
     @property
-    def array(self) -> npt.NDArray[Any] | None:
-        """The output; None if there is none, or none yet, or it grows."""
+    def array(self) -> Any:
+        """The output, an ndarray or a `Mosaic`; None if there is none, or none yet, or it grows."""
         return self._output.array if self.spec is not None and self._output is not None else None
 
     def decide(self, spec: OutputSpec) -> None:
@@ -233,7 +261,7 @@ class Results:
         if (rows := self._rows) is not None:
             rows.rows(0, self._n_rows)
 
-    def rows(self, first: int, n: int) -> npt.NDArray[Any]:
+    def rows(self, first: int, n: int) -> Any:
         """Return rows of the output, wherever it is; of an open board those of one page."""
         if (whole := self.output()) is not None:
             return whole[first : first + n]
@@ -242,11 +270,11 @@ class Results:
         page = self._board.page(first)
         return page.numbers(self._spec.dtype)[first - page.first :][:n]
 
-    def output(self) -> npt.NDArray[Any] | None:
+    def output(self) -> Any:
         """Return the output, as far as there is one."""
         return self.array if self._rows is None else self._rows.rows(0, self._rows.n)
 
-    def _outcome(self, n: int) -> npt.NDArray[Any] | None:
+    def _outcome(self, n: int) -> Any:
         """Return the rows of the first items in one array; None if results are objects."""
         spec = self.spec
         if spec is None or spec.dtype is None:
@@ -290,12 +318,15 @@ class Results:
         if not self.has_objects:
             return self.partial() if with_errors else self._outcome(n)
         values = self.values(with_errors=with_errors)
-        is_list = isinstance(self._request.out, str)
+        is_list = isinstance(self._request.out, str) or tiles_of(self._request) is not None
         results = values if is_list else collect(values, self.errors)
         return as_masked(results) if with_errors else results
 
     def partial(self) -> Any:
-        """Return the results so far: a masked array, a list with gaps, or None before the first."""
+        """Return the results so far: a masked array, a list with gaps, or None before the first.
+
+        Of tiles, return a `Mosaic` instead of the array.
+        """
         if self.spec is None:
             return None
         if self.has_objects:
@@ -303,6 +334,8 @@ class Results:
         done = self._board.done()
         array = self._outcome(len(done))
         assert array is not None
+        if isinstance(array, Mosaic):
+            return Mosaic(array.whole, array.layout, done == IN_OUTPUT)
         if self._rows is not None:
             if self.is_iterated:  # its rows will go
                 array = array.copy()

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from nbshare.arrays.shaped import ShapedItems
 from nbshare.arrays.shared_array import SharedArray
+from nbshare.arrays.tiles import Tiles
 from nbshare.engine.prints import Prints
 from nbshare.interrupts import start_thread
 from nbshare.system import waiting
@@ -48,6 +49,13 @@ class Request(NamedTuple):
     stage: str | None = None  # the name of a pipeline's stage: its items are blocks
     label: str = ""  # of the run, in the progress display and in its checkpoint
     is_labelled: bool = False  # the results of a grid go to xarray
+    reduce: Callable[[Any, Any], Any] | None = None  # then the items are blocks
+    until: Callable[..., Any] | None = None  # of the partial result: whether it is enough
+
+    @property
+    def workers_policy(self) -> Policy:
+        """The policy for the items that workers see: what is for items in blocks is left out."""
+        return self.policy if self.reduce is None else self.policy._replace(retries=0, seed=None)
 
 
 def has_rows(iterable: Any) -> bool:
@@ -57,6 +65,11 @@ def has_rows(iterable: Any) -> bool:
         is_plain = type(iterable) in (np.ndarray, np.memmap, SharedArray)
         return is_plain and iterable.ndim > 0 and not iterable.dtype.hasobject
     return type(iterable) in (list, tuple, range) or isinstance(iterable, ShapedItems)
+
+
+def tiles_of(request: Request) -> Tiles | None:
+    """Return the items of a request if they are tiles."""
+    return next((each for each in request.iterables if isinstance(each, Tiles)), None)
 
 
 RunState = Literal["starting", "running", "done", "stopped", "failed"]
@@ -137,6 +150,8 @@ class Run(ABC):
         Path of the checkpoint with its results; empty without one.
     has_processes : bool
         Whether worker processes of this one run its items, which threads could run as well.
+    is_enough : bool
+        Whether it was stopped because ``until=`` says that there is enough: then it is done.
 
     Notes
     -----
@@ -145,6 +160,7 @@ class Run(ABC):
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        self.is_enough = False
         self.error: BaseException | None = None
         self.is_over = False
         self.stored_in = ""
@@ -201,8 +217,8 @@ class Run(ABC):
         """Begin."""
 
     @abstractmethod
-    def stop(self) -> None:
-        """End it early."""
+    def stop(self, error: BaseException | None = None) -> None:
+        """End it early, with an error of ``until=`` if there is one."""
 
     # ------------------------------------------------------------------------ its end
 
@@ -282,6 +298,11 @@ class Run(ABC):
 
     def fill_out(self) -> None:  # noqa: B027 - most do nothing
         """Copy new results to the plain array that the caller gave."""
+
+    @property
+    def n_folded(self) -> int:
+        """Number of items in the partial value, with ``reduce=``."""
+        return 0
 
     def load_ahead(self) -> bool:
         """Unpickle results that have arrived; return whether there were any."""

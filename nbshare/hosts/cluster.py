@@ -117,7 +117,7 @@ class Cluster(Engine):
             sources=sources,
             fixed=fixed,
             settings=_settings(request, modules),
-            policy=request.policy,
+            policy=request.workers_policy,
             out=out,
             news_s=self._block_s,
         )

@@ -104,7 +104,8 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
             timing += f" ({_rate(n_new / job.elapsed_s)})"
         stored = [f"{n} stored before"] if (n := job._n_restored) else []
         none = ["the results are None"] if job._gave_none else []
-        return Words(words, count, [*([timing, *stored] if timed else []), *none])
+        enough = ["enough for until="] if job._is_enough else []
+        return Words(words, count, [*([timing, *stored] if timed else []), *none, *enough])
     details = [] if n is None else [f"{100 * n_done // max(n, 1)} %"]  # 100 when all is done
     if timed and state in LIVE:
         details += _timing(job, speed)

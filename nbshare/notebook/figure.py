@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import copy
 import io
 import math
 from collections.abc import Mapping
@@ -24,11 +25,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from nbshare.arrays.grid import Grid
+from nbshare.arrays.tiles import Mosaic
 from nbshare.engine.results import MISSING
 from nbshare.job import Job
 from nbshare.notebook.charts import HistPainter, LinePainter
 from nbshare.notebook.environment import Bundle
-from nbshare.notebook.image import ImagePainter
+from nbshare.notebook.image import ImagePainter, MosaicPainter
 from nbshare.notebook.live_plot import LivePlot, as_plots
 from nbshare.notebook.values import FRAME, GREY, TICKS, Painter, dress, named
 
@@ -112,6 +114,8 @@ class LiveFigure:
 
     def paint(self, *, final: bool) -> tuple[str, bool] | None:
         """Update the axes; return the title, and whether all results are shown."""
+        if self._job._is_reduced:
+            return self._paint_one(final=final)
         present = self._job._present  # before the results: then they include all that are flagged
         partial, n_present = self._job._partial(), np.count_nonzero(present)
         if partial is not None and len(partial) != present.size:  # more have come in between
@@ -125,8 +129,8 @@ class LiveFigure:
         if (self._n, self._dtype) != (present.size, dtype):
             self._n, self._dtype = present.size, dtype
             self._build(partial, present)
-        shown = [painter.paint(partial, present, final=final) for painter in self._painters]
-        if final and self._job.state != "done":
+        shown = [self._painted(painter, partial, present, final) for painter in self._painters]
+        if final and (self._job.state != "done" or self._job._is_enough):
             for painter in self._painters:
                 painter.show_done()
         n_shown = min(n for n, _ in shown)
@@ -142,6 +146,35 @@ class LiveFigure:
         is_part = final and self._job.n_items is not None and n_shown < self._n
         self._write_title(said if is_part else (name + what.partition("{}")[2]).lstrip(", "))
         return said, bool(n_shown == n_present)
+
+    def _paint_one(self, *, final: bool) -> tuple[str, bool] | None:
+        """Do so for the one result of ``reduce=``, as it is now."""
+        if (value := self._job._partial()) is None:
+            return None
+        form = np.shape(value), getattr(value, "dtype", type(value))
+        if (self._n, self._dtype) != (1, form):
+            self._n, self._dtype = 1, form
+            self._plots = [_of_one(plot) for plot in self._plots]
+            self._build(value, np.ones(1, np.bool_))
+        for painter, plot in zip(self._painters, self._plots, strict=True):
+            if isinstance(painter, Painter):
+                painter.begin_anew(None)
+                painter.paint(*_rows_of(value, plot), final=final)
+            else:
+                painter.paint(value, np.ones(1, np.bool_), final=final)
+        name = (len(self._plots) == 1 and self._plots[0].title) or self._job.label.replace("_", " ")
+        self._write_title(name)
+        return name, True
+
+    def _painted(
+        self, painter: Any, partial: Any, present: NDArray[np.bool_], final: bool
+    ) -> tuple[int, str]:
+        """Update one plot; return how many results it shows, and a text with ``{}`` for it."""
+        if not isinstance(partial, Mosaic) or isinstance(painter, MosaicPainter):
+            return painter.paint(partial, present, final=final)  # type: ignore[no-any-return]
+        whole, rows = _as_rows(partial)
+        n, text = painter.paint(whole, rows, final=final)
+        return (int(present.sum()) if n == rows.sum() else 0), text
 
     def _build(self, partial: Any, present: NDArray[np.bool_]) -> None:
         inputs, plots = self._job._inputs, self._plots
@@ -164,7 +197,12 @@ class LiveFigure:
         self._painters = [
             FunctionPainter(figure, plot, is_styled=self._is_styled)
             if plot._is_drawn_by_user
-            else _PAINTERS[str(plot.kind)](figure.add_subplot(), plot, inputs, partial, present)
+            else _painter_of(
+                figure.add_subplot(),
+                plot,
+                inputs,
+                *(_rows_of(partial, plot) if self._job._is_reduced else (partial, present)),
+            )
             for figure, plot in zip(places, plots, strict=False)
         ]
         if columns == rows == 1 and (ratio := getattr(self._painters[0], "ratio", None)):
@@ -233,7 +271,7 @@ class ResultFigure(LiveFigure):
     """
 
     def __init__(self, plot: LivePlot) -> None:
-        super().__init__(cast(Any, SimpleNamespace(_inputs=None)), plot)
+        super().__init__(cast(Any, SimpleNamespace(_inputs=None, _is_reduced=False)), plot)
 
     @staticmethod
     def blank(text: str) -> Frame:
@@ -300,6 +338,41 @@ class FunctionPainter:
             axes.set_xlabel(named(plot.xlabel, plot.xunit))
         if not axes.get_ylabel():
             axes.set_ylabel(named(plot.label or plot.ylabel, plot.unit or plot.yunit))
+
+
+def _painter_of(
+    axes: Axes, plot: LivePlot, inputs: Any, partial: Any, present: NDArray[np.bool_]
+) -> Painter:
+    """Return what draws one of nbshare's kinds."""
+    kind = _PAINTERS[str(plot.kind)]
+    if not isinstance(partial, Mosaic):
+        return kind(axes, plot, inputs, partial, present)
+    if kind is ImagePainter:
+        return MosaicPainter(axes, plot, inputs, partial, present)
+    return kind(axes, plot, None, *_as_rows(partial))
+
+
+def _as_rows(partial: Mosaic) -> tuple[Any, NDArray[np.bool_]]:
+    """Return the results of tiles as one array, and which of its rows are complete."""
+    whole = partial.image()
+    mask: Any = np.ma.getmaskarray(whole).reshape(len(whole), -1)
+    return whole, ~mask.any(axis=1)
+
+
+def _of_one(plot: LivePlot) -> LivePlot:
+    """Return a plot that shows the last of several results, not what they have in common."""
+    plot = copy.copy(plot)
+    plot.reduction, plot.label = "last", plot.label or "result"
+    return plot
+
+
+def _rows_of(value: Any, plot: LivePlot) -> tuple[Any, NDArray[np.bool_]]:
+    """Return one result as an image shows it, or its elements as other kinds do."""
+    rows: Any = [value]
+    if plot.value is None:
+        is_whole = plot.kind == "image" or np.ndim(value) == 0
+        rows = np.asarray(value)[None] if is_whole else np.asarray(value)
+    return rows, np.ones(len(rows), np.bool_)
 
 
 def _all_axes(made: Any) -> list[Axes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,8 +13,10 @@ from matplotlib.colors import to_rgba_array
 from matplotlib.patches import Patch, Polygon
 from numpy.typing import NDArray
 
+from nbshare.interrupts import uninterrupted
 from nbshare.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare.notebook.values import (
+    BUDGET_S,
     FRAME,
     GREY,
     Floats,
@@ -157,7 +160,7 @@ class ImagePainter(Painter):
         )
         self._counts = np.zeros(len(self._cells), np.int64)
         self._newest = np.full(len(self._cells), -1)
-        self._is_coloured, self._is_stack = len(cell) == 3, len(cell) > 1
+        self._is_coloured = len(cell) == 3
         place: Any = {"extent": layout.extent, "aspect": layout.aspect}
         self._image = axes.imshow(
             self._pixels(),
@@ -170,6 +173,11 @@ class ImagePainter(Painter):
         self._hatch = axes.add_patch(Polygon(layout.outline, zorder=-1, **_HATCH))
         self._odd_names: list[str] = []
         self._dress()
+
+    @property
+    def _is_stack(self) -> bool:
+        """Whether images are combined."""
+        return len(self._shape) > 1
 
     @property
     def ratio(self) -> float | None:
@@ -285,6 +293,58 @@ class ImagePainter(Painter):
             self._image.set_interpolation("nearest")  # else it fades out around them
             colours = np.concatenate([np.zeros((1, 4)), to_rgba_array([*_ODD.values()])])
             self._odd.set_data(colours[np.select(kinds, (1, 2, 3))])
+
+
+class MosaicPainter(ImagePainter):
+    """Draws the results of tiles, a `Mosaic`, at their places in one image."""
+
+    _is_stack = False
+
+    def __init__(self, *args: Any) -> None:
+        *others, present = args
+        self._first = int(present.argmax())
+        super().__init__(*others, np.ones(1, np.bool_))  # laid out for the whole: one result
+        self._counts = np.zeros_like(self._cells, np.int64)  # of each pixel
+        self._taken = np.zeros(len(present), np.bool_)
+
+    def _read(self, partial: Any, items: NDArray[np.intp]) -> NDArray[Any]:
+        """Return the form of the whole."""
+        tile, whole = self._tile(partial, self._first), partial.layout.whole
+        if tile.dtype.kind not in "biufcm":
+            raise self._refusal(f"arrays of dtype {tile.dtype}")
+        shape = len(items), *whole, *tile.shape[len(whole) :]
+        return np.broadcast_to(np.zeros((), tile.dtype), shape)
+
+    def _tile(self, partial: Any, i: int) -> NDArray[Any]:
+        value = self._plot.value
+        return np.asarray(partial[i] if value is None else value(partial[i]))
+
+    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
+        """Read new tiles, and show them."""
+        until = time.monotonic() + (math.inf if final else BUDGET_S)
+        for i in np.flatnonzero(present & ~self._taken).tolist():
+            seen, pixels = [*self._sample], [slice(None)] * len(self._sample)
+            places = zip(partial.layout.place(i), self._sample, strict=False)
+            for axis, (part, sample) in enumerate(places):
+                first, last = -(-part.start // sample.step), -(-part.stop // sample.step)
+                seen[axis] = slice(first * sample.step - part.start, None, sample.step)
+                pixels[axis] = slice(first, last)
+            values = as_floats(self._tile(partial, i)[tuple(seen)])
+            with uninterrupted():
+                at: Any = (0, *pixels)
+                self._cells[at], self._counts[at] = values, 1
+                self._taken[i] = True
+            if time.monotonic() >= until:
+                break
+        return int(np.count_nonzero(self._taken)), self._show(final=final)
+
+    @property
+    def _is_there(self) -> NDArray[np.bool_]:
+        return self._counts.reshape(self._pixels_shape) > 0
+
+    def _pixels(self) -> Floats:
+        with np.errstate(invalid="ignore"):
+            return (self._cells / (self._counts > 0)).reshape(self._pixels_shape)
 
 
 def opaque(pixels: Floats) -> NDArray[Any]:

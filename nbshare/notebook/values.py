@@ -19,7 +19,7 @@ from nbshare.interrupts import uninterrupted
 from nbshare.notebook.live_plot import CannotDrawError, LivePlot
 
 _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
-_BUDGET_S = 0.15  # of one refresh; the next one reads the rest
+BUDGET_S = 0.15  # of one refresh; the next one reads the rest
 _ROBUST = (2, 98)  # percentiles of limits="robust"
 MAX_EXACT = 2**53  # larger integers are rounded by float64
 _LARGEST = 1e300  # beyond, the arithmetic of axes overflows
@@ -70,7 +70,7 @@ class Painter:
         """
         step = max(1, _BLOCK_BYTES // (8 * self._n_elements))
         new = np.flatnonzero(present & ~self._taken)
-        until = time.monotonic() + (math.inf if final else _BUDGET_S)
+        until = time.monotonic() + (math.inf if final else BUDGET_S)
         for start in range(0, len(new), step):
             items = new[start : start + step]
             part = self._read(partial, items)

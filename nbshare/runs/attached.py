@@ -318,7 +318,7 @@ class AttachedRun(Run):
         else:
             self._finish()
 
-    def stop(self) -> None:
+    def stop(self, error: BaseException | None = None) -> None:  # noqa: ARG002 - there is none
         """Interrupt its driver.
 
         Raises
@@ -411,6 +411,8 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
         raise ValueError("detach=True needs checkpoint=, the folder in which the run is stored")
     if request.source is not None:
         raise TypeError("detach=True takes items that have a length: make a list of them")
+    if options.reduce is not None or options.until is not None:
+        raise TypeError("detach=True goes neither with reduce= nor with until=")
     if isinstance(options.out, np.ndarray):
         raise TypeError("detach=True cannot fill out=, an array of this process; leave it out")
     refuse_frozen("detach=True", "run it without detach=True, with backend='threads'")

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy.typing as npt
 
 from nbshare.arrays.inputs import Inputs, opened
+from nbshare.arrays.tiles import MosaicTarget
 from nbshare.functions.freshness import ImportLog, use_snapshot
 from nbshare.memory import Mode, Segment, View, segment_of, silence_warnings
 from nbshare.system import close, locks, processes, sections, waiting, workers
@@ -288,10 +289,12 @@ class _RemoteCaller(Caller):
         self._channel.send(("wanted", self._call, spec))
         (decided, place, files), fds = self._channel.receive()
         writer = None if files is None else RowWriter(files)
-        if not fds:
+        views = self.mappings.inputs(fds, ["r+"] * len(fds))
+        if isinstance(place, MosaicTarget):
+            return decided, place.rows(views), writer
+        if not views:
             return decided, None, writer
-        (view,) = self.mappings.inputs(fds, ["r+"])
-        return decided, _rows_in(view, decided, *place), writer
+        return decided, _rows_in(views[0], decided, *place), writer
 
     def make_room(self, n: int) -> int:
         self._channel.send(("wanted", self._call, n))

@@ -180,7 +180,7 @@ class ResultStore:
             except OverflowError:  # an int too large for the dtype of those before it
                 return self._append(place, value)
         if self._writer is not None:
-            row = np.asarray(value, spec.dtype)[None] if self._out is None else self._out[at]
+            row = np.asarray(value, spec.dtype)[None]
             if not self._write(at, row):
                 return self._append(place, value)
         self._page.done[place] = IN_OUTPUT

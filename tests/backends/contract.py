@@ -18,12 +18,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import operator
 import os
 import signal
 import tempfile
 import threading
 import time
 import traceback
+import warnings
 
 import duties
 import numpy as np
@@ -482,6 +484,47 @@ class BackendContract:
         source = (i for i in range(3_000))
         job = map_async(duties.long_text, source, backend=backend, max_workers=3)
         assert {i: len(text) for i, text in job} == {i: 4_000 + i for i in range(3_000)}
+
+    # -------------------------------------------------------------------- shapes of data
+
+    @pytest.mark.parametrize("has_folder", [False, True])
+    def test_tiles_are_put_together(self, run, tmp_path, has_folder):
+        """As of the whole array, also of tiles at an edge, and stored ones."""
+        if has_folder:
+            self.skip_without("checkpoint")
+        image = np.random.default_rng(2).random((70, 50))
+        options = {"checkpoint": tmp_path / "run"} if has_folder else {}
+        for _ in range(1 + has_folder):
+            found = run(duties.steps, nbshare.tiles(image, (32, 20), overlap=1), **options)
+            assert isinstance(found, SharedArray)
+            np.testing.assert_array_equal(found, duties.steps(image))
+
+    @pytest.mark.parametrize("has_folder", [False, True])
+    @pytest.mark.parametrize("make", [list, iter], ids=["list", "generator"])
+    def test_one_value_of_all_results(self, run, tmp_path, make, has_folder):
+        """The same floats as here, with random numbers of each item."""
+        if has_folder:
+            self.skip_without("checkpoint")
+        options = {"reduce": np.add, "seed": 5}
+        wanted = parallel_map(duties.noise, range(300), backend="serial", **options)
+        options |= {"checkpoint": tmp_path / "run"} if has_folder else {}
+        for _ in range(1 + has_folder):
+            assert run(duties.noise, make(range(300)), **options).tobytes() == wanted.tobytes()
+
+    def test_items_that_failed_are_not_in_the_value(self, run):
+        """They are in the errors."""
+        found = run(duties.odd_only, range(100), reduce=operator.add, on_error="return")
+        assert found == sum(range(1, 100, 2))
+        assert sorted(last_job().errors) == list(range(0, 100, 2))
+
+    @pytest.mark.parametrize("reduce", [None, operator.add])
+    def test_enough_is_enough(self, run, reduce):
+        """The rest does not run, and no warning says that results are missing."""
+        until = (lambda partial: partial.count() >= 9) if reduce is None else (lambda _, n: n >= 9)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", PartialResultWarning)
+            found = run(duties.slow, range(2000), reduce=reduce, until=until)
+        assert found >= sum(range(9)) if reduce else 9 <= found.count() < 2000
 
     # --------------------------------------------------------------------- checkpoint
 

@@ -31,6 +31,21 @@ def identity(x):
     return x
 
 
+def steps(part):
+    """Return differences to the elements above."""
+    return part - np.vstack([part[:1], part[:-1]])
+
+
+def noise(i, rng):
+    return i + rng.normal(size=3)
+
+
+def odd_only(i):
+    if i % 2 == 0:
+        raise ValueError(f"{i} is even")
+    return i
+
+
 def add(x, y, z=0):
     return x + y + z
 

@@ -452,7 +452,7 @@ def test_libraries_in_workers_keep_to_their_threads(wanted, monkeypatch, cold):
 
 def test_room_for_results_does_not_shrink():
     """A worker of a stage may ask for fewer places after another one has asked for more."""
-    request = Request(**dict.fromkeys(Request._fields))
+    request = Request(**dict.fromkeys(Request._fields) | {"iterables": ()})
     results = Results(Board.create(None, 2), request)
     results.reserve(3)
     results.reserve(1)

@@ -1,0 +1,408 @@
+"""``reduce=`` and ``until=``: one value of all results, compared with a loop; enough is enough."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import nbshare
+from nbshare import grid, map_async, parallel_map
+from nbshare.errors import CheckpointError, WorkerDiedError
+from nbshare.notebook.figure import LiveFigure
+
+BACKENDS = [None, "threads", "serial"]
+REDUCTIONS = {
+    "sum of ints": (int, operator.add),
+    "texts in order": (str, operator.add),
+    "arrays": (lambda x: np.arange(3) * x, np.add),
+    "the largest": (lambda x: x * 37 % 101, max),
+    "in place": (lambda x: [x], operator.iadd),
+}
+
+
+def itself(x):
+    return x
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(n=st.integers(1, 600), name=st.sampled_from([*REDUCTIONS]), is_known=st.booleans())
+def test_the_value_is_that_of_a_loop(backend, n, name, is_known):
+    """Of any associative function, also one that changes its first argument."""
+    func, reduce = REDUCTIONS[name]
+    items = range(n) if is_known else iter(range(n))
+    found = parallel_map(func, items, reduce=reduce, backend=backend, progress=False)
+    np.testing.assert_array_equal(found, functools.reduce(reduce, map(func, range(n))))
+
+
+def draw(x, rng):
+    return x / 7 + rng.normal(size=4)
+
+
+def test_floats_are_the_same_bit_for_bit():
+    """For any number of workers and chunks, any backend, and items that arrive during the run."""
+
+    def value(items, **options):
+        return parallel_map(draw, items, reduce=np.add, seed=3, progress=False, **options)
+
+    wanted = value(range(700), backend="serial")
+    for options in (
+        {"max_workers": 1},
+        {"max_workers": 3},
+        {"chunksize": 5},
+        {"backend": "threads"},
+    ):
+        np.testing.assert_array_equal(value(range(700), **options), wanted)
+        np.testing.assert_array_equal(value(iter(range(700)), **options), wanted)
+    with ThreadPoolExecutor(2) as pool:
+        np.testing.assert_array_equal(value(range(700), backend=pool), wanted)
+
+
+def test_items_of_all_kinds_are_reduced():
+    rows = np.arange(600.0).reshape(200, 3)
+    np.testing.assert_array_equal(parallel_map(itself, rows, reduce=np.add), rows.sum(axis=0))
+    assert parallel_map(operator.mul, range(300), [2] * 300, reduce=operator.add) == 89700
+    mixed = parallel_map(operator.mul, range(300), iter([2] * 200), reduce=operator.add)
+    assert mixed == 2 * sum(range(200))
+    products = parallel_map(lambda a, b: a * b, grid(a=range(30), b=range(20)), reduce=operator.add)
+    assert products == sum(range(30)) * sum(range(20))
+    shared = parallel_map(lambda x, y: x + y, range(5), shared={"y": 10}, reduce=operator.add)
+    assert shared == 60
+
+
+def test_nothing_to_reduce_is_none():
+    assert parallel_map(itself, [], reduce=operator.add) is None
+    assert parallel_map(itself, iter([]), reduce=operator.add) is None
+    assert parallel_map(odd_only, [2, 4], reduce=operator.add, on_error="return") is None
+
+
+def image(x):
+    return np.full((1 << 19,), x)  # 4 MiB
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_results_are_not_kept(is_known):
+    """Memory is that of the blocks in flight, not of all results."""
+    items = range(150) if is_known else iter(range(150))
+    before, most = held_bytes(), 0
+    job = map_async(image, items, reduce=np.add, max_workers=2)
+    while not job.wait(0.01):
+        most = max(most, held_bytes() - before)
+    assert (job.result() == sum(range(150))).all()
+    assert most < 400e6  # of 629 MB; two logs of each worker are some 64 MB each
+
+
+def held_bytes():
+    """Return the bytes of shared memory that this process has."""
+    nbytes = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if "nbshare-" in os.readlink(f"/proc/self/fd/{fd}"):
+                nbytes += os.stat(f"/proc/self/fd/{fd}").st_blocks * 512
+    return nbytes
+
+
+def waits_at(x, folder, at):
+    while x >= at and not (folder / "go").exists():
+        time.sleep(0.001)
+    return x
+
+
+def test_progress_counts_items_and_the_partial_value_runs(tmp_path):
+    job = map_async(
+        waits_at, range(1000), shared={"folder": tmp_path, "at": 400}, reduce=operator.add
+    )
+    while job.n_done < 300:
+        assert not job.done()
+        time.sleep(0.001)
+    assert job.n_items == 1000
+    assert job.n_done <= 400
+    partial = job.partial()
+    assert 0 < partial <= sum(range(400))
+    assert job.partial() >= partial
+    (tmp_path / "go").touch()
+    assert job.result() == sum(range(1000))
+    assert job.n_done == 1000
+    assert job.present.shape == (1000,)
+    assert job.present.all()
+
+
+def odd_only(x):
+    if x % 2 == 0:
+        raise ValueError(f"{x} is even")
+    return x
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_failed_items_are_left_out(backend):
+    found = parallel_map(
+        odd_only, range(300), reduce=operator.add, on_error="return", backend=backend
+    )
+    assert found == sum(range(1, 300, 2))
+    errors = nbshare.last_job().errors
+    assert sorted(errors) == list(range(0, 300, 2))
+    assert str(errors[200]) == "200 is even"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("items", [[1, 3, 4, 5], [1, 3] * 90 + [4, 1]])
+def test_an_error_names_its_item(backend, items):
+    with pytest.raises(ValueError, match="4 is even") as caught:
+        parallel_map(odd_only, items, reduce=operator.add, backend=backend)
+    assert f"raised for item {items.index(4)} (4)" in "\n".join(caught.value.__notes__)
+
+
+def flaky(x, folder):
+    tries = folder / str(x)
+    tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
+    if x % 50 == 0 and len(tries.read_text()) < 3:
+        raise OSError("busy")
+    return x
+
+
+@pytest.mark.parametrize("on_error", ["raise", "return"])
+def test_an_item_is_tried_again_by_itself(tmp_path, on_error):
+    """Not with the others of its block."""
+    found = parallel_map(
+        flaky,
+        range(400),
+        shared={"folder": tmp_path},
+        reduce=operator.add,
+        retries=2,
+        on_error=on_error,
+    )
+    assert found == sum(range(400))
+    assert all(len((tmp_path / str(x)).read_text()) == (1 if x % 50 else 3) for x in range(400))
+
+
+def dies(x, folder):
+    time.sleep(0.001)  # blocks that take less run together, and again one by one
+    if x == 100 and not (folder / "died").exists():
+        (folder / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+def test_a_block_whose_worker_dies_is_lost_or_runs_again(tmp_path):
+    options = {"shared": {"folder": tmp_path}, "reduce": operator.add}
+    with pytest.raises(WorkerDiedError, match="items 100 to 101"):
+        parallel_map(dies, range(400), **options)
+    (tmp_path / "died").unlink()
+    found = parallel_map(dies, range(400), on_error="return", **options)
+    assert found == sum(range(400)) - 100 - 101
+    assert sorted(nbshare.last_job().errors) == [100, 101]
+    (tmp_path / "died").unlink()
+    assert parallel_map(dies, range(400), retries=1, **options) == sum(range(400))
+
+
+def refuses(a, b):
+    raise ArithmeticError("not these")
+
+
+@pytest.mark.parametrize("n", [2, 500])
+def test_an_error_of_the_reduction_ends_the_run(n):
+    """Whether a worker raises it or the owner: the first blocks have one item each."""
+    with pytest.raises(ArithmeticError, match="not these"):
+        parallel_map(itself, range(n), reduce=refuses)
+
+
+def noted(x, folder):
+    with (folder / "log").open("a") as file:
+        file.write(f"{x}\n")
+    if x == int((folder / "stop").read_text()):
+        raise ArithmeticError
+    return x / 3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("make", [list, iter])
+def test_an_interrupted_run_continues_at_whole_blocks(tmp_path, backend, make):
+    """And one that is extended runs what is new, and the last block; the value is the same."""
+
+    def run(n, stop=-1):
+        (tmp_path / "log").write_text("")
+        (tmp_path / "stop").write_text(str(stop))
+        options = {"shared": {"folder": tmp_path}, "reduce": operator.add, "backend": backend}
+        with suppress(ArithmeticError):
+            found = parallel_map(
+                noted, make(range(n)), checkpoint=tmp_path / "run", max_workers=2, **options
+            )
+            (tmp_path / "stop").write_text("-1")
+            assert found == parallel_map(itself_by_3, range(n), reduce=operator.add)
+        return len((tmp_path / "log").read_text().split())
+
+    n_first = run(500, stop=300)
+    assert 500 <= n_first + run(500) <= 540
+    assert run(500) == 0
+    assert 20 <= run(520) <= 30
+
+
+def itself_by_3(x):
+    return x / 3
+
+
+def test_another_reduction_is_refused(tmp_path):
+    parallel_map(itself, range(9), reduce=operator.add, checkpoint=tmp_path / "run")
+    with pytest.raises(CheckpointError, match="reduce= changed"):
+        parallel_map(itself, range(9), reduce=operator.mul, checkpoint=tmp_path / "run")
+    again = parallel_map(
+        itself, range(9), reduce=operator.add, checkpoint=tmp_path / "run", retries=2
+    )
+    assert again == 36
+
+
+def test_a_job_knows_its_items():
+    job = map_async(draw, range(300), reduce=np.add, seed=3)
+    np.testing.assert_array_equal(job.debug(0), parallel_map(draw, [0], seed=3)[0])
+    np.testing.assert_array_equal(job.debug(250), parallel_map(draw, range(251), seed=3)[250])
+    for refused in (lambda: next(iter(job)), lambda: next(job.in_order()), job.explore):
+        with pytest.raises(TypeError, match="one result"):
+            refused()
+
+
+@pytest.mark.parametrize("plot", ["image", "line", "hist"])
+def test_a_plot_shows_the_running_value(plot):
+    job = map_async(lambda x: np.full((4, 5), x), range(200), reduce=np.add)
+    job.wait()
+    figure = LiveFigure(job, plot)
+    figure.frame(final=False)
+    assert figure.frame(final=True).is_complete
+    (painter,) = figure._painters
+    if plot == "image":
+        assert (painter._pixels() == sum(range(200))).all()
+
+
+# ---------------------------------------------------------------------------------- until
+
+
+def slow(x):
+    time.sleep(0.002)
+    return float(x)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.filterwarnings("error::nbshare.errors.PartialResultWarning")
+def test_a_run_ends_when_there_is_enough(backend):
+    """It is done, not stopped, and what is there comes as after a stop."""
+    found = parallel_map(slow, range(5000), until=lambda p: p.count() >= 20, backend=backend)
+    assert 20 <= found.count() < 5000
+    there = np.flatnonzero(~found.mask)
+    np.testing.assert_array_equal(found[there].data, there)
+
+
+@pytest.mark.filterwarnings("error::nbshare.errors.PartialResultWarning")
+def test_nobody_need_wait_for_enough():
+    job = map_async(slow, range(100_000), until=lambda p: p.count() >= 20)
+    ended = []
+    job.add_done_callback(ended.append)
+    deadline = time.monotonic() + 60
+    while not ended:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert job.state == "done"
+    assert not job.cancelled()
+    assert job.exception() is None
+    assert job.n_done < 100_000
+    assert job.result().count() == job.n_done
+
+
+def test_results_that_are_objects_are_enough_too():
+    found = parallel_map(
+        lambda x: str(slow(x)),
+        range(5000),
+        until=lambda partial: sum(x is not nbshare.MISSING for x in partial) >= 20,
+    )
+    there = [x for x in found if x is not nbshare.MISSING]
+    assert 20 <= len(there) < 5000
+
+
+def test_a_run_that_is_never_enough_is_whole():
+    found = parallel_map(slow, range(50), until=lambda _: False)
+    assert isinstance(found, nbshare.SharedArray)
+    assert found.tolist() == list(range(50))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_running_value_of_an_endless_source(backend):
+    """With the number of items in it: until the error bar is small enough, say."""
+    asked = []
+
+    def is_enough(value, n):
+        asked.append((value, n))
+        return n >= 100
+
+    found = parallel_map(
+        lambda x: 1 + 0 * slow(x),
+        itertools.count(),
+        reduce=operator.add,
+        until=is_enough,
+        backend=backend,
+    )
+    assert all(value == n for value, n in asked)
+    assert found >= 100
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_error_of_until_ends_the_run(backend):
+    def fails(partial):
+        raise ArithmeticError("cannot tell")
+
+    with pytest.raises(ArithmeticError, match="cannot tell"):
+        parallel_map(slow, range(5000), until=fails, backend=backend)
+
+
+def test_until_takes_a_part_of_the_time():
+    """A slow one is asked rarely."""
+    asked = []
+
+    def slow_to_tell(partial):
+        asked.append(time.monotonic())
+        time.sleep(0.05)
+        return len(asked) == 3
+
+    parallel_map(slow, range(50_000), until=slow_to_tell)
+    assert all(later - one > 0.4 for one, later in itertools.pairwise(asked))
+
+
+def test_enough_is_kept_in_a_checkpoint(tmp_path):
+    options = {"checkpoint": tmp_path / "run", "until": lambda p: p.count() >= 20}
+    first = parallel_map(slow, range(5000), **options)
+    job = map_async(slow, range(5000), **options)
+    assert job.result().count() < first.count() + 500
+    assert job._n_restored >= 20
+
+
+def test_the_display_says_enough(capsys):
+    parallel_map(slow, range(5000), until=lambda p: p.count() >= 20, progress=True)
+    assert "enough for until=" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"reduce": 5}, TypeError, "reduce=5"),
+        ({"until": "x"}, TypeError, "until='x'"),
+        ({"reduce": max, "out": "list"}, ValueError, "leave out= out"),
+        ({"reduce": max, "timeout": 5.0}, ValueError, "timeout="),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options, error, says):
+    with pytest.raises(error, match=says):
+        parallel_map(itself, [1, 2], **options)
+
+
+@pytest.mark.parametrize("options", [{"reduce": max}, {"until": bool}])
+def test_a_detached_run_has_neither(tmp_path, options):
+    with pytest.raises(TypeError, match="detach=True"):
+        map_async(itself, [1, 2], checkpoint=tmp_path / "run", detach=True, **options)

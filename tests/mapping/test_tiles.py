@@ -1,0 +1,329 @@
+"""Tiles: parts of an array as items, and results without seams, compared with the whole array."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy import ndimage
+
+import nbshare
+from nbshare import LivePlot, map_async, parallel_map, tiles
+from nbshare.notebook.figure import LiveFigure
+
+BACKENDS = [None, "threads", "serial"]
+MODES = {"reflect": "mirror", "symmetric": "reflect", "edge": "nearest", "constant": "constant"}
+
+
+def median(part, r, n):
+    return ndimage.median_filter(part, 2 * r + 1, axes=range(n))
+
+
+def mean(part, r, n):
+    return ndimage.gaussian_filter(part, r, truncate=1.0, axes=range(n))
+
+
+def is_below(part, r, n):
+    return ndimage.maximum_filter(part, 2 * r + 1, axes=range(n)) > part
+
+
+@st.composite
+def cases(draw):
+    n_axes = draw(st.integers(1, 4))
+    whole = draw(st.tuples(*[st.integers(4, 40 if n_axes < 3 else 9)] * n_axes))
+    shape = draw(st.tuples(*[st.integers(2, 17 if n_axes < 3 else 5)] * n_axes))
+    colours = draw(st.sampled_from([(), (3,)]))
+    dtype = draw(st.sampled_from(["f8", "f4", "u1", "i4"]))
+    r = draw(st.integers(0, 2))
+    array = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 200, (*whole, *colours))
+    return array.astype(dtype), shape, r, r + draw(st.integers(0, 2))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(case=cases(), use=st.sampled_from([median, mean, is_below]))
+def test_results_are_those_of_the_whole_array(backend, case, use):
+    """Bit for bit, of local filters on 1 to 4 axes."""
+    array, shape, r, overlap = case
+    of_all = {"r": r, "n": len(shape)}
+    found = parallel_map(
+        use, tiles(array, shape, overlap), shared=of_all, backend=backend, progress=False
+    )
+    wanted = use(array, **of_all)
+    assert isinstance(found, nbshare.SharedArray)
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("edges", MODES)
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(case=cases())
+def test_edges_are_those_of_a_padded_array(edges, case):
+    """A function that sees what is beyond an edge need not know of edges."""
+    array, shape, r, overlap = case
+    of_all = {"r": r, "n": len(shape)}
+    found = parallel_map(
+        blind, tiles(array, shape, overlap, edges=edges), shared=of_all, progress=False
+    )
+    axes = range(len(shape))
+    wanted = ndimage.gaussian_filter(array, r, truncate=1.0, mode=MODES[edges], axes=axes)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def blind(part, r, n):
+    """Return means that are wrong at the edges of the part."""
+    return ndimage.gaussian_filter(part, r, truncate=1.0, mode="wrap", axes=range(n))
+
+
+def without_overlap(part):
+    return part[2:-2, 2:-2].sum(axis=2, dtype=float)
+
+
+def test_the_function_may_leave_out_the_overlap_and_the_colours(image):
+    found = parallel_map(without_overlap, tiles(image, (40, 30), 2, edges="constant"))
+    np.testing.assert_array_equal(found, image.sum(axis=2, dtype=float))
+
+
+def smooth(part):
+    return ndimage.gaussian_filter(part, 1, truncate=2.0, axes=(0, 1))
+
+
+@pytest.fixture
+def image():
+    return np.random.default_rng(5).random((100, 75, 3))
+
+
+def may_share(part, where):
+    assert not part.flags.writeable
+    address = part.__array_interface__["data"][0]
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            start, stop = (int(x, 16) for x in line.split()[0].split("-"))
+            if start <= address < stop:
+                assert where in line
+    return part
+
+
+@pytest.mark.parametrize("kind", ["shared", "file"])
+def test_tiles_are_read_only_views_of_the_array_itself(tmp_path, kind):
+    values = np.arange(600 * 700.0).reshape(600, 700)
+    if kind == "shared":
+        array, where = nbshare.share(values), "memfd"
+    else:
+        array = np.memmap(tmp_path / "values", float, "w+", shape=values.shape)
+        array[:], where = values, str(tmp_path / "values")
+    found = parallel_map(may_share, tiles(array, (256, 256)), shared={"where": where})
+    np.testing.assert_array_equal(found, values)
+
+
+def fails_at_the_middle(part):
+    if part[0, 0, 0] == 7:
+        raise ValueError("it is 7")
+    return part
+
+
+@pytest.mark.parametrize("kind", ["shared", "file", "wider"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_results_go_to_the_callers_array(tmp_path, image, kind, backend):
+    """Into shared memory or a mapped file, of another dtype too."""
+    if kind == "file":
+        out = np.memmap(tmp_path / "out", float, "w+", shape=image.shape)
+    else:
+        out = nbshare.zeros(image.shape, float if kind == "shared" else complex)
+    found = parallel_map(smooth, tiles(image, (32, 32), 4), out=out, backend=backend)
+    assert np.shares_memory(found, out)
+    assert found.dtype == out.dtype
+    np.testing.assert_array_equal(out, smooth(image))
+    if kind == "file":
+        out.flush()
+        np.testing.assert_array_equal(np.fromfile(tmp_path / "out").reshape(out.shape), out)
+
+
+def test_an_executor_as_backend_gets_the_tiles_by_value(image):
+    with ThreadPoolExecutor(2) as pool:
+        found = parallel_map(smooth, tiles(image, (32, 32), 4), backend=pool)
+    np.testing.assert_array_equal(found, smooth(image))
+
+
+def test_failed_tiles_are_masked_in_their_places(image):
+    image[40, 30] = 7
+    items = tiles(image, (40, 30), 0)
+    found = parallel_map(fails_at_the_middle, items, on_error="return")
+    assert found.mask[40:80, 30:60].all()
+    assert found.mask.sum() == 40 * 30 * 3
+    np.testing.assert_array_equal(found.data[~found.mask], image[~found.mask])
+    assert list(nbshare.last_job().errors) == [4]
+    with pytest.raises(ValueError, match="it is 7") as caught:
+        parallel_map(fails_at_the_middle, items)
+    assert "item 4 (<tile 40:80, 30:60>)" in caught.value.__notes__[-1]
+
+
+def test_results_of_several_dtypes_are_promoted(image):
+    def whole_or_not(part):
+        return part.astype("i2") if part.shape[1] == 30 else part
+
+    found = parallel_map(whole_or_not, tiles(image, (40, 30), 0))
+    assert found.dtype == float
+    np.testing.assert_array_equal(found[:, 60:], image[:, 60:])
+    assert not found[:, :60].any()
+
+
+def test_partial_results_and_a_loop_over_them(image):
+    items = tiles(image[..., 0], (40, 30), 3)
+    job = map_async(smooth_plane, items)
+    parts = dict(job)
+    assert job.partial().shape == (100, 75)
+    assert not job.partial().mask.any()
+    for i, part in parts.items():
+        np.testing.assert_array_equal(part, smooth_plane(image[..., 0])[items[i].place])
+
+
+def smooth_plane(part):
+    return ndimage.gaussian_filter(part, 1, truncate=2.0)
+
+
+def test_an_interrupted_run_continues_at_its_tiles(tmp_path, image):
+    """Stored tiles do not run again, and are in their places, as are those at the edges."""
+    items, counts = tiles(image, (32, 32), 4), []
+    for stop_at in (5, 0, 0):
+        (tmp_path / "log").write_text("")
+        (tmp_path / "stop").write_text(str(stop_at))  # as an argument, results would depend on it
+        with suppress(ArithmeticError):
+            found = parallel_map(
+                stops, items, shared={"folder": tmp_path}, checkpoint=tmp_path / "run"
+            )
+        counts.append(len((tmp_path / "log").read_text().splitlines()))
+    assert counts[0] >= 5
+    assert counts[1] <= len(items) - 4
+    assert counts[2] == 0
+    np.testing.assert_array_equal(found, smooth(image))
+
+
+def stops(part, folder):
+    with (folder / "log").open("a") as file:
+        file.write("ran\n")
+    if len((folder / "log").read_text().splitlines()) == int((folder / "stop").read_text()):
+        raise ArithmeticError
+    return smooth(part)
+
+
+def test_a_checkpoint_of_hosts_and_the_callers_array(tmp_path, image):
+    """The owner stores what workers cannot, and what is stored fills an array of the caller."""
+    items = tiles(image, (32, 32), 4)
+    with ThreadPoolExecutor(2) as pool:
+        parallel_map(smooth, items, checkpoint=tmp_path / "run", backend=pool)
+    out = nbshare.zeros(image.shape)
+    job = map_async(smooth, items, checkpoint=tmp_path / "run")
+    assert job._n_restored == len(items)
+    np.testing.assert_array_equal(job.result(), smooth(image))
+    parallel_map(smooth, items, checkpoint=tmp_path / "run2", out=out)
+    out[:] = 0
+    parallel_map(smooth, items, checkpoint=tmp_path / "run2", out=out)
+    np.testing.assert_array_equal(out, smooth(image))
+
+
+def test_a_detached_run_puts_its_tiles_together(tmp_path, image):
+    job = map_async(smooth, tiles(image, (32, 32), 4), checkpoint=tmp_path / "run", detach=True)
+    np.testing.assert_array_equal(job.result(), smooth(image))
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_the_live_image_shows_tiles_in_their_places(n):
+    """Sampled pixels are those of the whole, or of what the plot makes of a tile."""
+    colours = () if n == 1 else (3,)
+    whole = np.random.default_rng(1).random((2500, 1300, *colours))
+    job = map_async(itself, tiles(whole, (700, 300), 5))
+    figure = LiveFigure(job, LivePlot("image", value=lambda tile: 1 - tile))
+    job.wait()
+    assert figure.frame(final=True).is_complete
+    (painter,) = figure._painters
+    np.testing.assert_array_equal(painter._pixels(), 1 - whole[::3, ::2])
+    assert not painter._hatch.get_visible()
+
+
+def waits_at_the_right(part, folder):
+    while part[0, -1] == 199 and not (folder / "go").exists():
+        time.sleep(0.001)
+    return part
+
+
+def test_a_live_image_hatches_missing_tiles(tmp_path):
+    whole = np.tile(np.arange(200.0), (90, 1))
+    items = tiles(whole, (50, 100), 0)
+    job = map_async(waits_at_the_right, items, shared={"folder": tmp_path}, max_workers=3)
+    while not job.present[::2].all():
+        assert not job.done()
+        time.sleep(0.001)
+    figure = LiveFigure(job, "image")
+    figure.frame(final=False)
+    (painter,) = figure._painters
+    shown = painter._pixels()
+    np.testing.assert_array_equal(shown[:, :100], whole[:, :100])
+    assert np.isnan(shown[:, 100:]).all()
+    assert painter._hatch.get_visible()
+    assert job.partial().mask[:, 100:].all()
+    (tmp_path / "go").touch()
+    np.testing.assert_array_equal(job.result(), whole)
+
+
+def itself(part):
+    return part
+
+
+@pytest.mark.parametrize("plot", ["line", "hist", lambda axes, partial: axes.imshow(partial)])
+def test_other_plots_get_the_array(image, plot):
+    job = map_async(itself, tiles(image[..., 0], (40, 30), 5))
+    job.wait()
+    frame = LiveFigure(job, plot).frame(final=True)
+    assert frame.is_complete
+
+
+def test_tiles_that_are_too_large_are_one(image):
+    items = tiles(image, (1000, 1000), 500)
+    assert len(items) == 1
+    np.testing.assert_array_equal(parallel_map(smooth, items), smooth(image))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda x: tiles([[1]]), TypeError, "not a list"),
+        (lambda x: tiles(np.ma.masked_all((3, 3))), TypeError, "a masked array"),
+        (lambda x: tiles(x.astype(object)), TypeError, "objects"),
+        (lambda x: tiles(x[:, 0, 0]), ValueError, "cuts 2 axes"),
+        (lambda x: tiles(x, 5.0), TypeError, "shape="),
+        (lambda x: tiles(x, (5, 0)), ValueError, "1 or more"),
+        (lambda x: tiles(x, (5, 5), -1), ValueError, "overlap"),
+        (lambda x: tiles(x, (5, 5), (1, 1, 1)), ValueError, "each of the 2"),
+        (lambda x: tiles(x, (5, 5), edges="wrap"), ValueError, "'wrap'"),
+        (lambda x: tiles(x[:0]), ValueError, "no tiles"),
+        (lambda x: tiles(np.zeros((1,) * 6), (1,) * 5), ValueError, "4 at most"),
+        (lambda x: parallel_map(itself, tiles(x), out="list"), ValueError, "one array"),
+        (lambda x: parallel_map(itself, tiles(x), out=x), ValueError, "nbshare.empty"),
+        (
+            lambda x: parallel_map(itself, tiles(x), out=nbshare.zeros((9, 9))),
+            ValueError,
+            r"\(9, 9\)",
+        ),
+        (
+            lambda x: parallel_map(itself, tiles(x), out=nbshare.zeros(x.shape[:2])),
+            ValueError,
+            r"make one of \(100, 75, 3\)",
+        ),
+        (
+            lambda x: parallel_map(itself, tiles(x), out=nbshare.zeros(x.shape, int)),
+            TypeError,
+            "cannot hold",
+        ),
+        (lambda x: parallel_map(itself, tiles(x), [1]), TypeError, "pass it alone"),
+        (lambda x: parallel_map(np.sum, tiles(x)), ValueError, r"\(100, 75\)"),
+    ],
+)
+def test_what_cannot_be_put_together_is_refused(image, make, error, says):
+    with pytest.raises(error, match=says):
+        make(image)
