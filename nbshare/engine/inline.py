@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import _thread
 import time
-import weakref
 from contextlib import ExitStack, nullcontext
 from contextvars import copy_context
 from typing import Any
@@ -43,7 +42,7 @@ from nbshare.wire import running_items
 from nbshare.wire.failures import describe, explained, note_on_iterables
 from nbshare.wire.results import LogKey, OutputSpec
 from nbshare.wire.rows import RowWriter
-from nbshare.worker.process import Seen, are_gone, inputs_of
+from nbshare.worker.process import inputs_of
 from nbshare.worker.state import initializing_anew, leave
 from nbshare.worker.store import Decided
 from nbshare.worker.work import Caller, Work
@@ -110,7 +109,6 @@ class SerialEngine(Engine):
     def __init__(self) -> None:
         self._work: Work | None = None
         self._entered: ExitStack | None = None
-        self._seen: Seen = []
         self._running = _thread.allocate_lock()
 
     def submit(self, call: Call) -> None:
@@ -119,9 +117,7 @@ class SerialEngine(Engine):
             if not call.is_over:
                 call.state = "running"
                 try:
-                    (self._work,), self._entered = _works(
-                        call, 1, self._seen, _thread.allocate_lock()
-                    )
+                    (self._work,), self._entered = _works(call, 1, _thread.allocate_lock())
                 except BaseException as error:
                     _abort(call, error)
                     raise
@@ -149,7 +145,7 @@ class SerialEngine(Engine):
     def _end(self, call: Call) -> None:
         self._work = None
         if not call.is_over:
-            _finish(call, self._seen, self._entered)
+            _finish(call, self._entered)
 
 
 class ThreadEngine(Engine):
@@ -160,9 +156,9 @@ class ThreadEngine(Engine):
     def submit(self, call: Call) -> None:
         """Begin a call."""
         call.state = "running"
-        seen, lock = Seen(), _thread.allocate_lock()
+        lock = _thread.allocate_lock()
         try:
-            made, entered = _works(call, call.request.max_workers, seen, lock)
+            made, entered = _works(call, call.request.max_workers, lock)
             works = dict(enumerate(made))
         except BaseException as error:
             _abort(call, error)
@@ -179,7 +175,7 @@ class ThreadEngine(Engine):
                 del works[k]  # the last reference: its inputs are free for the next call
                 is_last = not works
             if is_last:
-                _finish(call, seen, entered)
+                _finish(call, entered)
 
         left = []
         with uninterrupted():  # or the call would never end
@@ -192,20 +188,18 @@ class ThreadEngine(Engine):
             run(k)
 
 
-def _works(call: Call, n: int, seen: Seen, lock: Any) -> tuple[list[Work], ExitStack | None]:
+def _works(call: Call, n: int, lock: Any) -> tuple[list[Work], ExitStack | None]:
     """Return the workers of a call, and what its initializer, run once for all, has entered."""
     has_initializer = call.request.initializer is not None
     with running_items(), initializing_anew() if has_initializer else nullcontext() as entered:
-        return [_work(call, slot, seen, lock) for slot in range(n)], entered
+        return [_work(call, slot, lock) for slot in range(n)], entered
 
 
-def _work(call: Call, slot: int, seen: Seen, lock: Any) -> Work:
+def _work(call: Call, slot: int, lock: Any) -> Work:
     def attach(segment: Segment, mode: Mode) -> View:
         if mode == "c":
             segment = segment.again(mode)
-        view = View(segment, is_read_only=mode == "r")
-        seen.append(weakref.ref(view.root))
-        return view
+        return View(segment, is_read_only=mode == "r")
 
     inputs = [inputs_of(p.small, [attach(*wanted) for wanted in p.segments]) for p in call.inputs]
     return Work(call.order, call.board, slot, inputs, _Here(call, lock), lock)
@@ -218,12 +212,9 @@ def _abort(call: Call, error: BaseException) -> None:
     call.abandon()
 
 
-def _finish(call: Call, seen: Seen, entered: ExitStack | None) -> None:
+def _finish(call: Call, entered: ExitStack | None) -> None:
     if entered is not None:
         leave(entered)
-    if not are_gone(seen):
-        for segment, _ in call.segments:
-            segment.was_kept_elsewhere = True
     if call.error is not None:
         call.finish("failed", call.error)
     else:

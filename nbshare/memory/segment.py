@@ -12,6 +12,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -27,6 +28,8 @@ from nbshare.memory.kinds import (
     new_memory,
 )
 from nbshare.system import Descriptor, sections, with_room
+
+HUGE = 4 << 20  # bytes; NumPy asks for huge pages from this size, too
 
 Mode = Literal["r+", "r", "c"]
 
@@ -48,8 +51,11 @@ class View:
     """
 
     def __init__(self, memory: Any, *, is_read_only: bool = False) -> None:
-        # The kernel does not protect private memory.
-        if is_read_only or (isinstance(memory, Segment) and memory.mode == "r"):
+        if isinstance(memory, Segment):
+            is_read_only |= memory.mode == "r"  # the kernel does not protect private memory
+            lent = memory.loan() if memory.loan is not None else None
+            memory = memory if lent is None else lent
+        if is_read_only:
             memory = memoryview(memory).toreadonly()
         # frombuffer takes a buffer of a mapping, which ndarray(buffer=mmap) does not.
         self.root = np.frombuffer(memory, np.uint8)
@@ -92,6 +98,8 @@ class Segment(mmap.mmap):
         Number of workers that received the segment and have not confirmed that it is unmapped.
     was_kept_elsewhere : bool
         Whether a process kept a view of it longer than the call: then it is not reused.
+    loan : weak reference or None
+        To the array whose end returns it to the warm pool: views made here keep that array.
 
     Notes
     -----
@@ -107,6 +115,7 @@ class Segment(mmap.mmap):
     is_sealed = False
     n_borrowed = 0
     was_kept_elsewhere = False
+    loan: weakref.ref[npt.NDArray[np.uint8]] | None = None
     _file: Descriptor | None
     _name: str | None = None
     _larger: Segment | None = None  # private memory that continues this
@@ -126,6 +135,9 @@ class Segment(mmap.mmap):
                 f"{budget.in_words(nbytes)} more cannot be mapped into this process; check "
                 "the limit of its address space (ulimit -v)"
             ) from None
+        if file is None and nbytes >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):  # a kernel without them
+                self.madvise(mmap.MADV_HUGEPAGE)
         self._file, self.fd = file, -1 if file is None else file.fileno()
         self.nbytes = nbytes
         self.mode = mode

@@ -174,6 +174,7 @@ class WarmPool:
                     self._is_trimming = True
                 ref = weakref.ref(lent, self._returned.append)
                 self._lent[id(ref)] = ref, segment
+                segment.loan = weakref.ref(lent)
         return lent
 
     def _trim(self) -> None:
