@@ -101,7 +101,8 @@ def whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None = None) 
             found[k] = reader.checked(found[k], checked.get(reader.folder, found[k][:0]))
             checked[reader.folder] = found[k]
     order, words = readers[0].order(), found[0]
-    words = np.append(words, np.zeros(max(0, order.max(initial=-1) + 1 - len(words)), INDEX))
+    n_items = int(order.max(initial=-1)) + 1
+    words = np.append(words, np.zeros(max(0, n_items - len(words)), INDEX))
     which, place = np.zeros(len(words), np.int64), np.arange(len(words))
     for k, part in enumerate(found[1:], 1):
         part = part[: len(order)]

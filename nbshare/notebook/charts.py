@@ -210,7 +210,7 @@ class HistPainter(Painter):
             counts, edges = np.histogram(inside, self._edges(inside, low, high))
             self._bars.set_data(counts, edges)
             self._axes.set_xlim(self._ends(*(self.limits or (edges[0], edges[-1]))))
-            self._axes.set_ylim(0, calm(0, max(1, counts.max()), margin=0.03)[1])
+            self._axes.set_ylim(0, calm(0, max(1, int(counts.max())), margin=0.03)[1])
         n_outside = finite.size - inside.size
         return "{}" + remark_on(numbers.size - finite.size, n_outside)
 

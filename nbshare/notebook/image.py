@@ -257,7 +257,8 @@ class ImagePainter(Painter):
         """Return the image; NaN where there is no result yet."""
         counts = self._counts.reshape(-1, *[1] * (self._cells.ndim - 1))
         with np.errstate(invalid="ignore", divide="ignore"):
-            shown = self._cells / (counts if self._plot.reduction == "mean" else counts > 0)
+            divisor = counts if self._plot.reduction == "mean" else counts > 0
+            shown: Floats = np.divide(self._cells, divisor)
         return shown.reshape(self._pixels_shape)
 
     def _show(self, *, final: bool) -> str:
