@@ -279,7 +279,8 @@ def test_the_annotations_of_public_classes_can_be_evaluated(cls, monkeypatch):
     for member in vars(cls).values():
         function = member.fget if isinstance(member, property) else member
         function = getattr(function, "__func__", function)  # of a class method
-        if inspect.isfunction(function):
+        # Those that Python makes for a named tuple see no builtins; its fields are the class's.
+        if inspect.isfunction(function) and function.__module__ != f"namedtuple_{cls.__name__}":
             typing.get_type_hints(function)
 
 
