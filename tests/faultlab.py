@@ -78,6 +78,11 @@ def parent_of(pid: int) -> int:
     return int((_stat(pid) or ["", "0"])[1])
 
 
+def is_asleep(pid: int) -> bool:
+    """Return whether a process, or rather its first thread, waits for something."""
+    return bool(fields := _stat(pid)) and fields[0] == "S"
+
+
 def cpu_s(pid: int) -> float | None:
     """Return the seconds of processor time that a process has had; None if it is gone."""
     fields = _stat(pid)

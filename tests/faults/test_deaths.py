@@ -142,21 +142,23 @@ def test_d4_a_worker_dies_before_its_first_item(run_script):
     """A worker that dies before an item is replaced, so that the call has all that it asked for."""
     run_script("""
 Path("fragile.py").write_text('''
-import os, time
+import os, faultlab
+from pathlib import Path
 try:
     os.close(os.open("once", os.O_CREAT | os.O_EXCL))
 except FileExistsError:
     pass
 else:
     os._exit(9)
-def slow_worker(i):
-    time.sleep(0.05)
+def worker(i):
+    faultlab.raise_flag(f"worker-{os.getpid()}")
+    faultlab.wait_until(lambda: len(list(Path().glob("worker-*"))) == 2)
     return os.getpid()
 ''')
 Path("once").touch()
 import fragile
 Path("once").unlink()
-assert len(set(pair(fragile.slow_worker, range(20)).tolist())) == 2
+assert len(set(pair(fragile.worker, range(20)).tolist())) == 2
 """)
 
 

@@ -131,7 +131,7 @@ def test_i2_an_interrupt_that_wakes_nobody(run_script):
 import _thread
 def press():
     wait_until(lambda: len(list(Path().glob("busy-*"))) == 2)
-    time.sleep(0.1)  # asleep by now
+    wait_until(lambda: faultlab.is_asleep(os.getpid()))
     tell(at=time.monotonic())
     _thread.interrupt_main()
 threading.Thread(target=press).start()

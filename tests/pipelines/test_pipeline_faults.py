@@ -95,8 +95,9 @@ def tells(block):
     return block
 def strike():
     wait_until(lambda: Path("stage").exists() and Path("stage").read_text())
-    time.sleep(0.1)  # it waits by now
-    os.kill(int(Path("stage").read_text()), signal.SIGKILL)
+    worker = int(Path("stage").read_text())
+    wait_until(lambda: faultlab.is_asleep(worker))
+    os.kill(worker, signal.SIGKILL)
 threading.Thread(target=strike).start()
 try:
     pipeline(load, tells, plumbing.total)
