@@ -45,30 +45,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Script = Callable[..., str]
 
-# Files whose tests take 9 s and more; that of the house takes longest where nothing is cached.
-LONG = [
-    *("test_browser", "test_browser_jobs", "test_browser_explore"),
-    *("test_edits", "test_damaged", "test_changes", "test_pauses", "test_no_start"),
-    *("test_house", "test_crashes", "test_code", "test_pipeline_faults", "test_values"),
-    *("test_limits", "test_notebook_display", "test_deaths", "test_kernel", "test_small_maps"),
-    *("test_results", "test_stream", "test_policies", "test_hosts", "test_live_plots"),
-    *("test_sweep", "test_detached", "test_segments", "test_tiny_items", "test_preparation"),
-    *("test_kernel_jobs", "test_executor_faults", "test_pipeline", "test_outcomes", "test_doctor"),
-    *("test_executor_lifetime", "test_parallel_map", "test_resume", "test_stop", "test_functions"),
-    *("test_executor", "test_tutorials", "test_lock", "test_job", "test_interrupts"),
-]
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Have xdist begin with the files that come first in `LONG`, not with those of most tests."""
-    config.option.loadscopereorder = False
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files that take long first: one that is begun last would keep one process only busy."""
-    places = {name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
-
 
 def pytest_collection_finish() -> None:
     """Have garbage collections leave out what all tests have in common, which takes them 0.1 s."""

@@ -102,7 +102,7 @@ def test_it_sets_up_with_two_commands():
         assert "\n" not in command
         assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -e ")
     assert commands["demo command"].endswith(".venv/bin/python -m nbshare demo")
-    assert commands["test command"].endswith(".venv/bin/python -m pytest -n 2 --dist loadfile")
+    assert commands["test command"].endswith(".venv/bin/python -m pytest -n 4 --dist worksteal")
 
 
 def test_the_tour_runs(tmp_path):
