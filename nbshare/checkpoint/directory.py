@@ -282,7 +282,7 @@ class Directory:
         if not has_others:
             self._tables.pop(RESULTS_FILE, None)
             for file in (results, *self.path.glob(log_file("*"))):
-                file.unlink(missing_ok=True)
+                files.remove(file)
             self._note_form(None)
         elif RESULTS_FILE in self._tables and (before := files.opened(results)) is not None:
             files.replace(results, files.mapped(before))

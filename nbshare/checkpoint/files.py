@@ -86,6 +86,24 @@ def sync(path: Path) -> None:
         disk.system.sync(file.fileno())
 
 
+def remove(path: Path) -> None:
+    """Remove a file, if it is there.
+
+    Raises
+    ------
+    CheckpointError
+        The system refuses it.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except PermissionError as error:
+        raise CheckpointError(
+            f"{path} cannot be removed ({error.strerror}). On Windows, a file stays while anything "
+            "uses it: delete the results of earlier calls with this checkpoint (del), or use "
+            "another path."
+        ) from None
+
+
 # ------------------------------------------------------------------------------------- reading
 
 

@@ -83,6 +83,12 @@ class Versions:
     ) -> dict[str, tuple[str, str]]:
         return definitions_in(path, name, stamp, frozenset(self._key.sources.reading))
 
+    def _name(self, path: str) -> str:
+        try:
+            return os.path.relpath(path, self._base)
+        except ValueError:  # it is on another drive
+            return path
+
     def _path(self, name: str) -> str:
         return os.path.normpath(os.path.join(self._base, name))
 
@@ -108,7 +114,7 @@ class Versions:
         """Find or begin a version, if workers have imported more files."""
         known = {} if self._key.sources.looks_up else self._key.sources.paths
         for path, stamp in imported.items():
-            name = os.path.relpath(path, self._base)
+            name = self._name(path)
             # A function may import a file that it names so late that the file was edited before.
             if stamp is not None and stamp != known.get(path) and name not in self._files:
                 try:
