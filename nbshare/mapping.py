@@ -197,7 +197,7 @@ def parallel_map(
         With both, the function itself runs, and may change what it shares with its caller; items
         and objects in `shared` are copies as ever. Stop acts between items and where an item calls
         `report`; `timeout` is refused; a crash takes this process with it. Systems other than
-        Linux have these two only.
+        Linux and Windows have these two only.
         A `distributed.Client` (Dask), ``"ray"`` or the address of a Ray cluster, or any
         `concurrent.futures.Executor`: worker processes on the machines of that cluster. See the
         Notes.
