@@ -973,7 +973,9 @@ class Job(Generic[T]):
     def _warn_of_chance(self) -> None:
         """Warn, once for a function, if it drew from global random numbers without a seed."""
         items, which = self._run.drew()
-        if not which or (name := label_of(self._run.request.func)) in _told_of_chance:
+        func = self._run.request.func
+        name = label_of(func.func if isinstance(func, Fold) else func)
+        if not which or name in _told_of_chance:
             return
         _told_of_chance.add(name)
         python, numpy = "random.random() and the like", "np.random.normal() and the like"

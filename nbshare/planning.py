@@ -150,6 +150,8 @@ def plan(
     The items that it runs have all their effects, such as files that they write. Memory of a worker
     that ran other calls before counts as well.
     """
+    if options.get("reduce") is not None or options.get("until") is not None:
+        raise ValueError("plan does not tell of reduce= and until=: leave them out")
     refuse_others("plan", [name for name in options if name not in KNOWN], KNOWN)
     try:
         _, request, where = check_call("plan", func, iterables, out, options)

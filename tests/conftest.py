@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import psutil
 import pytest
 from faultlab import FOLDERS, TESTS, Lab, Ran, Session
 
@@ -116,12 +117,15 @@ gc.collect()
 
 
 @pytest.fixture
-def cold() -> Iterator[None]:
-    """No worker and no server is running when the test begins, nor after it."""
+def cold() -> Iterator[list[psutil.Process]]:
+    """No worker and no server is running when the test begins, nor after it.
+
+    Gives the children that this process has anyway: another test's, which nobody has waited for.
+    """
     import nbshare
 
     nbshare.shutdown()
-    yield
+    yield psutil.Process().children()
     nbshare.shutdown()
 
 

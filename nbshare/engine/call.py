@@ -113,6 +113,7 @@ class Call(OwnRun):
         self.n_done_at_loss = 0  # items, at the last count
         self.torn_rows: list[int] = []  # items that were running when their worker died
         self.fitting: Fit | None = None  # workers into memory, at the last look
+        self.most_private = 0  # bytes that one of its workers has had for itself, at a look
         self.most_fitting = request.max_workers  # since some were ended for lack of memory
         self.looked_at = time.monotonic()
         self.n_killed = sys.maxsize  # by the system for lack of memory, before any of its workers
@@ -359,10 +360,13 @@ class Call(OwnRun):
         self.looked_at = time.monotonic()
         self.n_killed = min(self.n_killed, room.n_killed())
         rows = {slot: self.board.row(slot) for slot in sorted(self.workers.values())}
-        found = (self._private(row) for row in rows.values() if row[PID])
-        if not (known := [each for each in found if each.peak]):
+        found = (processes.private_bytes(row[PID])[0] for row in rows.values() if row[PID])
+        if not (known := [now for now in found if now]):
             return False
-        fit = workers_that_fit(known, room.available())
+        # Not by the system's figure of each process: that counts mapped files, too.
+        self.most_private = max(self.most_private, *known)
+        private = [Private(now, self.most_private) for now in known]
+        fit = workers_that_fit(private, room.available())
         self.fitting = fit._replace(n=min(fit.n, self.most_fitting))
         for k, row in enumerate(rows.values()):
             row[LEAVES] = k >= self.fitting.n

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from nbshare.engine.call import Call
 from nbshare.engine.stats import WorkerActivity
+from nbshare.interrupts import uninterrupted
 from nbshare.wire.failures import name_of_item
 from nbshare.wire.folding import Block, Folded, items_in, start_of
 
@@ -50,8 +51,8 @@ class Reduction:
         parts = [self._parts[key] for key in sorted(self._parts)]
         values: list[Any] = []
         for part in parts:
-            # What is kept must not change.
-            values = self._joined(values, part) if values else copy.deepcopy(part)
+            # What is kept must not change, and `reduce` may return either argument.
+            values = self._joined(values, copy.deepcopy(part))
         return values[0] if values else None
 
     def _joined(self, first: list[Any], second: list[Any]) -> list[Any]:
@@ -185,17 +186,26 @@ class FoldingCall(Call):
     def _fold(self) -> bool:
         """Combine what has arrived; return whether there was anything."""
         with self._folding:
-            n_before = self.results.n_given
-            for k, found in super().new_results():
-                block = found if isinstance(found, Folded) else Folded([], 0, [])  # it was lost
-                self._reduction.add(k, block.values)
-                self._n_folded += block.n
-                for failure in block.failures:
-                    name = name_of_item(failure.item, failure.item_repr)
-                    self._failed[failure.item] = failure.as_error(name, None)
-            if self.results.n_given == n_before:
+            n_before, arrived = self.results.n_given, super().new_results()
+            is_over = False
+            while not is_over:
+                # A block that was taken is combined: an interrupt in between would lose it, and one
+                # within `reduce` could leave half of a value.
+                with uninterrupted():
+                    is_over = (entry := next(arrived, None)) is None
+                    if entry is not None:
+                        self._combine(*entry)
+            if self.results.n_given == n_before and self._value[0] == self._n_folded:
                 return False
             if not self.board.is_open:  # else the supply does it
                 self.results.drop_logs()
             self._value = self._n_folded, self._reduction.value()
             return True
+
+    def _combine(self, k: int, found: Any) -> None:
+        block = found if isinstance(found, Folded) else Folded([], 0, [])  # it was lost
+        self._reduction.add(k, block.values)
+        self._n_folded += block.n
+        for failure in block.failures:
+            name = name_of_item(failure.item, failure.item_repr)
+            self._failed[failure.item] = failure.as_error(name, None)

@@ -172,8 +172,8 @@ class WorkerPool:
     def _start(self, code: CodeVersion) -> WorkerProcess:
         # Outdated workers run no more than the call they have.
         live = code.generation, self._code.generation
-        kept = (w for w in self._members if not w.ends_by)
-        taken = {w.index for w in kept if w.call or w.generation in live}
+        # One that leaves has its number until it has ended.
+        taken = {w.index for w in self._members if w.call or w.ends_by or w.generation in live}
         index = next(k for k in range(len(taken) + 1) if k not in taken)
         worker = self._starter.start(code, index)
         self._members[worker] = None

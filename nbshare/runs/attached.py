@@ -15,6 +15,7 @@ import weakref
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from numbers import Real
 from pathlib import Path
 from typing import Any, cast
 
@@ -150,10 +151,9 @@ def keep_plot(path: Path, request: Request, plot: Any) -> None:
     """
     if writers.is_driver:
         return
-    items = request.iterables[0] if len(request.iterables) == 1 else None
-    if isinstance(items, list | tuple):
-        with suppress(ValueError):  # lists of different lengths
-            items = np.asarray(items)
+    items = request.iterables[0] if len(request.iterables) == 1 and plot is not None else None
+    if isinstance(items, list | tuple) and all(isinstance(item, Real) for item in items):
+        items = np.asarray(items)
     if not (isinstance(items, Grid | range) or getattr(items, "ndim", 0) == 1):
         items = None  # no axis is made of them
     try:

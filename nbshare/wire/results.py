@@ -99,7 +99,7 @@ class LogReader:
 
     def drop(self, key: LogKey) -> None:
         """Drop a log whose results have all been taken."""
-        del self._logs[key]
+        self._logs.pop(key, None)  # another thread may have dropped it just now
         self._last = (0, -1), None
 
     def has(self, entry: Entry) -> bool:

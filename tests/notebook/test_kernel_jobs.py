@@ -269,7 +269,7 @@ def test_a_report_is_shown_in_the_list_of_the_workers(page, go):
     """How far the item is, in percent and in words, which are cut, until it is over."""
     page.html.clear()
     _, row = begin(page, "[7]", "functools.partial(jobs.reports, go=go)")
-    wanted = r"<td [^>]*><b>25 %</b> half &lt;way&gt; é{35,60}…</td>"
+    wanted = r"<td [^>]*><b>25 %</b> half &lt;way&gt; é{27,60}…</td>"
     wait_until(lambda: page._listen() or re.search(wanted, "".join(page.html)), what="no report")
     go.touch()
     await_state(page, row, "✓ reports done  1/1")

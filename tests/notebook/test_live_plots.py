@@ -138,7 +138,7 @@ def test_the_picture_is_the_mean_and_each_result_is_read_once(shape):
 
 
 def test_a_refresh_takes_in_only_what_its_time_allows_and_the_last_frame_all(monkeypatch):
-    monkeypatch.setattr(values, "_BUDGET_S", 0)
+    monkeypatch.setattr(values, "BUDGET_S", 0)
     job = played(np.ones((40, 500, 500)), 1)  # in float64 one block of 8 MiB holds four of them
     figure = LiveFigure(job, "image")
     assert figure.paint(final=False) == ("horizon: mean of 4 of 40", False)
