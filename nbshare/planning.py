@@ -121,6 +121,8 @@ def plan(
     ------
     TypeError
         An argument that `parallel_map` does not have.
+    ValueError
+        ``reduce=`` or ``until=``, of which it does not tell.
 
     See Also
     --------

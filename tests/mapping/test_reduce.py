@@ -7,6 +7,7 @@ import itertools
 import operator
 import os
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import grid, map_async, parallel_map
+from nbshare.engine.folding import Reduction
 from nbshare.errors import CheckpointError, WorkerDiedError
 from nbshare.notebook.figure import LiveFigure
 
@@ -44,6 +46,49 @@ def test_the_value_is_that_of_a_loop(backend, n, name, is_known):
     items = range(n) if is_known else iter(range(n))
     found = parallel_map(func, items, reduce=reduce, backend=backend, progress=False)
     np.testing.assert_array_equal(found, functools.reduce(reduce, map(func, range(n))))
+
+
+def merge(first, second):
+    """Return either argument if the other is empty, and else change the first."""
+    if not first:
+        return second
+    first += second
+    return first
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), n=st.integers(1, 40))
+def test_no_order_of_arrival_changes_the_value(data, n):
+    """Whatever `reduce` returns, and however often the value is asked for before the end."""
+    blocks = [[k] if data.draw(st.booleans()) else [] for k in range(n)]
+    reduction = Reduction(merge)
+    for k in data.draw(st.permutations(range(n))):
+        reduction.add(k, [list(blocks[k])])
+        if data.draw(st.booleans()):
+            reduction.value()
+    assert reduction.value() == list(itertools.chain(*blocks))
+
+
+def slow_list(x):
+    time.sleep(0.002)
+    return [x]
+
+
+def test_an_interrupt_within_reduce_loses_nothing():
+    """The run goes on, and its result has every item."""
+    owner, pressed = os.getpid(), []
+
+    def add(first, second):
+        is_here = os.getpid() == owner and threading.current_thread() is threading.main_thread()
+        if is_here and len(first) + len(second) >= 8 and not pressed:
+            pressed.append(os.kill(owner, signal.SIGINT))
+        return first + second
+
+    job = map_async(slow_list, range(300), reduce=add, max_workers=2, chunksize=1, progress=False)
+    with suppress(KeyboardInterrupt):
+        job.result()
+    assert job.result() == [*range(300)]
+    assert pressed
 
 
 def draw(x, rng):
