@@ -190,6 +190,8 @@ class WorkerPool:
 
     def remove(self, worker: WorkerProcess) -> int | None:
         """End a worker, if it lives, and return its exit status."""
+        if worker not in self._members:  # a message of its own has had it removed
+            return None
         del self._members[worker]
         self.idle_since.pop(worker, None)
         self._events.unwatch(worker.channel.fileno())

@@ -347,6 +347,7 @@ def test_what_is_done_of_a_coarse_grid_is_in_its_place():
         if n == 100:
             break
     job.cancel()
+    job.wait()
     partial = job.partial()
     wanted = axes["base"][:, None] ** axes["exponent"]
     there = ~np.ma.getmaskarray(partial)
