@@ -580,13 +580,13 @@ class Viewer(Page):
                 self.pictures.append(picture)
 
     def await_picture(self):
-        """Return the last picture: none follows within a second."""
+        """Return the last picture: none follows within four seconds."""
         wait_until(lambda: self._listen() or self.pictures, what="no picture")
         n = 0
         with suppress(AssertionError):
             while n < len(self.pictures):
                 n = len(self.pictures)
-                wait_until(lambda n=n: self._listen() or len(self.pictures) > n, 1.0)
+                wait_until(lambda n=n: self._listen() or len(self.pictures) > n, 4.0)
         return self.pictures.pop()
 
 
