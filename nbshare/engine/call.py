@@ -374,11 +374,11 @@ class Call(OwnRun):
 
     def private_peak(self) -> int:
         """Return the most memory that one of its workers, which still live, takes for itself."""
-        return max((self._private(row).peak for row in self.rows() if row[PID]), default=0)
-
-    def _private(self, row: Sequence[int]) -> Private:
-        now, private, peak = processes.private_bytes(row[PID])
-        return Private(now, private if peak > row[PEAK_BEFORE] else now)
+        peaks = [0]
+        for row in self.rows():
+            now, private, peak = processes.private_bytes(row[PID]) if row[PID] else (0, 0, 0)
+            peaks.append(private if peak > row[PEAK_BEFORE] else now)
+        return max(peaks)
 
     def halt(self) -> None:
         """Ask workers to claim and begin nothing more."""

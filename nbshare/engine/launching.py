@@ -140,7 +140,7 @@ def _start_server(channel_fd: int, life_fd: int) -> subprocess.Popen[bytes]:
         pass_fds=(channel_fd, life_fd),
         stdin=subprocess.DEVNULL,
         # With several threads it must not fork.
-        env=_environ(1),
+        env=_environ(),
         # In a group of its own it does not receive the terminal's or the kernel's interrupt.
         process_group=0,
     )
@@ -151,8 +151,8 @@ def _command(call: str) -> list[str]:
     return [sys.executable, *flags, "-P", "-c", _BOOT + call]
 
 
-def _environ(n_threads: int) -> dict[str, str]:
-    return {**os.environ, **thread_variables(n_threads), "MPLBACKEND": "Agg"}
+def _environ() -> dict[str, str]:
+    return {**os.environ, **thread_variables(1), "MPLBACKEND": "Agg"}
 
 
 if sys.platform == "win32":
@@ -168,7 +168,7 @@ if sys.platform == "win32":
         def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:
             """Start a new interpreter."""
             command = _command("from nbshare.worker.spawned import live; live()")
-            child = workers.spawned(command, _environ(1), fds)
+            child = workers.spawned(command, _environ(), fds)
             channel.end.connect(child.handle)
             return child
 

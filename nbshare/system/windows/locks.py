@@ -101,7 +101,7 @@ class _Mutexes:
         return errno.EOWNERDEAD if code == WAIT_ABANDONED else 0
 
     def consistent(self, lock: Any) -> None:
-        """Do nothing: who has taken it over from the dead holds it."""
+        """Do nothing: a mutex taken over from a dead holder is whole."""
 
     def unlock(self, lock: Any) -> None:
         """Release it.
