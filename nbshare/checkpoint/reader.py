@@ -6,10 +6,10 @@ import ast
 import io
 import itertools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,8 @@ MOST_BYTES = 64 << 20  # of rows that are copied at a time
 ITEMS_FILE, ORDER_FILE, ERRORS_FILE = "items.npy", "order.npy", "errors.jsonl"
 CRC_BYTES = 4  # at the end of order.npy: its checksum
 STORED = IN_OUTPUT, IN_LOG  # states of rows that have a result
+
+T = TypeVar("T")
 
 
 class Whole(NamedTuple):
@@ -94,6 +96,27 @@ def whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None = None) 
         The index words of each folder whose results have been checked; those of others are checked
         now. Without it, what the index tells of is believed to be there.
     """
+    return look(folder, lambda: _whole_of(folder, checked))
+
+
+def look(folder: Path, read: Callable[[], T]) -> T:
+    """Return what `read` finds in a checkpoint, all of it before its parts are merged or after.
+
+    Another process may move the parts away at any moment. Then the look begins anew.
+    """
+    while True:
+        parts = part_folders(folder)
+        try:
+            found = read()
+        except Exception:
+            if all(part.exists() for part in parts):
+                raise
+        else:
+            if all(part.exists() for part in parts):
+                return found
+
+
+def _whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None) -> Whole:
     readers = list(map(RowReader, (folder, *part_folders(folder))))
     found = [reader.words() for reader in readers]
     if checked is not None:
@@ -210,7 +233,7 @@ class RowReader:
         is_new[:n] &= words["crc"][:n] != before["crc"][:n]
         rows = np.flatnonzero(is_new)
         bad = rows[~self.are_whole(rows, words[rows])]
-        if len(bad):
+        if len(bad) and self.folder.exists():  # not moved away since: see `look`
             warn(
                 f"{self.folder}: {len(bad)} results did not reach the disk whole, or are damaged: "
                 "they count as missing, and their items run again with the same call",

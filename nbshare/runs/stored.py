@@ -15,8 +15,16 @@ from nbshare.arrays.create import zeros
 from nbshare.checkpoint.directory import check_place
 from nbshare.checkpoint.files import read_json
 from nbshare.checkpoint.items import Lookup
-from nbshare.checkpoint.key import key_of
-from nbshare.checkpoint.reader import ERRORS_FILE, STORED, RowReader, Whole, copy_rows, whole_of
+from nbshare.checkpoint.key import Key, key_of
+from nbshare.checkpoint.reader import (
+    ERRORS_FILE,
+    STORED,
+    RowReader,
+    Whole,
+    copy_rows,
+    look,
+    whole_of,
+)
 from nbshare.checkpoint.versions import Versions
 from nbshare.checkpoint.writer import (
     LEASE,
@@ -27,6 +35,7 @@ from nbshare.checkpoint.writer import (
 )
 from nbshare.engine.collect import masked
 from nbshare.engine.results import MISSING
+from nbshare.engine.run import Request
 from nbshare.errors import CheckpointError, TaskError
 from nbshare.options import MapOptions, checked_checkpoint, checked_request, refuse_others
 from nbshare.tracebacks import shown_from_the_call
@@ -188,6 +197,9 @@ class StoredRun:
 
         If none runs it, the lease of the last one.
         """
+        return look(self.path, self._last_writer)
+
+    def _last_writer(self) -> tuple[bool, dict[str, Any]]:
         parts = sorted(part_folders(self.path), key=lambda part: (part / LEASE).stat().st_mtime)
         folders = [self.path, *parts][::-1]  # the last one first
         for folder in folders:
@@ -260,6 +272,9 @@ class StoredRun:
         folders = self.path, *part_folders(self.path)
         if not any(os.path.lexists(folder / ERRORS_FILE) for folder in folders):
             return {}  # quickly: every look at a job asks for them
+        return look(self.path, lambda: self._failures_since(since))
+
+    def _failures_since(self, since: float) -> dict[int, TaskError]:
         whole = self._whole()
         missing = np.flatnonzero(~np.isin(whole.states, STORED))
         item_of = np.full(len(whole.words), -1)  # of each row of the checkpoint
@@ -303,6 +318,9 @@ class StoredRun:
         >>> nbshare.open_checkpoint(folder).results().tolist()
         [1.0, 2.0, None]
         """
+        return look(self.path, self._results)
+
+    def _results(self) -> Any:
         whole = self._whole(is_read=True)
         output = self._reader.load()[: len(whole.order)]
         is_in_order = np.array_equal(whole.order, np.arange(len(output)))
@@ -362,6 +380,9 @@ class StoredRun:
             raise TypeError("outdated() takes items that have a length: make a list of them")
         kept = checked_checkpoint(checked)
         key = key_of(request, None if kept is None else kept.version)
+        return look(self.path, lambda: self._outdated(request, key))
+
+    def _outdated(self, request: Request, key: Key) -> Outdated:
         n_wanted, whole = request.n_items or 0, self._whole(is_read=True)
         is_wanted = np.zeros(len(whole.words), np.bool_)
         if n_wanted:

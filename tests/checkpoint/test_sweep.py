@@ -6,10 +6,12 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -215,6 +217,31 @@ def test_something_else_is_refused_meanwhile(shared, tmp_path):
     (tmp_path / "gate").touch()
     assert sweep.ended(first)[0] == 0
     assert sweep.ran().tolist() == [1] * 12
+
+
+def test_readers_see_all_results_while_the_parts_are_merged(shared, tmp_path):
+    """None is missing or called damaged in between, and no file is looked for where it was."""
+    sweep = shared("gated", 12)
+    sweep.lose_one(4)
+    (sweep.folder / "gate").touch()
+    options = {"shared": {"log": str(sweep.log)}, "progress": False, "max_workers": 2}
+    for k in range(10):
+        path = shutil.copytree(sweep.path, tmp_path / f"copy {k}")
+        looks = []
+
+        def watch(path=path, looks=looks):
+            while (path / "parts").exists():
+                stored = open_checkpoint(path)
+                looks.append((stored.n_done, np.ma.compressed(stored.results())[:4].tolist()))
+                assert stored.state
+                assert not stored.errors
+
+        with ThreadPoolExecutor(1) as pool:
+            watching = pool.submit(watch)
+            wait_until(lambda looks=looks: looks)
+            parallel_map(sweeps.gated, np.arange(12), checkpoint=path, **options)
+            watching.result()
+        assert {(n >= 4, *first) for n, first in looks} == {(True, *TWICE[:4])}
 
 
 def test_a_call_uses_what_killed_processes_have_stored(shared):
