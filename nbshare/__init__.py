@@ -72,7 +72,6 @@ _NAMES = {
     "checkup": "doctor",
     "engine.local": "shutdown",
     "engine.results": "MISSING",
-    "errors": "MapInterrupted",
     "executor": "Executor",
     "for_joblib": "register_joblib",
     "functions.files": "import_file",
@@ -86,7 +85,10 @@ _NAMES = {
     "runs.stored": "open_checkpoint",
     "worker.reports": "report worker_index",
 }
-_HOME_OF = {name: home for home, names in _NAMES.items() for name in names.split()}
+_HOME_OF = {
+    name: f"nbshare._core.{home}" for home, names in _NAMES.items() for name in names.split()
+}
+_HOME_OF["MapInterrupted"] = "nbshare.errors"
 
 # Constants first, then classes, then functions.
 __all__ = sorted(
@@ -94,7 +96,9 @@ __all__ = sorted(
 )
 
 # IPython's hooks.
-_HOME_OF |= dict.fromkeys(("load_ipython_extension", "unload_ipython_extension"), "magics")
+_HOME_OF |= dict.fromkeys(
+    ("load_ipython_extension", "unload_ipython_extension"), "nbshare._core.magics"
+)
 
 
 def __getattr__(name: str) -> object:
@@ -106,8 +110,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # The package first: two threads that import two of its modules at the same time would wait for
     # each other.
-    importlib.import_module(f"{__name__}.{_HOME_OF[name].partition('.')[0]}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    importlib.import_module(_HOME_OF[name].rpartition(".")[0])
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
     globals()[name] = value
     return value
 
@@ -119,4 +123,4 @@ def __dir__() -> list[str]:
 if (_shell := getattr(_sys.modules.get("IPython"), "get_ipython", lambda: None)()) is not None:
     import importlib as _importlib
 
-    _importlib.import_module("nbshare.completion").complete_in(_shell)
+    _importlib.import_module("nbshare._core.completion").complete_in(_shell)

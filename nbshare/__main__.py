@@ -154,21 +154,21 @@ def _seconds(text: str) -> float:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from nbshare.runs import driver
+    from nbshare._core.runs import driver
 
     given = {name: value for name, value in vars(options).items() if name != "command"}
     return (driver.run if options.command == "run" else driver.resume)(**given)
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from nbshare.demo import run  # here: --help needs none of it
+    from nbshare._core.demo import run  # here: --help needs none of it
 
     run(options.out, options.workers)
     return 0
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from nbshare.checkup import doctor
+    from nbshare._core.checkup import doctor
 
     report = doctor()
     print(json.dumps(report.to_dict(), indent=2) if options.json else report)

@@ -38,10 +38,10 @@ import warnings
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from nbshare.base_error import NbshareError as NbshareError
+from nbshare._core.base_error import NbshareError as NbshareError
 
 if TYPE_CHECKING:
-    from nbshare.died import WorkerDiedError as WorkerDiedError
+    from nbshare._core.died import WorkerDiedError as WorkerDiedError
 
 
 def noted(error: BaseException, note: str) -> bool:
@@ -78,7 +78,7 @@ def __getattr__(name: str) -> Any:
     # Late: importing its base class would take a third of the time that nbshare takes.
     if name != "WorkerDiedError":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from nbshare.died import WorkerDiedError
+    from nbshare._core.died import WorkerDiedError
 
     return WorkerDiedError
 

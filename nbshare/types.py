@@ -1,13 +1,13 @@
 """Types of what nbshare returns and nobody makes: for annotations, `isinstance` and their docs."""
 
-from nbshare.arrays.grid import Grid
-from nbshare.arrays.ring_slots import RingStats
-from nbshare.arrays.tables import Rows
-from nbshare.arrays.tiles import Tiles
-from nbshare.engine.stats import SlowItem, StageStats, WorkerStats
-from nbshare.pipelines import PipelineResult
-from nbshare.planning import Plan
-from nbshare.runs.stored import Outdated, StoredRun
+from nbshare._core.arrays.grid import Grid
+from nbshare._core.arrays.ring_slots import RingStats
+from nbshare._core.arrays.tables import Rows
+from nbshare._core.arrays.tiles import Tiles
+from nbshare._core.engine.stats import SlowItem, StageStats, WorkerStats
+from nbshare._core.pipelines import PipelineResult
+from nbshare._core.planning import Plan
+from nbshare._core.runs.stored import Outdated, StoredRun
 
 __all__ = [
     "Grid",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nbshare.memory import segment_of
+from nbshare._core.memory import segment_of
 
 KINDS = {
     "numbers": lambda i: 0.5 * i,

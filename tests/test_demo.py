@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nbshare import demo
 from nbshare.__main__ import main
+from nbshare._core import demo
 
 
 def naive_horizon(azimuth, elevation, dx, dy, row, column):
@@ -233,7 +233,9 @@ def test_ctrl_c_is_one_line_and_status_130(tmp_path):
 
 def test_the_command_as_a_person_types_it(tmp_path):
     """From a folder of its own, with everything at its default, but in a few directions only."""
-    few = "import nbshare.demo; nbshare.demo.N_AZIMUTHS = nbshare.demo.N_SAMPLE = 2"
+    few = (
+        "import nbshare._core.demo; nbshare._core.demo.N_AZIMUTHS = nbshare._core.demo.N_SAMPLE = 2"
+    )
     as_typed = "import runpy; runpy.run_module('nbshare', run_name='__main__', alter_sys=True)"
     done = subprocess.run(
         [sys.executable, "-c", f"{few}; {as_typed}", "demo"],

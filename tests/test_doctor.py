@@ -14,7 +14,7 @@ import pytest
 from kernels import Page
 
 import nbshare
-from nbshare import checkup
+from nbshare._core import checkup
 
 STEPS = list(checkup.STEPS)
 NUMBERS = {"x86_64": {"memfd": 319, "eventfd": 290}}.get(platform.machine())
@@ -108,8 +108,8 @@ def test_a_cgroup_is_the_reason_for_fewer_cpus_and_less_memory(script):
     printed = script("""
 import os, nbshare
 from pathlib import Path
-from nbshare import checkup
-from nbshare.system import room
+from nbshare._core import checkup
+from nbshare._core.system import room
 checkup.self_test = list  # not what this is about
 group, inner = Path("group"), Path("group/inner")
 inner.mkdir(parents=True)
@@ -211,7 +211,7 @@ print(report.steps[0].remedy)
 BROKEN_NUMPY = """
 import sys
 from pathlib import Path
-import nbshare, nbshare.checkup
+import nbshare, nbshare._core.checkup
 folder = Path("broken")
 folder.mkdir()
 folder.joinpath("numpy.py").write_text({code!r})
@@ -235,7 +235,7 @@ def test_a_self_test_without_end_is_ended(lab):
     """After its limit it is ended, and the step that it was in has failed."""
     lab.run(f"""
 {BROKEN_NUMPY.format(code="import time; time.sleep(60)")}
-from nbshare import checkup
+from nbshare._core import checkup
 checkup.LIMIT_S = 1.0
 first = nbshare.doctor().steps[0]
 assert first.state == "failed" and "not over after 1 s" in first.detail, first

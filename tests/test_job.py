@@ -27,8 +27,8 @@ from faultlab import wait_until
 
 import nbshare
 from nbshare import Job, last_job, map_async, parallel_map
+from nbshare._core.options import MapOptions
 from nbshare.errors import PartialResultWarning
-from nbshare.options import MapOptions
 
 LONG_S = 60.0
 FORKS = pytest.mark.filterwarnings(

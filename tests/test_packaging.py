@@ -63,7 +63,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(dist):
     (wheel,) = dist.glob("*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert names == sources()
-    assert names >= {"nbshare/py.typed", "nbshare/__init__.pyi", "nbshare/notebook/row.js"}
+    assert names >= {"nbshare/py.typed", "nbshare/__init__.pyi", "nbshare/_core/notebook/row.js"}
 
 
 def test_the_source_distribution_holds_all_that_a_release_needs(dist):

@@ -7,7 +7,8 @@ import pytest
 import tasks
 
 import nbshare
-from nbshare import SharedArray, demo, parallel_map
+from nbshare import SharedArray, parallel_map
+from nbshare._core import demo
 
 
 def assert_equal_bits(result, expected):

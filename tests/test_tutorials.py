@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nbshare import demo
+from nbshare._core import demo
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))

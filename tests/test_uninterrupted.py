@@ -8,8 +8,8 @@ import threading
 import pytest
 from interrupts import each_interrupt
 
-from nbshare import interrupts
-from nbshare.interrupts import uninterrupted
+from nbshare._core import interrupts
+from nbshare._core.interrupts import uninterrupted
 
 
 def interrupt():

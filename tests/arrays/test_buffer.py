@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nbshare import SharedArray, SharedBuffer, parallel_map
-from nbshare.memory import segment_of
+from nbshare._core.memory import segment_of
 
 DTYPES = [
     *["?", "i1", "u8", "f2", "f4", "f8", "g", "F", "G", "S5", "U3", "V7", "U0", "S0", "V0"],

@@ -18,8 +18,8 @@ import receivers
 from programs import held
 
 import nbshare
+from nbshare._core.memory import Handle, handle_of, open_handle, segment_of
 from nbshare.errors import StaleReferenceError, UnsendableError
-from nbshare.memory import Handle, handle_of, open_handle, segment_of
 
 STARTS = ["spawn", "fork", "forkserver"]
 pytestmark = [

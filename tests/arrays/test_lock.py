@@ -25,7 +25,7 @@ from interrupts import each_interrupt
 
 import nbshare
 from nbshare import SharedLock, parallel_map
-from nbshare.arrays import lock as lock_module
+from nbshare._core.arrays import lock as lock_module
 from nbshare.errors import WorkerDiedError
 
 STARTS = ["spawn", "fork", "forkserver"]

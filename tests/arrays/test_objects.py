@@ -17,9 +17,9 @@ from objects import OBJECTS, equal, is_shared
 
 import nbshare
 from nbshare import parallel_map
-from nbshare.arrays.arena import Arena
+from nbshare._core.arrays.arena import Arena
+from nbshare._core.memory import segment_of
 from nbshare.errors import UnsendableError
-from nbshare.memory import segment_of
 
 # By what its class does: a tree copies the arrays that it is loaded from.
 COPYING = "scikit-learn forest"

@@ -23,9 +23,9 @@ from ring_states import FORK, SPAWN, WAITED, figures, fill, held_by_other, runni
 
 import nbshare
 from nbshare import RingBuffer, SharedArray, parallel_map
+from nbshare._core.memory import segment_of
+from nbshare._core.system import waiting
 from nbshare.errors import NotBuiltYetError, RingAbortedError, RingClosedError, RingTimeoutError
-from nbshare.memory import segment_of
-from nbshare.system import waiting
 
 STARTS = ["spawn", "fork", "forkserver"]
 

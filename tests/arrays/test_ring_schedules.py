@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from nbshare.arrays.ring_slots import FILLING, SlotStates, layout_of
+from nbshare._core.arrays.ring_slots import FILLING, SlotStates, layout_of
 from nbshare.errors import RingAbortedError, RingClosedError
 
 ENDS = ("done", "closed", "aborted", "interrupted", "dead")

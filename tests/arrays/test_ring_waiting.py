@@ -18,9 +18,9 @@ from ring_states import FORK, SPAWN, WAITED, figures, fill, held_by_other, runni
 
 import nbshare
 from nbshare import RingBuffer
-from nbshare.arrays import buffer, lock, ring, ring_slots, ring_waiting
+from nbshare._core.arrays import buffer, lock, ring, ring_slots, ring_waiting
+from nbshare._core.system import locks, waiting
 from nbshare.errors import RingAbortedError, RingTimeoutError
-from nbshare.system import locks, waiting
 
 FILES = {
     module.__file__ for module in (buffer, lock, locks, ring, ring_slots, ring_waiting, waiting)

@@ -35,8 +35,8 @@ from outcomes import no_interrupt, said
 
 import nbshare
 from nbshare import MISSING, MapInterrupted, SharedArray, last_job, map_async, parallel_map
+from nbshare._core.notebook.figure import LiveFigure
 from nbshare.errors import PartialResultWarning, TaskError
-from nbshare.notebook.figure import LiveFigure
 
 TABLE = np.arange(12.0).reshape(4, 3)
 

@@ -15,7 +15,7 @@ import duties
 import psutil
 from faultlab import wait_until
 
-from nbshare.hosts import inputs
+from nbshare._core.hosts import inputs
 
 
 def be_host(name):

@@ -12,8 +12,8 @@ import pytest
 from contract import BackendContract
 
 import nbshare
+from nbshare._core.memory import segment_of
 from nbshare.errors import NotBuiltYetError
-from nbshare.memory import segment_of
 
 LACKING = frozenset({"timeout", "checkpoint"})
 

@@ -11,8 +11,8 @@ from contract import BackendContract
 
 import nbshare
 from nbshare import map_async
-from nbshare.wire.results import LogReader
-from nbshare.worker import store
+from nbshare._core.wire.results import LogReader
+from nbshare._core.worker import store
 
 
 @pytest.fixture(scope="module")

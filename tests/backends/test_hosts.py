@@ -19,14 +19,14 @@ from faultlab import wait_until
 
 import nbshare
 from nbshare import last_job, map_async, parallel_map
+from nbshare._core.hosts import inputs
+from nbshare._core.hosts.inbox import Inbox
 from nbshare.errors import (
     PartialResultWarning,
     TaskTimeoutError,
     UnsendableError,
     WorkerDiedError,
 )
-from nbshare.hosts import inputs
-from nbshare.hosts.inbox import Inbox
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import pytest
 
 import nbshare
 from nbshare import parallel_map
-from nbshare.hosts import line
+from nbshare._core.hosts import line
 
 HERE = [str(Path(__file__).parent)]
 NEEDED = ("numpy*", "cloudpickle*")

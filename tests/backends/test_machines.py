@@ -16,8 +16,8 @@ from faultlab import wait_until
 
 import nbshare
 from nbshare import map_async, parallel_map
+from nbshare._core.hosts import inputs
 from nbshare.errors import PartialResultWarning
-from nbshare.hosts import inputs
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,8 +14,8 @@ from faultlab import SOON_S, wait_until
 
 import nbshare
 from nbshare import last_job, map_async, parallel_map
+from nbshare._core.hosts.choice import ray_hosts
 from nbshare.errors import WorkerDiedError
-from nbshare.hosts.choice import ray_hosts
 
 pytestmark = [
     pytest.mark.slow,

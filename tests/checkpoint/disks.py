@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from nbshare.memory.disk import System
+from nbshare._core.memory.disk import System
 
 
 class Op(NamedTuple):

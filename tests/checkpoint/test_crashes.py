@@ -29,12 +29,12 @@ from faultlab import wait_until
 from grids import thinned
 
 from nbshare import Checkpoint, map_async, open_checkpoint, parallel_map, shutdown
-from nbshare.checkpoint import directory, files, keeper, writer
-from nbshare.checkpoint.reader import RowReader
+from nbshare._core.checkpoint import directory, files, keeper, writer
+from nbshare._core.checkpoint.reader import RowReader
+from nbshare._core.memory import disk as disk_calls
+from nbshare._core.system import locks
+from nbshare._core.wire.rows import INDEX
 from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning
-from nbshare.memory import disk as disk_calls
-from nbshare.system import locks
-from nbshare.wire.rows import INDEX
 
 N = 6
 MOST_QUICK = 90  # states in the quick suite

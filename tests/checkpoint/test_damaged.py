@@ -27,9 +27,9 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import MISSING, attach, map_async, open_checkpoint, parallel_map
-from nbshare.checkpoint import files
+from nbshare._core.checkpoint import files
+from nbshare._core.memory.disk import open_own
 from nbshare.errors import CheckpointError, WorkerDiedError
-from nbshare.memory.disk import open_own
 
 ROOTS = [9.0, -1.0, 4.0, 16.0, 25.0, 36.0]  # one of them fails
 SHAPES = ["[]", "{}", "3", "null", '"x"', "[[1]]", '{"a": 1}', "[" * 5000]

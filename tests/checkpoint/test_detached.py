@@ -22,8 +22,8 @@ from kernels import Page
 import nbshare
 from nbshare import Checkpoint, attach, map_async, parallel_map
 from nbshare.__main__ import main
+from nbshare._core.runs import attached
 from nbshare.errors import CheckpointError, CheckpointInUseError, TaskError, WorkerDiedError
-from nbshare.runs import attached
 
 TWICE = [2.0 * i for i in range(12)]
 CELL = """
@@ -166,7 +166,7 @@ def test_jobs_that_nobody_keeps_leave_nothing(sweep, tmp_path):
     for _ in range(3):
         assert attach(tmp_path / "run").running()
     assert nbshare.last_job().running()
-    nbshare.job.remember(None)
+    nbshare._core.job.remember(None)
     wait_until(lambda: psutil.Process().num_threads() <= n_threads)
     (tmp_path / "gate").touch()
     assert job.result().tolist() == TWICE

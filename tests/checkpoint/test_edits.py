@@ -11,8 +11,8 @@ import pytest
 
 PROGRAM = """
 import os, sys
-from nbshare.checkpoint.key import key_of
-from nbshare.options import MapOptions, checked_request
+from nbshare._core.checkpoint.key import key_of
+from nbshare._core.options import MapOptions, checked_request
 for line in sys.stdin:
     if os.fork():
         if os.wait()[1]:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from nbshare import attach, open_checkpoint, parallel_map
+from nbshare._core.wire.rows import INDEX, FilePlace, RowWriter
 from nbshare.errors import CheckpointError
-from nbshare.wire.rows import INDEX, FilePlace, RowWriter
 
 FORMATS = sorted(Path(__file__).parent.glob("format_[0-9]*"))
 

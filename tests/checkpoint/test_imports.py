@@ -14,8 +14,8 @@ from faultlab import wait_until
 
 import nbshare
 from nbshare import Checkpoint, map_async, open_checkpoint, parallel_map
-from nbshare.checkpoint.files import read_json
-from nbshare.engine.local import dispatcher
+from nbshare._core.checkpoint.files import read_json
+from nbshare._core.engine.local import dispatcher
 from nbshare.errors import CheckpointError
 
 SIM = """

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 from nbshare import import_file, share
-from nbshare.checkpoint import digests
-from nbshare.checkpoint.code import CodeDigests
-from nbshare.checkpoint.items import ItemDigests, Lookup, as_bytes
-from nbshare.checkpoint.key import differences, key_of
+from nbshare._core.checkpoint import digests
+from nbshare._core.checkpoint.code import CodeDigests
+from nbshare._core.checkpoint.items import ItemDigests, Lookup, as_bytes
+from nbshare._core.checkpoint.key import differences, key_of
+from nbshare._core.options import MapOptions, checked_request
 from nbshare.errors import CheckpointError
-from nbshare.options import MapOptions, checked_request
 
 FILES = {
     "work.py": '''
@@ -253,8 +253,8 @@ APART = {
 
 PROGRAM = """
 import os, sys
-from nbshare.checkpoint.key import key_of
-from nbshare.options import MapOptions, checked_request
+from nbshare._core.checkpoint.key import key_of
+from nbshare._core.options import MapOptions, checked_request
 for line in sys.stdin:
     if os.fork():
         if os.wait()[1]:
@@ -809,7 +809,7 @@ def test_digests_are_the_same_in_every_process():
     """Whatever the seed of its hashes, and of NumPy's random numbers."""
     program = (
         "import numpy as np\n"
-        "from nbshare.checkpoint.code import CodeDigests\n"
+        "from nbshare._core.checkpoint.code import CodeDigests\n"
         "class Own(set): pass\n"
         "def step(x): return 1\n"
         "def step_2(x): return 2\n"

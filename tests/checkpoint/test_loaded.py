@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from nbshare import parallel_map
+from nbshare._core.mapping import map_async
 from nbshare.errors import CheckpointError
-from nbshare.mapping import map_async
 
 CODE = """
 import functools

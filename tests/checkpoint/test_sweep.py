@@ -23,7 +23,7 @@ from faultlab import wait_until
 
 import nbshare
 from nbshare import attach, open_checkpoint, parallel_map
-from nbshare.checkpoint import files, writer
+from nbshare._core.checkpoint import files, writer
 from nbshare.errors import CheckpointInUseError
 
 TWICE = [2.0 * i for i in range(12)]
@@ -32,7 +32,7 @@ needs_machines = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 # A machine has a network, process numbers, mounts and shared memory of its own.
 MACHINE = ["unshare", "-n", "-p", "-m", "-i", "-f", "--mount-proc", "--kill-child", "sh", "-c"]
 SETUP = 'mount -t tmpfs tmpfs /dev/shm; exec "$@"'
-SHORT = "import sys; from nbshare.checkpoint import writer; writer.LEASE_S['part'] = 1.0\n"
+SHORT = "import sys; from nbshare._core.checkpoint import writer; writer.LEASE_S['part'] = 1.0\n"
 SHORT += "from nbshare.__main__ import main; sys.exit(main())"
 
 
@@ -171,7 +171,7 @@ def test_results_of_all_kinds_are_merged(shared, function, tmp_path):
 # Begins no item after this one, as after a notice; the items then are those of two processes.
 STOPPED = """
 import os, signal, sys, threading, time
-from nbshare.checkpoint import sweep
+from nbshare._core.checkpoint import sweep
 claim = sweep.Sweep.claim
 def claim_few(self, wanted, least, first):
     if first >= 20:
@@ -303,7 +303,7 @@ def test_a_file_of_a_part_that_is_gone_costs_its_items(shared, gone):
 # Ends like a machine that loses power at a call of the merge.
 DYING = """
 import os, signal, sys
-from nbshare.checkpoint import directory
+from nbshare._core.checkpoint import directory
 from nbshare.__main__ import main
 where, what = sys.argv[1].split(".")
 def die(*_, **__):

@@ -11,9 +11,9 @@ import sweeps
 from faultlab import wait_until
 
 from nbshare import attach, map_async, open_checkpoint, parallel_map
-from nbshare.checkpoint.writer import Writer
+from nbshare._core.checkpoint.writer import Writer
+from nbshare._core.runs import attached
 from nbshare.errors import CheckpointInUseError, WorkerDiedError
-from nbshare.runs import attached
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from outcomes import notes_of
 
 import nbshare
 from nbshare import MapInterrupted, last_job, map_async, parallel_map
-from nbshare.engine import local
+from nbshare._core.engine import local
 from nbshare.errors import (
     NbshareError,
     OutOfMemoryError,
@@ -51,7 +51,7 @@ def test_an_exception_comes_as_itself_with_its_place(kind):
     assert "'b'" in note
     assert f'tasks.py", line {line_of(tasks.fail_at, "raise ")}, in fail_at' in note
     assert "worker" in note
-    assert os.sep + "nbshare" + os.sep + "engine" not in note
+    assert os.sep + "_core" + os.sep + "engine" not in note
 
 
 def test_an_exception_that_holds_a_lambda_comes_as_itself():
@@ -444,7 +444,7 @@ def test_a_caller_without_standard_streams(tmp_path):
 @pytest.fixture
 def little_memory(monkeypatch):
     """Let the machine have 64 MiB left: the figures, not the memory."""
-    monkeypatch.setattr("nbshare.system.room.available", lambda: 64 << 20)
+    monkeypatch.setattr("nbshare._core.system.room.available", lambda: 64 << 20)
 
 
 @pytest.mark.parametrize("place", ["shared", "items"])

@@ -16,9 +16,9 @@ from interrupts import InterruptAt
 
 import nbshare
 from nbshare import MapInterrupted, last_job, map_async, parallel_map
-from nbshare.arrays import arena
-from nbshare.arrays.arena import BLOCK_BYTES, Arena
-from nbshare.engine import preparing
+from nbshare._core.arrays import arena
+from nbshare._core.arrays.arena import BLOCK_BYTES, Arena
+from nbshare._core.engine import preparing
 from nbshare.errors import UnsendableError
 
 MANY = 40_000  # small items, many of which are packed together

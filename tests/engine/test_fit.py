@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbshare import map_async
-from nbshare.engine import calls
-from nbshare.engine.fit import Private, workers_that_fit
+from nbshare._core.engine import calls
+from nbshare._core.engine.fit import Private, workers_that_fit
+from nbshare._core.notebook.bar import Speed, describe
+from nbshare._core.system import room
 from nbshare.errors import WorkerDiedError
-from nbshare.notebook.bar import Speed, describe
-from nbshare.system import room
 
 GB = 1 << 30
 sizes = st.tuples(st.integers(0, 8 * GB), st.integers(1, 8 * GB)).map(

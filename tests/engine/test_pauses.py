@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import map_async, parallel_map
-from nbshare.wire.board import PAGE_ITEMS
-from nbshare.worker.process import KEEP_S
+from nbshare._core.wire.board import PAGE_ITEMS
+from nbshare._core.worker.process import KEEP_S
 
 LEFT_S = KEEP_S + 0.2  # then its workers have left a call without items
 

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import map_async, parallel_map
-from nbshare.engine.results import Results
-from nbshare.engine.run import Request
+from nbshare._core.engine.results import Results
+from nbshare._core.engine.run import Request
+from nbshare._core.memory import segment_of
+from nbshare._core.wire.board import Board
+from nbshare._core.wire.context import threads_per_worker
+from nbshare._core.wire.results import spec_for
 from nbshare.errors import MixedResultsWarning, TaskError
-from nbshare.memory import segment_of
-from nbshare.wire.board import Board
-from nbshare.wire.context import threads_per_worker
-from nbshare.wire.results import spec_for
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from grids import thinned
 
 import nbshare
 from nbshare import MapInterrupted, last_job, map_async, parallel_map
+from nbshare._core.memory import segment_of
 from nbshare.errors import TaskError, TaskTimeoutError, UnsendableError
-from nbshare.memory import segment_of
 
 pair = partial(parallel_map, max_workers=2, progress=False)
 background = partial(map_async, max_workers=2)

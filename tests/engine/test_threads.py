@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from nbshare import MISSING, map_async, parallel_map
-from nbshare.functions import files
-from nbshare.functions.files import register_files
-from nbshare.functions.freshness import ImportLog
+from nbshare._core.functions import files
+from nbshare._core.functions.files import register_files
+from nbshare._core.functions.freshness import ImportLog
 
 N = 12_000
 N_THREADS = 8

@@ -42,7 +42,7 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import Executor, errors
-from nbshare.memory import segment_of
+from nbshare._core.memory import segment_of
 
 # --------------------------------------------------------------------------- submit, map
 
@@ -389,7 +389,7 @@ def test_prints_go_where_the_caller_prints_at_the_time(executor):
 @pytest.fixture
 def executor_that_stays_open(monkeypatch):
     """Give one of a worker that stays at an open call: all that happens, happens there."""
-    monkeypatch.setattr("nbshare.engine.tasks.OPEN_S", 3600.0)
+    monkeypatch.setattr("nbshare._core.engine.tasks.OPEN_S", 3600.0)
     with Executor(1) as executor:
         for _ in range(3):
             executor.submit(abs, 1).result()

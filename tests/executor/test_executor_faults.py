@@ -21,8 +21,9 @@ from grids import thinned
 from interrupts import each_interrupt
 
 import nbshare
-from nbshare import Executor, errors, interrupts
-from nbshare.engine import tasks as engine_tasks
+from nbshare import Executor, errors
+from nbshare._core import interrupts
+from nbshare._core.engine import tasks as engine_tasks
 
 SHORT_S = 20  # of a wait for what comes at once
 FILES = {
@@ -136,7 +137,7 @@ def test_workers_that_die_after_tasks_that_fail_fail_no_others(executor):
 @pytest.fixture
 def waiting(monkeypatch):
     """Give an executor, and the process of its worker that waits at an open call for tasks."""
-    monkeypatch.setattr("nbshare.engine.tasks.OPEN_S", 3600.0)
+    monkeypatch.setattr("nbshare._core.engine.tasks.OPEN_S", 3600.0)
     with Executor(2) as executor:
         for _ in range(3):
             pid = executor.submit(os.getpid).result()

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from tqdm.contrib import concurrent as tqdm_concurrent
 
 from nbshare import Executor, register_joblib
-from nbshare.system import room
+from nbshare._core.system import room
 
 register_joblib()
 

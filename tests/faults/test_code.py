@@ -314,7 +314,7 @@ def double(x): return 2.0 * x
 """
     lab.folder.joinpath("endless.py").write_text(module)
     subject = lab.start(f"""
-from nbshare.notebook.bar import Speed, TerminalBar, describe
+from nbshare._core.notebook.bar import Speed, TerminalBar, describe
 raise_flag("on")
 import endless
 Path("on").unlink()

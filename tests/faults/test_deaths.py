@@ -17,7 +17,7 @@ from catalogue import ENDINGS
 from faultlab import FACTS, SOON_S, STUMBLES, Lab, cpu_s, wait_until
 from grids import thinned
 
-from nbshare.engine.events import Events
+from nbshare._core.engine.events import Events
 
 # ------------------------------------------------------------ E, D: items that fail
 

@@ -290,7 +290,7 @@ def test_x6_what_needs_no_thread_goes_on_without_one(run_limited):
     run_limited("""
 import queue
 from multiprocessing.reduction import ForkingPickler
-from nbshare.memory import pool
+from nbshare._core.memory import pool
 def mapped():
     return sum("nbshare-" in line for line in Path("/proc/self/maps").read_text().splitlines())
 tasks.check_double()
@@ -307,11 +307,11 @@ assert quiet(float, range(20), backend="threads").tolist() == [*range(20)]
 sent = ForkingPickler.dumps(nbshare.full(3, 7.0))
 limit(500)
 shared = nbshare.share(large)
-kept, _ = nbshare.memory.segment_of(shared)
+kept, _ = nbshare._core.memory.segment_of(shared)
 name = kept.name
 del shared, kept
 again = nbshare.share(large)
-assert nbshare.memory.segment_of(again)[0].name == name
+assert nbshare._core.memory.segment_of(again)[0].name == name
 """)
 
 

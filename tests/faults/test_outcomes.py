@@ -13,7 +13,7 @@ import os
 import pytest
 from catalogue import CENSUS
 
-from nbshare.memory import Segment
+from nbshare._core.memory import Segment
 
 # --------------------------------------------------------------- after every case
 

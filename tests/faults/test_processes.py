@@ -109,7 +109,7 @@ except WorkerDiedError as error:
 def test_p1_what_threads_open_at_once_is_closed(run_script):
     """Of what several calls begin with, at the same time, nothing stays open."""
     run_script("""
-from nbshare.wire import context
+from nbshare._core.wire import context
 def held():
     return sum(os.path.realpath(f"/proc/self/fd/{fd}").endswith("status")
                for fd in os.listdir("/proc/self/fd"))

@@ -100,11 +100,11 @@ tasks.check_double()
 
 SHORTAGES = {
     "machine": """
-from nbshare.system import room
+from nbshare._core.system import room
 room._machine_room = lambda: 100 << 20
 """,
     "cgroup v2": """
-from nbshare.system import room
+from nbshare._core.system import room
 group, inner = Path("group"), Path("group/inner")
 inner.mkdir(parents=True)
 for folder, limit in ((group, str(1 << 30)), (inner, "max")):
@@ -114,7 +114,7 @@ for folder, limit in ((group, str(1 << 30)), (inner, "max")):
 room.ancestors = lambda controller: [(2, inner), (2, group)]
 """,
     "cgroup v1": """
-from nbshare.system import room
+from nbshare._core.system import room
 group = Path("group")
 group.mkdir()
 (group / "memory.limit_in_bytes").write_text(str(1 << 30))
@@ -397,7 +397,7 @@ wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= before + 4096, 2, "mem
 def test_w6_finalizers_that_use_nbshare(run_script, does):
     """Whichever thread collects: where it would wait for itself it is refused, others are right."""
     run_script(f"""
-from nbshare.engine.local import dispatcher
+from nbshare._core.engine.local import dispatcher
 does, n, seen = {does!r}, 20 if {does!r} == "shuts down" else 40, []
 class Session:
     def __init__(self):
@@ -636,7 +636,7 @@ tasks.check_double()
 LETS_GO = """
 import os, pickle, sys
 import faultlab_tasks as tasks, nbshare
-from nbshare.memory import handle_of, segment_of
+from nbshare._core.memory import handle_of, segment_of
 arrays = [nbshare.full(10_000, 1.0) for _ in tasks.STALE]  # small ones share a segment
 sent = [tasks.reference_to(array) for array in arrays]
 for how, array in zip(tasks.STALE, arrays):
@@ -669,7 +669,7 @@ def test_h1_a_forged_handle_is_an_error_at_once(run):
     run(
         guarded("""
 from nbshare.errors import StaleReferenceError
-from nbshare.memory import handle_of, segment_of
+from nbshare._core.memory import handle_of, segment_of
 array = nbshare.full(1000, 1.0)
 handle = handle_of(segment_of(array)[0])
 wrong = {"pid": os.getppid(), "name": "nbshare-" + "0" * 16, "fd": os.open("/dev/null", 0)}

@@ -22,9 +22,9 @@ from faultlab import wait_until
 
 import nbshare
 from nbshare import import_file, parallel_map
+from nbshare._core.functions import freshness
+from nbshare._core.functions.freshness import STANDARD_LIBRARY, is_installed
 from nbshare.errors import MixedResultsWarning, UnsendableError
-from nbshare.functions import freshness
-from nbshare.functions.freshness import STANDARD_LIBRARY, is_installed
 
 
 @pytest.fixture

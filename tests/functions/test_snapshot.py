@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from nbshare.functions.freshness import Snapshot
-from nbshare.memory import scratch_file
-from nbshare.system import owned
+from nbshare._core.functions.freshness import Snapshot
+from nbshare._core.memory import scratch_file
+from nbshare._core.system import owned
 
 
 @pytest.fixture

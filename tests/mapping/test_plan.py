@@ -10,7 +10,7 @@ import pytest
 
 import nbshare
 from nbshare import grid, plan
-from nbshare.system import room
+from nbshare._core.system import room
 
 FIGURES = np.ones((1000, 1000))
 

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import grid, map_async, parallel_map
-from nbshare.engine.folding import Reduction
+from nbshare._core.engine.folding import Reduction
+from nbshare._core.notebook.figure import LiveFigure
 from nbshare.errors import CheckpointError, WorkerDiedError
-from nbshare.notebook.figure import LiveFigure
 
 BACKENDS = [None, "threads", "serial"]
 REDUCTIONS = {

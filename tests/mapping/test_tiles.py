@@ -14,7 +14,7 @@ from scipy import ndimage
 
 import nbshare
 from nbshare import LivePlot, map_async, parallel_map, tiles
-from nbshare.notebook.figure import LiveFigure
+from nbshare._core.notebook.figure import LiveFigure
 
 BACKENDS = [None, "threads", "serial"]
 MODES = {"reflect": "mirror", "symmetric": "reflect", "edge": "nearest", "constant": "constant"}

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from faultlab import TESTS
 
-from nbshare import interrupts
-from nbshare.memory import (
+from nbshare._core import interrupts
+from nbshare._core.memory import (
     Segment,
     copying,
     handle_of,
@@ -21,7 +21,7 @@ from nbshare.memory import (
     segment,
     warm,
 )
-from nbshare.system import descriptors, sections
+from nbshare._core.system import descriptors, sections
 
 SETTING = "NBSHARE_MEMORY"
 

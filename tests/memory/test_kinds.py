@@ -13,7 +13,7 @@ from interrupts import each_interrupt
 from programs import FILES, SETTING, held, names_left
 
 import nbshare
-from nbshare.memory import (
+from nbshare._core.memory import (
     Segment,
     pool,
     segment_of,
@@ -81,7 +81,7 @@ else:
     raise AssertionError("memfd_create works")
 import numpy as np
 import nbshare, tasks
-from nbshare.memory import segment_of
+from nbshare._core.memory import segment_of
 warnings.simplefilter("error")
 """
 
@@ -175,7 +175,7 @@ def test_a_small_shm_ends_no_process(program, tmp_path, setting):
     """200 MB where /dev/shm has 64 MB: they are there, or an error says why not."""
     code = f"""
 import nbshare
-from nbshare.memory import segment_of
+from nbshare._core.memory import segment_of
 try:
     {LARGE.replace(chr(10), chr(10) + "    ")}{KIND}
 except MemoryError as error:
@@ -291,7 +291,7 @@ def test_without_proc_workers_can_only_read_what_is_read_only(program):
     printed = program(
         """
 import numpy as np, nbshare, tasks
-from nbshare.memory import Segment
+from nbshare._core.memory import Segment
 segment = Segment.filled(8, [(0, b"original")])
 try:
     Segment(segment.read_only(), 8, "r+")
@@ -313,7 +313,7 @@ def test_without_proc_a_reference_to_another_kind_says_why_not(program):
     """The error names the reason and the way out."""
     printed = program(
         """
-from nbshare.memory import Segment, handle_of
+from nbshare._core.memory import Segment, handle_of
 try:
     handle_of(Segment.create(1))
 except LookupError as error:

@@ -14,8 +14,8 @@ import pytest
 from grids import thinned
 
 from nbshare import map_async, parallel_map
-from nbshare.memory import Segment, View, segment_of
-from nbshare.wire.board import PAGE_ITEMS
+from nbshare._core.memory import Segment, View, segment_of
+from nbshare._core.wire.board import PAGE_ITEMS
 
 N = 1 << 19  # numbers: large enough for memory that is used again
 

@@ -26,9 +26,8 @@ from interrupts import InterruptAt, each_interrupt
 from programs import FILES, SETTING, held, make, names_left
 
 import nbshare
-from nbshare import interrupts
-from nbshare.errors import OutOfMemoryError, StaleReferenceError
-from nbshare.memory import (
+from nbshare._core import interrupts
+from nbshare._core.memory import (
     Segment,
     View,
     array_slab,
@@ -40,6 +39,7 @@ from nbshare.memory import (
     segment_of,
     warm,
 )
+from nbshare.errors import OutOfMemoryError, StaleReferenceError
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -148,11 +148,11 @@ class TestEveryKind:
         printed = program(
             """
 import mmap, os
-import nbshare.memory.kinds, numpy as np
-nbshare.memory.Segment.create(8)  # all is imported, which the other user may not be able to
+import nbshare._core.memory.kinds, numpy as np
+nbshare._core.memory.Segment.create(8)  # all is imported, which the other user may not be able to
 if os.geteuid() == 0:
     os.setuid(65534)  # no file's mode stops the superuser
-segment = nbshare.memory.Segment.filled(8, [(0, b"original")])
+segment = nbshare._core.memory.Segment.filled(8, [(0, b"original")])
 try:
     fd = os.open(f"/proc/self/fd/{segment.fd}", os.O_RDWR)
     try:
@@ -277,7 +277,7 @@ while True:
         pool.drop()  # memory kept from before is given back first when it is short
         before = held()
         if kind.startswith("file"):
-            monkeypatch.setattr("nbshare.system.room.free_in", lambda folder: 100 << 20)
+            monkeypatch.setattr("nbshare._core.system.room.free_in", lambda folder: 100 << 20)
         else:
             little_memory(monkeypatch)
         for make_one in (Segment.create, lambda nbytes: Segment.filled(nbytes, [])):
@@ -293,7 +293,7 @@ while True:
         printed = program(
             """
 import resource, nbshare
-from nbshare.memory import Segment
+from nbshare._core.memory import Segment
 small = Segment.create(1 << 20)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 21))
 for make in (lambda: Segment.create(3 << 20), lambda: small.grown(3 << 20, 3 << 20)):
@@ -351,7 +351,7 @@ def try_to_write(handle):
 
 def little_memory(monkeypatch):
     """Let the machine have 100 MiB left: the figures, not the memory."""
-    monkeypatch.setattr("nbshare.system.room.available", lambda: 100 << 20)
+    monkeypatch.setattr("nbshare._core.system.room.available", lambda: 100 << 20)
 
 
 # ------------------------------------------------------------------- room and names

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from nbshare import MISSING
-from nbshare.notebook import check_display, open_display
+from nbshare._core.notebook import check_display, open_display
 
 
 class PlayedJob:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import nbshare
-from nbshare.notebook import explore as explore_module
-from nbshare.notebook.explore import ResultGrid, finished
+from nbshare._core.notebook import explore as explore_module
+from nbshare._core.notebook.explore import ResultGrid, finished
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MAPS = np.random.default_rng(1).random((6, 20, 30))

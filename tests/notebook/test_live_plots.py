@@ -19,10 +19,10 @@ from PIL import Image
 from played import PlayedJob, images, played
 
 from nbshare import MISSING, LivePlot, grid
-from nbshare.notebook import values
-from nbshare.notebook.figure import LiveFigure
-from nbshare.notebook.image import ImagePainter
-from nbshare.notebook.live_plot import REDUCTIONS, CannotDrawError
+from nbshare._core.notebook import values
+from nbshare._core.notebook.figure import LiveFigure
+from nbshare._core.notebook.image import ImagePainter
+from nbshare._core.notebook.live_plot import REDUCTIONS, CannotDrawError
 
 
 def render(job, plot="image"):

@@ -29,8 +29,8 @@ from played import PlayedJob, images, play
 from tqdm.std import tqdm
 
 from nbshare import LivePlot, MapInterrupted, map_async, parallel_map
+from nbshare._core.notebook import NEVER_S, Display, bar, check_display, open_display
 from nbshare.errors import DisplayWarning
-from nbshare.notebook import NEVER_S, Display, bar, check_display, open_display
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -499,7 +499,7 @@ def test_a_display_with_nothing_to_show_asks_for_no_calls():
 
 def test_importing_the_room_loads_nothing_that_draws():
     code = (
-        "import sys, nbshare.notebook as n; n.check_display(True, 'image'); "
+        "import sys, nbshare._core.notebook as n; n.check_display(True, 'image'); "
         "print({'matplotlib', 'tqdm', 'IPython', 'PIL'} & set(sys.modules))"
     )
     done = subprocess.run(

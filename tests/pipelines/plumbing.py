@@ -230,7 +230,7 @@ def scaled(block, out, scale, *, offset=0):
 
 def addressed(block, scale):
     """Return the result, what may be done to the constant, and where it lies."""
-    from nbshare.memory import segment_of
+    from nbshare._core.memory import segment_of
 
     segment, _ = segment_of(scale)
     return block.tolist(), scale.flags.writeable, os.fstat(segment.fd).st_ino

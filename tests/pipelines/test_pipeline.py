@@ -18,10 +18,10 @@ from plumbing import ROWS
 
 import nbshare
 from nbshare import last_job
-from nbshare.engine.local import dispatcher
-from nbshare.engine.preparing import prepare
+from nbshare._core.engine.local import dispatcher
+from nbshare._core.engine.preparing import prepare
+from nbshare._core.options import MapOptions, checked_request
 from nbshare.errors import TaskError
-from nbshare.options import MapOptions, checked_request
 
 pipeline = partial(nbshare.pipeline, shape=ROWS, dtype=int, progress=False)
 

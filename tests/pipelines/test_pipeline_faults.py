@@ -113,7 +113,7 @@ check()
 def test_d1_a_death_that_the_ring_tells_first(run_script):
     """The next stage may hear of a death before the engine does: the error is the death."""
     run_script(f"""{HEAD}
-from nbshare.engine.calls import Calls
+from nbshare._core.engine.calls import Calls
 at_once, heard_at = Calls.lose, []
 def late(calls, worker, **options):
     heard_at.append(time.monotonic())
@@ -188,7 +188,7 @@ else:
     raise AssertionError("no error")
 assert last_job().present.tolist() == [True, False, False][:last_job().present.size]
 assert not last_job().partial()[0].any()
-nbshare.job.remember(None)
+nbshare._core.job.remember(None)
 check()
 wait_until(lambda: faultlab.memfd_bytes(faultlab.tagged()) < before + (20 << 20), 2)
 """)

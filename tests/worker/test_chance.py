@@ -8,9 +8,10 @@ import warnings
 import draws
 import pytest
 
-from nbshare import job, map_async, parallel_map
+from nbshare import map_async, parallel_map
+from nbshare._core import job
+from nbshare._core.worker.chance import Draws
 from nbshare.errors import UnseededWarning
-from nbshare.worker.chance import Draws
 
 
 @pytest.fixture(autouse=True)

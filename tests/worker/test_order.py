@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 # In each process, workers too: this machine counts as another one, and fences are counted.
 SITE = """
 import itertools
-from nbshare.system import order
+from nbshare._core.system import order
 order.IS_WEAK, fence, n_fences = True, order.after_marks, itertools.count()
 def counted():
     fence()
@@ -108,7 +108,7 @@ def test_x86_64_calls_nothing():
     """It keeps the order itself."""
     code = """
 import nbshare
-from nbshare.system import order
+from nbshare._core.system import order
 assert not order.IS_WEAK
 order.after_marks = None  # a call would fail
 assert nbshare.parallel_map(abs, [-1, -2], progress=False).tolist() == [1, 2]

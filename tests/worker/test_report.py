@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbshare import map_async, parallel_map, report
-from nbshare.wire.board import SINCE, Board, reported
-from nbshare.worker.reports import Reporter
+from nbshare._core.wire.board import SINCE, Board, reported
+from nbshare._core.worker.reports import Reporter
 
 
 @pytest.fixture

@@ -1,0 +1,323 @@
+"""How the inputs of a call travel: pickles, and next to them their arrays, in one segment.
+
+::
+
+    caller                                     worker
+    arena = Arena()
+    packed = arena.pack(obj, "shared")
+    pool.filled(*arena.contents())  ────────►  inputs = Inputs(segments)
+                                               obj = inputs.load(packed)
+
+Arrays do not enter the pickle, but for arrays of objects and small ones among the items. One that
+is in a segment already, or in a mapped file, is sent as a reference to it; any other is copied into
+the arena, once. Copies arrive read-only, whatever their size: what is written to one would be lost.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.by_reference import PLAIN, ByReference, take_apart
+from nbshare._core.arrays.culprit import culprit_of
+from nbshare._core.arrays.inputs import (
+    ArrayReference,
+    Packed,
+    Span,
+    fill,
+    lenders,
+    load_reference,
+    reference_to,
+    small,
+)
+from nbshare._core.arrays.shared_array import SharedArray
+from nbshare._core.functions.pickling import Keep, dumps_apart, value_pickler
+from nbshare._core.memory import (
+    Mode,
+    Segment,
+    aligned,
+    as_bytes,
+    file_of,
+    handle_of,
+    segment_of,
+)
+from nbshare.errors import UnsendableError, cut, is_interrupt
+
+IN_BAND = 4096  # bytes; below, a copy in the pickle is cheaper than a reference to it
+SMALL = 32 << 10  # bytes; below, parts are gathered here: each one to write costs some µs
+LEAST_BLOCKS = 32  # for workers to share, before several items are pickled together
+BLOCK_ITEMS = 4096  # items pickled together at most: the cost of a pickle is spread over them
+MOST_SAMPLES = 8  # by which the size of an item is estimated
+BLOCK_BYTES = 64 << 10  # and about this much, since a worker loads blocks whole
+
+
+class Arena:
+    """Gathers what a call sends, then places it in one segment that is read-only.
+
+    Attributes
+    ----------
+    segments : list of (Segment, Mode)
+        The other segments that the call refers to, and how workers map each.
+    nbytes : int
+        How much has been gathered.
+    has_views : bool
+        Whether arrays or buffers have been copied here, which workers will see.
+
+    Notes
+    -----
+    For one thread. Objects are kept alive until `contents`, so that an `id` means one object.
+
+    Parameters
+    ----------
+    copies_files : bool, default False
+        Whether arrays in mapped files are copied too, since the files may go before the arena does.
+    stays_here : bool, default False
+        Whether only this process reads it: then private memory too is referred to, not copied.
+    by_handle : bool, default False
+        Whether other segments are named by handle, for workers that are sent none: `segments` is
+        empty then, and the caller keeps what it has packed until they are done with it.
+    by_value : bool, default False
+        Whether everything is copied, for another machine: what works on one only is refused.
+    """
+
+    def __init__(
+        self,
+        *,
+        copies_files: bool = False,
+        stays_here: bool = False,
+        by_handle: bool = False,
+        by_value: bool = False,
+    ) -> None:
+        self.segments: list[tuple[Segment, Mode]] = []
+        self._parts: list[tuple[int, Any]] = []
+        self.nbytes = 0
+        self._copies_files, self._by_handle = copies_files or by_value, by_handle
+        self.by_value = by_value
+        self.stays_here = stays_here
+        self.has_views = False
+        self._seen: dict[tuple[int, bool], tuple[Any, ArrayReference]] = {}
+
+    def pack(self, obj: Any, what: str, *, writable: bool = False) -> Packed:
+        """Pickle an object; `what` names it in errors.
+
+        `writable` says whether workers may write to the SharedArrays in it.
+
+        Raises
+        ------
+        UnsendableError
+            If it can be pickled neither by reference nor by value.
+        """
+        file, buffers = self._pickle(obj, what, writable)
+        spans = tuple(map(self._span, buffers))
+        return (0, self._add(file), len(file)), spans
+
+    def pack_items(self, items: Sequence[Any], first: int) -> tuple[int, list[Packed]]:
+        """Pickle items, counted from the `first`; return the items per block and the blocks."""
+        size, _ = block_size([items])
+        starts = range(0, len(items), size)
+        return size, [self.pack_block(items[i : i + size], first + i) for i in starts]
+
+    def pack_block(self, block: Sequence[Any], first: int) -> Packed:
+        """Pickle items, counted from the `first`; an error says which one cannot be."""
+        try:
+            return self.pack(block, "item", writable=True)
+        except UnsendableError:
+            for i, item in enumerate(block, start=first):
+                self.pack(item, f"item {i}", writable=True)
+            raise
+
+    def refer(self, array: npt.NDArray[Any], *, writable: bool) -> ArrayReference:
+        """Return a reference to an array, which is copied if it has neither segment nor file."""
+        key = (id(array), writable)
+        if key in self._seen:
+            return self._seen[key][1]
+        if self.by_value and writable and array.flags.writeable and type(array) is SharedArray:
+            raise UnsendableError(
+                "a SharedArray among the items, or in a functools.partial, may be written to by "
+                "all workers, which is possible on one machine only. Pass it in shared=, or pass "
+                "a copy: numpy.array(x)"
+            )
+        found = None if self.by_value else segment_of(array)
+        if found is not None and (self.stays_here or not found[0].is_private):
+            segment, offset = found
+            # What a process writes to copy-on-write memory, it writes for itself.
+            may_write = array.flags.writeable and (writable or segment.mode == "c")
+            mode: Mode = "r" if segment.mode == "r+" and not may_write else segment.mode
+            where = (
+                handle_of(segment, is_held=False)
+                if self._by_handle
+                else self._segment_index(segment, mode)
+            )
+            reference = reference_to(array, where, offset, may_write)
+        elif not self._copies_files and (file := file_of(array)) is not None:
+            place = *file, array.shape, array.strides, array.dtype
+            reference = ArrayReference(*place, False, array.flags.writeable and writable)
+        else:
+            self.has_views = True
+            fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+            strides = array.strides if fortran else None
+            offset = self._add(array.T if fortran else array)
+            reference = ArrayReference(0, offset, array.shape, strides, array.dtype, False, True)
+        self._seen[key] = (array, reference)
+        return reference
+
+    def refers_to(self, array: npt.NDArray[Any]) -> bool:
+        """Return whether an array is where workers find it, so that it is not copied."""
+        if array.base is None:  # it has its memory
+            return False
+        return segment_of(array) is not None or (
+            not self._copies_files and file_of(array) is not None
+        )
+
+    def begin_part(self) -> None:
+        """Begin what is to share no array with what was packed before."""
+        self._seen.clear()
+        self.has_views = False
+
+    def add(self, data: bytes) -> tuple[int, int]:
+        """Add a pickle that was made elsewhere; return its place and size."""
+        return self._add(data), len(data)
+
+    def contents(self) -> tuple[int, list[tuple[int, Any]]]:
+        """Return where they end, and parts (offset, bytes or array); the end of the arena."""
+        self._seen.clear()
+        parts, self._parts = self._parts, []
+        return self.nbytes, parts
+
+    def all_contents(self) -> bytes:
+        """Return the contents as they are; the end of it, too."""
+        data = bytearray(self.nbytes)
+        for offset, part in self.contents()[1]:
+            data[offset : offset + _nbytes_of(part)] = as_bytes(part).data
+        return bytes(data)
+
+    def _span(self, raw: memoryview) -> Span:
+        """Return the place of a buffer: in its shared memory, or else in the arena."""
+        address = np.frombuffer(raw, np.uint8).__array_interface__["data"][0]
+        refers = not (self._by_handle or self.by_value)
+        for segment in [found for ref in lenders.valuerefs() if refers and (found := ref())]:
+            offset = address - segment.address
+            is_here = 0 <= offset <= segment.nbytes - raw.nbytes
+            if is_here and (self.stays_here or not segment.is_private):
+                mode: Mode = "r" if segment.mode == "r+" else segment.mode
+                return self._segment_index(segment, mode), offset, raw.nbytes
+        self.has_views = True
+        return 0, self._add(raw), raw.nbytes
+
+    def _add(self, part: Any) -> int:
+        offset = aligned(self.nbytes)
+        nbytes = _nbytes_of(part)
+        last = self._parts[-1][1] if self._parts else None
+        is_small = isinstance(part, bytes) and nbytes <= SMALL
+        if is_small and isinstance(last, bytearray):
+            last += bytes(offset - self.nbytes) + part
+        else:
+            self._parts.append((offset, bytearray(part) if is_small else part))
+        self.nbytes = offset + nbytes
+        return offset
+
+    def _segment_index(self, segment: Segment, mode: Mode) -> int:
+        if (segment, mode) not in self.segments:
+            self.segments.append((segment, mode))
+        return self.segments.index((segment, mode)) + 1
+
+    def _pickle(self, obj: Any, what: str, writable: bool) -> tuple[bytes, list[memoryview]]:
+        """Return pickle and buffers."""
+
+        def make(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:
+            return _pickler_class(by_value)(self, writable, file, keep)
+
+        try:
+            return dumps_apart(obj, IN_BAND, make)
+        except (UnsendableError, SyntaxError):  # of a function's file, which say what to do
+            raise
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            culprit, remedy = culprit_of(obj)
+            raise UnsendableError(
+                f"{what} cannot be sent to another process: {culprit} cannot be pickled "
+                f"({type(error).__name__}: {cut(str(error))}). {remedy}"
+            ) from error
+
+
+def _nbytes_each(items: Sequence[Any]) -> int:
+    """Return about how many bytes each item of a long list adds to a pickle of several.
+
+    The first adds more: a class that goes by value, say, is there once.
+    """
+    n = min(MOST_SAMPLES, len(items) // LEAST_BLOCKS)
+    sample = [items[k * len(items) // n] for k in range(n)]
+    try:
+        one, several = (Arena()._pickle(some, "", True)[0] for some in (sample[:1], sample))
+    except UnsendableError:  # which one will be said when its block is packed
+        return BLOCK_BYTES
+    n_more = len({*map(id, sample)}) - 1
+    return max(1, (len(several) - len(one)) // n_more) if n_more else len(one)
+
+
+def block_size(columns: Sequence[Sequence[Any]]) -> tuple[int, int]:
+    """Return how many items to pickle together, and about how many bytes all take.
+
+    Each column is a part of the items. Of few items, which go one by one, 0 bytes are returned.
+    """
+    n = len(columns[0])
+    if n < 2 * LEAST_BLOCKS:
+        return 1, 0
+    sizes = [_nbytes_each(column) for column in columns]
+    return max(1, min(BLOCK_ITEMS, BLOCK_BYTES // max(sizes), n // LEAST_BLOCKS)), n * sum(sizes)
+
+
+@cache
+def _pickler_class(by_value: bool) -> Any:
+    """Return the pickler that takes arrays out, on top of pickle's or of cloudpickle's."""
+    base: Any = value_pickler() if by_value else pickle.Pickler
+
+    class CallPickler(base):  # type: ignore[misc]
+        def __init__(self, arena: Arena, writable: bool, file: io.BytesIO, keep: Keep) -> None:
+            super().__init__(file, protocol=5, buffer_callback=keep)
+            self.arena = arena
+            self.writable = writable
+
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, np.ndarray):
+                reduced = self._reduce_array(obj)
+                if reduced is not None:
+                    return reduced
+            elif ByReference in type(obj).__bases__:
+                if self.arena.by_value and obj._is_tool:
+                    raise UnsendableError(
+                        f"a {type(obj).__name__} works on one machine only, not on a cluster"
+                    )
+                rebuild, parts = obj._reduce_by_reference()
+                return rebuild, tuple(map(self._unlocked, parts)) if obj._is_tool else parts
+            elif type(obj) is ArrayReference:
+                return load_reference, tuple(obj)
+            return super().reducer_override(obj) if by_value else NotImplemented
+
+        def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
+            if type(array) not in PLAIN:
+                return take_apart(array)
+            if array.dtype.hasobject or array.dtype.char == "T":
+                reduced: Any = array.__reduce__()
+                return *reduced, None, None, fill
+            if self.writable and array.nbytes < IN_BAND and not self.arena.refers_to(array):
+                order: Literal["F", "C"] = "F" if array.flags.fnc else "C"
+                return small, (array.tobytes(order), array.dtype, array.shape, order)
+            return load_reference, tuple(self.arena.refer(array, writable=self.writable))
+
+        def _unlocked(self, part: Any) -> Any:
+            is_array = isinstance(part, np.ndarray)
+            return self.arena.refer(part, writable=True) if is_array else part
+
+    return CallPickler
+
+
+def _nbytes_of(part: Any) -> int:
+    return int(part.nbytes) if hasattr(part, "nbytes") else len(part)

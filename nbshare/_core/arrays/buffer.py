@@ -1,0 +1,221 @@
+"""SharedBuffer: one block of shared memory, laid out as different arrays in turn."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.by_reference import ByReference
+from nbshare._core.arrays.create import Shape, checked_form, checked_int
+from nbshare._core.arrays.lock import SharedLock
+from nbshare._core.arrays.shared_array import SharedArray, shared_view
+from nbshare._core.memory import ALIGNMENT, Segment, View, aligned
+from nbshare._core.tracebacks import shown_from_the_call
+from nbshare.errors import counted
+
+Layout = Mapping[str, tuple[Shape, npt.DTypeLike]]
+
+
+class SharedBuffer(ByReference):
+    """One block of shared memory for different arrays at different times.
+
+    Parameters
+    ----------
+    nbytes : int
+        Size in bytes, 0 or more; `nbytes_for` returns what a layout needs.
+
+    Attributes
+    ----------
+    nbytes : int
+        Size in bytes.
+    lock : SharedLock
+        A lock for all processes that have the buffer. nbshare itself never takes it.
+
+    See Also
+    --------
+    empty : a single array.
+
+    Examples
+    --------
+    One array in the buffer:
+
+    >>> import nbshare
+    >>> buffer = nbshare.SharedBuffer(1000)
+    >>> buffer.layout({"counts": ((2, 3), "uint16")})["counts"].shape
+    (2, 3)
+
+    Two steps of a computation use the same memory, one after the other:
+
+    >>> first = {"A": ((3, 4), "f8"), "B": (10, "f4")}
+    >>> second = {"D": ((5, 5), "i4"), "E": ((), "i4")}
+    >>> nbytes = max(map(nbshare.SharedBuffer.nbytes_for, (first, second)))
+    >>> buffer = nbshare.SharedBuffer(nbytes)
+    >>> arrays = buffer.layout(first)
+    >>> arrays["A"][...] = 1.5
+    >>> arrays = buffer.layout(second)
+    >>> with buffer.lock:
+    ...     arrays["E"][...] = 7
+    >>> arrays["E"]
+    SharedArray(7, dtype=int32)
+
+    Notes
+    -----
+    A layout is a view of the memory and is not stored in it: each process that uses the buffer lays
+    it out itself. Laying out changes no byte. A new layout therefore shows the bytes of earlier
+    arrays (zeros in a new buffer), and arrays of an earlier layout stay valid.
+
+    Buffer and arrays travel by reference: writable as an item or in a `functools.partial`,
+    read-only in ``shared=`` (the lock can be taken there too). Plain `pickle` and `copy` refuse
+    the buffer; its arrays store values.
+
+    Safe to lay out from any thread. The bytes are as safe as those of any ndarray: use `lock` where
+    several processes write.
+    """
+
+    __module__ = "nbshare"
+
+    @shown_from_the_call
+    def __init__(self, nbytes: int) -> None:
+        size = checked_int("nbytes", nbytes, 0)
+        block = View(Segment.create(size)).array(np.uint8, (size,))  # on a boundary of pages
+        self._attach(shared_view(block), SharedLock())
+
+    def _attach(self, block: SharedArray, lock: SharedLock) -> None:
+        self._block = block
+        self.lock = lock
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self._block.nbytes
+
+    @staticmethod
+    def nbytes_for(layout: Layout, *, alignment: int = ALIGNMENT) -> int:
+        """Return the size of the smallest buffer that a layout fits in.
+
+        Parameters
+        ----------
+        layout : mapping of str to (shape, dtype)
+            As for `layout`.
+        alignment : int, optional
+            As for `layout`; default 64 bytes.
+
+        Returns
+        -------
+        int
+            Size in bytes, gaps included.
+
+        Examples
+        --------
+        The size of one layout:
+
+        >>> import nbshare
+        >>> nbshare.SharedBuffer.nbytes_for({"A": (3, "f8"), "B": ((2, 2), "i2")})
+        72
+
+        Room for the larger one of two layouts:
+
+        >>> image, spectrum = {"image": ((4, 4), "f4")}, {"spectrum": ((4, 3), "c8")}
+        >>> max(map(nbshare.SharedBuffer.nbytes_for, (image, spectrum)))
+        96
+        """
+        return max((offset + size for *_, offset, size in _placed(layout, alignment)), default=0)
+
+    @shown_from_the_call
+    def layout(self, layout: Layout, *, alignment: int = ALIGNMENT) -> dict[str, SharedArray]:
+        """Return arrays in the buffer, one after the other, in the order of the mapping.
+
+        Parameters
+        ----------
+        layout : mapping of str to (shape, dtype)
+            Names, and shape and dtype of each array: an int or a sequence of ints, and any dtype
+            that holds no Python objects.
+        alignment : int, optional
+            Each array begins at a multiple of so many bytes: a power of two, at most a page.
+            Default 64, a cache line.
+
+        Returns
+        -------
+        dict of str to SharedArray
+            C-contiguous arrays that do not overlap. Their values are whatever the bytes hold.
+
+        Raises
+        ------
+        ValueError
+            The arrays need more bytes than the buffer has, or `alignment` is not allowed.
+        TypeError
+            A dtype holds Python objects.
+
+        Examples
+        --------
+        One array:
+
+        >>> import nbshare
+        >>> buffer = nbshare.SharedBuffer(1000)
+        >>> buffer.layout({"A": ((2, 3), "float16")})["A"].shape
+        (2, 3)
+
+        The same bytes as real and as complex numbers:
+
+        >>> buffer.layout({"pairs": ((2, 2), "f8")})["pairs"][...] = [[1, 2], [3, 4]]
+        >>> buffer.layout({"waves": (2, "c16")})["waves"]
+        SharedArray([1.+2.j, 3.+4.j])
+        """
+        places = list(_placed(layout, alignment))
+        needed = max((offset + size for *_, offset, size in places), default=0)
+        if needed > self.nbytes:
+            raise ValueError(
+                f"the layout needs {counted(needed, 'byte')}, the buffer has {self.nbytes}. Make a "
+                "larger one, SharedBuffer(SharedBuffer.nbytes_for(layout)), or ask for less."
+            )
+        return {
+            name: shared_view(np.ndarray(shape, dtype, buffer=self._block[offset : offset + size]))
+            for name, shape, dtype, offset, size in places
+        }
+
+    def __repr__(self) -> str:
+        return f"<SharedBuffer of {counted(self.nbytes, 'byte')}>"
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self._block, self.lock
+
+
+Place = tuple[str, tuple[int, ...], np.dtype[Any], int, int]
+
+
+def _placed(layout: Layout, alignment: int) -> Iterator[Place]:
+    """Yield name, shape, dtype, offset and size in bytes of each array."""
+    alignment = operator.index(alignment)  # NumPy's narrow numbers would overflow below
+    if not 0 < alignment <= mmap.PAGESIZE or alignment & (alignment - 1):
+        raise ValueError(
+            f"alignment={alignment}: must be a power of two, at most {mmap.PAGESIZE}, a page of "
+            "memory, to which the buffer itself is aligned"
+        )
+    if not isinstance(layout, Mapping):
+        raise TypeError(
+            f"layout= is a {type(layout).__name__}: must be a dict of names to pairs of shape and "
+            "dtype, such as {'A': ((3, 4), 'float16')}"
+        )
+    end = 0
+    for name, wanted in layout.items():
+        try:
+            shape, dtype = wanted
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"layout[{name!r}] is {wanted!r}: must be a pair of shape and dtype, such as "
+                "((3, 4), 'float16')"
+            ) from None
+        try:
+            lengths, checked = checked_form(shape, dtype)
+        except (TypeError, ValueError) as error:
+            error.add_note(f"That is layout[{name!r}] = {wanted!r}, of shape and dtype.")
+            raise
+        offset = aligned(end, alignment)
+        end = offset + math.prod(lengths) * checked.itemsize
+        yield name, lengths, checked, offset, end - offset

@@ -1,0 +1,190 @@
+"""What travels by reference: arrays in shared memory, and objects made of them.
+
+They do in nbshare's calls, and through other people's pools and queues: the picklers of
+`multiprocessing` and of loky (joblib) are told how. Plain `pickle` is not, since what it writes may
+be read in another year.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, ClassVar, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.inputs import load_reference, reference_to
+from nbshare._core.arrays.shared_array import SharedArray
+from nbshare._core.memory import handle_of, segment_of
+
+# Classes of arrays that travel as they are. An array of a mapped file arrives as a plain one.
+PLAIN = (np.ndarray, SharedArray, np.memmap)
+
+Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
+
+_told: list[Callable[..., Any]] = []  # how one registers with the modules that have picklers
+
+
+class ByReference:
+    """Base of objects that travel by reference: made of SharedArrays and small values.
+
+    Instances of its direct subclasses do; of users' own, more would have to be told.
+
+    Attributes
+    ----------
+    _is_tool : bool
+        Whether workers may write to its memory even where it is given in ``shared=``: a lock that
+        cannot be taken would be useless.
+    """
+
+    _is_tool = False
+
+    def __init_subclass__(cls) -> None:
+        """Tell the callbacks that were told of the others."""
+        if ByReference in cls.__bases__:
+            for add in _told:
+                add(cls, cls._reduce_by_reference)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        kind = next(cls for cls in type(self).__mro__ if ByReference in cls.__bases__)
+        if type(self) is not kind:
+            raise TypeError(
+                f"a {type(self).__name__} cannot travel: only a {kind.__name__} itself does, not "
+                "what is derived from it. Let your class have one as an attribute instead."
+            )
+        raise TypeError(
+            f"a {kind.__name__} can be neither pickled nor copied by value. It travels by "
+            "reference: as an argument of nbshare's calls, and through the pools, queues and "
+            "Process arguments of multiprocessing and joblib. In this process use the object "
+            "itself; to store values, store its arrays."
+        )
+
+    def _reduce_by_reference(self) -> Reduced:
+        return _arrive, (type(self), *self._parts())
+
+    def _parts(self) -> tuple[Any, ...]:
+        """Return what `_attach` makes a copy of; arrays among it travel by reference."""
+        raise NotImplementedError
+
+    def _attach(self, *parts: Any) -> None:
+        """Become the object that has these parts."""
+        raise NotImplementedError
+
+
+def _arrive(cls: type[ByReference], *parts: Any) -> ByReference:
+    arrived = cls.__new__(cls)
+    arrived._attach(*parts)
+    return arrived
+
+
+def _reduce(array: npt.NDArray[Any]) -> Any:
+    found = segment_of(array)
+    if found is None or found[0].is_private:
+        return np.asarray(array).__reduce_ex__(4)
+    return load_reference, tuple(
+        reference_to(array, handle_of(found[0]), found[1], array.flags.writeable)
+    )
+
+
+# ---------------------------------------------------------------- arrays of other classes
+
+
+def is_masked(value: Any) -> TypeGuard[np.ma.MaskedArray[Any, Any]]:
+    """Whether something is a masked array."""
+    # To ask NumPy for the class would load it: 15 ms and 3 MB in each worker.
+    module = sys.modules.get("numpy.ma")
+    return module is not None and isinstance(value, module.MaskedArray)
+
+
+def take_apart(array: npt.NDArray[Any]) -> Reduced | None:
+    """Return a function and its arguments that make the array anew, on the same memory.
+
+    By itself pickle copies the values of subclasses into its stream: protocol 5 takes only plain
+    ndarrays out. None if the class pickles in a way of its own, which only it understands.
+    """
+    cls = type(array)
+    if is_masked(array):
+        if cls.__reduce__ is not np.ma.MaskedArray.__reduce__:
+            return None
+        mask = np.ma.getmask(array)
+        parts = (array.data, None if mask is np.ma.nomask else mask)
+        return _masked, (cls, *parts, vars(array).get("_fill_value"), array.hardmask)
+    own_ways = (cls.__reduce__, cls.__reduce_ex__, cls.__setstate__)
+    if own_ways != (np.ndarray.__reduce__, np.ndarray.__reduce_ex__, np.ndarray.__setstate__):
+        return None
+    return _subclass, (cls, array.view(np.ndarray), dict(vars(array)))
+
+
+def _masked(cls: Any, data: Any, mask: Any, fill_value: Any, hard_mask: bool) -> Any:
+    array = cls(data, copy=False)
+    if mask is not None:
+        array._mask = mask  # given as an argument, a mask of records is copied
+    array._fill_value = fill_value
+    if hard_mask:
+        array.harden_mask()
+    return array
+
+
+def _subclass(cls: Any, values: npt.NDArray[Any], attributes: dict[str, Any]) -> Any:
+    array = values.view(cls)
+    vars(array).update(attributes)
+    return array
+
+
+# ------------------------------------------------------------------- other people's picklers
+
+
+def _tell(module: ModuleType) -> None:
+    """Register with a module that has picklers."""
+    add: Callable[..., Any] = getattr(module, "ForkingPickler", module).register
+    _told.append(add)
+    add(SharedArray, _reduce)
+    # joblib has an own way with plain ndarrays, which may be views of shared ones.
+    if module.__name__ == "multiprocessing.reduction":
+        add(np.ndarray, _reduce)
+    for cls in ByReference.__subclasses__():
+        add(cls, cls._reduce_by_reference)
+
+
+class _Watcher:
+    """Tells a module as soon as it is imported: nbshare itself imports no pool."""
+
+    waiting: ClassVar = {
+        "multiprocessing.reduction",
+        "loky.backend.reduction",
+        "joblib.externals.loky.backend.reduction",
+    }
+
+    @classmethod
+    def find_spec(
+        cls,
+        name: str,
+        path: Sequence[str] | None = None,  # noqa: ARG003 - importlib's signature
+        target: ModuleType | None = None,  # noqa: ARG003
+    ) -> ModuleSpec | None:
+        if name not in cls.waiting:
+            return None
+        cls.waiting.discard(name)  # the search below comes here again
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_tell(module: ModuleType) -> None:
+                execute(module)
+                if module.__name__ == name:  # the loader of a zip file has other modules too
+                    _tell(module)
+
+            spec.loader.exec_module = execute_and_tell  # type: ignore[method-assign]
+        return spec
+
+
+def register() -> None:
+    """Tell the modules that are loaded, and those that come later."""
+    for name in _Watcher.waiting & sys.modules.keys():
+        _Watcher.waiting.discard(name)
+        _tell(sys.modules[name])
+    sys.meta_path.insert(0, _Watcher)

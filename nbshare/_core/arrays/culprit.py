@@ -1,0 +1,130 @@
+"""Which part of an object cannot be pickled, and what to pass instead."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from nbshare._core.arrays.by_reference import ByReference
+from nbshare._core.functions.pickling import dumps_apart
+from nbshare.errors import is_interrupt
+
+_MAX_DEPTH = 6  # of a path; deeper, the object above is named
+_MAX_PARTS = 1000  # of a container that are tried
+
+_BETWEEN_PROCESSES = (
+    "Use nbshare.SharedLock as a lock, nbshare.zeros for values and flags, nbshare.RingBuffer as "
+    "a queue, or return results instead."
+)
+_SYNCHRONIZED = "threading", "_thread", "multiprocessing", "queue", "_queue", "_ctypes", "mmap"
+# By the module of the object's class. None of these is searched for a part.
+_REMEDIES = {
+    **dict.fromkeys(_SYNCHRONIZED, _BETWEEN_PROCESSES),
+    "loguru": "Write `from loguru import logger` inside the function.",
+    "tqdm": "Leave the bar out: nbshare shows the progress, and nbshare.report that of an item.",
+    "sqlite3": "Pass the path, and connect inside the function or in initializer=.",
+    "_io": "Pass the path, and open the file inside the function.",
+    "socket": "Pass the address, and connect inside the function or in initializer=.",
+    "logging": "Get the logger and add its handlers inside the function or in initializer=.",
+}
+_CACHED_PROPERTY = (
+    "functools.cached_property holds a lock in Python 3.11. Use a property, or move the class to "
+    "a module file."
+)
+OTHERS = "Pass plain data instead, and create the object inside the function."
+
+
+def culprit_of(obj: Any) -> tuple[str, str]:
+    """Return what of an object cannot be pickled, such as ``Model.lock``, and what to do."""
+    if isinstance(obj, functools.partial) and not _can_be_pickled(obj.func):
+        return culprit_of(obj.func)
+    path, found = _found_in(obj)
+    if inspect.isfunction(obj) and found is not obj:
+        path = f"its variable {path!r}"
+    elif isinstance(obj, functools.partial) and found is not obj:
+        path = f"its argument {path!r}"
+    return path, _remedy(found) or OTHERS
+
+
+def _found_in(obj: Any) -> tuple[str, Any]:
+    """Return the path to the innermost part that cannot be pickled, and the part."""
+    owner = _owner_of(obj)
+    path = (owner if isinstance(owner, type) else type(owner)).__qualname__
+    seen = {id(obj)}
+    for _ in range(_MAX_DEPTH):
+        for name, part in _parts_of(obj, path) if _remedy(obj) is None else ():
+            if id(part) not in seen and not _can_be_pickled(part):
+                path, obj = name, part
+                seen.add(id(obj))
+                break
+        else:
+            break
+    return path, obj
+
+
+def _owner_of(obj: Any) -> Any:
+    """Return the object whose method this is, also one in C; other objects as they are."""
+    is_method = inspect.ismethod(obj) or inspect.isbuiltin(obj)
+    return obj.__self__ if is_method and obj.__self__ is not None else obj
+
+
+def _parts_of(obj: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of an object that its pickle holds, each with its path."""
+    if (owner := _owner_of(obj)) is not obj:
+        yield path, owner
+    elif inspect.isfunction(obj):
+        with suppress(ValueError):  # a variable that is not bound yet
+            used = inspect.getclosurevars(obj)
+            yield from {**used.globals, **used.nonlocals}.items()
+    elif isinstance(obj, functools.partial):
+        yield from ((str(k), value) for k, value in enumerate(obj.args))
+        yield from obj.keywords.items()
+    elif isinstance(obj, Mapping):
+        yield from ((f"{path}[{key!r}]", obj[key]) for key in islice(obj, _MAX_PARTS))
+    elif isinstance(obj, list | tuple | set | frozenset):
+        yield from ((f"{path}[{k}]", part) for k, part in enumerate(islice(obj, _MAX_PARTS)))
+    else:
+        values = dict(getattr(obj, "__dict__", {}))
+        for base in type(obj).__mro__:
+            for name in np.atleast_1d(vars(base).get("__slots__", ())).tolist():
+                with suppress(AttributeError):  # it is not set, or its name is private
+                    values[name] = getattr(obj, name)
+        yield from ((f"{path}.{name}", value) for name, value in values.items())
+        if not isinstance(obj, type):
+            yield type(obj).__qualname__, type(obj)
+
+
+def _can_be_pickled(obj: Any) -> bool:
+    if isinstance(obj, ByReference) or (isinstance(obj, np.ndarray) and not obj.dtype.hasobject):
+        return True
+    try:
+        dumps_apart(obj, 0)
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        return False
+    return True
+
+
+def _remedy(obj: Any) -> str | None:
+    """Return what to do about an object of a known kind; None for others."""
+    if isinstance(obj, functools.cached_property):
+        return _CACHED_PROPERTY
+    if inspect.isgenerator(obj):
+        return "Pass list(...) of the generator."
+    return remedy_for(type(obj))
+
+
+def remedy_for(kind: type) -> str | None:
+    """Return what to do about an object of a class; None if nothing special."""
+    for base in kind.__mro__[:-1]:
+        module = base.__module__.partition(".")[0]
+        if module in _REMEDIES:
+            return _REMEDIES[module]
+    return None

@@ -1,0 +1,343 @@
+"""A grid: all combinations of the values of several parameters, as the items of a run."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.shaped import Adapted, ShapedItems, is_single, users_function, with_gaps
+from nbshare._core.arrays.shared_array import SharedArray
+from nbshare._core.functions.reference import bind_arguments
+
+MOST_STORED = 10_000  # values of parameters: with a checkpoint they are read again and again
+
+
+def grid(**axes: Iterable[Any]) -> Grid:
+    """Return all combinations of the values of some parameters, as items of a run.
+
+    Parameters
+    ----------
+    **axes : iterable
+        The values of each parameter, by its name; the last one varies fastest. ``order="coarse"``
+        has another meaning: first come items that are far apart, then those between, so that a
+        live plot soon shows the whole. It takes 8 bytes for each item, and the results are copied
+        once. Loops over a job and errors count the items as they come.
+
+    Returns
+    -------
+    Grid
+        A sequence of dicts, made when they are needed: a grid of 10⁸ items takes no memory.
+
+    Raises
+    ------
+    TypeError
+        There is no parameter; or one has no values to go through, such as a number or a str.
+
+    See Also
+    --------
+    parallel_map : calls ``func(**item)`` for each item of a grid.
+
+    Examples
+    --------
+    A function of two parameters; its results have the shape of the grid:
+
+    >>> import nbshare
+    >>> def period(length, gravity):
+    ...     return 2 * 3.14159 * (length / gravity) ** 0.5
+    >>> lengths, planets = [0.5, 1.0, 2.0], [9.81, 3.72]
+    >>> periods = nbshare.parallel_map(period, nbshare.grid(length=lengths, gravity=planets))
+    >>> periods.shape
+    (3, 2)
+    >>> periods.coords
+    {'length': array([0.5, 1. , 2. ]), 'gravity': array([9.81, 3.72])}
+
+    Coarse first:
+
+    >>> [item["length"] for item in nbshare.grid(order="coarse", length=range(9))]
+    [0, 8, 4, 2, 6, 1, 3, 5, 7]
+
+    The same with a loop:
+
+    >>> [round(period(**item), 2) for item in nbshare.grid(length=[1.0, 2.0], gravity=[9.81])]
+    [2.01, 2.84]
+    """
+    order = axes.pop("order", None) if isinstance(axes.get("order"), str) else None
+    if order not in (None, "coarse"):
+        raise ValueError(f'grid(order={order!r}): allowed is "coarse", or values of a parameter')
+    return Grid(axes, is_coarse=order is not None)
+
+
+class Grid(ShapedItems):
+    """All combinations of the values of some parameters; `nbshare.grid` makes one.
+
+    Parameters
+    ----------
+    axes : mapping
+        The values of each parameter, by its name.
+    is_coarse : bool, default False
+        Whether items that are far apart come first.
+
+    Attributes
+    ----------
+    coords : dict
+        The values of each parameter, by its name: arrays of one dimension.
+    shape : tuple of int
+        The number of values of each parameter.
+
+    Examples
+    --------
+    Items by their indices:
+
+    >>> import nbshare
+    >>> items = nbshare.grid(current=[1, 2], radius=range(3))
+    >>> len(items), items.shape, items[4]
+    (6, (2, 3), {'current': 2, 'radius': 1})
+
+    The values of a parameter:
+
+    >>> items.coords["radius"]
+    array([0, 1, 2])
+
+    Notes
+    -----
+    It does not change, so any thread may use it.
+    """
+
+    __module__ = "nbshare.types"
+
+    def __init__(self, axes: Mapping[str, Iterable[Any]], *, is_coarse: bool = False) -> None:
+        if not axes:
+            raise TypeError("grid() needs a parameter or more: grid(current=[1, 2], radius=[3, 4])")
+        self._values = {name: _values_of(name, given) for name, given in axes.items()}
+        # Of a Series or an Index: its elements may be objects, such as time stamps.
+        self._coords = {
+            name: np.array(given)
+            for name, given in axes.items()
+            if hasattr(given, "__array__") and isinstance(self._values[name], list)
+        }
+        try:
+            self.shape = tuple(map(len, self._values.values()))
+            len(self)
+        except OverflowError:
+            raise ValueError(f"a grid has at most {sys.maxsize} items") from None
+        self._places = coarse_first(self.shape) if is_coarse else None  # of the items
+
+    @property
+    def coords(self) -> dict[str, npt.NDArray[Any]]:
+        """The values of each parameter, by its name."""
+        return {
+            name: _as_array(self._coords.get(name, values)) for name, values in self._values.items()
+        }
+
+    @cached_property
+    def numbers(self) -> npt.NDArray[np.int64] | None:
+        """The numbers of the items in the order of the results; None if it is the same."""
+        return None if self._places is None else np.argsort(self._places)
+
+    def as_json(self) -> dict[str, Any] | None:
+        """Return the parameters for a file; None if they are many, or no numbers and texts."""
+        axes = {}
+        for name, coords in self.coords.items():
+            axes[name] = [coords.dtype.str, coords.tolist()]
+            if coords.dtype.kind not in "biufU":
+                return None
+        is_small = sum(self.shape) <= MOST_STORED
+        return {"axes": axes, "is_coarse": self._places is not None} if is_small else None
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Grid:
+        """Return a grid that was in a file."""
+        axes = {n: np.array(values, dtype) for n, (dtype, values) in stored["axes"].items()}
+        return cls(axes, is_coarse=stored["is_coarse"])
+
+    def __len__(self) -> int:
+        return math.prod(self.shape)
+
+    @overload
+    def __getitem__(self, i: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[k] for k in range(len(self))[i]]
+        k, item = range(len(self))[i], {}
+        if self._places is not None:
+            k = int(self._places[k])
+        for name, values in reversed(self._values.items()):
+            k, place = divmod(k, len(values))
+            item[name] = values[place]
+        return {name: item[name] for name in self._values}
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{name}: {len(values)}" for name, values in self._values.items())
+        return f"<Grid of {len(self)} items ({axes})>"
+
+    def taken_by(
+        self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
+    ) -> ByName:
+        """Return a function of one item that passes its values by name."""
+        func = users_function(func)
+        bind_arguments(func, (), shared, extra, [*self._values])
+        return ByName(func)
+
+    def shaped(self, results: Any) -> Any:
+        """Return the results of all items in the shape of the grid, with `coords`.
+
+        A list becomes an array of objects.
+        """
+        if isinstance(results, tuple):
+            return tuple(map(self.shaped, results))
+        return self.shaped_partly(self.in_order(results))
+
+    def shaped_partly(self, results: Any) -> Any:
+        """Return results that are in their own order in the shape of the grid, with `coords`."""
+        if isinstance(results, list):
+            results = np.fromiter(results, object, len(results))
+        shaped: Any = results.reshape(*self.shape, *results.shape[1:])
+        if type(shaped) is np.ndarray:  # which has no attributes
+            shaped = shaped.view(GridArray)
+        shaped.coords = self.coords
+        return shaped
+
+    def labelled(self, results: Any, name: str) -> Any:
+        """Return the results of all items as an `xarray.DataArray`, or as a `xarray.Dataset`.
+
+        Parameters
+        ----------
+        results : array or list
+            One result for each item; dicts and tuples become the variables of a Dataset.
+        name : str
+            Of the results, or of the first variables of tuples.
+        """
+        import xarray  # the caller has asked for it
+
+        keys = _keys_of(results) if isinstance(results, list) else []
+        if not keys:
+            return self._labelled(results, name)
+        variables = {}
+        for key in keys:
+            is_own = isinstance(key, str) and key not in self._values
+            variable = key if is_own else f"{name}_{key}"
+            variables[variable] = self._labelled(_variable(results, key), variable)
+        return xarray.Dataset(variables)
+
+    def _labelled(self, results: Any, name: str) -> Any:
+        import xarray
+
+        values = with_gaps(self.shaped(results))
+        dims = [*self._values, *(f"{name}_dim_{k}" for k in range(values.ndim - len(self.shape)))]
+        return xarray.DataArray(values, dict(self.coords), dims, name)
+
+    def flat(self, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return a view of an array for the results with one row for each item.
+
+        Raises
+        ------
+        ValueError
+            It has another shape, or such a view is not possible.
+        """
+        n = len(self.shape)
+        if self._places is not None:
+            raise ValueError('out= takes no array for a grid with order="coarse": leave out one')
+        if out.shape[:n] != self.shape:
+            raise ValueError(
+                f"out= has shape {out.shape}: for this grid its first {n} axes must have the "
+                f"lengths {self.shape}, the others are the shape of one result"
+            )
+        flat = out.view()
+        try:
+            flat.shape = len(self), *out.shape[n:]  # `reshape` would copy
+        except AttributeError:
+            raise ValueError(
+                "out= is a part of a larger array, or transposed: pass one that numpy.zeros or "
+                "nbshare.zeros made, and copy its values"
+            ) from None
+        return flat
+
+
+class GridArray(np.ndarray[Any, np.dtype[Any]]):
+    """Results of a grid that are in no shared memory."""
+
+    coords: Mapping[str, npt.NDArray[Any]] | None = None
+
+
+class ByName(Adapted):
+    """A function that takes the item of a grid as its keyword arguments."""
+
+    def __call__(self, item: Mapping[str, Any], /, **others: Any) -> Any:
+        """Call the function."""
+        return super().__call__(**item, **others)
+
+
+def coarse_first(shape: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Return the places of a grid, those first that are multiples of larger powers of two."""
+    levels = np.full(shape, 127, np.int8)
+    for axis, n in enumerate(shape):
+        of_axis = np.full(n, 127, np.int8)
+        for level in range(n.bit_length()):
+            of_axis[1 << level :: 2 << level] = level  # odd multiples
+        along = [1] * len(shape)
+        along[axis] = n
+        np.minimum(levels, of_axis.reshape(along), out=levels)
+    return np.argsort(-levels, axis=None, kind="stable")
+
+
+def _keys_of(results: list[Any]) -> Sequence[Any]:
+    """Return the keys of dicts, or the places in tuples of one length; empty for others."""
+    found = [result for result in results if not isinstance(result, BaseException)]
+    if all(type(result) is dict for result in found):
+        return list(dict.fromkeys(chain.from_iterable(found)))
+    is_tuple = all(type(result) is tuple for result in found)
+    return range(len(found[0])) if is_tuple and len(set(map(len, found))) == 1 else []
+
+
+def _variable(results: list[Any], key: Any) -> npt.NDArray[Any]:
+    """Return one variable of all results, with NaN for missing values, or None among texts."""
+    parts = [_part(result, key) for result in results]
+    first = next(part for part in parts if part is not None)
+    gap: Any = None if isinstance(first, str | bytes) else np.full(np.shape(first), np.nan)
+    parts = [gap if part is None else part for part in parts]
+    try:
+        return np.asarray(parts, object if any(part is None for part in parts) else None)
+    except ValueError:  # of several shapes
+        return np.fromiter(parts, object, len(parts))
+
+
+def _part(result: Any, key: Any) -> Any:
+    if isinstance(result, BaseException):
+        return None
+    return result.get(key) if isinstance(result, dict) else result[key]
+
+
+def _values_of(name: str, given: Any) -> Sequence[Any]:
+    """Return the values of a parameter, as they can be indexed."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise TypeError(
+            f"grid({name}=...) takes the values of a parameter in a list, an array or a range, not "
+            f"{given!r:.100}. Pass [{name}] for a single one, or shared= for what all calls need"
+        )
+    if isinstance(given, range):
+        return given
+    is_array = type(given) in (np.ndarray, np.memmap, SharedArray) or hasattr(given, "dims")
+    values: Any = np.array(given) if is_array else list(given)  # its own: it does not change
+    if isinstance(values, np.ndarray) and values.ndim != 1:
+        raise TypeError(f"grid({name}=...) takes an array of one dimension, not {values.ndim}")
+    return values  # type: ignore[no-any-return]
+
+
+def _as_array(values: Sequence[Any] | npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return values in a new array, of objects if necessary."""
+    if isinstance(values, list) and values:
+        is_text = {isinstance(value, str | bytes) for value in values}
+        if len(is_text) > 1 or not all(map(is_single, values)):
+            return np.fromiter(values, object, len(values))
+    return np.array(values)

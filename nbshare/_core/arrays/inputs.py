@@ -1,0 +1,186 @@
+"""What an `Arena` packed, as a worker loads it from the call's segments."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.shared_array import SharedArray, shared_view
+from nbshare._core.memory import Handle, Segment, UserFile, View, open_handle, segment_of
+from nbshare.errors import noted
+
+# Plain tuples: these are in every message, and a class takes longer to pickle than all its fields.
+# Bytes in one of the call's segments: its index in their list (0 is the arena), offset, and size.
+Span = tuple[int, int, int]
+# Where a pickle and its buffers lie.
+Packed = tuple[Span, tuple[Span, ...]]
+
+
+class Itself(NamedTuple):
+    """An object that this process uses as it is, not a copy of it."""
+
+    value: Any
+
+
+class ArrayReference(NamedTuple):
+    """An array in one of the call's segments, in another one, or in a file of the user."""
+
+    segment: int | UserFile | Handle  # index, as in Span
+    offset: int  # bytes
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None  # bytes; None: C-contiguous
+    dtype: np.dtype[Any]
+    is_shared: bool  # arrives as a SharedArray
+    is_writable: bool  # if its segment or file is
+
+
+def reference_to(
+    array: npt.NDArray[Any], segment: int | Handle, offset: int, is_writable: bool
+) -> ArrayReference:
+    """Return a reference to an array in a segment."""
+    is_shared = isinstance(array, SharedArray)
+    form = array.shape, array.strides, array.dtype
+    return ArrayReference(segment, offset, *form, is_shared, is_writable)
+
+
+class Inputs:
+    """The worker's side: loads what an `Arena` packed from the call's segments.
+
+    Parameters
+    ----------
+    segments : sequence of View
+        In the arena's order, the arena itself first.
+    """
+
+    def __init__(self, segments: Sequence[View]) -> None:
+        self._segments = list(segments)
+
+    def load(self, packed: Packed | Itself) -> Any:
+        """Load an object; arrays in it are views of the segments."""
+        if isinstance(packed, Itself):
+            return packed.value
+        pickled, spans = packed
+        buffers = [self._bytes(span) for span in spans]
+        for segment, _, _ in spans:
+            if (found := segment_of(self._segments[segment].root)) is not None:
+                lenders[id(found[0])] = found[0]
+        before, _loading.segments = _loading.segments, self._segments
+        try:
+            return pickle.loads(self._bytes(pickled), buffers=buffers)
+        except Exception as error:
+            _name_class(error, self._bytes(pickled), buffers)
+            raise
+        finally:
+            _loading.segments = before
+
+    def array(self, reference: ArrayReference) -> npt.NDArray[Any]:
+        """Return the array that a reference means."""
+        segment, offset, shape, strides, dtype, is_shared, is_writable = reference
+        if isinstance(segment, UserFile):
+            view = View(segment.mapped(writable=is_writable))
+        elif isinstance(segment, Handle):
+            view = View(found := open_handle(segment))
+            if segment.receipt is None:
+                opened.append(found)
+        else:
+            view = self._segments[segment]
+        array = view.array(dtype, shape, offset, strides)
+        if not is_writable:
+            array.flags.writeable = False
+        return shared_view(array) if is_shared else array
+
+    def bytes(self, offset: int, nbytes: int) -> memoryview:
+        """Return a part of the first segment."""
+        return self._bytes((0, offset, nbytes))
+
+    def reach(self, nbytes: int, *, is_private: bool) -> None:
+        """Map the first segment anew if it has become larger than what is mapped of it.
+
+        Private memory becomes larger by a copy, which new parts are in wherever they begin.
+        """
+        view = self._segments[0]
+        if nbytes > view.root.nbytes or is_private:
+            found = segment_of(view.root)
+            assert found is not None
+            self._segments[0] = View(found[0].whole("r"), is_read_only=True)
+
+    def _bytes(self, span: Span) -> memoryview:
+        segment, offset, nbytes = span
+        return self._segments[segment].root.data[offset : offset + nbytes]
+
+
+class _ClassRecorder(pickle.Unpickler):
+    """Notes which class was found last."""
+
+    last: type | None = None
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if isinstance(found, type):
+            self.last = found
+        return found
+
+
+def _name_class(error: Exception, data: memoryview, buffers: list[memoryview]) -> None:
+    """Note in an error which class's object cannot be loaded: such objects pickle in the caller.
+
+    An import that fails names itself, and must not run again.
+    """
+    from traceback import walk_tb  # late: rarely needed
+
+    from nbshare._core.arrays.culprit import OTHERS, remedy_for  # late: it imports this module
+
+    names = {frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)}
+    if isinstance(error, ImportError) or "<module>" in names:
+        return
+    recorder = _ClassRecorder(io.BytesIO(data), buffers=buffers)
+    with suppress(Exception, SystemExit):
+        recorder.load()
+    if recorder.last is not None:
+        remedy = remedy_for(recorder.last) or OTHERS
+        name = f"{recorder.last.__module__}.{recorder.last.__qualname__}"
+        noted(error, f"raised while an object of {name} was unpickled. {remedy}")
+
+
+# Segments that their senders keep, kept mapped for the next object that refers to them.
+opened: deque[Segment] = deque(maxlen=8)
+
+# Segments that objects without arrays of NumPy's (Arrow's, say) have buffers in. Whose memory such
+# a buffer is can be told by its address only. By id: of a WeakSet no thread can make a list while
+# another one adds to it.
+lenders: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
+
+
+class _Segments(threading.local):
+    """The segments of the pickle that this thread is loading: it can name functions only."""
+
+    segments: Sequence[View] = ()
+
+
+_loading = _Segments()
+
+
+def small(data: bytes, *form: Any) -> npt.NDArray[Any]:
+    """Return a small array, of dtype, shape and order, whose bytes are in its pickle: read-only."""
+    dtype, shape, order = form
+    return np.ndarray(shape, dtype, data, order=order)
+
+
+def fill(array: npt.NDArray[Any], state: Any) -> None:
+    """Give an array its values from the pickle: as writable as the memory of other arrays is."""
+    array.__setstate__(state)
+    array.flags.writeable = any(view.root.flags.writeable for view in _loading.segments[:1])
+
+
+def load_reference(*reference: Any) -> npt.NDArray[Any]:
+    """Return the array that a reference in a pickle means; by index, while `Inputs` loads it."""
+    return Inputs(_loading.segments).array(ArrayReference(*reference))

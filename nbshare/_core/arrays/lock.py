@@ -1,0 +1,240 @@
+"""A lock in shared memory; if a process dies while holding it, the kernel releases it.
+
+It is a mutex of the C library (POSIX threads) with three attributes: *process-shared*, so that it
+works in memory that several processes map; *robust*, so that the kernel releases it when the thread
+that holds it ends, however it ends; *error-checking*, so that to release another's is an
+error.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import threading
+import time
+from _thread import allocate_lock
+from typing import Any
+
+import numpy as np
+
+from nbshare._core.arrays.by_reference import ByReference
+from nbshare._core.arrays.create import zeros
+from nbshare._core.arrays.shared_array import SharedArray
+from nbshare._core.memory import need_shared
+from nbshare._core.system import locks
+
+NBYTES = 64  # of memory; a pthread_mutex_t takes 40 to 48
+SLICE_S = 0.1  # a wait in C cannot be interrupted: Ctrl-C waits so long, at ten wake-ups a second
+
+
+class SharedLock(ByReference):
+    """A lock that excludes threads, processes and its own copies alike.
+
+    Use it like a `threading.Lock`. It travels by reference: as an item, in a `functools.partial`,
+    in ``shared=``, and through the pools and queues of `multiprocessing` and joblib. All copies, in
+    any process, are the same lock.
+
+    If its holder (thread or process) ends, even by SIGKILL, the lock is released. The next holder
+    finds `was_abandoned` true, because the data may be half written.
+
+    Attributes
+    ----------
+    was_abandoned : bool
+        Whether the last `acquire` took the lock over from a holder that had ended without
+        releasing it. Read it while you hold the lock.
+
+    Raises
+    ------
+    nbshare.errors.NotBuiltYetError
+        The system's C library has no robust mutexes (macOS, Windows).
+
+    See Also
+    --------
+    SharedBuffer : memory that has such a lock.
+
+    Examples
+    --------
+    Hold it in a ``with`` block:
+
+    >>> import nbshare
+    >>> lock, total = nbshare.SharedLock(), nbshare.zeros(1, int)
+    >>> with lock:
+    ...     total += 1
+
+    Wait for half a second at most:
+
+    >>> lock.acquire(timeout=0.5)
+    True
+    >>> lock
+    <SharedLock held by this thread>
+    >>> lock.release()
+
+    Workers that add to the same number:
+
+    >>> import functools
+    >>> def add(n_photons, total, lock):
+    ...     with lock:
+    ...         total += n_photons
+    >>> function = functools.partial(add, total=total, lock=lock)
+    >>> done = nbshare.parallel_map(function, [10, 20, 30])
+    >>> total
+    SharedArray([61])
+
+    Notes
+    -----
+    Safe from any thread. Only the thread that took the lock can release it. It is not reentrant: a
+    second `acquire` by its holder raises `RuntimeError` immediately. A process that is forked while
+    its parent holds the lock does not hold it.
+
+    Waiting costs almost no CPU time. Ctrl-C ends a wait within a fraction of a second. Waiters are
+    not served in order. An interrupt in the last line of a block can leave the lock held, as with
+    `multiprocessing.Lock`: then `release` it.
+
+    Plain `pickle` and `copy` refuse it: a lock in a file would lock nothing.
+    """
+
+    __module__ = "nbshare"
+
+    _is_tool = True
+    was_abandoned = False
+    _place = None
+
+    def __init__(self) -> None:
+        need_shared("SharedLock", "let the workers return what they found, and add it up here")
+        place = zeros(NBYTES, np.uint8)
+        locks.mutexes().initialise(place.ctypes.data)  # no other process can see it yet
+        self._attach(place)
+
+    def _attach(self, place: SharedArray) -> None:
+        self._mutexes = locks.mutexes()
+        # So that its functions take the lock itself.
+        self._as_parameter_, self._word = self._mutexes.at(place.ctypes.data)
+        self._place = place
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock; waits until it is free.
+
+        Parameters
+        ----------
+        blocking : bool, optional
+            False: do not wait.
+        timeout : float, optional
+            Seconds to wait at most; default -1, without limit.
+
+        Returns
+        -------
+        bool
+            Whether this thread holds it now.
+
+        Raises
+        ------
+        RuntimeError
+            If this thread, which holds it already, would wait for itself.
+        ValueError, OverflowError
+            For time-outs that `threading.Lock` refuses too.
+
+        Examples
+        --------
+        Take it, and release it whatever happens:
+
+        >>> import nbshare
+        >>> lock, total = nbshare.SharedLock(), nbshare.zeros(1)
+        >>> if lock.acquire():
+        ...     try:
+        ...         total += 1
+        ...     finally:
+        ...         lock.release()
+
+        Do not wait for a lock that another process holds:
+
+        >>> if lock.acquire(blocking=False):
+        ...     total += 1
+        ...     lock.release()
+        ... else:
+        ...     print("later")
+        >>> total
+        SharedArray([2.])
+        """
+        if blocking is not True or timeout != -1:
+            allocate_lock().acquire(blocking, timeout)  # a lock of Python's checks the arguments
+        wait_s = 0.0 if not blocking else math.inf if timeout == -1 else timeout
+        if self._word.value and self._is_mine():
+            if not wait_s:
+                return False
+            raise RuntimeError(
+                "this thread holds the SharedLock already and would wait for itself for ever: it "
+                "is not reentrant. Take it once, around all that needs it; if an interrupt has "
+                "left it held, release() it."
+            )
+        try:
+            code = self._wait(wait_s)
+            if code in (errno.EBUSY, errno.ETIMEDOUT):
+                return False
+            if code == errno.EOWNERDEAD:
+                self._mutexes.consistent(self)
+            elif code:
+                raise OSError(code, f"SharedLock: {os.strerror(code)}")
+            self.was_abandoned = code == errno.EOWNERDEAD
+            # No call follows, and so no interrupt, until the caller has the lock.
+            return True
+        except BaseException:
+            # It was not ours above. An interrupt may have come between success and our knowing it.
+            if self._is_mine():
+                self._mutexes.consistent(self)  # if it was taken over from the dead
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Release the lock.
+
+        Raises
+        ------
+        RuntimeError
+            If this thread does not hold it.
+        """
+        self._mutexes.unlock(self)
+
+    def locked(self) -> bool:
+        """Return whether a living thread of any process holds the lock."""
+        return bool(self._holder())
+
+    __enter__ = acquire
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _wait(self, wait_s: float) -> int:
+        """Return 0 or EOWNERDEAD with the lock taken, EBUSY or ETIMEDOUT without it."""
+        code: int = self._mutexes.trylock(self)
+        end = time.monotonic() + wait_s
+        while code in (errno.EBUSY, errno.ETIMEDOUT) and (left := end - time.monotonic()) > 0:
+            # By the clock that can be set: not every library can wait by another one.
+            code = self._mutexes.timedlock(self, locks.timespec(time.time() + min(left, SLICE_S)))
+        return code
+
+    def _holder(self) -> int:
+        """Return the system's number of the thread that holds the lock; 0 for none."""
+        holder: int = self._word.value & self._mutexes.HOLDER
+        return holder
+
+    def _is_mine(self) -> bool:
+        return self._holder() == threading.get_native_id()
+
+    def _parts(self) -> tuple[Any, ...]:
+        return (self._place,)
+
+    def __repr__(self) -> str:
+        holder = self._holder()
+        whose = "this thread" if self._is_mine() else f"thread {holder}"
+        return f"<SharedLock {f'held by {whose}' if holder else 'unlocked'}>"
+
+    def __del__(self) -> None:
+        # The C library links the locks that a thread holds into a list, in their memory. If that
+        # were unmapped, it would write to other memory, and the kernel could not release the locks
+        # at the thread's end. So the mapping of a lock that is dropped while held here stays.
+        if self._place is None or not (holder := self._holder()):
+            return
+        # The holder may belong to another process, with a mapping of its own.
+        if self._mutexes.has_thread(holder):
+            self._mutexes.keep(self._place)

@@ -1,0 +1,423 @@
+"""RingBuffer: a queue of array slots between processes; tokens move, the data stay in place."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator
+from numbers import Real
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.buffer import SharedBuffer
+from nbshare._core.arrays.by_reference import ByReference
+from nbshare._core.arrays.create import Shape, checked_form, checked_int
+from nbshare._core.arrays.lock import SharedLock
+from nbshare._core.arrays.ring_slots import FILLED, FREED, RingStats, SlotStates, layout_of
+from nbshare._core.arrays.ring_waiting import Monitor, SlotLease
+from nbshare._core.arrays.shared_array import SharedArray
+from nbshare._core.interrupts import uninterrupted
+from nbshare._core.memory import need_shared
+from nbshare._core.system import waiting
+from nbshare._core.tracebacks import shown_from_the_call
+from nbshare.errors import RingClosedError, counted
+
+OnDeath = Literal["reclaim", "leave"]
+
+
+class RingBuffer(ByReference):
+    """A queue of array slots between processes, filled and read in place.
+
+    Producers fill slots and consumers read them. Nothing is copied or pickled: a slot is an array
+    in shared memory, and only the right to use it moves. When all slots are full, producers wait.
+    Any number of producers and consumers, in threads and processes.
+
+    Parameters
+    ----------
+    slots : int
+        Number of slots, 1 or more. Two slots let reading and writing overlap; more smooth out
+        uneven timing.
+    shape : int or sequence of ints
+        Shape of each slot.
+    dtype : data-type, optional
+        Any NumPy dtype that holds no Python objects; default float64.
+    on_death : {"reclaim", "leave"}, optional
+        What happens to a slot if the process that holds it dies. ``"reclaim"`` (default): a
+        producer's slot is freed and its contents are dropped; a consumer's slot is queued again, in
+        its old place, for another consumer. ``"leave"``: the slot is lost; for a program that
+        watches its processes and aborts the ring itself.
+    in_order : bool, optional
+        False (default): first come, first served. True: consumers get slot number 0 first, then 1,
+        and so on, in whatever order several producers fill them. A producer sets the number:
+        ``lease = ring.put()`` and, inside ``with lease as slot:``, ``lease.number = 7``. A consumer
+        reads the same attribute. Take the slot first, then the next number; otherwise all slots may
+        hold later numbers, and all wait.
+
+    Attributes
+    ----------
+    slots : int
+        Number of slots.
+    shape : tuple of int
+        Shape of each slot.
+    dtype : numpy.dtype
+        Dtype of each slot.
+
+    Raises
+    ------
+    nbshare.errors.NotBuiltYetError
+        This is not Linux, or an unknown processor.
+    nbshare.errors.OutOfMemoryError
+        This machine or its container has less memory left. A `MemoryError`.
+
+    See Also
+    --------
+    pipeline : stages in processes of their own, joined by ring buffers.
+    SharedBuffer : one block of shared memory, without a queue.
+
+    Examples
+    --------
+    Fill a slot, and read it:
+
+    >>> import nbshare
+    >>> ring = nbshare.RingBuffer(2, 3)
+    >>> with ring.put() as slot:
+    ...     slot[...] = [1, 2, 3]
+    >>> with ring.get() as slot:
+    ...     print(slot)
+    [1. 2. 3.]
+
+    A thread reads a detector while the caller uses the frames:
+
+    >>> import threading
+    >>> ring = nbshare.RingBuffer(4, (2, 3), "float32")
+    >>> def load():
+    ...     for i in range(10):
+    ...         with ring.put() as slot:
+    ...             slot[...] = i
+    ...     ring.close()
+    >>> loader = threading.Thread(target=load)
+    >>> loader.start()
+    >>> [int(slot.sum()) for slot in ring]
+    [0, 6, 12, 18, 24, 30, 36, 42, 48, 54]
+    >>> loader.join()
+
+    Notes
+    -----
+    Slots arrive in the order in which their put blocks ended. A new slot holds the values of an
+    earlier one (zeros at first).
+
+    **A slot is yours until its block ends, or the loop asks for the next one.** After that it is
+    filled again, and every view of it, such as ``slot[:5]``, changes too. To keep values, copy
+    them: ``slot.copy()``.
+
+    If a block ends with an exception, a producer's slot is not queued; a consumer's slot counts as
+    read. A process that dies with a slot never blocks the others forever, unless
+    ``on_death="leave"``: they notice within some tenths of a second. A consumer's slot that is
+    queued again may have been read in part or in whole (*at least once*), and may kill the next
+    consumer in the same way. At the end of the data consumers do not wait for each other: if one
+    dies after the others are done, its slot stays queued, as `stats` shows, for the next one
+    that asks.
+
+    The ring cannot notice the death of a producer without a slot. Close the ring when a producer
+    ends, however it ends: ``future.add_done_callback(lambda _: ring.close())``.
+
+    The ring travels by reference: as an item, in a `functools.partial`, in ``shared=``, and
+    through the pools, queues and Process arguments of `multiprocessing` and joblib. Plain `pickle`
+    and `copy` refuse it.
+
+    Safe from any thread. Waiting costs almost no CPU time; Ctrl-C ends it immediately. Do not fork
+    inside a block, or let the child leave it: the slot belongs to the parent. An interrupt in the
+    last line of a block can leave its slot taken as long as the traceback is kept.
+    """
+
+    __module__ = "nbshare"
+
+    _is_tool = True
+
+    @shown_from_the_call
+    def __init__(
+        self,
+        slots: int,
+        shape: Shape,
+        dtype: npt.DTypeLike = float,
+        *,
+        on_death: OnDeath = "reclaim",
+        in_order: bool = False,
+    ) -> None:
+        hint = "; use 2 or more so that one can be filled while another is read"
+        n_slots = checked_int("slots", slots, 1, hint)
+        if on_death not in get_args(OnDeath):
+            raise ValueError(f"on_death={on_death!r}: must be 'reclaim' or 'leave'")
+        need_shared("RingBuffer", "send arrays through a multiprocessing.Queue")
+        waiting.futex()  # an error where there is none
+        form = n_slots, *checked_form(shape, dtype)
+        memory = SharedBuffer(SharedBuffer.nbytes_for(layout_of(*form)))._parts()
+        self._attach(*memory, *form, on_death, bool(in_order))
+
+    def _attach(self, block: SharedArray, lock: SharedLock, *settings: Any) -> None:
+        self._settings = settings
+        self.slots, self.shape, self.dtype, on_death, in_order = settings
+        self._buffer = SharedBuffer.__new__(SharedBuffer)
+        self._buffer._attach(block, lock)
+        layout = self._buffer.layout(layout_of(self.slots, self.shape, self.dtype))
+        arrays = {name: np.asarray(array) for name, array in layout.items()}
+        self._states = SlotStates(arrays, self.shape, self.dtype, in_order=in_order)
+        self._monitor = Monitor(self._states, lock, reclaims=on_death == "reclaim")
+
+    def put(self, timeout: float | None = None) -> SlotLease:
+        """Wait for a free slot in a ``with`` block; the end of the block queues it.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait for a slot; default: no limit.
+
+        Returns
+        -------
+        context manager of SharedArray
+            A writable slot with the ring's shape and dtype. If the block ends with an exception,
+            the slot is not queued.
+
+        Raises
+        ------
+        nbshare.errors.RingClosedError
+            When the block begins: the ring is closed.
+        nbshare.errors.RingAbortedError
+            When the block begins or ends: the ring was aborted.
+        nbshare.errors.RingTimeoutError
+            No slot became free in time. A `TimeoutError`.
+
+        Examples
+        --------
+        Queue three numbers:
+
+        >>> import nbshare
+        >>> ring = nbshare.RingBuffer(2, 3)
+        >>> with ring.put() as slot:
+        ...     slot[...] = [1, 2, 3]
+        >>> ring
+        <RingBuffer of 2 slots of (3,) float64, 1 queued>
+
+        Skip a frame if the consumers are too slow:
+
+        >>> with ring.put() as slot:
+        ...     slot[...] = 4
+        >>> try:
+        ...     with ring.put(timeout=0) as slot:
+        ...         slot[...] = 5
+        ... except TimeoutError:
+        ...     print("frame skipped")
+        frame skipped
+        """
+        return SlotLease(self._monitor, FREED, _checked_timeout(timeout))
+
+    def trim(self, slot: npt.NDArray[Any], rows: int) -> None:
+        """Set how many rows of a slot are filled, if not all; the consumer gets only these.
+
+        Parameters
+        ----------
+        slot : SharedArray
+            A slot that this process got from `put`.
+        rows : int
+            Rows along axis 0 that are queued when the block of `put` ends; 0 queues nothing.
+
+        Raises
+        ------
+        ValueError
+            The array is not such a slot, or has fewer rows.
+
+        Examples
+        --------
+        The last block has fewer rows:
+
+        >>> import nbshare
+        >>> ring = nbshare.RingBuffer(2, (4, 3))
+        >>> with ring.put() as slot:
+        ...     slot[:2] = 1
+        ...     ring.trim(slot, 2)
+        >>> with ring.get() as slot:
+        ...     slot.shape
+        (2, 3)
+
+        Read a file of any length:
+
+        >>> import io
+        >>> ring, file = nbshare.RingBuffer(4, 8, "u1"), io.BytesIO(b"eleven char")
+        >>> n = 1
+        >>> while n:
+        ...     with ring.put() as slot:
+        ...         n = file.readinto(slot)
+        ...         ring.trim(slot, n)
+        >>> ring.close()
+        >>> [slot.tobytes() for slot in ring]
+        [b'eleven c', b'har']
+        """
+        self._states.trim(slot, operator.index(rows))
+
+    def get(self, timeout: float | None = None) -> SlotLease:
+        """Wait for the next filled slot in a ``with`` block; the end of the block frees it.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait for a slot; default: no limit.
+
+        Returns
+        -------
+        context manager of SharedArray
+            A writable slot, with fewer rows if `trim` set so.
+
+        Raises
+        ------
+        nbshare.errors.RingClosedError
+            The ring is closed, and all slots are read or taken by other consumers. An `EOFError`.
+        nbshare.errors.RingAbortedError
+            The ring was aborted.
+        nbshare.errors.RingTimeoutError
+            No slot was filled in time. A `TimeoutError`.
+
+        Examples
+        --------
+        Read the next slot:
+
+        >>> import nbshare
+        >>> ring = nbshare.RingBuffer(2, 3)
+        >>> with ring.put() as slot:
+        ...     slot[...] = 7
+        >>> with ring.get() as slot:
+        ...     print(slot)
+        [7. 7. 7.]
+
+        Do something else if there is none:
+
+        >>> try:
+        ...     with ring.get(timeout=0) as slot:
+        ...         print(slot)
+        ... except TimeoutError:
+        ...     print("nothing yet")
+        nothing yet
+        """
+        return SlotLease(self._monitor, FILLED, _checked_timeout(timeout))
+
+    def __iter__(self) -> Iterator[SharedArray]:
+        """Yield the slots until the end of the data; each is valid until the next is asked for."""
+        while True:
+            try:
+                with self.get() as slot:
+                    yield slot
+            except RingClosedError:
+                return
+
+    def close(self) -> None:
+        """Mark the end of the data: consumers finish what is queued, then their loops end.
+
+        Blocks of `put` that have begun may end. With several producers, close when the last one is
+        done. Closing twice does nothing.
+
+        See Also
+        --------
+        abort : stop all producers and consumers now.
+
+        Examples
+        --------
+        Consumers read what is queued, then their loops end:
+
+        >>> import nbshare
+        >>> ring = nbshare.RingBuffer(2, 1)
+        >>> with ring.put() as slot:
+        ...     slot[...] = 3
+        >>> ring.close()
+        >>> [float(slot[0]) for slot in ring]
+        [3.0]
+
+        Close when the last of several producers is done:
+
+        >>> ring = nbshare.RingBuffer(8, 1, int)
+        >>> def measure(station, ring):
+        ...     with ring.put() as slot:
+        ...         slot[...] = station
+        >>> import functools
+        >>> job = nbshare.map_async(functools.partial(measure, ring=ring), [1, 2, 3])
+        >>> job.add_done_callback(lambda job: ring.close())
+        >>> sorted(int(slot[0]) for slot in ring)
+        [1, 2, 3]
+        """
+        self._monitor.do(self._states.close)
+
+    def abort(self, reason: str = "") -> None:
+        """Stop now: all producers and consumers get a RingAbortedError.
+
+        Parameters
+        ----------
+        reason : str, optional
+            Shown in their errors (about 1000 characters). The reason of the first call counts.
+
+        Examples
+        --------
+        All users of the ring get the error:
+
+        >>> import nbshare
+        >>> ring = nbshare.RingBuffer(2, 1)
+        >>> ring.abort("the detector is too hot")
+        >>> with ring.get() as slot:
+        ...     print(slot)
+        Traceback (most recent call last):
+        nbshare.errors.RingAbortedError: the ring buffer was aborted: the detector is too hot
+
+        A producer that fails stops the consumers too:
+
+        >>> ring = nbshare.RingBuffer(2, 1)
+        >>> try:
+        ...     with ring.put() as slot:
+        ...         slot[...] = float("no number")
+        ... except ValueError as error:
+        ...     ring.abort(str(error))
+        >>> list(ring)
+        Traceback (most recent call last):
+        nbshare.errors.RingAbortedError: ... could not convert string to float: 'no number'
+        """
+        self._monitor.do(self._states.abort, str(reason))
+
+    @property
+    def stats(self) -> RingStats:
+        """Numbers of slots and seconds of waiting (RingStats), which show the bottleneck.
+
+        Examples
+        --------
+        How many slots are queued, free, put and got:
+
+        >>> import nbshare
+        >>> ring = nbshare.RingBuffer(2, 3)
+        >>> with ring.put() as slot:
+        ...     slot[...] = 7
+        >>> figures = ring.stats
+        >>> figures.queued, figures.free, figures.n_put, figures.n_got
+        (1, 1, 1, 0)
+
+        A queue that is full shows that consumers are slower than producers:
+
+        >>> with ring.put() as slot:
+        ...     slot[...] = 8
+        >>> ring.stats.queued == ring.slots
+        True
+        """
+        self._monitor.look_for_the_dead()
+        with uninterrupted(), self._buffer.lock:
+            return self._states.stats()
+
+    def __repr__(self) -> str:
+        slots, queued = counted(self.slots, "slot"), self._states.stats().queued
+        return f"<RingBuffer of {slots} of {self.shape} {self.dtype}, {queued} queued>"
+
+    def _parts(self) -> tuple[Any, ...]:
+        return *self._buffer._parts(), *self._settings
+
+
+def _checked_timeout(timeout: Any) -> float:
+    if timeout is None:
+        return math.inf
+    if not isinstance(timeout, Real) or not float(timeout) >= 0:
+        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None for no limit")
+    return float(timeout)

@@ -1,0 +1,228 @@
+"""Arrays and objects that exist already, put into shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.arena import Arena
+from nbshare._core.arrays.by_reference import PLAIN, ByReference
+from nbshare._core.arrays.create import checked_dtype
+from nbshare._core.arrays.inputs import Inputs, Packed
+from nbshare._core.arrays.shared_array import SharedArray, shared_view
+from nbshare._core.memory import Segment, View, pool, segment_of
+from nbshare._core.memory.segment import Mode
+from nbshare._core.tracebacks import shown_from_the_call
+
+T = TypeVar("T")
+
+
+class SharedObject(ByReference):
+    """An object in shared memory that any process of this machine can use.
+
+    Made by ``share(obj, wrap=True)``. It travels as a few hundred bytes through nbshare's calls
+    and through the picklers of `multiprocessing` and joblib; `get` returns the object.
+
+    See Also
+    --------
+    share : copy an object to shared memory.
+
+    Examples
+    --------
+    A dict with an array, once in memory:
+
+    >>> import numpy as np
+    >>> import nbshare
+    >>> wrapped = nbshare.share({"a": np.arange(3), "b": "text"}, wrap=True)
+    >>> wrapped.get()
+    {'a': array([0, 1, 2]), 'b': 'text'}
+
+    The pools and queues of `multiprocessing` send a reference, whatever the size:
+
+    >>> from multiprocessing.reduction import ForkingPickler
+    >>> survey = nbshare.share({"map": np.zeros((1000, 1000)), "band": "V"}, wrap=True)
+    >>> sent = ForkingPickler.dumps(survey)
+    >>> len(sent) < 1000, survey.nbytes >= 8_000_000
+    (True, True)
+    >>> ForkingPickler.loads(sent).get()["band"]
+    'V'
+
+    Notes
+    -----
+    Safe in threads. Plain `pickle` and `copy` store values.
+    """
+
+    __module__ = "nbshare"
+
+    def __init__(self, segments: Sequence[Any], packed: Packed, kind: str) -> None:
+        self._segments = segments  # or arrays that are all of one
+        self._packed, self._kind = packed, kind
+        self._loaded: list[Any] = []
+
+    def get(self) -> Any:
+        """Return the object. It is built once in each process; its arrays are read-only views.
+
+        Returns
+        -------
+        object
+            The same object each time.
+        """
+        if not self._loaded:
+            self._loaded.append(Inputs([*map(View, self._segments)]).load(self._packed))
+        return self._loaded[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of its shared memory in bytes (int), SharedArrays in it included."""
+        return sum(segment.nbytes for segment in self._segments)
+
+    def __repr__(self) -> str:
+        return f"<SharedObject: {self._kind}, {self.nbytes:,} bytes in shared memory>"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _share_object, (self.get(), "r")
+
+    def _parts(self) -> tuple[Any, ...]:
+        blocks = (shared_view(View(segment).root) for segment in self._segments)
+        return self._packed, self._kind, *blocks
+
+    def _attach(self, packed: Packed, kind: str, *blocks: SharedArray) -> None:
+        self.__init__(blocks, packed, kind)  # type: ignore[misc]
+
+
+@overload
+def share(obj: Any, *, mode: Mode = ..., wrap: Literal[True]) -> SharedObject: ...
+@overload
+def share(
+    obj: npt.NDArray[Any], *, mode: Mode = ..., wrap: Literal[False] = ...
+) -> SharedArray: ...
+@overload
+def share(obj: T, *, mode: Mode = ..., wrap: Literal[False] = ...) -> T: ...
+@shown_from_the_call
+def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
+    """Copy an array, or any object with its arrays, to shared memory.
+
+    Parameters
+    ----------
+    obj : ndarray or object
+        An ndarray of any shape, order and strides, of any dtype that holds no Python objects. Or
+        anything that can be pickled: a DataFrame, an Arrow table, a sparse matrix, a masked array,
+        a dict or dataclass of arrays.
+    mode : {'r+', 'r', 'c'}, optional
+        As in `numpy.memmap`. ``'r+'`` (default): every process that has the array may write to
+        it. ``'r'``: read-only in all processes, enforced by the kernel. ``'c'``, copy-on-write:
+        each process may write, but sees only its own changes. Objects other than arrays are
+        read-only also in mode ``'r+'``.
+    wrap : bool, optional
+        Return a `SharedObject`, which travels by reference through any pool. Default False.
+
+    Returns
+    -------
+    SharedArray
+        For an ndarray: a copy in the memory order of the source. A SharedArray that has the mode
+        already is returned as it is.
+    object
+        For any other object: an equal one of its type whose buffers are in shared memory, and stay
+        there when it goes through nbshare's calls.
+    SharedObject
+        With ``wrap=True``; ``get()`` returns the object in any process.
+
+    Raises
+    ------
+    TypeError
+        The dtype of an array holds Python objects. As `nbshare.errors.UnsendableError`: an object
+        cannot be pickled.
+    ValueError
+        Unknown `mode`.
+    nbshare.errors.OutOfMemoryError
+        This machine or its container has less memory left. A `MemoryError`.
+
+    See Also
+    --------
+    empty, zeros, ones, full : new arrays in shared memory.
+
+    Examples
+    --------
+    An array, and a dict with one:
+
+    >>> import numpy as np
+    >>> import nbshare
+    >>> nbshare.share(np.arange(4, dtype="float16"))
+    SharedArray([0., 1., 2., 3.], dtype=float16)
+    >>> station = nbshare.share({"name": "Jungfraujoch", "ozone": np.array([31.5, 32.0])})
+    >>> station["ozone"].flags.writeable
+    False
+
+    Copied once, and used in several calls:
+
+    >>> data = nbshare.share(np.arange(1000.0))
+    >>> def mean_of_every(k, data):
+    ...     return data[::k].mean()
+    >>> nbshare.parallel_map(mean_of_every, [1, 10], shared={"data": data})
+    SharedArray([499.5, 495. ])
+    >>> nbshare.parallel_map(np.sum, [data[:500], data[500:]])  # views go by reference
+    SharedArray([124750., 374750.])
+
+    Notes
+    -----
+    Pass the result to `parallel_map` in ``shared=`` (read-only there), as an item, or in a
+    `functools.partial` (writable there); it is not copied again. Safe to call from any thread; an
+    array that another thread changes during the copy may be a mixture of both states. A
+    `numpy.memmap` is copied too; passed to a call directly, its file is mapped instead.
+
+    Sharing an array and using it in one call takes as long as passing the array to the call; each
+    later call saves the copy.
+
+    Of an object, the buffers that pickle can keep apart go to shared memory: arrays of any stride,
+    masked arrays, subclasses of ndarray without a pickle of their own, and buffers of
+    protocol 5 [1]_. Python objects, such as the strings of an object column, are rebuilt in each
+    process. So are the trees of a scikit-learn forest, whose class copies what it loads. pandas
+    packs columns of Arrow strings again in each call, unless they are wrapped.
+
+    References
+    ----------
+    .. [1] PEP 574, Pickle protocol 5 with out-of-band data, https://peps.python.org/pep-0574/
+    """
+    if mode not in ("r+", "r", "c"):
+        raise ValueError(f"mode={mode!r}: allowed are 'r+', 'r' and 'c'")
+    if type(obj) in PLAIN and not wrap:
+        return _share_array(obj, mode)
+    shared = _share_object(obj, "r" if mode == "r+" else mode)
+    return shared if wrap else shared.get()
+
+
+def _share_array(array: npt.NDArray[Any], mode: Mode) -> SharedArray:
+    if isinstance(array, SharedArray) and array.flags.writeable == (mode != "r"):
+        found = segment_of(array)
+        if found is not None and found[0].mode == mode:
+            return array
+    plain = np.asarray(array)
+    dtype = checked_dtype(plain.dtype)
+    if plain.flags.f_contiguous and not plain.flags.c_contiguous:
+        return shared_view(_share_array(plain.T, mode).T)
+    if mode == "r+":
+        memory = pool.filled(plain.nbytes, [(0, plain)], sealed=False)
+        return shared_view(np.ndarray(plain.shape, dtype, buffer=memory))
+    return shared_view(View(_filled(plain.nbytes, [(0, plain)], mode)).array(dtype, plain.shape))
+
+
+def _share_object(obj: Any, mode: Mode) -> SharedObject:
+    """Put an object into shared memory that is read-only from now on.
+
+    Mode ``"c"`` gives each process copies of its own of the pages that it writes to, ``"r"`` none.
+    """
+    arena = Arena(copies_files=True)
+    packed = arena.pack(obj, "the object")
+    segments = [_filled(*arena.contents(), mode)]
+    for other, other_mode in arena.segments:
+        other.was_kept_elsewhere = True  # by this object, for as long as it lives
+        same = other.mode == other_mode
+        segments.append(other if same else other.again(other_mode))
+    return SharedObject(segments, packed, type(obj).__name__)
+
+
+def _filled(nbytes: int, parts: Any, mode: Mode) -> Segment:
+    return Segment.filled(nbytes, parts).again(mode)  # the mapping that could still write goes

@@ -1,0 +1,129 @@
+"""SharedArray: an ndarray in shared memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.memory import segment_of
+
+
+class SharedArray(np.ndarray[Any, np.dtype[Any]]):
+    """An ndarray in shared memory.
+
+    Made by `share`, `empty`, `zeros`, `ones` and `full`, and returned by `parallel_map`. Slices,
+    transposes, reshapes and other views are SharedArrays too. Whatever NumPy makes elsewhere
+    (arithmetic, ``copy``, ``astype``, fancy indexing, reductions) is a plain ndarray or scalar.
+    ``a += 1`` and ``out=a`` stay in place.
+
+    In nbshare's calls, and through the pools and queues of `multiprocessing` and joblib, an array
+    and every view of it travel by reference: a few hundred bytes, whatever its size. A worker that
+    writes to it writes to the caller's memory. Plain `pickle`, `copy.copy` and `numpy.save` store
+    values.
+
+    Raises
+    ------
+    TypeError
+        From ``SharedArray(shape)`` and ``x.view(SharedArray)`` of memory that is not shared.
+
+    See Also
+    --------
+    share : copy an existing array to shared memory.
+    zeros : a new array.
+
+    Examples
+    --------
+    Views are SharedArrays, results of arithmetic are not:
+
+    >>> import nbshare
+    >>> a = nbshare.zeros((3, 4), "float16")
+    >>> type(a[:, ::2]).__name__, type(a + 1).__name__
+    ('SharedArray', 'ndarray')
+
+    Workers sort the rows of an array in place:
+
+    >>> import numpy as np
+    >>> rows = nbshare.share(np.array([[3, 1, 2], [9, 7, 8]]))
+    >>> done = nbshare.parallel_map(np.ndarray.sort, rows)
+    >>> rows
+    SharedArray([[1, 2, 3],
+                 [7, 8, 9]])
+
+    Notes
+    -----
+    As safe in threads as any ndarray: NumPy does not lock; use a `SharedLock` where several
+    processes update the same values. The memory is freed when the last view in any process is gone.
+    """
+
+    __module__ = "nbshare"
+
+    def __array_finalize__(self, source: Any) -> None:
+        is_elsewhere = type(source) is np.ndarray and segment_of(self) is None
+        if is_elsewhere or source is None:
+            raise TypeError(
+                "a SharedArray is in shared memory: make one with nbshare.empty, zeros or full, or "
+                "copy an array with nbshare.share"
+            )
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **kwargs: Any
+    ) -> Any:
+        if out:
+            kwargs["out"] = tuple(map(_as_plain, out))
+        result = getattr(ufunc, method)(*map(_as_plain, inputs), **kwargs)
+        # In-place results keep the class they came with.
+        return out[0] if len(out) == 1 and result is kwargs["out"][0] else (out or result)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return _settled(super().__array_function__(func, types, args, kwargs))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # Values, as a plain ndarray: nothing on disk may point into memory.
+        return _as_plain(self).__reduce_ex__(protocol)
+
+
+def shared_view(array: npt.NDArray[Any]) -> SharedArray:
+    """Present an array in a segment as a SharedArray, without a copy."""
+    return array.view(SharedArray)
+
+
+def _as_plain(array: Any) -> Any:
+    return array.view(np.ndarray) if type(array) is SharedArray else array
+
+
+def _settled(result: Any) -> Any:
+    """Turn a SharedArray that is not in a segment into a plain ndarray."""
+    if type(result) is SharedArray and segment_of(result) is None:
+        return result.view(np.ndarray)
+    if type(result) in (tuple, list):
+        return type(result)(map(_settled, result))
+    if isinstance(result, tuple):  # a named one, as of `numpy.linalg.svd`
+        return type(result)(*map(_settled, result))
+    return result
+
+
+def _settling(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method, assigned=("__name__", "__qualname__"))
+    def settling(*args: Any, **kwargs: Any) -> Any:
+        return _settled(method(*args, **kwargs))
+
+    settling.__annotations__ = {}  # as the method that it wraps: these could not be evaluated
+    # NumPy's docstring, without its examples, which would be run as ours.
+    settling.__doc__ = re.split(r"\n\s*Examples\n", method.__doc__ or "")[0]
+    return settling
+
+
+# NumPy gives the results of these methods the class of the array, wherever their bytes lie. (Its
+# functions go through __array_function__, its operators through __array_ufunc__.)
+_MAKERS = """
+    __copy__ __deepcopy__ __getitem__ argmax argmin argpartition argsort astype byteswap choose clip
+    compress conj conjugate copy cumprod cumsum dot flatten max mean min nonzero prod ravel repeat
+    reshape round searchsorted std sum swapaxes take trace var
+"""
+for _name in _MAKERS.split():
+    setattr(SharedArray, _name, _settling(getattr(np.ndarray, _name)))

@@ -1,0 +1,323 @@
+"""Groups and rows of a table of pandas, as the items of a run."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from typing import Any
+
+import numpy as np
+
+from nbshare._core.arrays.shaped import Adapted, ShapedItems, is_single, users_function, with_gaps
+from nbshare._core.functions.reference import bind_arguments, label_of
+
+
+def rows(table: Any) -> Rows:
+    """Return the rows of a table as items of a run.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        The table; workers share one copy of it.
+
+    Returns
+    -------
+    Rows
+        A sequence of named tuples, as of `pandas.DataFrame.itertuples`: ``row.Index``, and each
+        column by its name.
+
+    Raises
+    ------
+    TypeError
+        It is not a DataFrame.
+
+    See Also
+    --------
+    parallel_map : takes ``table.groupby(...)`` as items, too.
+
+    Examples
+    --------
+    The results have the index of the table:
+
+    >>> import pandas as pd
+    >>> import nbshare
+    >>> stars = pd.DataFrame({"flux": [1.0, 0.01]}, index=["Vega", "Mira"])
+    >>> def magnitude(star):
+    ...     import math
+    ...     return -2.5 * math.log10(star.flux)
+    >>> nbshare.parallel_map(magnitude, nbshare.rows(stars))
+    Vega   -0.0
+    Mira    5.0
+    dtype: float64
+
+    Dicts become a table:
+
+    >>> def both(star):
+    ...     return {"flux": star.flux, "is_bright": star.flux > 0.1}
+    >>> nbshare.parallel_map(both, nbshare.rows(stars))
+          flux  is_bright
+    Vega  1.00       True
+    Mira  0.01      False
+
+    Notes
+    -----
+    Do not change the table while it is in use.
+    """
+    return Rows(table)
+
+
+class _TableItems(ShapedItems):
+    """Parts of a table; their results get its index.
+
+    Attributes
+    ----------
+    index : pandas.Index
+        What identifies each item.
+    """
+
+    index: Any
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def shaped(self, results: Any) -> Any:
+        """Return a Series of numbers and the like, a DataFrame of dicts or Series, else a list."""
+        import pandas as pd  # type: ignore[import-untyped]  # which the caller has
+
+        if isinstance(results, tuple):
+            return tuple(map(self.shaped, results))
+        if isinstance(results, list):
+            found = [result for result in results if not isinstance(result, BaseException)]
+            is_table = all(type(x) is dict for x in found) or _are_series(found)
+            if found and is_table:
+                whole = [{} if isinstance(x, BaseException) else x for x in results]
+                with suppress(ValueError, pd.errors.InvalidIndexError):  # Series of one label twice
+                    return pd.DataFrame(whole).set_axis(self.index)
+                return results
+            return pd.Series(results, self.index) if all(map(is_single, results)) else results
+        return pd.Series(np.array(with_gaps(results)), self.index) if results.ndim == 1 else results
+
+
+def _are_series(results: Sequence[Any]) -> bool:
+    import pandas as pd
+
+    return all(isinstance(result, pd.Series) for result in results)
+
+
+class Rows(_TableItems):
+    """The rows of a table; `nbshare.rows` makes it.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        The table.
+
+    Examples
+    --------
+    A row by its place:
+
+    >>> import pandas as pd
+    >>> import nbshare
+    >>> items = nbshare.rows(pd.DataFrame({"star": ["Vega", "Mira"], "flux": [1.0, 0.01]}))
+    >>> items[1].star
+    'Mira'
+
+    The number of rows:
+
+    >>> len(items)
+    2
+    """
+
+    __module__ = "nbshare.types"
+
+    def __init__(self, table: Any) -> None:
+        if not (hasattr(table, "itertuples") and hasattr(table, "iloc")):
+            raise TypeError(f"rows() takes a pandas.DataFrame, not {type(table).__name__}")
+        self._table = table
+        self.index = table.index
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return list(self._table.iloc[i].itertuples(name="Row"))
+        return self[i : i + 1 or None][0]
+
+    def taken_by(
+        self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
+    ) -> Callable[..., Any]:
+        """Return the function: it takes a row."""
+        bind_arguments(func, [None], shared, extra)
+        return func
+
+
+def is_grouped(items: Any) -> bool:
+    """Whether an object is a groupby of pandas, or a group_by of polars."""
+    return type(items).__name__.endswith("GroupBy") and (
+        hasattr(items, "ngroup") or hasattr(items, "named_by")
+    )
+
+
+def groups_of(grouped: Any) -> ShapedItems:
+    """Return the groups that pandas or polars describes."""
+    return Groups(grouped) if hasattr(grouped, "ngroup") else PolarsGroups(grouped)
+
+
+class _Keyed(ShapedItems):
+    """Groups that a function gets with their keys, or without."""
+
+    _has_keys = False  # the function takes them
+
+    def taken_by(
+        self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
+    ) -> Callable[..., Any]:
+        """Return a function of one group: the user's takes the frame, or its key and the frame."""
+        func = users_function(func)
+        needed = _needed(func, {*shared, *extra})
+        self._has_keys = len(needed) == 2
+        if self._has_keys and _FRAME.search(needed[0]) and not _FRAME.search(needed[1]):
+            raise TypeError(
+                f"{label_of(func)}({', '.join(needed)}) would get the key of a group as "
+                f"{needed[0]} and its frame as {needed[1]}. Pass what all calls need in shared="
+                f"{{{needed[1]!r}: ...}}; if it is to take both, name them key and frame"
+            )
+        bind_arguments(func, [None] * (1 + self._has_keys), shared, extra)
+        return WithKey(func) if self._has_keys else func
+
+
+class Groups(_Keyed, _TableItems):
+    """The groups of a table, which ``table.groupby(...)`` describes.
+
+    One copy of the table has its rows group by group, so that each group is a view of it.
+
+    Parameters
+    ----------
+    grouped : pandas DataFrameGroupBy or SeriesGroupBy
+        The groups.
+    """
+
+    def __init__(self, grouped: Any) -> None:
+        numbers = np.nan_to_num(grouped.ngroup().to_numpy(), nan=-1).astype(np.int64)
+        order = np.argsort(numbers[numbers >= 0], kind="stable")
+        self._table = grouped.head(sys.maxsize).iloc[order]  # without the rows that are in none
+        self.index, sizes = _keys_and_sizes(grouped)
+        self._starts = np.concatenate([[0], np.cumsum(sizes)])
+        by = grouped.level if grouped.keys is None else grouped.keys
+        self._is_tuple = isinstance(by, list) and len(by) == 1  # a key of one, as pandas gives it
+
+    def __getitem__(self, i: Any) -> Any:
+        if not isinstance(i, slice):
+            k = range(len(self))[i]
+            return self[k : k + 1][0]
+        part = (
+            self._table._slice
+        )  # what iloc[a:b] calls: half of its time goes into other questions
+        starts, stops = self._starts[:-1][i].tolist(), self._starts[1:][i].tolist()
+        frames = [part(slice(*places)) for places in zip(starts, stops, strict=True)]
+        if not self._has_keys:
+            return frames
+        keys = self.index[i].tolist()
+        return list(zip(((key,) for key in keys) if self._is_tuple else keys, frames, strict=True))
+
+
+RESULT, ROW = "result", "nbshare row"  # columns
+
+
+class PolarsGroups(_Keyed):
+    """The groups of a table of polars, in the order in which they begin.
+
+    One copy of the table has its rows group by group, and travels as Arrow's buffers.
+
+    Parameters
+    ----------
+    grouped : polars GroupBy
+        The groups.
+    """
+
+    def __init__(self, grouped: Any) -> None:
+        import polars as pl  # type: ignore[import-not-found, unused-ignore]  # which the caller has
+
+        numbered = grouped.df.with_row_index(ROW)
+        again = numbered.group_by(*grouped.by, **grouped.named_by, maintain_order=True)
+        found = again.agg(pl.col(ROW))
+        self._keys, rows = found.drop(ROW), found[ROW]
+        self._starts = np.concatenate([[0], np.cumsum(rows.list.len().to_numpy(), dtype=np.int64)])
+        self._table = grouped.df[rows.explode().to_numpy()]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the tables as Arrow's, whose buffers travel by reference."""
+        return vars(self) | {"_table": self._table.to_arrow(), "_keys": self._keys.to_arrow()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        import polars as pl  # which the caller has
+
+        vars(self).update(state)
+        self._table, self._keys = map(pl.from_arrow, (self._table, self._keys))
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, i: Any) -> Any:
+        if not isinstance(i, slice):
+            k = range(len(self))[i]
+            return self[k : k + 1][0]
+        starts, stops = self._starts[:-1][i].tolist(), self._starts[1:][i].tolist()
+        frames = [self._table.slice(a, b - a) for a, b in zip(starts, stops, strict=True)]
+        return list(zip(self._keys[i].rows(), frames, strict=True)) if self._has_keys else frames
+
+    def shaped(self, results: Any) -> Any:
+        """Return the keys next to a column of numbers and the like, or to dicts; else a list."""
+        import polars as pl
+
+        if isinstance(results, tuple):
+            return tuple(map(self.shaped, results))
+        if not isinstance(results, list):
+            if results.ndim > 1:
+                return results
+            results = results.tolist()
+        values = [None if isinstance(value, BaseException) else value for value in results]
+        found = [value for value in values if value is not None]
+        is_table = bool(found) and all(type(value) is dict for value in found)
+        if not (is_table or all(map(is_single, found))):
+            return results
+        columns: Any = {RESULT: values}
+        if is_table:
+            columns = [{} if value is None else value for value in values]
+        with suppress(pl.exceptions.PolarsError):  # a key has the name of a column
+            return self._keys.hstack(pl.DataFrame(columns, infer_schema_length=None))
+        return results
+
+
+class WithKey(Adapted):
+    """A function that takes the key of a group and its frame."""
+
+    def __call__(self, item: tuple[Any, Any], /, **others: Any) -> Any:
+        """Call the function."""
+        return super().__call__(*item, **others)
+
+
+def _keys_and_sizes(grouped: Any) -> tuple[Any, Any]:
+    """Return the keys of all groups in the order of a loop over them, and their numbers of rows."""
+    indexed = copy(grouped)
+    indexed.as_index = True  # else the sizes are a column, which a key may be called as well
+    sizes = indexed.size()
+    return sizes.index, sizes.to_numpy()
+
+
+_FRAME = re.compile(r"(^|_)(df|frame|table|data|part|rows)(_|\d*$)")  # names of a frame
+
+
+def _needed(func: Callable[..., Any], given: set[str]) -> list[str]:
+    """Return the names of the arguments that a function needs by position."""
+    try:
+        parameters = inspect.signature(func).parameters.values()
+    except (TypeError, ValueError):  # some functions in C have none
+        return [""]
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return [
+        p.name
+        for p in parameters
+        if p.kind in kinds and p.default is p.empty and p.name not in given
+    ]

@@ -1,0 +1,435 @@
+"""Tiles of an array as the items of a run, and their results in one array, without seams."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.by_reference import is_masked
+from nbshare._core.arrays.create import checked_int, empty
+from nbshare._core.arrays.inputs import ArrayReference, Inputs, reference_to
+from nbshare._core.arrays.shaped import Adapted, ShapedItems, users_function
+from nbshare._core.functions.reference import bind_arguments
+from nbshare._core.memory import Segment, View, file_of, segment_of
+
+EDGES = "shrink", "reflect", "symmetric", "edge", "constant"
+MOST_AXES = 4
+
+Slices = tuple[slice, ...]
+
+
+def tiles(
+    array: npt.NDArray[Any],
+    shape: int | Sequence[int] = (512, 512),
+    overlap: int | Sequence[int] = 16,
+    *,
+    edges: str = "shrink",
+) -> Tiles:
+    """Return the tiles of an array as items of a run, whose results are put together.
+
+    Parameters
+    ----------
+    array : ndarray
+        An image, a volume or a series, of which at most 4 axes are tiled. Workers see parts of one
+        copy of it; of a SharedArray, or a `numpy.memmap` of 1 MiB or more, there is no copy.
+    shape : int or sequence of int, default (512, 512)
+        Lengths of a tile along the first axes of the array, without the overlap. Further axes, such
+        as the colours of an image, are not cut.
+    overlap : int or sequence of int, default 16
+        Elements that the function sees around a tile, on each side: at least as many as a result
+        depends on, such as the radius of a filter. One for each tiled axis, or one for all.
+    edges : {"shrink", "reflect", "symmetric", "edge", "constant"}, default "shrink"
+        Overlap at the edges of the array. ``"shrink"``: there is none, so what the function does at
+        its own edges it does there. The others extend the array like the mode of `numpy.pad` with
+        this name; ``"constant"`` with zeros. Only tiles at an edge are copied for that.
+
+    Returns
+    -------
+    Tiles
+        A sequence of tiles, row by row, which a function gets as read-only arrays. Its result is an
+        array for the tile, with the overlap or without it. `parallel_map` cuts the overlap off, and
+        returns one array of the shape of `array`, whose further axes are those of the results.
+
+    Raises
+    ------
+    TypeError
+        `array` is not an ndarray of numbers or the like.
+    ValueError
+        It has no elements, or fewer axes than `shape`; or another argument is not as described.
+
+    See Also
+    --------
+    parallel_map : takes tiles as items; ``out=`` may be a SharedArray or a `numpy.memmap`.
+
+    Examples
+    --------
+    A filter, with results as of the whole image:
+
+    >>> import numpy as np
+    >>> import nbshare
+    >>> def blur(part):
+    ...     around = np.pad(part, 1, mode="edge")
+    ...     return (around[:-2, 1:-1] + around[1:-1, :-2] + around[2:, 1:-1]) / 3
+    >>> image = np.random.default_rng(1).random((300, 200))
+    >>> blurred = nbshare.parallel_map(blur, nbshare.tiles(image, (128, 128), overlap=1))
+    >>> bool((blurred == blur(image)).all())
+    True
+
+    What the function gets, and where it is:
+
+    >>> items = nbshare.tiles(image, (128, 128), overlap=8)
+    >>> len(items), items[0], items[0].values.shape
+    (6, <tile 0:128, 0:128>, (136, 136))
+    """
+    return Tiles(array, shape, overlap, edges)
+
+
+class Layout(NamedTuple):
+    """How some axes of an array are cut."""
+
+    whole: tuple[int, ...]  # lengths of these axes
+    tile: tuple[int, ...]  # lengths of a tile, but for the last ones
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The numbers of tiles along the axes."""
+        return tuple(-(-n // step) for n, step in zip(self.whole, self.tile, strict=True))
+
+    def place(self, i: int) -> Slices:
+        """Return where tile `i` is in the array."""
+        starts = np.multiply(np.unravel_index(i, self.counts), self.tile).tolist()
+        sizes = zip(starts, self.tile, self.whole, strict=True)
+        return tuple(slice(start, min(start + step, n)) for start, step, n in sizes)
+
+
+class Tile(NamedTuple):
+    """One tile, as a worker gets it."""
+
+    place: Slices  # in the array
+    values: npt.NDArray[Any]  # with the overlap, as far as the array has it
+    missing: tuple[tuple[int, int], ...]  # elements of the overlap that it has not, by axis
+    inside: Slices  # the tile without overlap, in what the function gets
+    shape: tuple[int, ...]  # of tiles without overlap that are not the last ones
+    edges: str
+    dtype: np.dtype[Any] | None  # of the results; None: theirs
+
+    def __repr__(self) -> str:
+        return f"<tile {', '.join(f'{part.start}:{part.stop}' for part in self.place)}>"
+
+    def extended(self) -> npt.NDArray[Any]:
+        """Return what the user's function gets."""
+        if not any(map(any, self.missing)):
+            return self.values
+        pad: Any = np.pad  # with a mode that type checkers do not know
+        extended: npt.NDArray[Any] = pad(self.values, self.missing, self.edges)
+        extended.flags.writeable = False
+        return extended
+
+    def row(self, result: Any, given: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Return a result without the overlap, in the same shape for all tiles.
+
+        Parameters
+        ----------
+        result : array_like
+            Of the user's function.
+        given : tuple of int
+            The shape of what it got.
+
+        Raises
+        ------
+        ValueError, TypeError
+            It has another shape, or a dtype that ``out=`` cannot hold.
+        """
+        n, inner = len(self.place), tuple(part.stop - part.start for part in self.place)
+        row = np.asarray(result)
+        if row.shape[:n] == given[:n]:
+            row = row[self.inside]
+        elif row.shape[:n] != inner:
+            raise ValueError(
+                f"the result has shape {row.shape}, but it is put in the place of a tile: return "
+                f"an array whose first axes are {given[:n]}, as the function got them, or {inner}, "
+                "without the overlap"
+            )
+        if self.dtype is not None and row.dtype != self.dtype:
+            if not np.can_cast(row.dtype, self.dtype, "same_kind"):
+                raise TypeError(
+                    f"the result has dtype {row.dtype}, which out= of dtype {self.dtype} cannot "
+                    "hold. Pass out= with a dtype that can, or convert the result in the function"
+                )
+            row = row.astype(self.dtype)
+        if inner == self.shape:
+            return row
+        padded = np.zeros((*self.shape, *row.shape[n:]), row.dtype)
+        padded[tuple(map(slice, inner))] = row
+        return padded
+
+
+class OfTile(Adapted):
+    """A function that takes the values of a tile."""
+
+    def __call__(self, tile: Tile, /, **others: Any) -> Any:
+        """Call the function; return its result as `Tile.row` does."""
+        given = tile.extended()
+        return tile.row(super().__call__(given, **others), given.shape)
+
+
+class Tiles(ShapedItems):
+    """The tiles of an array; `nbshare.tiles` makes it.
+
+    Parameters
+    ----------
+    array : ndarray
+        The array.
+    shape, overlap : int or sequence of int
+        Lengths of a tile, and of what is around it.
+    edges : str
+        What is around the tiles at the edges of the array.
+
+    Attributes
+    ----------
+    layout : Layout
+        How the array is cut.
+    out : ndarray or None
+        Where results go: in shared memory, or in a mapped file; None for a new array.
+
+    Examples
+    --------
+    A series in tiles, and the last of them:
+
+    >>> import numpy as np
+    >>> import nbshare
+    >>> items = nbshare.tiles(np.arange(10.0), 4, overlap=1)
+    >>> len(items), items[-1], items[-1].values
+    (3, <tile 8:10>, array([7., 8., 9.]))
+
+    Where the tiles are in an image:
+
+    >>> [tile.place for tile in nbshare.tiles(np.zeros((6, 4)), (4, 4))]
+    [(slice(0, 4, None), slice(0, 4, None)), (slice(4, 6, None), slice(0, 4, None))]
+
+    Notes
+    -----
+    It does not change, so any thread may use it. Do not change the array while it is in use.
+    """
+
+    __module__ = "nbshare.types"
+
+    def __init__(self, array: Any, shape: Any, overlap: Any, edges: str) -> None:
+        if not isinstance(array, np.ndarray) or is_masked(array) or array.dtype.hasobject:
+            raise TypeError(
+                f"tiles() takes an ndarray of numbers, a SharedArray or a numpy.memmap, not "
+                f"{_kind_of(array)}"
+            )
+        tile = _lengths("shape", shape, 1)
+        if not len(tile) <= min(array.ndim, MOST_AXES):
+            raise ValueError(
+                f"tiles(shape={shape}) cuts {len(tile)} axes, but the array has the shape "
+                f"{array.shape}: pass a length for each of its first axes, {MOST_AXES} at most"
+            )
+        if not array.size:
+            raise ValueError(f"there are no tiles of an array of the shape {array.shape}")
+        self._overlap = _lengths("overlap", overlap, 0)
+        if len(self._overlap) == 1:
+            self._overlap *= len(tile)
+        if len(self._overlap) != len(tile):
+            raise ValueError(
+                f"tiles(overlap={overlap}): must have a length for each of the {len(tile)} tiled "
+                "axes, or one for all"
+            )
+        if edges not in EDGES:
+            raise ValueError(f"tiles(edges={edges!r}): allowed are {', '.join(map(repr, EDGES))}")
+        self._edges = edges
+        self.out: npt.NDArray[Any] | None = None
+        self._dtype: np.dtype[Any] | None = None  # of `out`
+        self._array = array.view()
+        self._array.flags.writeable = False
+        whole = array.shape[: len(tile)]
+        self.layout = Layout(whole, tuple(map(min, tile, whole)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"out": None}  # workers write to it where the first result goes
+
+    def __len__(self) -> int:
+        return math.prod(self.layout.counts)
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[k] for k in range(len(self))[i]]
+        place = self.layout.place(range(len(self))[i])
+        seen, missing, inside = [], [], []
+        for part, around, n in zip(place, self._overlap, self.layout.whole, strict=True):
+            start, stop = max(0, part.start - around), min(n, part.stop + around)
+            before, after = around - (part.start - start), around - (stop - part.stop)
+            if self._edges == "shrink":
+                before, after = 0, 0
+            seen.append(slice(start, stop))
+            missing.append((before, after))
+            first = part.start - start + before
+            inside.append(slice(first, first + part.stop - part.start))
+        values = self._array[tuple(seen)]
+        missing += [(0, 0)] * (values.ndim - len(place))
+        inner = self.layout.tile
+        return Tile(place, values, tuple(missing), tuple(inside), inner, self._edges, self._dtype)
+
+    def __repr__(self) -> str:
+        return f"<Tiles: {len(self)} of an array of shape {self._array.shape}>"
+
+    def filling(self, out: Any) -> Tiles:
+        """Return the same tiles, with the array that ``out=`` asks for.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Workers cannot write to it, or it has another shape.
+        """
+        if out is None:
+            return self
+        whole = self.layout.whole
+        if not isinstance(out, np.ndarray) or is_masked(out) or out.dtype.hasobject:
+            raise ValueError("the results of tiles form one array: out= takes an array, or None")
+        if out.shape[: len(whole)] != whole:
+            raise ValueError(
+                f"out= has shape {out.shape}: for these tiles its first axes must have the lengths "
+                f"{whole}, the others are those of the results"
+            )
+        if not out.flags.writeable:
+            raise ValueError("out= is read-only")
+        found = segment_of(out)
+        if not (found[0].mode == "r+" if found is not None else file_of(out)):
+            raise ValueError(
+                "workers write the results of tiles to out= itself: pass an array that "
+                "nbshare.empty or nbshare.zeros made, or a numpy.memmap of mode 'r+' or 'w+'"
+            )
+        filling = copy.copy(self)
+        filling.out, filling._dtype = out, out.dtype
+        return filling
+
+    def taken_by(
+        self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
+    ) -> OfTile:
+        """Return a function of one tile: the user's takes its values."""
+        func = users_function(func)
+        bind_arguments(func, [None], shared, extra)
+        return OfTile(func)
+
+    def shaped(self, results: Any) -> Any:
+        """Return the results of all tiles in one array, masked where tiles are missing."""
+        if isinstance(results, Mosaic):
+            return results.image()
+        there: Any = np.ones(len(self), np.bool_)
+        if is_masked(results):
+            there = ~np.ma.getmaskarray(results).reshape(len(self), -1).all(axis=1)
+            results = results.data
+        elif isinstance(results, list):  # several dtypes, or failures
+            there = np.array([isinstance(result, np.ndarray) for result in results])
+        found = [results[i] for i in np.flatnonzero(there)]
+        if not found:
+            return np.ma.MaskedArray(np.zeros(self.layout.whole), mask=True)
+        dtype, further = np.result_type(*found), found[0].shape[len(self.layout.whole) :]
+        mosaic = Mosaic(empty((*self.layout.whole, *further), dtype), self.layout, there)
+        for i, result in zip(np.flatnonzero(there), found, strict=True):
+            mosaic[[i]] = result
+        return mosaic.image()
+
+    shaped_partly = shaped
+
+
+class Mosaic:
+    """The places of tiles in one array, which is indexed like an array with a row for each.
+
+    Parameters
+    ----------
+    whole : ndarray
+        The array.
+    layout : Layout
+        How it is cut.
+    there : ndarray of bool, optional
+        Which tiles have a result; default: all.
+
+    Notes
+    -----
+    The last tiles may be smaller: of a row for them, the part that fits is stored.
+    """
+
+    def __init__(
+        self, whole: npt.NDArray[Any], layout: Layout, there: npt.NDArray[np.bool_] | None = None
+    ) -> None:
+        self.whole, self.layout, self.there = whole, layout, there
+        self.dtype = whole.dtype
+        self._tiles = range(math.prod(layout.counts))
+
+    def __len__(self) -> int:
+        return len(self._tiles)
+
+    def __getitem__(self, i: Any) -> Any:
+        if not isinstance(i, slice):
+            return self.whole[self.layout.place(self._tiles[i])]
+        part = Mosaic(self.whole, self.layout)
+        part._tiles = self._tiles[i]
+        return part
+
+    def __setitem__(self, i: Any, rows: Any) -> None:
+        chosen = np.atleast_1d(np.arange(len(self))[i]).tolist()
+        values = np.asarray(rows)
+        for k, tile in enumerate(chosen):
+            part = self[tile]
+            value = values[k] if values.ndim > part.ndim else values
+            part[...] = value[tuple(map(slice, part.shape[: value.ndim]))]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """Return the rows: tiles of the same shape."""
+        n = len(self.layout.whole)
+        rows = np.zeros((len(self), *self.layout.tile, *self.whole.shape[n:]), self.dtype)
+        for row, i in zip(rows, range(len(self)), strict=True):
+            part = self[i]
+            row[tuple(map(slice, part.shape[:n]))] = part
+        return rows
+
+    def image(self) -> Any:
+        """Return the array, masked where tiles are missing."""
+        if self.there is None:
+            return self.whole
+        mask = np.zeros(self.whole.shape, np.bool_)
+        for i in np.flatnonzero(~self.there):
+            mask[self.layout.place(int(i))] = True
+        return np.ma.MaskedArray(np.asarray(self.whole), mask, copy=False)
+
+    def target(self) -> tuple[MosaicTarget, list[Segment]]:
+        """Return where workers find the array, and the segment to send them, if it is in one."""
+        if (found := segment_of(self.whole)) is not None:
+            reference = reference_to(self.whole, 0, found[1], is_writable=True)
+            return MosaicTarget(reference, self.layout), [found[0]]
+        file = file_of(self.whole)
+        assert file is not None
+        whole = self.whole
+        reference = ArrayReference(*file, whole.shape, whole.strides, whole.dtype, False, True)
+        return MosaicTarget(reference, self.layout), []
+
+
+class MosaicTarget(NamedTuple):
+    """Where a worker writes its tiles."""
+
+    reference: ArrayReference
+    layout: Layout
+
+    def rows(self, views: Sequence[View]) -> Callable[[int, int], Any]:
+        """Return what returns the places of some tiles, by the first and how many."""
+        mosaic = Mosaic(Inputs(views).array(self.reference), self.layout)
+        return lambda first, n: mosaic[first : first + n]
+
+
+def _lengths(name: str, given: Any, least: int) -> tuple[int, ...]:
+    """Return lengths as a tuple of int."""
+    values = given if isinstance(given, Sequence | np.ndarray) else [given]
+    return tuple(checked_int(f"tiles({name}=)", value, least) for value in values)
+
+
+def _kind_of(array: Any) -> str:
+    if isinstance(array, np.ndarray):
+        return "a masked array" if is_masked(array) else "one of objects"
+    return f"a {type(array).__name__}"

@@ -1,0 +1,267 @@
+"""What functions and classes count as: by the files that they are imported from, or by value."""
+
+from __future__ import annotations
+
+import re
+import sys
+from abc import ABCMeta, _get_dump  # type: ignore[attr-defined]
+from collections import Counter, defaultdict
+from contextlib import suppress
+from dis import Instruction, get_instructions, hasname
+from importlib.util import resolve_name
+from inspect import CO_VARARGS, CO_VARKEYWORDS, get_annotations, getsource
+from itertools import takewhile
+from types import (
+    CellType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    ModuleType,
+)
+from typing import Any
+
+from nbshare._core.checkpoint.digests import Digests, digest
+from nbshare._core.checkpoint.sources import (
+    ALL,
+    ANYWHERE,
+    IN_MODULE,
+    LOADING,
+    OF_TEXTS,
+    Dependency,
+    Sources,
+    asked_for,
+    dependency_on,
+)
+from nbshare._core.functions.pickling import MAINS, is_by_value
+
+UNNAMED = "", "builtins"  # module of a function that was made by `exec`
+# Attributes that Python adds to a class, and that do not change what it does.
+NOT_OF_A_CLASS = {
+    "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__",
+    "__static_attributes__", "__annotations__", "__annotate_func__", "__annotations_cache__",
+    "__abstractmethods__", "_abc_impl", "__slotnames__", "__orig_bases__", "__parameters__",
+}  # fmt: skip
+NOT_OF_A_MODULE = {"__name__", "__file__"}  # where it is
+OF_VALUES, OF_ATTRIBUTES = (
+    re.compile("CONST|ATTR|METHOD"),
+    re.compile("ATTR|METHOD"),
+)  # instructions
+UNSET = CellType()  # a variable of an enclosing function that has no value yet
+OF_SLOTS = MemberDescriptorType, GetSetDescriptorType
+
+
+class CodeDigests:
+    """The functions and classes that results depend on.
+
+    Parameters
+    ----------
+    version : str, optional
+        As for `Digests`.
+
+    Attributes
+    ----------
+    digests : Digests
+        Of values.
+    sources : Sources
+        Of what is imported from own files.
+    """
+
+    def __init__(self, version: str | None) -> None:
+        self.digests = Digests(self.definition, version)
+        self.sources = Sources()
+        self._parts = self.sources.parts
+        self._names: dict[int, tuple[Any, str]] = {}  # of those met, which are kept
+        self._counts = Counter[str]()  # how many have the same name
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """A digest for each definition, by what messages call it, and for texts that code reads."""
+        found = self._parts | self.sources.texts()
+        for obj, label in self._names.values() if self.sources.reading else ():
+            text = obj.__doc__
+            if not OF_TEXTS.isdisjoint(self.sources.reading):
+                with suppress(OSError, TypeError):  # it has none
+                    text = getsource(obj)
+            found[f"the text of {label}"] = digest(repr(text).encode()).hex()
+        return found
+
+    def definition(self, obj: Any) -> str:
+        """Return a text for a function, class or module, and note what it depends on."""
+        if isinstance(obj, ModuleType):
+            self.sources.reach(name := self.sources.name_of(obj))
+            return f"module {self.sources.label(name)}"
+        module, qualname = obj.__module__ or "", obj.__qualname__
+        is_made = isinstance(obj, FunctionType) and module in UNNAMED
+        has_no_name = is_by_value(obj) or is_made
+        if not has_no_name and _is_named(obj):
+            self.sources.reach(module, qualname.partition(".")[0])
+            if _is_older(obj):
+                self.sources.older.add(f"{module}.{qualname}")
+        elif has_no_name or self._is_edited(module):
+            return f"own {self._by_value(obj, qualname)}"
+        return f"named {self.sources.label(module)}.{qualname}"
+
+    def _by_value(self, obj: Any, qualname: str) -> str:
+        """Note what is sent by value; returns its name."""
+        if id(obj) not in self._names:
+            name = qualname.replace("<locals>.", "").replace("<lambda>", "lambda")
+            self._counts[name] += 1
+            label = name if self._counts[name] == 1 else f"{name} ({self._counts[name]})"
+            self._names[id(obj)] = obj, label  # first: it may lead to itself
+            content = self._function(obj) if isinstance(obj, FunctionType) else _members(obj)
+            self._parts[label] = self.digests.of(content, label).hex()
+        return self._names[id(obj)][1]
+
+    def _function(self, func: FunctionType) -> list[Any]:
+        """Return what a function itself depends on, and note its global values."""
+        steps = list[Instruction]()
+        form = form_of(func.__code__, steps)
+        # Not `__module__`: a decorator may have copied that of another function.
+        module = func.__globals__.get("__name__") or ""
+        if module in MAINS or module in UNNAMED or self._is_edited(module):
+            self._uses(module, func.__globals__, steps, form)
+        cells = zip(func.__code__.co_freevars, func.__closure__ or (), strict=True)
+        closure = {name: cell.cell_contents for name, cell in cells if cell != UNSET}
+        content = [form, func.__defaults__, func.__kwdefaults__, closure, get_annotations(func)]
+        attributes = {k: v for k, v in vars(func).items() if k != "__wrapped__"}
+        return [*content, attributes] if attributes else content
+
+    def _uses(
+        self, module: str, values: dict[str, Any], steps: list[Instruction], form: list[Any]
+    ) -> None:
+        """Note the global values and the imports of a function."""
+        paths, imported = _uses_in(steps, values.get("__package__") or "")
+        used = {x.argval for x in steps if "GLOBAL" in x.opname or x.opname == "LOAD_NAME"}
+        used &= values.keys() - NOT_OF_A_MODULE
+        words = {step.argval for step in steps if step.opcode in hasname}
+        for name in used:
+            words |= {home := _home_of(values[name]), getattr(values[name], "__name__", "")}
+            if isinstance(values[name], ModuleType):
+                words |= {asked_for((home, path)) for path in paths[name]}
+        words |= {*map(asked_for, imported)} | (_keywords_in(steps) & LOADING)
+        imported |= {*self.sources.note_words(words, [step.argval for step in steps])}
+        looks_up = not words.isdisjoint(ANYWHERE | IN_MODULE)
+        self.sources.looks_up |= looks_up
+        for name in sorted(used):
+            self._global(module, name, values[name], {ALL} if looks_up else paths[name], form)
+        for dependency in sorted(imported):
+            self.sources.reach(*dependency)
+
+    def _is_edited(self, module: str) -> bool:
+        """Whether a module is of an own file, or was loaded without being known by its name."""
+        return self.sources.is_own(module) or module not in sys.modules
+
+    def _global(self, module: str, name: str, value: Any, paths: set[str], form: list[Any]) -> None:
+        """Note a global value of a function; `paths`: the attributes that it is asked for."""
+        if isinstance(value, ModuleType):
+            own = self.sources.name_of(value)
+            for path in sorted(paths):
+                self.sources.reach(own, path)
+            form.append((name, self.sources.label(own)))
+        elif isinstance(value, FunctionType | type) or module in UNNAMED:
+            form.append((name, value))
+        else:
+            where = "" if module in MAINS else f" of {self.sources.label(module)}"
+            label = f"the global {name}{where}"
+            self._parts[label] = self.digests.of(value, label).hex()
+
+
+def _home_of(value: Any) -> str:
+    """Return the package of a module, function or object."""
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
+    return str(name).lstrip("_").partition(".")[0]  # pickle is in _pickle
+
+
+def _found(obj: Any) -> Any:
+    """Return what has the name of a function or class."""
+    found: Any = sys.modules.get(obj.__module__)
+    for part in obj.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return getattr(found, "__func__", found)
+
+
+def _is_older(obj: Any) -> bool:
+    """Whether the name of a function or class leads to a newer version of it."""
+    found = _found(obj)
+    return isinstance(found, FunctionType | type) and found is not obj
+
+
+def _is_named(obj: Any) -> bool:
+    """Whether its name leads to it, or to a newer version of it."""
+    found = _found(obj)
+    if isinstance(found, FunctionType | type):
+        return found is obj or (type(found) is type(obj) and not hasattr(found, "__wrapped__"))
+    return getattr(found, "__wrapped__", None) is obj  # it has a cache, or was compiled
+
+
+def form_of(code: CodeType, steps: list[Instruction]) -> list[Any]:
+    """Return what a function's code does: not where, nor its docstring; adds to its `steps`."""
+    here = list(get_instructions(code))
+    for k, step in enumerate(here):
+        if step.opname == "KW_NAMES":  # of Python 3.11 and 3.12, for which `dis` has no value
+            here[k] = step._replace(argval=code.co_consts[step.arg or 0])
+    steps += here
+    form: list[Any] = [code.co_varnames, code.co_argcount, code.co_posonlyargcount]
+    form += [code.co_kwonlyargcount, code.co_flags & (CO_VARARGS | CO_VARKEYWORDS)]
+    form.append(code.co_exceptiontable)
+    for step, after in zip(here, [*here[1:], here[0]], strict=True):
+        if isinstance(step.argval, CodeType):
+            form.append(form_of(step.argval, steps))
+        elif after.opname != "STORE_NAME" or after.argval not in NOT_OF_A_CLASS:
+            form += [step.opname, step.argval]
+    return form
+
+
+def _uses_in(steps: list[Instruction], package: str) -> tuple[dict[str, set[str]], set[Dependency]]:
+    """Return the attributes that variables are asked for, like ``of.it``, and what imports lead to.
+
+    The attributes are ``*`` where a variable is used otherwise.
+    """
+    steps = [step for step in steps if step.opname != "EXTENDED_ARG"]
+    used, bound, imported = defaultdict[str, set[str]](set), dict[Any, str](), set[Dependency]()
+    module, has_names = "", False
+    for i, step in enumerate(steps):
+        # Two variables, if one instruction does the work of two.
+        names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+        if step.opname == "IMPORT_NAME":
+            level, has_names = steps[i - 2].argval, steps[i - 1].argval is not None
+            module = resolve_name("." * level + names[0], package) if level else names[0]
+            imported.add((module, ""))
+            bound[_stored_by(steps[i + 1])] = module.partition(".")[0]
+        elif step.opname == "IMPORT_FROM":
+            bound[_stored_by(steps[i + 1])] = f"{module}.{names[0]}" if has_names else module
+        elif "LOAD" in step.opname and not OF_VALUES.search(step.opname):
+            asked = takewhile(lambda each: OF_ATTRIBUTES.search(each.opname), steps[i + 1 :])
+            for name in names["STORE" in step.opname : -1]:
+                used[name].add(ALL)
+            used[names[-1]].add(".".join(each.argval for each in asked) or ALL)
+    for name in used.keys() & bound.keys():
+        imported |= {dependency_on(bound[name], "" if path == ALL else path) for path in used[name]}
+    return used, imported
+
+
+def _keywords_in(steps: list[Instruction]) -> set[str]:
+    """Return the names of keywords in calls, which are constants."""
+    values = [step.argval for step in steps if isinstance(step.argval, tuple)]
+    return {each for value in values for each in value if isinstance(each, str)}
+
+
+def _stored_by(step: Instruction) -> Any:
+    return step.argval[0] if isinstance(step.argval, tuple) else step.argval
+
+
+def _members(cls: type) -> list[Any]:
+    """Return what a class consists of."""
+    found: list[Any] = [cls.__bases__, get_annotations(cls)]
+    if isinstance(cls, ABCMeta):
+        found.append({registered() for registered in _get_dump(cls)[0]})
+    if type(cls) is not type:
+        found.append(type(cls))
+    for name, member in sorted(vars(cls).items()):
+        if isinstance(member, property | staticmethod | classmethod):  # they have no pickle
+            parts = [getattr(member, each, None) for each in ("fget", "fset", "fdel", "__func__")]
+            found.append((name, type(member), parts))
+        elif not (name in NOT_OF_A_CLASS or isinstance(member, OF_SLOTS)):
+            found.append((name, member))
+    return found

@@ -1,0 +1,400 @@
+"""The directory of a checkpoint: what its files hold, and the order in which they are written.
+
+::
+
+    README.txt    how to read this with NumPy alone
+    meta.json     format, versions of programs, what results look like
+    code.json     what results depended on when they were stored, by number
+    items.npy     per row: the digest of its item, and a check of it
+    results.npy   per row: the result, if results are numbers or arrays of one shape
+    objects.*.log other results, as pickles
+    index.npy     per row: times, place in a log, state, attempts, number in code.json, checksum:
+                  written last
+    order.npy     per item of the last call: its row; then a checksum. There from the beginning
+    errors.jsonl  what items have failed with, by row
+    plot.pickle   the plot of the last call: see `runs`
+    lease.json    the writer, and how it has ended; the file lock: held by it in the kernel
+    driver        of a run that a process of its own drives: see `runs`
+    parts         of a run that several processes share: see `checkpoint.sweep`
+
+Rows are written by `wire.rows`.
+"""
+
+from __future__ import annotations
+
+import io
+import platform
+import secrets
+import shutil
+import time
+import zlib
+from contextlib import suppress
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib import format as npy
+
+from nbshare import __version__
+from nbshare._core.arrays.grid import Grid
+from nbshare._core.checkpoint import files
+from nbshare._core.checkpoint.items import ITEMS, Lookup, Pairs, as_rows
+from nbshare._core.checkpoint.key import Key
+from nbshare._core.checkpoint.options import Checkpoint
+from nbshare._core.checkpoint.reader import (
+    CRC_BYTES,
+    ERRORS_FILE,
+    ITEMS_FILE,
+    MOST_BYTES,
+    ORDER_FILE,
+    STORED,
+    RowReader,
+    Whole,
+    told_of,
+    whole_of,
+)
+from nbshare._core.checkpoint.versions import Versions
+from nbshare._core.checkpoint.writer import PARTS, Role, Writer, check_free
+from nbshare._core.engine.results import Output, spec_given_by
+from nbshare._core.engine.run import Request
+from nbshare._core.wire.board import FAILED
+from nbshare._core.wire.failures import describe
+from nbshare._core.wire.results import OBJECTS, OutputSpec
+from nbshare._core.wire.rows import (
+    HEAD,
+    INDEX,
+    INDEX_FILE,
+    LOG_BIT,
+    RESULTS_FILE,
+    FilePlace,
+    RowNumbers,
+    RowWriter,
+    TransferSource,
+    log_file,
+)
+from nbshare.errors import CheckpointError, CheckpointInUseError
+
+FORMAT = 5  # earlier ones were never released
+FLUSH_S = 1.5  # between times when the disk has what is stored, and so other machines
+LOG_FILE = "driver/log.txt"  # what a driver has printed
+MOST_TEXT = 10_000  # characters of the error that a run has ended with
+BEFORE_META = {"lock", "driver"}  # may be there when meta.json is not, which no other file precedes
+
+
+README = """This is a checkpoint of nbshare, format {format}: the results of {label}.
+
+    import numpy as np
+    index = np.load("index.npy", mmap_mode="r")
+    done = index["state"] == 1                            # 2: in objects.*.log, 3: failed
+    results = np.load("results.npy", mmap_mode="r")       # one row per item; look at results[done]
+
+Rows are in the order in which items first came. order.npy has the row of each item of the last
+call, so results[order] is in the order of its items. index["crc"][i] is the checksum
+zlib.crc32(index[i].tobytes()[:{head}], zlib.crc32(results[i])). Results that fit no array are
+pickles in objects.*.log; index["at"] has the offset and the number of bytes of each.
+Offset // 2**{bit} is the number of the log, and the rest the offset in it.
+index["stored_at"] is the time when a row was stored, in seconds since 1970; index["elapsed_s"] is
+what its item took, 0 if that is unknown; index["code"] is a place in code.json: what the result
+depended on. You may read all files while a run writes to them. Do not edit them.
+"""
+
+
+def check_place(path: Path) -> None:
+    """Raise CheckpointError if a folder is something else than a checkpoint, or an unknown one."""
+    files.check_folder(path, is_given=True)
+    names = {file.name for file in path.glob("[!.]*")}
+    data, told = files.read(path / "meta.json"), dict[str, Any]()  # another run may begin just now
+    with suppress(ValueError):  # in another format the checksum may be another one
+        told = files.parsed(data or b"")
+    if told.get("format", FORMAT) != FORMAT:
+        raise CheckpointError(
+            f"{path}: its format is {told['format']}, of nbshare {told.get('nbshare')}; this "
+            f"one knows format {FORMAT}. Use that nbshare, or another path."
+        )
+    if data is None and names - BEFORE_META:
+        raise CheckpointError(
+            f"{path} exists and is not a checkpoint: it has no meta.json. "
+            "Pass checkpoint= the path of a new or empty folder."
+        )
+
+
+def storable(spec: OutputSpec) -> OutputSpec:
+    """Return how results are stored: as objects, if a ``.npy`` file cannot tell their dtype."""
+    dtype = spec.dtype
+    is_told = dtype is None or npy.descr_to_dtype(npy.dtype_to_descr(dtype)) == dtype
+    return spec if is_told else OBJECTS
+
+
+class Directory:
+    """The files, open for writing.
+
+    Parameters
+    ----------
+    options : Checkpoint
+        Where it is; it is made if it is not there. What to do with results that depended on
+        something else, and whether what is stored is to survive a power failure.
+    key : Key
+        What results depend on.
+    request : Request
+        What runs.
+    began_at : float
+        When that began, in seconds since 1970.
+    role : Role
+        What it is for. A part gets space on the disk only as it is written to.
+
+    Attributes
+    ----------
+    writer : Writer
+        The right to write to it.
+
+    Raises
+    ------
+    CheckpointError
+        If it is none, or its results depended on something else, or do not fit ``out=``.
+    CheckpointInUseError
+        If another run writes to it.
+    OSError
+        If it cannot be written to.
+    """
+
+    def __init__(
+        self, options: Checkpoint, key: Key, request: Request, began_at: float, role: Role
+    ) -> None:
+        self.path = path = options.path
+        self._durability, self._is_part = options.durability, role == "part"
+        self.reader = RowReader(path)
+        check_place(path)
+        path.mkdir(parents=not self._is_part, exist_ok=True)
+        files.check_folder(path, is_given=True)  # another user may have been faster
+        self.writer = Writer(path, role)
+        self._flush_at = 0.0
+        self._tables: dict[str, files.TableWriter] = {}  # by name, without that of the items
+        self._stored: Lookup | None = None  # once it is needed
+        try:
+            self.versions = Versions(path, key)
+            self._open(request.label)
+            if (path / PARTS).exists():
+                self._merge()
+            # Also of earlier runs: NFS keeps a folder while a process has its files open.
+            for merged in path.glob(f".{PARTS}.*"):
+                shutil.rmtree(merged, ignore_errors=True)
+            self._settle_version(options.if_changed)
+            self._check_output(request.out)
+            out = request.out if isinstance(request.out, str) else None
+            told: dict[str, Any] = {"began_at": began_at, "out": out}
+            told |= {"max_workers": request.max_workers}
+            if request.iterables and isinstance(items := request.iterables[0], Grid):
+                told |= {"grid": items.as_json(), "is_labelled": request.is_labelled}
+            self.writer.take(**told, on_error=request.policy.on_error)
+        except BaseException:
+            self.close(is_whole=False)
+            raise
+
+    def _open(self, label: str) -> None:
+        path = self.path
+        if (meta := files.read_json(path / "meta.json")) is None:
+            meta = {"label": label, "created": time.time(), "results": None, "format": FORMAT}
+            meta |= {"python": platform.python_version(), "numpy": np.__version__}
+            meta |= {"nbshare": __version__, "durability": self._durability}
+            files.replace_json(path / "meta.json", meta)
+            readme = README.format(format=FORMAT, label=label, bit=LOG_BIT, head=HEAD)
+            files.replace(path / "README.txt", readme.encode(), is_needed=False)
+        elif meta["label"] != label:  # the last call has another one
+            meta["label"] = label
+            files.replace_json(path / "meta.json", meta)
+        self._meta: dict[str, Any] = meta
+        items = files.Table(path / ITEMS_FILE, *ITEMS, remedy="")
+        self._items = files.TableWriter(items, None, is_sparse=self._is_part)
+        if not self._items.n:  # it is there before the first item
+            self.note_order(np.zeros(0, np.int64))
+        self._add_table(INDEX_FILE, INDEX)
+        if (spec := self.reader.spec) is not None and spec.dtype is not None:
+            self._add_table(RESULTS_FILE, spec.dtype, spec.shape)
+        numbers = [log.name.split(".")[1] for log in path.glob(log_file("*"))]
+        logs = [int(number) for number in numbers if number.isdecimal()]
+        self._sync_from = min(logs, default=1)  # the first log that the disk may not have
+        self._own_log = self._next_log = 1 + max(logs, default=0)
+        self._drop_damaged()
+
+    def _merge(self) -> None:
+        """Take over what processes that shared a run have stored, if none of them runs."""
+        self.writer.take()  # first: a process that begins now waits for us, or we see it
+        check_free(self.path)
+        whole = whole_of(self.path)
+        for k, part in enumerate(whole.readers[1:], 1):
+            self._merge_part(part, whole, np.flatnonzero(whole.which == k))
+        self._sync()
+        # At once: a process that is late finds its part either in its place or not at all.
+        (self.path / PARTS).rename(self.path / f".{PARTS}.{secrets.token_hex(4)}")
+
+    def _merge_part(self, part: RowReader, whole: Whole, new: RowNumbers) -> None:
+        """Take over rows that are in a part, if they are undamaged."""
+        spec, numbers = part.spec, self.versions.adopt(part.folder)
+        words = whole.words[new]
+        is_known = (words["state"] == FAILED) | (spec is not None)
+        new = new[is_known & (words["code"] < len(numbers))]
+        found = part.words()
+        source = TransferSource(part.values, lambda rows: part.entries(found[rows]), part.logs)
+        if spec is not None:
+            self.decide(spec)
+            if self.reader.spec != spec:
+                source = source._replace(as_object=spec.number or copy)
+        writer = RowWriter(self.place())
+        nbytes = sum(map(files.size_of, part.folder.iterdir()))
+        for rows in np.array_split(new, 1 + nbytes // MOST_BYTES):
+            if not self.writer.renew():  # copying may take long
+                raise CheckpointInUseError(f"{self.path}: another process has taken it over")
+            rows = rows[part.are_whole(whole.place[rows], whole.words[rows])]
+            words = whole.words[rows]
+            words["code"] = numbers[words["code"]]
+            writer.transfer(source, whole.place[rows], rows, words)
+        for record in part.errors():
+            self.note_error(record | {"row": int(whole.order[record["row"]])})
+
+    def _add_table(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> None:
+        table = files.Table(self.path / name, np.dtype(dtype), shape)
+        self._tables[name] = files.TableWriter(table, self._items.n, is_sparse=self._is_part)
+
+    # ------------------------------------------------------------------------ its key
+
+    def _settle_version(self, if_changed: str | None) -> None:
+        """Find which stored results depended on the same, and decide about the others."""
+        versions, words = self.versions, self.reader.words()
+        is_stored = np.isin(words["state"], STORED)
+        old = is_stored & ~np.isin(words["code"], versions.accepted)
+        if old.any() and if_changed is None:
+            raise CheckpointError(
+                f"{self.path}: {'; '.join(versions.changes_of(words['code'][old]))}. "
+                f"{int(old.sum())} of {int(is_stored.sum())} results are of the older version. "
+                'Use another path, or checkpoint=nbshare.Checkpoint(path, if_changed="restart") to '
+                'run them again, or if_changed="accept" to keep them as they are.'
+            )
+        versions.settle(accepts_all=bool(old.any()) and if_changed == "accept")
+        if if_changed == "restart" and old.any():
+            self._restart(np.flatnonzero(old), has_others=bool((is_stored & ~old).any()))
+
+    def _restart(self, old: RowNumbers, *, has_others: bool) -> None:
+        """Forget old results, and leave their files: arrays that are mapped stay as they are."""
+        self._forget(old)
+        results = self.path / RESULTS_FILE
+        if not has_others:
+            self._tables.pop(RESULTS_FILE, None)
+            for file in (results, *self.path.glob(log_file("*"))):
+                files.remove(file)
+            self._note_form(None)
+        elif RESULTS_FILE in self._tables and (before := files.opened(results)) is not None:
+            files.replace(results, files.mapped(before))
+
+    def _forget(self, rows: RowNumbers) -> None:
+        """Mark some rows as missing."""
+        RowWriter(self.place()).commit(rows, np.zeros(len(rows), INDEX))
+
+    def _drop_damaged(self) -> None:
+        """Forget rows whose results are damaged."""
+        words = self.reader.words()
+        whole = self.reader.checked(words, words[:0])
+        self._forget(np.flatnonzero(words["state"] != whole["state"]))
+
+    # -------------------------------------------------------------------- what it holds
+
+    def _check_output(self, out: Any) -> None:
+        """Raise CheckpointError if stored results do not fit ``out=``, or it cannot be stored."""
+        spec, wanted = self.reader.spec, spec_given_by(out)
+        if wanted is not None and storable(wanted) is not wanted:
+            raise CheckpointError(
+                f"a .npy file cannot tell the dtype of out=, {wanted.dtype}. Use another dtype, "
+                "or do not pass out="
+            )
+        if wanted is not None and spec is not None and spec[:2] != wanted[:2]:
+            there = "other objects" if spec.dtype is None else f"{spec.dtype} of shape {spec.shape}"
+            raise CheckpointError(
+                f"{self.path} has results that are {there}, which do not fit out=. "
+                "Use the same out= as before, or another path."
+            )
+
+    def decide(self, spec: OutputSpec) -> None:
+        """Store the form of the results, once there is one."""
+        if self._meta["results"] is None:
+            if spec.dtype is not None:
+                self._add_table(RESULTS_FILE, spec.dtype, spec.shape)
+            self._note_form(told_of(spec))
+
+    def _note_form(self, told: dict[str, Any] | None) -> None:
+        files.replace_json(self.path / "meta.json", self._meta | {"results": told})
+        self._meta["results"] = told
+
+    def rows_for(self, pairs: Pairs) -> RowNumbers:
+        """Return the rows of items; new ones get new rows."""
+        if self._stored is None:  # no item comes twice, so those of this call need not be found
+            self._stored = Lookup(self.reader.digests())
+        rows = self._stored.find(pairs)
+        is_new = rows < 0
+        if is_new.any():
+            first, n = self._items.n, self._items.n + int(is_new.sum())
+            rows[is_new] = np.arange(first, n)
+            for table in self._tables.values():
+                table.resize(n)
+            self._items.write(first, as_rows(pairs[is_new]))
+            self._items.resize(n)  # last: then the rows exist
+        return rows
+
+    # ------------------------------------------------------------------------- storing
+
+    def output(self, spec: OutputSpec) -> Output:
+        """Return the file of the results as the output of a call: this process changes a copy."""
+        self.decide(spec)
+        return Output(self._tables[RESULTS_FILE].table.load("c"), [], None)
+
+    def place(self) -> FilePlace:
+        """Return where one more writer writes results."""
+        starts = {name: each.table.start for name, each in self._tables.items()}
+        log, self._next_log = self._next_log, self._next_log + 1
+        return FilePlace(str(self.path), starts, self.versions.number, log)
+
+    def states(self, rows: RowNumbers) -> npt.NDArray[np.uint8]:
+        """Return the states of some rows; 0 of a row that an item has not got."""
+        words, states = self.reader.words(), np.zeros(len(rows), np.uint8)
+        has_row = (rows >= 0) & (rows < len(words))
+        states[has_row] = words["state"][rows[has_row]]
+        return states
+
+    def note_order(self, rows: RowNumbers) -> None:
+        """Store the row of each item of the call."""
+        np.save(file := io.BytesIO(), rows)
+        data = file.getvalue()
+        data += zlib.crc32(data).to_bytes(CRC_BYTES)
+        files.replace(self.path / ORDER_FILE, data, is_needed=False)
+
+    def note_error(self, record: dict[str, Any]) -> None:
+        """Store the failure of a row's item."""
+        files.append(self.path / ERRORS_FILE, record)
+
+    def _sync(self) -> None:
+        """Wait until the disk has all; the logs of earlier runs only the first time."""
+        logs = map(log_file, range(self._sync_from, self._next_log))
+        for name in (ITEMS_FILE, ORDER_FILE, *self._tables, *logs, ""):
+            files.sync(self.path / name)
+        self._sync_from = self._own_log
+
+    def flush(self) -> None:
+        """Now and then wait until the disk has all, if it is to; other machines see it then."""
+        if self._durability == "power" and time.monotonic() > self._flush_at:
+            self._flush_at = time.monotonic() + FLUSH_S
+            self._sync()
+
+    def close(self, *, is_whole: bool, error: BaseException | None = None) -> None:
+        """Close the files and let others write; `error`: with which the run has failed."""
+        told: dict[str, Any] = {"n_printed": files.size_of(self.path / LOG_FILE)}
+        if error is not None:
+            failure = describe(error, -1, "", MOST_TEXT)
+            notes = [str(note) for note in getattr(error, "__notes__", ())]
+            told["error"] = {"type": failure.type_name, "text": failure.text, "notes": notes}
+        has_all = False
+        try:
+            if is_whole and self._durability == "power":
+                self._sync()
+            has_all = is_whole
+        finally:
+            self.writer.close(is_whole=has_all, **told)

@@ -1,0 +1,334 @@
+"""Files as a checkpoint uses them: all calls that change a disk go through `disk.system`.
+
+Every file is opened by `opened` to be read: it is a plain file of this user, or this is an error.
+What it holds has a checksum: JSON its own, a row of a table the one in its index word.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+import secrets
+import stat
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib import format as npy
+
+from nbshare._core.memory import aligned, disk
+from nbshare._core.memory.disk import write_all
+from nbshare._core.system import Descriptor, owned
+from nbshare._core.system import files as system_files
+from nbshare.errors import CheckpointError
+
+HEADER_BYTES = 256  # of a .npy file, or more: fixed, so that it is rewritten in place when it grows
+HERE = secrets.token_hex(4)  # on another machine a process may have the same number
+STALE_S = 0.0, 0.1, 0.4, 1.0  # pauses before a replaced file is read again
+UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
+AGAIN = "Make the same call again, which repairs it."  # what to do about most damage
+
+T = TypeVar("T")
+
+
+def write(path: Path, data: Any) -> Descriptor:
+    """Write a new file, and return it; whatever has its name is overwritten."""
+    file = disk.open_own(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    write_all(file.fileno(), data, 0)
+    return file
+
+
+def replace(path: Path, data: Any, *, is_needed: bool = True) -> None:
+    """Put a file in place, whole or not at all; one that `is_needed` also if the power fails."""
+    new = path.with_name(f".{path.name}.{HERE}.{os.getpid()}")
+    file = write(new, data)
+    if is_needed:
+        disk.system.sync(file.fileno())
+    file.close()
+    try:
+        disk.system.rename(new, path)
+    except IsADirectoryError:
+        disk.check_own(path, os.lstat(path))
+        raise
+    if is_needed:
+        sync(path.parent)
+
+
+def replace_json(path: Path, content: dict[str, Any], *, is_needed: bool = True) -> None:
+    """Put a file of JSON in place, as `replace` does."""
+    replace(path, json.dumps(sealed(content), indent=1).encode(), is_needed=is_needed)
+
+
+@contextmanager
+def tolerated(*numbers: int) -> Iterator[None]:
+    """Ignore the errors of the system with these numbers."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in numbers:
+            raise
+
+
+def sync(path: Path) -> None:
+    """Wait until the disk has a file, if it is there; or the names in a folder."""
+    if not system_files.CAN_SYNC_FOLDERS and path.is_dir():
+        return
+    with tolerated(errno.ENOENT, *UNSUPPORTED):  # some file systems sync no folders
+        file = owned(disk.open_safely(path, os.O_RDONLY))
+        disk.system.sync(file.fileno())
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there.
+
+    Raises
+    ------
+    CheckpointError
+        The system refuses it.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except PermissionError as error:
+        raise CheckpointError(
+            f"{path} cannot be removed ({error.strerror}). On Windows, a file stays while anything "
+            "uses it: delete the results of earlier calls with this checkpoint (del), or use "
+            "another path."
+        ) from None
+
+
+# ------------------------------------------------------------------------------------- reading
+
+
+def opened(path: Path) -> Descriptor | None:
+    """Open a file of a checkpoint for reading; None if it is not there.
+
+    Raises
+    ------
+    CheckpointError
+        It is not a plain file of this user.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return read_current(lambda path: disk.open_own(path, os.O_RDONLY), path)
+    return None
+
+
+def read_current(read: Callable[[Path], T], path: Path) -> T:
+    """Return what `read` finds in a file or folder, which others replace.
+
+    A client of a network file system that knows only the file before gets ESTALE, for a second.
+    """
+    for pause_s in STALE_S:
+        try:
+            return read(path)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+        time.sleep(pause_s)
+    return read(path)
+
+
+def read(path: Path) -> bytes | None:
+    """Return what a file holds; None if it is not there."""
+    if (file := opened(path)) is None:
+        return None
+    with open(file.fileno(), "rb", closefd=False) as reader:
+        return reader.read()
+
+
+def damaged(path: Path, why: str, remedy: str = AGAIN) -> CheckpointError:
+    """Return the error of a file that is not as it was written."""
+    remedy = remedy or (
+        f"Restore the checkpoint from a copy, or remove {path.parent}: what it holds is then "
+        "computed again."
+    )
+    return CheckpointError(f"{path} is damaged: {why}. {remedy}")
+
+
+def sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a file or line of JSON with its checksum."""
+    return content | {"crc32": zlib.crc32(json.dumps(content).encode())}
+
+
+def parsed(data: bytes) -> dict[str, Any]:
+    """Return an object of JSON; ValueError if it is none."""
+    try:
+        content = json.loads(data)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(content, dict):
+        raise ValueError("it is not an object of JSON")  # noqa: TRY004 - as other damage
+    return content
+
+
+def unsealed(data: bytes) -> dict[str, Any]:
+    """Return what `sealed` was given, from JSON; ValueError if it is not that."""
+    content = parsed(data)
+    found = content.pop("crc32", None)
+    if sealed(content)["crc32"] != found:
+        raise ValueError("its checksum differs")
+    return content
+
+
+def read_json(path: Path, instead: Any = CheckpointError) -> Any:
+    """Return what a file of JSON holds; None if it is not there.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    instead : object, optional
+        What to return if it is damaged, for files that a power failure may cut; else this is an
+        error.
+    """
+    data = read(path)
+    try:
+        return None if data is None else unsealed(data)
+    except ValueError as error:
+        if instead is CheckpointError:
+            raise damaged(path, str(error), "") from None
+        return instead
+
+
+def check_folder(path: Path, *, is_given: bool = False) -> None:
+    """Raise CheckpointError if a folder is something else, or belongs to another user.
+
+    If its path `is_given` by the user, it may be a link of the user's own.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError):
+        status = os.lstat(path)
+        if is_given and stat.S_ISLNK(status.st_mode):
+            disk.check_own(path, status, stat.S_IFLNK)
+            status = os.stat(path)
+        disk.check_own(path, status, stat.S_IFDIR)
+
+
+def size_of(path: Path) -> int:
+    """Return the size of a file in bytes; 0 if it is not there."""
+    with suppress(OSError):
+        return path.stat().st_size
+    return 0
+
+
+def append(path: Path, record: dict[str, Any]) -> None:
+    """Append a line of JSON."""
+    file = disk.open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    # First the end of the line before, which a crash may have cut.
+    write_all(file.fileno(), b"\n" + json.dumps(sealed(record)).encode(), size_of(path))
+    file.close()
+
+
+def mapped(
+    file: Descriptor,
+    dtype: npt.DTypeLike = np.uint8,
+    mode: Any = "r",
+    start: int = 0,
+    shape: tuple[int, ...] | None = None,
+) -> npt.NDArray[Any]:
+    """Return a file, or a part of it, as an array; parameters as of `numpy.memmap`."""
+    with open(file.fileno(), "rb", closefd=False) as reader:
+        return np.asarray(np.memmap(reader, dtype, mode, start, shape))
+
+
+class Table(NamedTuple):
+    """A ``.npy`` file with a value for each row, that can be read while it is written."""
+
+    path: Path
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]  # of the value of one row
+    remedy: str = AGAIN  # if it is damaged: what is opened for writing gets a header
+
+    @property
+    def row_nbytes(self) -> int:
+        """Size of a row."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def start(self) -> int:
+        """Offset of the first row, in bytes."""
+        return max(HEADER_BYTES, aligned(len(self._text(10**18)) + 11))
+
+    def _text(self, n: int) -> bytes:
+        shape = (n, *self.shape)
+        descr = npy.dtype_to_descr(self.dtype)
+        return repr({"descr": descr, "fortran_order": False, "shape": shape}).encode("latin1")
+
+    def header(self, n: int) -> bytes:
+        """Return the beginning of a file with `n` rows."""
+        size = self.start - 10
+        text = self._text(n).ljust(size - 1) + b"\n"
+        return npy.magic(1, 0) + size.to_bytes(2, "little") + text
+
+    def load(self, mode: str = "r") -> npt.NDArray[Any]:
+        """Return the rows that are there, mapped; none if nothing has been written yet.
+
+        Raises
+        ------
+        CheckpointError
+            The file is not such a table.
+        """
+        nothing, file = np.zeros((0, *self.shape), self.dtype), opened(self.path)
+        if file is None or not any(header := system_files.read_at(file.fileno(), self.start, 0)):
+            return nothing
+        told = re.search(rb"'shape': \((\d{1,18}),", header)
+        n = int(told[1]) if told else 0
+        if header != self.header(n):
+            form = f"rows of {self.dtype} and shape {self.shape}"
+            raise damaged(self.path, f"its header is not that of {form}", self.remedy)
+        if self.row_nbytes:  # the disk may not have all
+            n = min(n, (os.fstat(file.fileno()).st_size - self.start) // self.row_nbytes)
+        if not n * self.row_nbytes:
+            return np.zeros((n, *self.shape), self.dtype)
+        return mapped(file, self.dtype, mode, self.start, (n, *self.shape))
+
+
+class TableWriter:
+    """A table, open for writing.
+
+    Parameters
+    ----------
+    table : Table
+        The file; made if it is not there.
+    n : int or None
+        Number of rows to have, of which new ones are zero; None: those that are there.
+    is_sparse : bool
+        Whether rows get space on the disk only when they are written.
+
+    Attributes
+    ----------
+    n : int
+        Number of rows.
+    """
+
+    def __init__(self, table: Table, n: int | None, *, is_sparse: bool) -> None:
+        self.table, self._is_sparse = table, is_sparse
+        # So that others can read the rows that are there.
+        self.resize(len(table.load()) if n is None else n)
+
+    def resize(self, n: int) -> None:
+        """Have `n` rows; new ones are zero."""
+        file = disk.open_own(self.table.path, os.O_RDWR | os.O_CREAT)
+        start = os.fstat(file.fileno()).st_size
+        stop = self.table.start + n * self.table.row_nbytes
+        disk.system.truncate(file.fileno(), stop)
+        if stop > start and not self._is_sparse:
+            # Find now if the disk is too small; where it cannot allocate, writing finds it. Only a
+            # new part: the C library may write to each block of it.
+            with tolerated(*UNSUPPORTED):
+                disk.system.allocate(file.fileno(), start, stop)
+        write_all(file.fileno(), self.table.header(n), 0)  # one block of a disk, in one piece
+        self.n = n
+
+    def write(self, start: int, values: npt.NDArray[Any]) -> None:
+        """Write rows from `start` on."""
+        table = self.table
+        data = np.ascontiguousarray(values, table.dtype).reshape(-1)
+        file = disk.open_own(table.path, os.O_RDWR)
+        write_all(file.fileno(), data.view(np.uint8), table.start + start * table.row_nbytes)

@@ -1,0 +1,149 @@
+"""A digest for each item, by which its result is found again wherever it is in a sweep."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.checkpoint.digests import SIZE, Digests, digest
+
+Pairs = npt.NDArray[np.uint64]  # (n, 2): the digests of n items
+LIMIT = 2**63  # of an int
+STEP = 0x9E3779B97F4A7C15  # odd and without a pattern
+ITEMS = np.dtype("<u8"), (3,)  # of a row in a file: the digest of its item, and a check of it
+
+
+def as_bytes(pairs: Pairs) -> list[bytes]:
+    """Return digests one by one."""
+    return list(np.ascontiguousarray(pairs).view(f"V{SIZE}").ravel().tolist())
+
+
+def _mixed(pairs: Pairs) -> npt.NDArray[np.uint64]:
+    """Return one number per digest: sorting and searching these is fast."""
+    mixed: npt.NDArray[np.uint64] = pairs[:, 0] * np.uint64(STEP) ^ pairs[:, 1]
+    return mixed
+
+
+def as_rows(pairs: Pairs) -> npt.NDArray[np.uint64]:
+    """Return digests as they are stored: a damaged one must not be that of another item."""
+    return np.column_stack([pairs, ~_mixed(pairs)])
+
+
+def pairs_in(rows: npt.NDArray[np.uint64]) -> Pairs:
+    """Return the digests that are stored; zeros if one is damaged, or not there yet."""
+    is_whole = rows[:, 2] == ~_mixed(rows)
+    return np.where(is_whole[:, None], rows[:, :2], np.uint64(0))
+
+
+class Lookup:
+    """Finds digests among others.
+
+    Parameters
+    ----------
+    pairs : ndarray
+        The digests to search; of equal ones the first is found.
+    """
+
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs = pairs
+        mixed = _mixed(pairs)
+        self._order = np.argsort(mixed, kind="stable")
+        self._sorted = mixed[self._order]
+
+    def find(self, wanted: Pairs) -> npt.NDArray[np.int64]:
+        """Return where each digest is; -1: it is not there."""
+        if not len(self._pairs):
+            return np.full(len(wanted), -1)
+        places = np.searchsorted(self._sorted, _mixed(wanted))
+        found = self._order[np.minimum(places, len(self._order) - 1)]
+        # Two digests with one number, in 10^13 pairs never yet: the item would run again.
+        is_there = (self._pairs[found] == wanted).all(axis=1)
+        return np.where(is_there, found, -1)
+
+
+class ItemDigests:
+    """The digests of the items of a call, as they come.
+
+    Parameters
+    ----------
+    digests : Digests
+        Of single values.
+    is_seeded : bool
+        Whether a result depends on the item's index, too.
+    columns : sequence, optional
+        What each iterable gives, if all items are there.
+    """
+
+    def __init__(
+        self, digests: Digests, *, is_seeded: bool, columns: Sequence[Any] | None = None
+    ) -> None:
+        self._digests, self._is_seeded, self._has_all = digests, is_seeded, columns is not None
+        self._counts: dict[bytes, int] = {}  # of those so far
+        self._all: Pairs | None = None
+        self._all = self.next(columns) if columns is not None else None
+
+    def next(self, columns: Sequence[Any], first: int = 0) -> Pairs:
+        """Return the digests of items from the index `first` on; of equal ones others each time."""
+        if self._all is not None:
+            return self._all
+        parts = [self._column(column, first) for column in columns]
+        pairs = parts[0]
+        if len(parts) > 1:
+            hashed = b"".join(map(digest, *map(as_bytes, parts)))
+            pairs = np.frombuffer(hashed, np.uint64).reshape(-1, 2)
+        if self._is_seeded:
+            return _shifted(pairs, np.arange(first, first + len(pairs)))
+        mixed = np.sort(_mixed(pairs))
+        if self._has_all and not (mixed[1:] == mixed[:-1]).any():
+            return pairs  # no item occurs twice
+        counts, places = self._counts, []
+        for key in as_bytes(pairs):
+            places.append(n := counts.get(key, 0))
+            counts[key] = n + 1
+        return _shifted(pairs, np.array(places, np.int64))
+
+    def _column(self, column: Any, first: int) -> Pairs:
+        """Return the digests of what one iterable gives to the items."""
+        if isinstance(column, np.ndarray) and column.ndim == 1 and _is_short(column):
+            return _tagged(f"scalar {column.dtype.str}", column)
+        pairs = np.zeros((len(column), 2), np.uint64)
+        places = defaultdict[str, list[int]](list)
+        for i, x in enumerate(column):
+            places[_tag_of(x)].append(i)
+        for tag, some in places.items():  # a number has one digest, whatever the others are
+            if tag:
+                pairs[some] = _tagged(tag, np.array([column[i] for i in some]))
+            else:
+                found = b"".join([self._digests.of(column[i], f"item {first + i}") for i in some])
+                pairs[some] = np.frombuffer(found, np.uint64).reshape(-1, 2)
+        return pairs
+
+
+def _is_short(x: Any) -> bool:
+    """Whether a digest can hold a number, or each number of an array."""
+    return x.dtype.kind in "biufmM" and x.dtype.itemsize <= 8
+
+
+def _tag_of(x: Any) -> str:
+    """Return what a number is, if a digest can hold it."""
+    if type(x) is float or (type(x) is int and -LIMIT <= x < LIMIT):
+        return type(x).__name__
+    return f"scalar {x.dtype.str}" if isinstance(x, np.generic) and _is_short(x) else ""
+
+
+def _tagged(tag: str, values: npt.NDArray[Any]) -> Pairs:
+    """Return digests of numbers that hold the numbers themselves."""
+    pairs = np.zeros((len(values), 2), np.uint64)
+    pairs[:, 0] = int.from_bytes(digest(tag.encode())[:8], "little")
+    pairs[:, 1] = np.ascontiguousarray(values).view(f"u{values.itemsize}")
+    return pairs
+
+
+def _shifted(pairs: Pairs, by: npt.NDArray[np.int64]) -> Pairs:
+    """Return other digests: for each number another one, for 0 the same."""
+    shifts = by.astype(np.uint64) * np.uint64(STEP)
+    return np.stack([pairs[:, 0] + shifts, pairs[:, 1]], axis=1)

@@ -1,0 +1,321 @@
+"""Starts a call with the stored results, and sees that new ones are stored.
+
+Workers write results to the files of the checkpoint, before the owner sees them: a killed owner
+loses nothing. Arrays in the order of the rows are only there, and the owner maps the file; other
+results are also in memory as in any call. A thread of the owner reads the board now and then. It
+writes what workers could not: results of other hosts, those that the disk has refused, and
+failures. With ``durability="power"`` it waits until the disk has all. What has not reached the disk
+when the power fails is known by its checksum.
+"""
+
+from __future__ import annotations
+
+import _thread
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.checkpoint import writer
+from nbshare._core.checkpoint.directory import Directory, storable
+from nbshare._core.checkpoint.key import Key, key_of
+from nbshare._core.checkpoint.loaded import check_loaded
+from nbshare._core.checkpoint.options import Checkpoint
+from nbshare._core.checkpoint.reader import STORED, copy_rows
+from nbshare._core.engine.call import Call
+from nbshare._core.engine.results import Output, in_memory
+from nbshare._core.engine.run import Keeper, Request, tiles_of
+from nbshare._core.functions.freshness import own_modules, stamp_of
+from nbshare._core.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Page
+from nbshare._core.wire.failures import describe
+from nbshare._core.wire.results import ASK, KIND_OF, OutputSpec
+from nbshare._core.wire.rows import FilePlace, RowNumbers, RowWriter, TransferSource, index_of
+from nbshare.errors import CheckpointWarning, noted, users_line, warn_at_most
+
+LOOK_S = 0.5  # between looks at what is new
+PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
+
+T = TypeVar("T")
+
+
+class CheckpointKeeper(Keeper):
+    """Keeps the results of one call in a directory.
+
+    Parameters
+    ----------
+    request : Request
+        The request of the call.
+    options : Checkpoint
+        Where results are stored, and how.
+    part : tuple of Key and float, optional
+        What the results of a run depend on that other processes share, and when it began, in
+        seconds since 1970. The directory has a part of them.
+    runs_here : bool
+        Whether items run in this process.
+
+    Raises
+    ------
+    CheckpointError, CheckpointInUseError, OSError
+        As `Directory`.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        options: Checkpoint,
+        part: tuple[Key, float] | None = None,
+        *,
+        runs_here: bool = False,
+    ) -> None:
+        key, began_at = part or (key_of(request, options.version), time.time())
+        if runs_here:
+            check_loaded(key.sources)
+        # Where code looks up names, all that this process has imported counts as imported by it.
+        here = own_modules().values() if runs_here and key.sources.looks_up else ()
+        self._imported = {path: stamp_of(path) for path in here}
+        self._items = key.items
+        self._on_full = options.on_full
+        self._directory = Directory(options, key, request, began_at, "part" if part else "run")
+        self._is_in_place = False  # results are in the file only
+        self._writer: RowWriter | None = None
+        self._order: list[RowNumbers] = []
+        # By page: the states that the index had at the last look.
+        self._saved = WeakKeyDictionary[Page, npt.NDArray[np.uint8]]()
+        self._saving = _thread.allocate_lock()
+        self._is_over = _thread.allocate_lock()  # released when the call is
+        self._is_over.acquire()
+        self._has_begun = self._has_thread = self._is_lost = False
+        self._try_at = 0.0  # not before that after a failure
+        self._has_warned = False
+        self._error: BaseException | None = None  # that ends the run
+        self._line = users_line()
+        self._noted = set[int]()  # items whose failures are stored
+
+    # ------------------------------------------------------------------------ before
+
+    def begin(self, prepare: Callable[[], Call]) -> Call:
+        """Return a call that stores its results, and starts with the stored ones."""
+        try:
+            self._begin(call := prepare())
+            if self._error is not None:
+                raise self._error
+        except BaseException as error:
+            self._directory.close(is_whole=True, error=error)
+            raise
+        return call
+
+    def _begin(self, call: Call) -> None:
+        self._call = call
+        call.keeper = self
+        call.imported |= self._imported
+        self._directory.reader.logs = call.results.logs  # stored results are read like new ones
+        call.known_files = self._directory.versions.known_files()
+        has_all = call.request.source is None and bool(call.request.n_items)
+        if has_all:
+            rows = self._find(call.request.iterables, 0)
+            self._directory.note_order(rows)
+        if call.engine.can_write_files:
+            if tiles_of(call.request) is None:  # whose rows are not what the caller gets
+                call.results.allocate = self._allocate
+            call.results.files = partial(self._attempt, self._place)
+            call.board.header[KIND] = ASK  # so each worker learns of the files
+        call.results.adapt = storable
+        if (spec := self._directory.reader.spec) is not None:
+            call.results.decide(spec)
+        if has_all:
+            self._restore(0, rows)
+            call.board.next_item = call.board.next_claim()
+
+    def _allocate(self, spec: OutputSpec, n: int) -> Output:
+        """Return the file as the output, if it can be; called with the first result."""
+        output, is_large = None, spec not in KIND_OF
+        if is_large and self._order and np.array_equal(self._order[0], np.arange(n)):
+            output = self._attempt(partial(self._directory.output, spec))
+        self._is_in_place = output is not None
+        return output or in_memory(spec, n)
+
+    def _place(self) -> FilePlace:
+        """Return where a worker writes; called with its first result."""
+        assert self._call.results.spec is not None
+        self._directory.decide(self._call.results.spec)
+        self._directory.versions.note_imports(dict(self._call.imported))
+        return self._directory.place()
+
+    def expect(self, columns: Sequence[Any]) -> None:
+        """Find the next items among the stored ones, before workers see them."""
+        with self._saving:
+            first = sum(map(len, self._order))
+            self._call.board.extend(len(columns[0]))
+            self._restore(first, self._find(columns, first))
+
+    def _find(self, columns: Sequence[Any], first: int) -> RowNumbers:
+        """Return the rows of the next items, from item `first` on."""
+        board, rows = self._call.board, np.full(len(columns[0]), -1)
+        pairs = self._items.next(columns, first)
+        try:
+            rows = self._directory.rows_for(pairs)
+        except OSError as error:
+            if not board.is_open:  # nothing has been computed yet
+                raise
+            self._note_failure(error)
+        self._order.append(rows)
+        return rows
+
+    def _restore(self, first: int, rows: RowNumbers) -> None:
+        """Place stored results of items, from item `first` on, where workers would put theirs."""
+        board, results, reader = self._call.board, self._call.results, self._directory.reader
+        states = self._directory.states(rows)
+        if (spec := results.spec) is not None and spec.is_given:
+            states[states == IN_LOG] = 0  # they run again, and fit the caller's array or fail
+        for page, low, high in board.parts(first, first + len(rows)):
+            page.rows[low:high] = rows[page.first + low - first :][: high - low]
+            here = states[page.first + low - first :][: high - low]
+            there = low + np.flatnonzero(here == IN_OUTPUT)
+            if len(there) and not self._is_in_place:
+                out = results.rows(page.first, page.n)
+                copy_rows(out, there, reader.load(), page.rows[there])
+            logged = low + np.flatnonzero(here == IN_LOG)
+            if len(logged):
+                words = reader.words()[page.rows[logged]]
+                page.index[:, logged] = np.transpose(reader.entries(words))
+            page.done[there], page.done[logged] = IN_OUTPUT, IN_LOG
+        board.n_skipped += int(np.isin(states, STORED).sum())
+
+    def leave_out(self, start: int, stop: int) -> None:
+        """Mark items as done, though there are no results: other processes run them."""
+        board = self._call.board
+        board.n_skipped += stop - start
+        for page, low, high in board.parts(start, stop):
+            page.rows[low:high] = -1  # first: nothing is stored of what has no row
+            page.done[low:high] = FAILED
+
+    # ------------------------------------------------------------------------ meanwhile
+
+    def start(self) -> None:
+        """Start the thread that stores."""
+        self._has_begun = True
+        with suppress(RuntimeError):  # no more threads are allowed: all is stored in the end
+            _thread.start_new_thread(self._live, ())
+            self._has_thread = True
+
+    def _live(self) -> None:
+        try:
+            while not self._is_over.acquire(timeout=LOOK_S):
+                self.save()
+        except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
+            self._fail(error)
+            self._is_over.acquire()
+        self._finish()
+
+    def save(self) -> None:
+        """Store what is not stored yet; do nothing while the disk fails."""
+        if not self._is_lost and time.monotonic() >= self._try_at:
+            self._attempt(self._save)
+
+    def _attempt(self, action: Callable[[], T]) -> T | None:
+        """Return what an action returns; None if the disk fails."""
+        with self._saving:
+            try:
+                return action()
+            except Exception as error:  # noqa: BLE001 - or the run would never end
+                self._note_failure(error)
+        return None
+
+    def _save(self) -> None:
+        if not self._directory.writer.renew():
+            raise FileNotFoundError
+        self._save_errors()  # first: an item that is known to have failed has its error
+        for page in self._call.board.pages:
+            self._save_page(page)
+        self._directory.flush()
+
+    def _note_failure(self, error: Exception) -> None:
+        """Warn once that results cannot be stored; they stay in memory, and storing is retried."""
+        self._try_at = time.monotonic() + PAUSE_S
+        where = self._directory.path
+        if not self._directory.writer.renew():  # it may go at any moment, with any error
+            self._is_lost = True
+            gone = "the directory is gone, or another process writes to it"
+            error = FileNotFoundError(2, gone, str(where))
+        if self._on_full == "stop" or (self._is_lost and writer.is_driver):  # nobody has its memory
+            self._is_lost = True
+            noted(error, f"results cannot be stored in {where}; stored results are kept")
+            self._fail(error)
+        elif not self._has_warned:
+            self._has_warned = True
+            warn_at_most(
+                f"{where}: results cannot be stored ({error}). The run continues in memory, and "
+                "storing is tried again; stored results are kept",
+                CheckpointWarning,
+                self._line,
+            )
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error.with_traceback(None)
+        if self._has_begun:
+            self._call.stop(self._error)
+
+    def _save_page(self, page: Page) -> None:
+        """Write what workers have not."""
+        results = self._call.results
+        done, saved = page.states(), self._saved.setdefault(page, np.zeros(page.n, np.uint8))
+        new = np.flatnonzero(done != saved)
+        if not len(new) or (spec := results.spec) is None:
+            return
+        rows = page.rows[new]
+        is_saved = (rows < 0) | (self._directory.states(rows) == done[new])
+        saved[new[is_saved]] = done[new[is_saved]]
+        if not len(new := new[~is_saved]):
+            return
+        self._directory.decide(spec)
+        self._directory.versions.note_imports(dict(self._call.imported))
+        source = TransferSource(
+            lambda start, stop: np.asarray(results.rows(page.first + start, stop - start)),
+            lambda places: list(map(tuple, page.index[:, places].T.tolist())),
+            results.logs,
+        )
+        self._writer = self._writer or RowWriter(self._directory.place())
+        index = index_of(self._call.board, page, new, len(new), self._directory.versions.number)
+        index["state"] = done[new]
+        self._writer.transfer(source, new, page.rows[new], index)
+
+    def _save_errors(self) -> None:
+        for i, error in list(self._call.results.errors.items()):
+            if i not in self._noted:
+                told = describe(error, i, "")
+                record = {"type": told.type_name, "text": told.text, "traceback": told.traceback}
+                for page, place, _ in self._call.board.parts(i, i + 1):
+                    if (row := int(page.rows[place])) >= 0:
+                        self._directory.note_error({"row": row, "time": time.time()} | record)
+                self._noted.add(i)
+
+    # ------------------------------------------------------------------------ in the end
+
+    def end(self, then: Callable[[BaseException | None], None]) -> None:
+        """Store the last results, close, and call back, with the error if that fails."""
+        self._then = then
+        if self._has_thread:
+            self._is_over.release()
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        try:
+            if writer.is_driver:
+                self._call.request.prints.end()  # first: what was printed before others see the end
+                self._on_full = "stop"  # what cannot be stored now is lost
+            self._try_at = 0.0
+            self.save()
+            if self._call.board.is_open and self._order and not self._is_lost:
+                self._attempt(lambda: self._directory.note_order(np.concatenate(self._order)))
+            close, is_whole = self._directory.close, not self._is_lost
+            self._attempt(partial(close, is_whole=is_whole, error=self._call.error or self._error))
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._fail(error)
+        finally:
+            self._then(self._error)

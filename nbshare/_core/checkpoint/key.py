@@ -1,0 +1,80 @@
+"""What the results of a call depend on, and what differs from another call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from nbshare._core.checkpoint.code import CodeDigests
+from nbshare._core.checkpoint.digests import Digests
+from nbshare._core.checkpoint.items import ItemDigests
+from nbshare._core.checkpoint.sources import Sources
+from nbshare._core.engine.run import Request
+from nbshare._core.wire.folding import Fold
+
+MOST_NAMED = 6  # differences in a message
+
+Parts = Mapping[str, str]  # digests, by what messages call the parts
+
+
+class Key(NamedTuple):
+    """What results depend on."""
+
+    parts: Parts
+    items: ItemDigests  # each result depends on one of them
+    sources: Sources
+
+
+def key_of(request: Request, version: str | None) -> Key:
+    """Return what the results of a call depend on.
+
+    Raises
+    ------
+    CheckpointError
+        If a part of it has no digest that is the same tomorrow.
+    """
+    code = CodeDigests(version)
+    inputs = {"the function": request.func}
+    if isinstance(fold := request.func, Fold):
+        kept = fold.policy.on_error
+        inputs = {"the function": fold.func, "reduce=": fold.reduce, "on_error=": kept}
+    inputs |= {f"shared[{name!r}]": value for name, value in request.shared.items()}
+    if request.initializer is not None:
+        inputs["the initializer"] = request.initializer
+    inputs |= {"seed=": request.policy.seed, "version=": version}
+    parts = {name: code.digests.of(value, name).hex() for name, value in inputs.items()}
+    columns = request.iterables if request.source is None and request.n_items else None
+    digests = Digests(_defined_in_full(version), version) if columns is None else code.digests
+    is_seeded = request.workers_policy.seed is not None
+    items = ItemDigests(digests, is_seeded=is_seeded, columns=columns)
+    return Key(parts | code.parts, items, code.sources)  # last: items may be of own classes
+
+
+def _defined_in_full(version: str | None) -> Callable[[Any], str]:
+    """Return what gives a text for a definition that holds all that it depends on.
+
+    For items that are not there yet, so that the key cannot have the parts that they lead to.
+    """
+
+    @cache
+    def definition(obj: Any) -> str:
+        code = CodeDigests(version)
+        return f"{code.definition(obj)} {sorted(code.parts.items())}"
+
+    return definition
+
+
+def differences(old: Parts, new: Parts, lines: Mapping[str, str]) -> list[str]:
+    """Return what differs, in words; `lines`: where some parts are."""
+    where = {name: f" ({place})" for name, place in lines.items() if place}
+    changed = [name for name in old if name in new and old[name] != new[name]]
+    found = [f"{name} changed{where.get(name, '')}" for name in changed]
+    found += [f"{name} is new" for name in new if name not in old]
+    found += [f"{name} is gone" for name in old if name not in new]
+    # That the function is another one says less than which definition changed.
+    if len(found) > 1 and found[0] == "the function changed":
+        del found[0]
+    if len(found) > MOST_NAMED:
+        found = [*found[: MOST_NAMED - 1], f"{len(found) - MOST_NAMED + 1} more differ"]
+    return found

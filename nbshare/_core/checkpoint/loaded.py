@@ -1,0 +1,41 @@
+"""Whether this process has imported what is in the files now: the key is about the files.
+
+Worker processes import files as they are. With ``backend="serial"`` or ``"threads"``, items run
+what was imported here, maybe before the last edit; their results would count as the new code's.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from nbshare._core.checkpoint.sources import Sources
+from nbshare._core.functions.changes import changes
+from nbshare._core.functions.freshness import is_as_read
+from nbshare.errors import CheckpointError
+
+INSTEAD = "With backend='serial' or 'threads', items run the code that was imported here."
+
+
+def check_loaded(sources: Sources) -> None:
+    """Raise CheckpointError if a file, or a definition in it, is not what was imported here."""
+    if sources.older:
+        raise CheckpointError(
+            f"{min(sources.older)} is an older version: its module was imported "
+            "again. With backend='serial' or 'threads' it would run as it was. Take it from the "
+            "module again, make its objects anew, or leave out backend=."
+        )
+    reached = {own: names for own, names in sources.reached().items() if own.name in sys.modules}
+    for own in reached:
+        if own.stamp is None or not is_as_read(own.path, own.stamp):
+            raise CheckpointError(
+                f"{own.path} was edited, maybe after this process imported it. {INSTEAD} Call "
+                f"importlib.reload({own.name}), restart the kernel, or leave out backend=."
+            )
+    found = changes(sys.modules[own.name] for own in reached)
+    for own, names in reached.items():
+        for change in found.get(own.name, ()):
+            if change.name.partition(".")[0] in names:
+                raise CheckpointError(
+                    f"{change.text}. {INSTEAD} Call importlib.reload({own.name}), or leave out "
+                    "backend=."
+                )

@@ -1,0 +1,305 @@
+"""Reads the rows of a checkpoint, or of a part of one, as they are at that moment."""
+
+from __future__ import annotations
+
+import ast
+import io
+import itertools
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib import format as npy
+
+from nbshare._core.checkpoint.files import (
+    Table,
+    damaged,
+    opened,
+    read,
+    read_json,
+    size_of,
+    unsealed,
+)
+from nbshare._core.checkpoint.items import ITEMS, Pairs, pairs_in
+from nbshare._core.checkpoint.writer import PARTS, part_folders
+from nbshare._core.memory import Segment
+from nbshare._core.wire.board import IN_LOG, IN_OUTPUT
+from nbshare._core.wire.results import NUMBERS, OBJECTS, Entry, LogReader, OutputSpec
+from nbshare._core.wire.rows import (
+    INDEX,
+    INDEX_FILE,
+    LOG_BIT,
+    RESULTS_FILE,
+    RowNumbers,
+    bytes_in,
+    checksums,
+    log_file,
+    record_checksums,
+)
+from nbshare.errors import CheckpointWarning, warn
+
+MOST_BYTES = 64 << 20  # of rows that are copied at a time
+ITEMS_FILE, ORDER_FILE, ERRORS_FILE = "items.npy", "order.npy", "errors.jsonl"
+CRC_BYTES = 4  # at the end of order.npy: its checksum
+STORED = IN_OUTPUT, IN_LOG  # states of rows that have a result
+
+T = TypeVar("T")
+
+
+class Whole(NamedTuple):
+    """What is stored in a checkpoint, and in the parts of processes that share its run."""
+
+    order: RowNumbers  # of each item of the last call
+    readers: list[RowReader]
+    # By row: the index word, which reader has it, and the place there.
+    words: npt.NDArray[Any]
+    which: npt.NDArray[np.int64]
+    place: RowNumbers
+
+    @property
+    def states(self) -> npt.NDArray[np.uint8]:
+        """The state of each item of the last call."""
+        return np.asarray(self.words["state"][self.order])
+
+    def places(
+        self, wanted: npt.NDArray[np.bool_]
+    ) -> Iterator[tuple[RowReader, RowNumbers, RowNumbers]]:
+        """Yield where the results of some items are: a reader, the items, and their places there.
+
+        Those that were stored together come one after the other: then they are loaded once.
+        """
+        for k, reader in enumerate(self.readers):
+            items = np.flatnonzero(wanted & (self.which[self.order] == k))
+            if len(items):
+                rows = self.order[items]
+                by_place = np.argsort(self.words["at"][rows, 0], kind="stable")
+                yield reader, items[by_place], self.place[rows[by_place]]
+
+    def objects(self, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Any]]:
+        """Yield the results of some items, one by one, with their indices."""
+        for reader, items, places in self.places(wanted):
+            words = self.words[self.order[items]]
+            yield from zip(items.tolist(), reader.objects(places, words), strict=True)
+
+
+def copy_rows(target: Any, places: RowNumbers, source: npt.NDArray[Any], rows: RowNumbers) -> None:
+    """Copy rows of an array to places in another, some at a time: all may be as large as memory."""
+    step = max(1, MOST_BYTES // max(1, source[:1].nbytes))
+    for k in range(0, len(rows), step):
+        target[places[k : k + step]] = source[rows[k : k + step]]
+
+
+def whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None = None) -> Whole:
+    """Return what is stored at this moment.
+
+    Parameters
+    ----------
+    folder : Path
+        The checkpoint.
+    checked : dict, optional
+        The index words of each folder whose results have been checked; those of others are checked
+        now. Without it, what the index tells of is believed to be there.
+    """
+    return look(folder, lambda: _whole_of(folder, checked))
+
+
+def look(folder: Path, read: Callable[[], T]) -> T:
+    """Return what `read` finds in a checkpoint, all of it before its parts are merged or after.
+
+    Another process may move the parts away at any moment. Then the look begins anew.
+    """
+    while True:
+        parts = part_folders(folder)
+        try:
+            found = read()
+        except Exception:
+            if all(part.exists() for part in parts):
+                raise
+        else:
+            if all(part.exists() for part in parts):
+                return found
+
+
+def _whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None) -> Whole:
+    readers = list(map(RowReader, (folder, *part_folders(folder))))
+    found = [reader.words() for reader in readers]
+    if checked is not None:
+        for k, reader in enumerate(readers):
+            found[k] = reader.checked(found[k], checked.get(reader.folder, found[k][:0]))
+            checked[reader.folder] = found[k]
+    order, words = readers[0].order(), found[0]
+    n_items = int(order.max(initial=-1)) + 1
+    words = np.append(words, np.zeros(max(0, n_items - len(words)), INDEX))
+    which, place = np.zeros(len(words), np.int64), np.arange(len(words))
+    for k, part in enumerate(found[1:], 1):
+        part = part[: len(order)]
+        is_here = np.isin(words["state"][order[: len(part)]], STORED)
+        new = np.flatnonzero((part["state"] > 0) & ~is_here)
+        rows = order[new]
+        words[rows], which[rows], place[rows] = part[new], k, new
+    return Whole(order, readers, words, which, place)
+
+
+class RowReader:
+    """Reads rows.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with their files.
+
+    Attributes
+    ----------
+    logs : LogReader
+        Has the logs in which `entries` are, by their numbers.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.logs = folder, LogReader()
+
+    def order(self) -> RowNumbers:
+        """Return the row of each item of the last call; a generator's are known in the end."""
+        path, order = self.folder / ORDER_FILE, np.zeros(0, np.int64)
+        data = read(path)
+        told = int.from_bytes((data or b"")[-CRC_BYTES:])
+        if data and len(data) > CRC_BYTES and zlib.crc32(data[:-CRC_BYTES]) == told:
+            order = np.load(io.BytesIO(data)).astype(np.int64)
+        elif data is not None or len(self.digests()):
+            why = "it is gone" if data is None else "its checksum differs"
+            remedy = "Make the same call again, which writes it anew"
+            if (self.folder / PARTS).exists():
+                remedy += f", without {self.folder / PARTS}: what is in it runs again"
+            raise damaged(path, why, f"{remedy}.")
+        return order if len(order) else np.flatnonzero(self.digests().any(axis=-1))
+
+    def digests(self) -> Pairs:
+        """Return the digest of each row's item; zeros of one that is damaged."""
+        return pairs_in(Table(self.folder / ITEMS_FILE, *ITEMS, remedy="").load())
+
+    def words(self) -> npt.NDArray[Any]:
+        """Return the index, mapped."""
+        return Table(self.folder / INDEX_FILE, INDEX, ()).load()
+
+    def errors(self) -> list[dict[str, Any]]:
+        """Return the failures of items, the last ones last; a crash may have cut some lines."""
+        records = []
+        for line in (read(self.folder / ERRORS_FILE) or b"").splitlines():
+            with suppress(ValueError):
+                records.append(unsealed(line))
+        return records
+
+    @property
+    def spec(self) -> OutputSpec | None:
+        """Form of the results; None before the first."""
+        return spec_in((read_json(self.folder / "meta.json") or {}).get("results"))
+
+    def load(self) -> npt.NDArray[Any]:
+        """Return the results that form an array, mapped."""
+        spec = self.spec
+        if spec is None or spec.dtype is None:
+            return np.zeros(0)
+        return Table(self.folder / RESULTS_FILE, spec.dtype, spec.shape).load()
+
+    def values(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return the results of some rows, mapped."""
+        return self.load()[start:stop]
+
+    def entries(self, words: npt.NDArray[Any]) -> list[Entry]:
+        """Return the places, in the `logs`, of results that fit no array: what their words tell."""
+        columns = _in_logs(words["at"])
+        for number in np.unique(columns[0]).tolist():
+            path = self.folder / log_file(number)
+            if (file := opened(path)) is None:
+                raise damaged(
+                    path, "it is gone", "Make the same call again: it runs the items anew."
+                )
+            self.logs.add(number, Segment.open(file, "c"))
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+    def objects(self, rows: RowNumbers, words: npt.NDArray[Any]) -> Iterator[Any]:
+        """Yield results one by one; `words`: the index words of the rows."""
+        is_logged = words["state"] == IN_LOG
+        results, entries = self.load(), iter(self.entries(words[is_logged]))
+        is_number = (spec := self.spec) is not None and spec.number is not None
+        for row, is_in_log in zip(rows.tolist(), is_logged.tolist(), strict=True):
+            if is_in_log:
+                yield self.logs.load(row, next(entries))
+            else:
+                yield results[row].item() if is_number else results[row]
+
+    # ------------------------------------------------------------------------ checks
+
+    def checked(self, words: npt.NDArray[Any], before: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the index without results that are damaged; `before`: what it was last time."""
+        words = words.copy()
+        is_new = words["state"] > 0
+        n = min(len(words), len(before))
+        is_new[:n] &= words["crc"][:n] != before["crc"][:n]
+        rows = np.flatnonzero(is_new)
+        bad = rows[~self.are_whole(rows, words[rows])]
+        if len(bad) and self.folder.exists():  # not moved away since: see `look`
+            warn(
+                f"{self.folder}: {len(bad)} results did not reach the disk whole, or are damaged: "
+                "they count as missing, and their items run again with the same call",
+                CheckpointWarning,
+            )
+            words[bad] = 0
+        return words
+
+    def are_whole(self, rows: RowNumbers, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Whether the results of some rows, and their index words, have their checksums."""
+        is_there, found = self._are_there(rows, words), np.zeros(len(rows), np.uint32)
+        data = bytes_in(self.load())
+        there = np.flatnonzero(is_there & (words["state"] == IN_OUTPUT))
+        step = 1 + MOST_BYTES // (data.shape[1] + INDEX.itemsize)
+        for k in range(0, len(there), step):
+            some = there[k : k + step]
+            found[some] = checksums(words[some], data[rows[some]])
+        logged = np.flatnonzero(is_there & (words["state"] == IN_LOG))
+        entries = self.entries(words[logged])
+        records = {entry[:3]: entry for entry in entries}  # each of one or more results
+        crcs = {key: zlib.crc32(self.logs.bytes_of(entry)) for key, entry in records.items()}
+        found[logged] = record_checksums(words[logged], [crcs[entry[:3]] for entry in entries])
+        failed = np.flatnonzero(is_there & ~np.isin(words["state"], STORED))
+        found[failed] = record_checksums(words[failed], itertools.repeat(0))
+        return np.asarray(is_there & (found == words["crc"]))
+
+    def _are_there(self, rows: RowNumbers, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Whether the files are long enough for the results of some rows, with these words."""
+        is_there = (words["state"] != IN_OUTPUT) | (rows < len(self.load()))
+        is_logged = words["state"] == IN_LOG
+        numbers, starts, sizes, _ = _in_logs(words["at"][is_logged])
+        logs, which = np.unique(numbers, return_inverse=True)
+        ends = np.array([size_of(self.folder / log_file(number)) for number in logs.tolist()])
+        is_there[is_logged] = (sizes != 0) & (starts + np.abs(sizes) <= ends[which])
+        return np.asarray(is_there)
+
+
+def told_of(spec: OutputSpec) -> dict[str, Any]:
+    """Return how meta.json tells the form of the results."""
+    if spec.dtype is None:
+        return {"kind": "objects"}
+    kind = "arrays" if spec.number is None else spec.number.__name__
+    descr = repr(npy.dtype_to_descr(spec.dtype))
+    return {"kind": kind, "dtype": descr, "shape": [*spec.shape]}
+
+
+def spec_in(told: dict[str, Any] | None) -> OutputSpec | None:
+    """Return the form of the results that meta.json tells."""
+    if told is None:
+        return None
+    if told["kind"] == "objects":
+        return OBJECTS
+    dtype = npy.descr_to_dtype(ast.literal_eval(told["dtype"]))
+    number = {each.__name__: each for each in NUMBERS}.get(told["kind"])
+    return OutputSpec(dtype, tuple(told["shape"]), number)
+
+
+def _in_logs(at: npt.NDArray[Any]) -> tuple[RowNumbers, ...]:
+    """Return the log, offset, size and place in the batch that index words tell."""
+    starts, sizes, places = at.T
+    return *np.divmod(starts, 1 << LOG_BIT), sizes, places

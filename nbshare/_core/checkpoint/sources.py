@@ -1,0 +1,502 @@
+"""What a function of a file depends on: the definitions that it reaches, in all own files.
+
+Files are read as they are now, as workers run them. Nothing is imported. Of a file these count:
+
+- the definitions that are reached by their names, from the function on, through other own files;
+- what its import does besides plain definitions: statements with calls, decorators and base classes
+  that may note what they get, and the like;
+- all of it, where it is used in a way that names do not tell: as a value, by an attribute that it
+  does not define, by ``import *``.
+
+Other files that workers execute, in whatever way, count as a whole once they report them; where
+code looks up names as it runs, also those above (`checkpoint.versions`).
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import os
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from nbshare._core.checkpoint.digests import digest
+from nbshare._core.functions.definitions import imports_in
+from nbshare._core.functions.files import imported_files
+from nbshare._core.functions.freshness import Stamp, is_installed, stamp_of
+
+# Words of code that looks up what no name leads to: in its module, and in any that is loaded.
+# With a dot: what an attribute of a module is asked for, by whatever name; `*`: it is a value.
+IN_MODULE = {"globals", "locals", "vars", "eval", "exec", "query", "evaluate"}
+ANYWHERE = {
+    "sys.modules", "sys.*", "gc.*", "__globals__", "__builtins__", "__subclasses__", "_getframe",
+    "currentframe", "getmodule", "getclosurevars", "get_type_hints", "tb_frame", "gi_frame",
+    "cr_frame", "ag_frame", "f_back", "f_globals", "f_locals", "f_builtins",
+    "get_objects", "get_referents", "get_referrers",
+}  # fmt: skip
+LOADING = {  # words of code that loads any file, or what is in any file
+    "__import__", "import_module", "importlib", "runpy", "pkgutil", "pydoc", "mock",
+    "pickle", "allow_pickle", "read_pickle", "cloudpickle", "dill", "joblib", "shelve",
+    "dictConfig", "fileConfig", "exec",
+}  # fmt: skip
+OF_DOCSTRINGS = {"__doc__", "getdoc", "help"}  # words of code that reads them, or any text of files
+OF_TEXTS = {
+    "getsource", "getsourcelines", "getcomments", "findsource", "get_source", "get_data",
+    "linecache", "co_firstlineno", "co_lines", "f_lineno", "tb_lineno",
+}  # fmt: skip
+LOOKING_UP, READING = ANYWHERE | LOADING, OF_DOCSTRINGS | OF_TEXTS
+OF_FOLDERS = {"parent", "parents", "dirname", "with_name"}  # of a file, which is not read
+NAMES = re.compile(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)*")  # a text that may name something
+EXPRESSION = re.compile(r"[(@~*/+<>=]")  # a text with one of these may be one: pandas, formulas
+DOTTED = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
+# What may be called, or be a base, while a module is imported, and does nothing but that.
+PLAIN = {
+    "abc", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "functools",
+    "typing",
+}  # fmt: skip
+PLAIN |= {f"numba.{name}" for name in ("jit", "njit", "vectorize", "guvectorize")}
+NOT_PLAIN = {
+    "functools.reduce", "functools.update_wrapper", "dataclasses.replace", "typing.get_type_hints",
+}  # fmt: skip
+PLAIN_BUILTINS = {name for name, value in vars(builtins).items() if isinstance(value, type)}
+PLAIN_BUILTINS -= {"type", "map", "filter"}
+OF_PROPERTIES = ".setter", ".getter", ".deleter"
+OF_MEMBERS = {"__init__", "__new__", "_generate_next_value_"}  # of an enumeration's class
+HOOKS = {"__init_subclass__", "__set_name__", "__class_getitem__", "__mro_entries__"}
+NOT_IN_WORKERS = {"__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"}
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+DEFINITIONS = FUNCTIONS | ast.ClassDef
+CALLABLE = DEFINITIONS | ast.Lambda | ast.Attribute | ast.Call
+ASSIGNMENTS = ast.Assign | ast.AnnAssign
+ALL = "*"  # as a name: all of a module
+
+Dependency = tuple[str, str]  # a module, and a name in it, maybe with attributes; "": its import
+
+
+def parsed(source: bytes) -> ast.Module:
+    """Return the syntax tree of a file, without docstrings unless it asks for them."""
+    for left in (2, 1, 0):
+        try:
+            tree = ast.parse(source)
+            break
+        except SystemError:  # of CPython 3.11, if another thread parses at the same time
+            if not left:
+                raise
+    for part in () if b"__doc__" in source else ast.walk(tree):
+        if isinstance(part, ast.Module | DEFINITIONS) and ast.get_docstring(part, clean=False):
+            part.body = part.body[1:] or [ast.Pass()]
+    return tree
+
+
+def _own_path(name: str, folder: str | None) -> str | None:
+    """Return the file of a module that is edited; None for installed ones, and if there is none."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None and ("." not in name or folder):
+        specs = (finder.find_spec(name, folder and [folder]) for finder in sys.meta_path)
+        spec = next(filter(None, specs), None)
+        file = spec.origin if spec and spec.has_location else None
+    if not file or not file.endswith(".py") or not os.path.exists(file) or is_installed(file):
+        return None
+    return str(file)
+
+
+def uses_in(node: ast.AST) -> Iterator[str]:
+    """Yield the names that code uses, with their attributes, such as ``module.name``."""
+    todo = [node]
+    while todo:
+        each = todo.pop()
+        if dotted := dotted_name(each):
+            yield dotted
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield from DOTTED.findall(each.value) if EXPRESSION.search(each.value) else ()
+        else:
+            todo += ast.iter_child_nodes(each)
+
+
+def names_in(node: ast.AST) -> list[ast.Name]:
+    """Return the names that code has, without what they are asked for."""
+    return [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+
+
+def dotted_name(node: ast.AST) -> str:
+    """Return a name that is used with its attributes; "" for other code."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Load() | ast.Del()):
+            return name
+        case ast.Attribute(value=value, attr=attribute) if name := dotted_name(value):
+            return f"{name}.{attribute}"
+    return ""
+
+
+def run_by_import(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Yield the parts of a statement that run at the import: all but bodies of functions."""
+    todo: list[ast.AST] = [statement]
+    while todo:
+        yield (each := todo.pop())
+        children = list(ast.iter_child_nodes(each))
+        if isinstance(each, FUNCTIONS):
+            children = [child for child in children if child not in each.body]
+        todo += [each.args] if isinstance(each, ast.Lambda) else children
+
+
+class Module:
+    """The statements of a file.
+
+    Attributes
+    ----------
+    name, path, label : str
+        Its name and its file, and what messages call it.
+    stamp : Stamp or None
+        Of the file.
+    statements : list of ast.stmt
+        Those that workers run.
+    named : dict of str to list of ast.stmt
+        The statements that define a name.
+    targets : dict of str to list of str
+        What imports bind a name to.
+    """
+
+    def __init__(self, name: str, path: str) -> None:
+        self.name, self.path, self.stamp = name, path, stamp_of(path)
+        # The plain name of a file that was imported by its path: the other may be the folder's.
+        self.label = Path(path).stem if name in imported_files() else name
+        is_package = os.path.basename(path) == "__init__.py"
+        self.package = name if is_package else name.rpartition(".")[0]
+        self.folder = os.path.dirname(path) if is_package else None
+        self.statements: list[ast.stmt] = []
+        self.named: dict[str, list[ast.stmt]] = defaultdict(list)  # those that bind a name
+        self.targets: dict[str, list[str]] = defaultdict(list)  # of imports
+        for statement in parsed(Path(path).read_bytes()).body:
+            if isinstance(statement, ast.If) and ast.unparse(statement.test) in NOT_IN_WORKERS:
+                self.statements += statement.orelse
+            else:
+                self.statements.append(statement)
+        for statement in self.statements:
+            for name in bound_by(statement):
+                self.named[name].append(statement)
+            for name, target in imports_in(ast.walk(statement), self.package):
+                self.targets[name].append(target)
+
+    def has(self, name: str) -> bool:
+        """Whether a definition or an import of the file binds a name."""
+        return name in self.named or name in self.targets
+
+
+def bound_by(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement of a module binds, if it is one that only defines them."""
+    if isinstance(statement, DEFINITIONS):
+        return {statement.name}
+    nodes = list(ast.walk(statement)) if isinstance(statement, ASSIGNMENTS) else []
+    stored = [node for node in nodes if isinstance(getattr(node, "ctx", None), ast.Store)]
+    if any(isinstance(node, ast.Attribute | ast.Subscript) for node in stored):
+        return set()  # it changes something else
+    loops = [node.target for node in nodes if isinstance(node, ast.comprehension)]
+    local = {id(node) for loop in loops for node in ast.walk(loop)}
+    return {node.id for node in stored if isinstance(node, ast.Name) and id(node) not in local}
+
+
+def text_of(source: bytes, reading: Collection[str]) -> bytes:
+    """Return what code gets of a file's text that uses these words."""
+    if not OF_TEXTS.isdisjoint(reading):
+        return source
+    parts = [
+        part for part in ast.walk(ast.parse(source)) if isinstance(part, ast.Module | DEFINITIONS)
+    ]
+    return repr([ast.get_docstring(part, clean=False) for part in parts]).encode()
+
+
+@lru_cache(maxsize=256)
+def definitions_in(
+    path: str, name: str, _stamp: Stamp | None, reading: frozenset[str]
+) -> dict[str, tuple[str, str]]:
+    """Return the digest and the lines of each definition in a file, by what messages call it.
+
+    `reading`: as in `Sources`.
+    """
+    try:
+        module = Module("", path)
+    except (SyntaxError, ValueError):  # it is compiled
+        return {name: (digest(Path(path).read_bytes()).hex(), "")}
+    source = Path(path).read_bytes()
+    reading |= {word for word in OF_TEXTS if word.encode() in source}
+    texts = {f"the text of {name}": (digest(text_of(source, reading)).hex(), "")} if reading else {}
+    found = {f"{each} in {name}": statements for each, statements in module.named.items()}
+    found[f"the top level of {name}"] = [x for x in module.statements if not bound_by(x)]
+    return texts | {label: (_digest_of(each), _lines_of(each)) for label, each in found.items()}
+
+
+def _digest_of(statements: list[ast.stmt], more: str = "") -> str:
+    text = "".join(map(ast.unparse, statements)) + more
+    return digest(text.encode("utf8", "surrogatepass")).hex()
+
+
+def _lines_of(statements: list[ast.stmt]) -> str:
+    """Return the lines of the last one."""
+    if not statements:
+        return ""
+    first, last = statements[-1].lineno, statements[-1].end_lineno
+    return f"line {first}" if first == last else f"lines {first}-{last}"
+
+
+class Sources:
+    """What definitions of own files depend on.
+
+    Attributes
+    ----------
+    parts : dict of str to str
+        The digest of each definition that was reached, by what messages call it.
+    lines : dict of str to str
+        File and lines of each definition, in the same way.
+    looks_up : bool
+        Whether code looks up names as it runs: all files that workers execute count as a whole.
+    reading : set of str
+        Words of code that reads docstrings, or any text of files: it counts as well.
+    older : set of str
+        Definitions that are not the ones of their names: a module was imported again.
+    """
+
+    def __init__(self) -> None:
+        self.parts: dict[str, str] = {}
+        self.lines: dict[str, str] = {}
+        self._modules: dict[str, Module | None] = {}
+        self._labels = Counter[str]()
+        self._seen: dict[Dependency, None] = {}
+        self._acting: dict[tuple[str, str], bool] = {}  # names, and whether using them does more
+        self.looks_up, self.reading = False, set[str]()
+        self.older: set[str] = set()
+
+    @property
+    def paths(self) -> dict[str, Stamp | None]:
+        """The files that were reached, in that order, as they were then."""
+        return {module.path: module.stamp for module in self.reached()}
+
+    def reached(self) -> dict[Module, list[str]]:
+        """Return the modules that were reached, and which names in each."""
+        found = defaultdict[Module, list[str]](list)
+        for name, path in self._seen:
+            if (module := self._modules.get(name)) is not None:
+                found[module].append(path.partition(".")[0])
+        return found
+
+    def is_own(self, name: str) -> bool:
+        """Whether a module is a file that is edited."""
+        return self._module(name) is not None
+
+    def label(self, name: str) -> str:
+        """Return the name of a module, wherever its file is."""
+        module = self._module(name)
+        return name if module is None else module.label
+
+    def name_of(self, module: ModuleType) -> str:
+        """Return a name for a module, also for one that was loaded by its path."""
+        name, file = module.__name__, getattr(module, "__file__", None) or ""
+        is_own = file.endswith(".py") and os.path.exists(file) and not is_installed(file)
+        if is_own and sys.modules.get(name) is not module:
+            known = self._module(name)
+            name = name if known is None or known.path == file else file
+            if self._module(name) is None:
+                self._add(name, file)
+        return name
+
+    def reach(self, name: str, path: str = ALL) -> None:
+        """Note what code depends on that uses a module; `path`: a name in it, with attributes."""
+        todo = [(name, path)]
+        while todo:  # not recursive: the chain of calls may be long
+            if (each := todo.pop()) not in self._seen:
+                self._seen[each] = None
+                todo += self._follow(*each)
+
+    def note_words(self, words: set[str], constants: Iterable[Any]) -> list[Dependency]:
+        """Note names that code uses, and constants, which may be names; return where they lead."""
+        needed = list[Dependency]()
+        for text in constants:
+            if isinstance(text, str) and NAMES.fullmatch(text):
+                names = re.split("[.:]", text)
+                words |= (LOOKING_UP | READING).intersection(names)
+                places = [(".".join(names[:k]), names[k]) for k in range(1, len(names))]
+                needed += [(own, x) for own, x in places if (m := self._module(own)) and m.has(x)]
+        self.looks_up |= not words.isdisjoint(LOOKING_UP)
+        self.reading |= READING & words
+        if "__file__" in words and words.isdisjoint(OF_FOLDERS):
+            self.reading |= OF_TEXTS
+        return needed
+
+    def texts(self) -> dict[str, str]:
+        """Return the digests of the texts of files that code may read."""
+        found = [*self.reached()] if self.reading else []
+        texts = {own.label: text_of(Path(own.path).read_bytes(), self.reading) for own in found}
+        return {f"the text of {label}": digest(text).hex() for label, text in texts.items()}
+
+    def _module(self, name: str) -> Module | None:
+        if name not in self._modules:
+            parent = self._module(name.rpartition(".")[0]) if "." in name else None
+            self._add(name, _own_path(name, parent.folder if parent else None))
+        return self._modules[name]
+
+    def _add(self, name: str, path: str | None) -> None:
+        self._modules[name] = module = Module(name, path) if path else None
+        if module is not None:
+            self._labels[module.label] += 1
+            n = self._labels[module.label]  # two files of other folders may have one name
+            module.label += f" ({n})" if n > 1 else ""
+
+    def _follow(self, name: str, path: str) -> list[Dependency]:
+        """Note one definition; return what it leads to."""
+        above, (attribute, _, rest) = name.rpartition(".")[0], path.partition(".")
+        needed = [(above, "")] if above else []  # a package is imported before its modules
+        module, below = self._module(name), f"{name}.{attribute}"
+        targets = module.targets.get(attribute, []) if module else []
+        is_known = module is not None and module.has(attribute)
+        if attribute not in ("", ALL) and (below in targets or not is_known) and self.is_own(below):
+            needed.append((below, rest or ALL))
+            is_known = module is None or not module.has("__getattr__")
+        if module is None:
+            return needed
+        if attribute == ALL:
+            self.looks_up |= module.folder is not None  # its modules are values of it, too
+            return needed + [(name, each) for each in ["", *module.named, *module.targets]]
+        if attribute == "":
+            return needed + self._imported(module)
+        needed.append((name, ""))
+        if not is_known:  # it is made when asked for, or comes with all of another
+            needed.append((name, ALL))
+        needed += [dependency_on(target, rest) for target in targets if target != below]
+        named = module.named.get(attribute, [])
+        return needed + self._note(module, f"{module.label}.{attribute}", named)
+
+    def _imported(self, module: Module) -> list[Dependency]:
+        """Note what the import of a module does besides plain definitions."""
+        needed = [dependency_on(target) for target in module.targets[ALL]]
+        found, names = list[ast.stmt](), list[str]()
+        for statement in module.statements:
+            if isinstance(statement, ast.Import | ast.ImportFrom):
+                needed += [(target, "") for _, target in imports_in([statement], module.package)]
+            if self._acts(module, statement):
+                names += (bound := sorted(bound_by(statement)))
+                found += [] if bound else [statement]
+        needed += [(module.name, each) for each in names]
+        return needed + self._note(module, f"{module.label} (top level)", found, " ".join(names))
+
+    def _acts(self, module: Module, statement: ast.stmt) -> bool:
+        """Whether running a statement may do more than bind names to what it defines."""
+        match statement:
+            case ast.Import() | ast.Pass() | ast.Expr(value=ast.Constant()):
+                return False
+            case ast.ImportFrom(module=name, names=names):
+                return name == "__future__" or names[0].name == ALL
+        parts = run_by_import(statement)
+        return not bound_by(statement) or any(self._does_more(module, part) for part in parts)
+
+    def _does_more(self, module: Module, part: ast.AST) -> bool:
+        """Whether a part of a statement may have an effect elsewhere, when it runs."""
+        match part:
+            case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
+                return self._is_acting(module, dotted_name(part))
+            case ast.Attribute() | ast.Subscript(ctx=ast.Store() | ast.Del()):
+                return True
+            case ast.AugAssign() | ast.With() | ast.Import() | ast.ImportFrom():
+                return True
+            case ast.Call(func=ast.Name() | ast.Attribute() as func, args=args):
+                return not self._is_plain(module, func) or self._may_act(module, args)
+            case ast.Call():
+                return True
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name in HOOKS:
+                return True
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                used = part.decorator_list
+            case ast.ClassDef(bases=bases, keywords=keywords):
+                used = [base for base in bases if not self._is_own_class(module, base)]
+                used += [*part.decorator_list, *(each.value for each in keywords)]
+                names = {name for base in bases for each in names_in(base) for name in [each.id]}
+                of = [target for name in names for target in module.targets.get(name, [])]
+                if any(target.startswith("enum") for target in of):  # it makes members at once
+                    return any(getattr(each, "name", "") in OF_MEMBERS for each in part.body)
+            case _:
+                return False
+        return not all(self._is_plain(module, each) for each in used)
+
+    def _is_plain(self, module: Module, called: ast.expr) -> bool:
+        """Whether calling something, or deriving from it, has no effect elsewhere."""
+        while isinstance(called, ast.Call | ast.Subscript):  # a decorator with options; Generic[T]
+            called = called.func if isinstance(called, ast.Call) else called.value
+        name, _, rest = (dotted := dotted_name(called)).partition(".")
+        if not module.has(name):
+            return dotted in PLAIN_BUILTINS or dotted.endswith(OF_PROPERTIES)
+        full = [f"{target}.{rest}".rstrip(".") for target in module.targets.get(name, [])]
+        is_plain = all(x in PLAIN or x.rpartition(".")[0] in PLAIN for x in full)
+        return is_plain and bool(full) and NOT_PLAIN.isdisjoint(full)
+
+    def _may_act(self, module: Module, args: list[ast.expr]) -> bool:
+        """Whether arguments hold what may be called: something of own files that is no constant."""
+        for name in {each.id for arg in args for each in names_in(arg)}:
+            targets = [dependency_on(target)[0] for target in module.targets.get(name, [])]
+            parts = [part for each in module.named.get(name, []) for part in ast.walk(each)]
+            if any(isinstance(part, CALLABLE) for part in parts) or any(map(self.is_own, targets)):
+                return True
+        return False
+
+    def _is_own_class(self, module: Module, base: ast.expr) -> bool:
+        """Whether a base is of an own file: then its own statement tells what deriving does."""
+        name, _, rest = dotted_name(base).partition(".")
+        places = [dependency_on(target, rest)[0] for target in module.targets.get(name, [])]
+        return name in module.named or (bool(places) and all(map(self.is_own, places)))
+
+    def _is_acting(self, module: Module, dotted: str) -> bool:
+        """Whether a name is bound by a statement that does more, so that using it may, too."""
+        name, _, rest = dotted.partition(".")
+        key = module.name, dotted
+        if key not in self._acting:
+            self._acting[key] = False  # until it is known: it may lead to itself
+            found = any(self._acts(module, each) for each in module.named.get(name, []))
+            for target in module.targets.get(name, []):
+                place, path = dependency_on(target, rest)
+                other = self._module(place)
+                found |= other is not None and path != ALL and self._is_acting(other, path)
+            self._acting[key] = found
+        return self._acting[key]
+
+    def _note(
+        self, module: Module, label: str, found: list[ast.stmt], more: str = ""
+    ) -> list[Dependency]:
+        """Note the digest of statements; return where they lead."""
+        if label in self.parts:
+            return []
+        needed, bindings = list[Dependency](), dict[str, list[str]]()
+        for statement in found:
+            parts = [*ast.walk(statement)]
+            needed += [(target, "") for _, target in imports_in(parts, module.package)]
+            words = {part.attr for part in parts if isinstance(part, ast.Attribute)}
+            texts = [part.value for part in parts if isinstance(part, ast.Constant)]
+            words |= LOADING.intersection(x.arg for x in parts if isinstance(x, ast.keyword))
+            for use in {*uses_in(statement)}:
+                name, _, rest = use.partition(".")
+                targets = module.targets.get(name, [])
+                bindings[name] = targets
+                words |= {name}.union(*(target.split(".") for target in targets))
+                words |= {asked_for(dependency_on(target, rest)) for target in targets}
+                if module.has(name):
+                    needed.append((module.name, use if targets else name))
+            needed += self.note_words(words, texts)
+            if not words.isdisjoint(ANYWHERE | IN_MODULE):
+                needed.append((module.name, ALL))
+        if found or more:
+            self.parts[label] = _digest_of(found, f"{sorted(bindings.items())}{more}")
+            self.lines[label] = f"{os.path.basename(module.path)}, {_lines_of(found)}"
+        return needed
+
+
+def dependency_on(target: str, rest: str = "") -> Dependency:
+    """Return what an import binds, or its attributes, as a dependency."""
+    module, _, name = target.rpartition(".")
+    return (module, f"{name}.{rest}".rstrip(".")) if module else (target, rest or ALL)
+
+
+def asked_for(dependency: Dependency) -> str:
+    """Return a module with the attribute that it is asked for, as in `ANYWHERE`."""
+    return f"{dependency[0]}.{dependency[1].partition('.')[0]}"

@@ -1,0 +1,293 @@
+"""A run that several processes share, which may have nothing in common but a folder.
+
+::
+
+    parts/                  in the folder of the checkpoint, while there is something to do
+        sweep.json          what is run
+        claims/0, 1, 2 ...  each says which items a process runs; the next number is made by one
+        3f0c81.../          a part: what a process has stored for a call; a row for each item
+        stop                made by `Job.cancel` of an attached job
+
+Each process runs calls like any other, with a part as their checkpoint. Their workers see only the
+items that the process has claimed. A claim has the next free number and its file is made whole, so
+there is one order of all claims, and the last claim of an item counts. Items of a process that is
+gone, and are not stored, are claimed again by others. No two processes write to the same file; one
+that was away for longer than its lease runs some items a second time, and spoils nothing.
+
+When all items are stored, a process becomes the writer of the checkpoint, and merges the parts.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from nbshare._core.checkpoint import files
+from nbshare._core.checkpoint.digests import digest
+from nbshare._core.checkpoint.directory import Directory, check_place
+from nbshare._core.checkpoint.files import read_json
+from nbshare._core.checkpoint.keeper import CheckpointKeeper
+from nbshare._core.checkpoint.key import differences, key_of
+from nbshare._core.checkpoint.options import Checkpoint
+from nbshare._core.checkpoint.reader import STORED, whole_of
+from nbshare._core.checkpoint.writer import PARTS, check_free, running_writer_of
+from nbshare._core.engine.call import Call, Supply
+from nbshare._core.engine.run import Request
+from nbshare._core.engine.supply import Pace
+from nbshare._core.system import waiting
+from nbshare._core.wire.board import FAILED
+from nbshare._core.wire.rows import runs_of
+from nbshare.errors import CheckpointInUseError
+
+SWEEP, CLAIMS, STOP = "sweep.json", "claims", "stop"
+LOOK_S = 0.5  # between looks at what others do
+OPENING_S = 0.05  # between looks whether another process has opened the checkpoint
+LEAST_S, CLAIM_S = 0.05, 1.0  # of work in a claim: at least, and usually
+OF_AGE = 0.02  # and more after some time: this part of it
+AHEAD_S = 0.1  # of work that a process has claimed when it claims more; long items: none
+FORGETS_S = 1.5  # until a network file system no longer shows what is gone
+N_RECENT = 100  # claims that tell how many processes there are
+
+
+class Sweep(Supply):
+    """A run that other processes share, as one of them sees it; claims items for its calls.
+
+    Parameters
+    ----------
+    options : Checkpoint
+        Where results are stored, and how.
+    request : Request
+        What is run.
+
+    Attributes
+    ----------
+    began_at : float
+        When it began, in seconds since 1970.
+    """
+
+    _event: waiting.OwnerEvent  # of the present call
+
+    def __init__(self, options: Checkpoint, request: Request) -> None:
+        check_place(options.path)
+        self._options, self._request = options, request
+        self._key = key_of(request, options.version)
+        self._pairs = self._key.items.next(request.iterables)
+        parts = {**self._key.parts, "out=": str(request.out)}
+        self._what: dict[str, Any] = {"items": digest(self._pairs.tobytes()).hex(), "parts": parts}
+        self._folder = options.path / PARTS
+        self._part = self._folder  # that of the last call
+        self._id = ""  # of the sweep that this process has joined
+        self.began_at = time.time()
+        self._claims: list[dict[str, Any]] = []
+        self._is_taken = np.zeros(len(self._pairs), np.bool_)  # by item: stored, or claimed
+
+    def next_call(self, make: Callable[[], Call]) -> Call | None:
+        """Return a call that takes part in the run; None when all of it is in the checkpoint.
+
+        Waits while other processes run all that is left.
+        """
+        while True:
+            try:
+                if self._is_over():
+                    return None
+                if self._id and not self._is_taken.all():
+                    return self._begin(make)
+            except OSError as error:
+                # Another process may have merged the parts, all of which are gone then.
+                if error.errno not in (errno.ENOENT, errno.ESTALE):
+                    raise
+                time.sleep(FORGETS_S)
+                if self.has_place():
+                    raise
+            if self.is_stopped():
+                raise KeyboardInterrupt
+            time.sleep(LOOK_S if self._id else OPENING_S)
+
+    def is_stopped(self) -> bool:
+        """Whether all processes have been stopped since the last one joined."""
+        return (self._folder / STOP).exists()
+
+    def has_place(self) -> bool:
+        """Whether the run of the last call still has its parts, or others have merged them."""
+        return not self._id or (read_json(self._folder / SWEEP, None) or {}).get("id") == self._id
+
+    # -------------------------------------------------------------- beginning and end
+
+    def _is_over(self) -> bool:
+        """Begin or join the run, or merge its parts; return whether the checkpoint has it all."""
+        files.check_folder(self._folder)
+        found = read_json(self._folder / SWEEP, None)
+        if found is not None and found["what"] != self._what:
+            self._refuse(found["what"])
+        elif found is not None:
+            if found["id"] != self._id:
+                self._id, self.began_at = found["id"], found["began_at"]
+                (self._folder / STOP).unlink(missing_ok=True)  # of earlier processes
+                self._claims.clear()
+            if not self._look():
+                return False
+        try:
+            return self._open()
+        except CheckpointInUseError:  # for a moment, unless a run by itself writes to it
+            writer = running_writer_of(self._options.path)
+            if writer is not None and writer.get("role", "run") == "run":
+                raise
+            return False
+
+    def _refuse(self, what: dict[str, Any]) -> None:
+        """Raise CheckpointInUseError if processes run something else here."""
+        try:
+            check_free(self._options.path)
+        except CheckpointInUseError as error:
+            changed = differences(what["parts"], self._what["parts"], self._key.sources.lines)
+            raise CheckpointInUseError(
+                f"{error} They run something else: {'; '.join(changed or ['other items'])}."
+            ) from None
+
+    def _open(self) -> bool:
+        """Merge the parts, or begin the run; return whether the checkpoint has all results."""
+        directory = Directory(self._options, self._key, self._request, self.began_at, "opener")
+        try:
+            rows = directory.rows_for(self._pairs)
+            directory.note_order(rows)
+            states = directory.states(rows)
+            # Those that have failed run again, but not in the same run.
+            is_over = bool((states > 0).all() if self._id else np.isin(states, STORED).all())
+        finally:
+            directory.close(is_whole=True)
+        if not is_over:  # when others see what the checkpoint has
+            self._make_folder()
+        return is_over
+
+    def _make_folder(self) -> None:
+        """Make the folder of the parts, whole or not at all, unless another process does."""
+        told = {"id": secrets.token_hex(8), "what": self._what, "began_at": time.time()}
+        new = self._folder.with_name(f".{PARTS}.{told['id']}")
+        # A process that opens the checkpoint may remove the new folder.
+        with files.tolerated(errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT):
+            (new / CLAIMS).mkdir(parents=True)
+            files.replace_json(new / SWEEP, told, is_needed=False)
+            new.rename(self._folder)
+        shutil.rmtree(new, ignore_errors=True)
+
+    # ------------------------------------------------------------------------- items
+
+    def _look(self) -> bool:
+        """See what is claimed, and which processes are gone; return whether all is stored."""
+        self._read_claims()
+        names = {claim["by"] for claim in self._claims}
+        running = {name for name in names if running_writer_of(self._folder / name) is not None}
+        whole = whole_of(self._options.path)  # after that
+        has_failed = (whole.states == FAILED) & (whole.which[whole.order] > 0)  # in this run
+        is_settled = np.isin(whole.states, STORED) | has_failed
+        self._is_taken = is_settled.copy()
+        self._take(claim for claim in self._claims if claim["by"] in running)
+        return bool(is_settled.all())
+
+    def _read_claims(self) -> None:
+        claims, nobodys = self._folder / CLAIMS, {"by": "", "runs": []}  # if it is cut
+        files.check_folder(claims)
+        while (claim := read_json(claims / str(len(self._claims)), nobodys)) is not None:
+            self._claims.append(claim)
+            self._take([claim])
+
+    def _take(self, claims: Iterable[dict[str, Any]]) -> None:
+        for start, stop in [run for claim in claims for run in claim["runs"]]:
+            self._is_taken[start:stop] = True
+
+    def claim(self, wanted: float, least: float, first: int) -> list[list[int]]:
+        """Claim items that no process runs, from `first` on; return ranges.
+
+        As many as `wanted`, and so few at the end that all processes end at the same time, but not
+        fewer than the `least`.
+        """
+        while True:
+            self._read_claims()
+            free = np.flatnonzero(~self._is_taken[first:]) + first
+            recent = {claim["by"] for claim in self._claims[-N_RECENT:]} | {self._part.name}
+            share = len(free) / (4 * len(recent))
+            free = free[: max(1, int(min(wanted, max(share, least))))]
+            runs = [[int(free[run.start]), int(free[run.stop - 1]) + 1] for run in runs_of(free)]
+            if not runs or self._put_claim(runs):
+                return runs
+
+    def _put_claim(self, runs: list[list[int]]) -> bool:
+        """Make the next claim; return whether no other process did."""
+        claims = self._folder / CLAIMS
+        new = claims / f".{self._part.name}"
+        claim = {"by": self._part.name, "runs": runs}
+        claims.mkdir(exist_ok=True)  # somebody may have removed it: at worst, items run twice
+        files.write(new, json.dumps(files.sealed(claim)).encode())
+        try:
+            with suppress(FileExistsError):
+                os.link(new, claims / str(len(self._claims)))
+            return new.stat().st_nlink == 2  # NFS may have done it, and say that it exists
+        finally:
+            new.unlink()
+
+    # ------------------------------------------------------------------------- a call
+
+    def _begin(self, make: Callable[[], Call]) -> Call:
+        """Return a call with a part of its own."""
+        part = self._folder / secrets.token_hex(8)
+        # So that other machines see it.
+        options = Checkpoint(part, durability="power", on_full="stop")
+
+        def prepare() -> Call:
+            while running_writer_of(self._options.path) is not None:  # it may be about to merge
+                time.sleep(OPENING_S)
+            part.stat()  # or it has done so
+            return make()
+
+        keeper = CheckpointKeeper(self._request, options, (self._key, self.began_at))
+        self._call = call = keeper.begin(prepare)
+        self._part, self._keeper = part, keeper
+        self._pace, self._event = Pace(0.0, call.request.max_workers), waiting.OwnerEvent()
+        call.event_fd, call.items_event = self._event.fd, waiting.WorkerEvent()
+        self.error = None  # that of the call before
+        call.board.n_there = 0  # workers see no item that is not claimed
+        call.supply = self
+        return call
+
+    # ------------------------------------------------------- items for workers of a call
+
+    def wait(self, timeout_s: float) -> None:
+        """Claim items, and wait."""
+        self.bring()
+        self._event.wait(min(timeout_s, LOOK_S))
+
+    def bring(self) -> None:
+        """Claim items, if workers will soon have none; look whether all is to end."""
+        call, board, pace = self._call, self._call.board, self._pace
+        try:
+            while board.n_there < board.n_items and not (
+                board.stopped or call.is_over or self.error is not None
+            ):
+                pace.look(call)
+                per_s = call.request.max_workers / pace.item_s if pace.item_s else 0.0
+                ahead = int(AHEAD_S * per_s)
+                board.few = board.n_items - board.n_there + ahead
+                if board.n_there - board.n_done() >= call.request.max_workers + ahead:
+                    break
+                if per_s:
+                    age_s = (time.monotonic_ns() - call.begun_ns) / 1e9
+                    pace.resize(max(CLAIM_S, OF_AGE * age_s) * per_s, 1, board.n_items)
+                runs = self.claim(pace.size, LEAST_S * per_s, board.n_there)
+                for start, stop in runs or [[board.n_items, board.n_items]]:  # or the call ends
+                    self._keeper.leave_out(board.n_there, start)
+                    board.n_there = stop
+                call.engine.notify(call)
+            if self.is_stopped():
+                call.stop()
+        except Exception as error:  # noqa: BLE001 - the folder is gone, or the disk full
+            self.error = error.with_traceback(None)
+            call.stop(self.error)

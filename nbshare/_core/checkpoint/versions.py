@@ -1,0 +1,138 @@
+"""What stored results depended on: ``code.json``.
+
+Each result carries the number of a version. A version has the parts of the key, and the files that
+workers had imported besides the definitions in it. An import that comes late begins a new version.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.checkpoint import files
+from nbshare._core.checkpoint.key import Key, Parts, differences
+from nbshare._core.checkpoint.sources import definitions_in
+from nbshare._core.functions.freshness import Stamp, stamp_of
+from nbshare._core.wire.context import cwd
+
+CODE_FILE = "code.json"
+
+
+class Versions:
+    """The versions of a checkpoint, for a call.
+
+    Parameters
+    ----------
+    folder : Path
+        The checkpoint.
+    key : Key
+        What the results of the call depend on.
+
+    Attributes
+    ----------
+    number : int
+        Of the version of the results that the call stores; -1 before `settle`.
+    """
+
+    def __init__(self, folder: Path, key: Key) -> None:
+        self._folder, self._key = folder, key
+        self._all = _versions_in(folder)
+        # Files are known by their paths from here, so that a project may move.
+        first = next(iter(key.sources.paths), None)
+        self._base = os.path.dirname(first) if first else (cwd() or "/")
+        self._files: dict[str, Parts] = {}  # that workers have imported
+        self.number = -1
+
+    @property
+    def accepted(self) -> list[int]:
+        """The versions whose results the call takes."""
+        same = [k for k in range(len(self._all)) if not self._changes(k)]
+        return [*same, *(each for k in same for each in self._all[k]["accepts"])]
+
+    def known_files(self) -> set[str]:
+        """Return the files that workers may have imported, as far as they are known."""
+        names = [name for version in self._all for name in version["files"]]
+        return {*self._key.sources.paths, *map(self._path, names)}
+
+    def changes_of(self, codes: npt.NDArray[np.uint16]) -> list[str]:
+        """Return what differs between the call and the version of most results, in words."""
+        number = int(np.bincount(codes).argmax())
+        if number >= len(self._all):
+            return [f"{CODE_FILE}, which tells what the results depend on, is gone or damaged"]
+        return self._changes(number)
+
+    def _changes(self, number: int) -> list[str]:
+        old, new = dict(self._all[number]["parts"]), dict(self._key.parts)
+        lines = dict(self._key.sources.lines)
+        for name, before in self._all[number]["files"].items():
+            old |= before
+            path = self._path(name)
+            with suppress(OSError):
+                for label, found in self._definitions_in(path, name, stamp_of(path)).items():
+                    new[label], lines[label] = found
+        return differences(old, new, lines)
+
+    def _definitions_in(
+        self, path: str, name: str, stamp: Stamp | None
+    ) -> dict[str, tuple[str, str]]:
+        return definitions_in(path, name, stamp, frozenset(self._key.sources.reading))
+
+    def _name(self, path: str) -> str:
+        try:
+            return os.path.relpath(path, self._base)
+        except ValueError:  # it is on another drive
+            return path
+
+    def _path(self, name: str) -> str:
+        return os.path.normpath(os.path.join(self._base, name))
+
+    def adopt(self, folder: Path) -> npt.NDArray[np.uint16]:
+        """Take over the versions of another checkpoint; return the number here of each."""
+        return np.array([*map(self._number_of, _versions_in(folder))], np.uint16)
+
+    def _number_of(self, version: dict[str, Any]) -> int:
+        """Return the number of a version, which is stored if it is new."""
+        if version not in self._all:
+            versions = [*self._all, version]
+            files.replace_json(self._folder / CODE_FILE, {"versions": versions})
+            self._all = versions
+        return self._all.index(version)
+
+    # ------------------------------------------------------------------- of the call
+
+    def settle(self, *, accepts_all: bool) -> None:
+        """Find or begin the version of the call; `accepts_all`: it takes all stored results."""
+        self._begin({}, range(len(self._all)) if accepts_all else ())
+
+    def note_imports(self, imported: Mapping[str, Stamp | None]) -> None:
+        """Find or begin a version, if workers have imported more files."""
+        known = {} if self._key.sources.looks_up else self._key.sources.paths
+        for path, stamp in imported.items():
+            name = self._name(path)
+            # A function may import a file that it names so late that the file was edited before.
+            if stamp is not None and stamp != known.get(path) and name not in self._files:
+                try:
+                    found = self._definitions_in(path, name, stamp)
+                except OSError:  # it is gone, or may be executed only
+                    continue
+                is_same = stamp == stamp_of(path)  # else no digest is that of what they imported
+                self._files[name] = {k: v[0] if is_same else "" for k, v in found.items()}
+        self._begin(self._files, self._all[self.number]["accepts"])
+
+    def _begin(self, imported: Mapping[str, Parts], accepts: Iterable[int]) -> None:
+        version = {"parts": dict(self._key.parts), "accepts": [*accepts], "files": {**imported}}
+        self.number = self._number_of(version)
+
+
+def _versions_in(folder: Path) -> list[dict[str, Any]]:
+    nothing: dict[str, Any] = {
+        "versions": []
+    }  # if it is damaged: then results are of no version that is known
+    found = files.read_json(folder / CODE_FILE, nothing) or nothing
+    return cast("list[dict[str, Any]]", found["versions"])

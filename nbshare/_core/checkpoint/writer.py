@@ -1,0 +1,211 @@
+"""The one process that may write to a checkpoint, known by its identity and not by a file.
+
+A lock of the kernel's goes with its process, however that ends. It may not reach other hosts, and
+some file systems refuse it; so the writer also stores its identity in a file, its lease, and
+renews it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from nbshare._core.checkpoint import files
+from nbshare._core.memory import disk
+from nbshare._core.system import Descriptor, locks, processes
+from nbshare.errors import CheckpointInUseError, CheckpointWarning, warn
+
+# Of a run by itself; of one of the processes that share a run, which writes to a part; of one of
+# them that begins the run or merges its parts.
+Role = Literal["run", "part", "opener"]
+# A writer on another host that has not been heard of for so long is gone. It is shorter for parts:
+# two processes never write to the same one, so to be wrong costs a few items that run twice.
+LEASE_S = {"run": 60.0, "part": 20.0, "opener": 60.0}
+RENEWALS = 6  # in this time
+PARTS = "parts"
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+LEASE = "lease.json"
+
+is_driver = False  # whether this process only drives a run, so that others may interrupt it
+# By process (forked ones have a copy) and folder: locks of the kernel's are per process.
+_writers: dict[tuple[int, int, int], Writer] = {}
+
+
+def part_folders(folder: Path) -> list[Path]:
+    """Return what the processes that share a run write to: folders in the checkpoint."""
+    files.check_folder(folder / PARTS)
+    with suppress(FileNotFoundError):  # they have just been merged
+        leases = files.read_current(lambda parts: [*parts.glob(f"*/{LEASE}")], folder / PARTS)
+        parts = sorted(lease.parent for lease in leases)
+        for part in parts:
+            files.check_folder(part)
+        return parts
+    return []
+
+
+def writer_of(folder: Path) -> dict[str, Any] | None:
+    """Return the last writer of a checkpoint; None if there was none, or it cannot be known."""
+    return cast("dict[str, Any] | None", files.read_json(folder / LEASE, None))
+
+
+def is_alive(folder: Path, other: dict[str, Any]) -> bool:
+    """Whether the writer of a checkpoint has not ended yet, as far as that can be known."""
+    if is_here(other):
+        with suppress(OSError):
+            here = folder.stat().st_ino
+            if other.get("folder", here) != here:  # copied while it was written to
+                return False
+        process = other["pid"], other["start"]
+        return other["boot"] == processes.boot_id() and not processes.has_ended(process)
+    with suppress(OSError):
+        now_s = time.time()
+        with suppress(OSError):  # who may only read has no better clock
+            os.utime(folder / "lock", follow_symlinks=False)
+            now_s = os.lstat(folder / "lock").st_mtime  # that of the file system
+        if (file := files.opened(folder / LEASE)) is not None:  # NFS then asks its server
+            age_s = now_s - os.fstat(file.fileno()).st_mtime
+            return age_s < LEASE_S[other.get("role", "run")]
+    return False
+
+
+def is_of_this_boot(other: dict[str, Any]) -> bool:
+    """Whether what a writer has written is there, if it was killed or has ended."""
+    # Without boot ids, as on other systems, any start may be a new one.
+    return bool(processes.boot_id()) and other["boot"] == processes.boot_id()
+
+
+def is_here(other: dict[str, Any]) -> bool:
+    """Whether the writer of a checkpoint is of this host and container."""
+    me = this_process()
+    return (other["host"], other.get("pids", me["pids"])) == (me["host"], me["pids"])
+
+
+def this_process() -> dict[str, Any]:
+    """Return the identity of this process, among all hosts and at all times."""
+    pid, start = processes.identity()
+    me: dict[str, Any] = {"host": socket.gethostname(), "boot": processes.boot_id()}
+    me |= {"pid": pid, "start": start, "pids": 0}
+    with suppress(OSError):  # containers may have the host's name, and have numbers of their own
+        me["pids"] = processes.number_space()
+    return me
+
+
+def check_free(folder: Path) -> None:
+    """Raise CheckpointInUseError if a process writes to a checkpoint, or to a part of it."""
+    me = this_process()
+    for each in (folder, *part_folders(folder)):
+        other = running_writer_of(each)
+        if other is not None and me.items() - other.items():
+            raise CheckpointInUseError(_refusal(folder, other))
+
+
+def running_writer_of(folder: Path) -> dict[str, Any] | None:
+    """Return the writer of a checkpoint that has not ended; None if there is none."""
+    other = writer_of(folder)
+    return other if other is not None and not other["ended"] and is_alive(folder, other) else None
+
+
+class Writer:
+    """The right of this process to write to a folder, which no other process has meanwhile.
+
+    Parameters
+    ----------
+    folder : Path
+        The checkpoint.
+    role : Role, default "run"
+        What it writes for.
+
+    Raises
+    ------
+    CheckpointInUseError
+        If another one lives.
+    """
+
+    def __init__(self, folder: Path, role: Role = "run") -> None:
+        self._folder, self._renew_s = folder, LEASE_S[role] / RENEWALS
+        status = folder.stat()
+        self._place = os.getpid(), status.st_dev, status.st_ino
+        self._file: Descriptor | None = None
+        try:
+            if _writers.setdefault(self._place, self) is not self:  # also of another thread
+                raise CheckpointInUseError(f"{folder}: another run of this process writes to it")
+            self._file = disk.open_own(folder / "lock", os.O_RDWR | os.O_CREAT)
+            self._lock(self._file)
+            check_free(folder)
+            self._me = this_process() | {"role": role, "is_driver": is_driver}
+            self._me |= {"nonce": secrets.token_hex(8)}
+            self._me |= {"folder": status.st_ino, "ended": False}
+        except BaseException:
+            self._release()
+            raise
+        self._renewed_at = time.monotonic()
+
+    def take(self, **told: Any) -> None:
+        """Be the writer, for others to see; `told`: what the lease is to tell about the run."""
+        self._me |= told
+        files.replace_json(self._folder / LEASE, self._me, is_needed=False)
+
+    def _lock(self, file: Descriptor) -> None:
+        try:
+            locks.lock_file(file.fileno())
+        except (BlockingIOError, PermissionError):
+            raise CheckpointInUseError(_refusal(self._folder, writer_of(self._folder))) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            warn(
+                f"{self._folder}: the file system refuses locks ({error.strerror}); do not run two "
+                "processes with this checkpoint at the same time",
+                CheckpointWarning,
+            )
+
+    def renew(self) -> bool:
+        """Renew the lease now and then; return whether the folder still exists, and is ours."""
+        try:
+            status = self._folder.stat()
+            if time.monotonic() > self._renewed_at + self._renew_s:
+                if not self._has_lease():
+                    return False
+                self._renewed_at = time.monotonic()
+                os.utime(self._folder / LEASE)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._place[1:]
+
+    def _has_lease(self) -> bool:
+        """Whether the lease is ours, and we were not away until another process took over."""
+        return bool((writer_of(self._folder) or {}).get("nonce") == self._me["nonce"])
+
+    def close(self, *, is_whole: bool, **told: Any) -> None:
+        """Let others write; `is_whole`: all was written."""
+        if self._has_lease():
+            boot = self._me["boot"] if is_whole else None  # then readers check all
+            try:
+                self.take(ended=time.time(), boot=boot, **told)
+            except OSError:
+                with suppress(OSError):  # what is read-only now may be writable in the next call
+                    (self._folder / LEASE).unlink(missing_ok=True)
+        self._release()
+
+    def _release(self) -> None:
+        if _writers.get(self._place) is self:
+            del _writers[self._place]
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()  # which drops the lock
+
+
+def _refusal(folder: Path, other: dict[str, Any] | None) -> str:
+    name = f"process {other['pid']} on {other['host']}" if other else "another process"
+    is_elsewhere = other is not None and not is_here(other)
+    return (
+        f"{folder}: {name} is writing to this checkpoint. Wait for its end or stop it; "
+        f"nbshare.attach({str(folder)!r}) shows it, and its Stop ends a detached run."
+        f"{' If it was killed there, try again in a minute.' if is_elsewhere else ''}"
+    )

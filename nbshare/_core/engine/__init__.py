@@ -1,0 +1,171 @@
+"""The owner of worker processes: starts them, sends them calls, collects their results.
+
+The flow of one ``parallel_map(f, items, shared=...)``, there and back::
+
+    CALLER'S THREAD
+      mapping.parallel_map
+        options.checked_request       all arguments are checked here
+        mapping.prepared
+          preparing.prepare           function, shared objects and items packed in an Arena,
+            arrays.arena              which is copied into one segment; the Board is created
+        running.run_and_draw          waits, shows prints, redraws from the board
+          Call.start ───────────────► Dispatcher.submit
+
+    DISPATCHER'S THREAD               one, which owns all processes and descriptors
+      Dispatcher._turn                waits, then runs all steps below, once
+        Calls.begin
+          WorkerPool.renew_if_stale   files or environment changed: new workers
+        Calls.assign_workers          as many workers as may help
+          WorkerPool.assign           an idle worker, or a new one by WorkerStarter.start
+            Channel.send ───────────► the order, and the descriptors of board and inputs
+
+    WORKER                            a child of the fork server
+      worker.process.run              waits for calls
+        process.work_on               maps board and inputs
+          Work.step
+            Claims.claim              takes the next chunk from a counter in shared memory
+            ItemSource.items          loads its items
+            f(item)
+            ResultStore.put           the first result decides the kind of output ◄─┐
+                                      then out[i] = value, and done[i] = 1 last     │
+      nothing left ─────────────────► "finished", with the modules it imported      │
+                                                                                    │
+    DISPATCHER'S THREAD                                                             │
+      Calls.hear                      "wanted": allocate the output, tell the worker┘
+                                      "log": it holds objects; "failed": an error
+                                      "finished": the worker is idle again
+      Calls.lose                      a worker has died: others run its unfinished items
+      overdue                         decides what is late: time-outs, stopped calls
+      Calls.finish_ended              all items done: Call.finish
+
+    CALLER'S THREAD
+      Job._outcome
+        Results.final                 the output array, or a list; or the error is raised
+
+A detached run is such a `parallel_map` in a process of its own, the driver (`runs.driver`).
+Other processes follow it by its files (`runs.attached`).
+
+What sockets, events, processes and locks are on this system is in `system`.
+
+Between the order and "finished" no message is needed: progress, partial results and the live plot
+are read from shared memory. A slow plot never delays a worker.
+
+With ``checkpoint=`` workers also write results to files (`wire.rows`). A thread of the
+owner, the keeper, writes those that they could not. Stored results are placed in the output and
+marked as done before the call begins, so workers skip their items.
+
+To follow an item to a worker and its result back, read these files in this order: mapping, options,
+preparing, arrays/arena, call, dispatcher, calls, workers, wire/messages; worker/process, work,
+wire/board, items, arrays/inputs, store; wire/results, engine/results, job.
+
+Items may arrive after a call begins. An `ItemFeed` packs them in blocks and then increases the
+count up to which workers claim::
+
+    a generator     SourceSupply   reads a little ahead of the workers; the number of items is
+                                   unknown, so the board has pages, the output grows, and pages
+                                   whose results a loop has taken are freed
+    an executor     TaskQueue      tasks, each with its future; one can be withdrawn until a worker
+                                   claims it
+
+The items of a run that several processes share are known, and each process claims some at a time
+(`checkpoint.sweep`): its workers see those, and the rest counts as done.
+
+Workers that wait for items are woken by an event. They leave after half a second, because other
+calls may need them.
+
+Each stage of a pipeline (`pipe`) is a call whose items are the blocks. Its workers do not claim:
+they wait for the next block at a ring buffer (`worker.stages`).
+
+Glossary
+--------
+arena
+    Gathers what a call sends, and is copied into one segment.
+attempts
+    Number of failures of an item, including deaths of its worker.
+batch
+    Short items that run together, and whose results are stored together.
+block
+    A unit of data in a pipeline; items that are pickled together; or items whose results a worker
+    reduces to one (`wire.folding`), which are then one item of the engine.
+board
+    The state of a call in shared memory: which worker has which items, and what is done.
+call
+    One run inside the engine: a request, its board, inputs, results and workers.
+claim
+    Items that one of several processes takes, if they share a run (`checkpoint.sweep`).
+channel
+    A socket between the owner and one worker, or the fork server; carries descriptors too.
+chunk
+    The items that a worker claims at a time.
+context
+    Settings that workers take over from the caller: environment, directory, filters, arithmetic.
+deadline
+    When a worker is killed: after a time-out, or when its call was stopped.
+detached
+    A worker whose call is over, but that has not noticed yet: nothing waits for it. Also a run that
+    a driver owns.
+dispatcher
+    The one thread that owns the worker processes, with a queue for other threads.
+driver
+    A process that owns a single run, which therefore outlives the notebook (`runs.driver`).
+engine
+    Runs calls: in worker processes, in threads, or in the thread that waits.
+event
+    Wakes a waiting thread of the owner, or a waiting worker.
+feed
+    Brings items to a running call: blocks, and their count.
+fork server
+    A small process that has imported NumPy, and forks workers in 5 ms.
+generation
+    Workers that were started for the same files, environment and initializer.
+handle
+    A reference to an array in memory that the receiver has not mapped yet.
+inputs
+    The packed objects of a call, as a worker loads them.
+item
+    One input of the run; indices count from 0.
+job
+    The public face of a run.
+keeper
+    Stores the results of a call on disk while it runs (`checkpoint`).
+lease
+    Tells which process writes to a checkpoint, in its ``lease.json``.
+life pipe
+    Its end in the owner closes when the owner dies, and the kernel then kills all workers.
+log
+    A worker's segment for results that fit no output array.
+mosaic
+    The output of tiles: one array in which each has its place, indexed like rows.
+output
+    The array of results that all workers fill.
+open
+    A call or board with an unknown number of items.
+owner
+    The process that has called nbshare.
+page
+    The state of some items of a board: one page, or in an open call as many as needed.
+part
+    The results stored by one of several processes that share a run.
+pool
+    The workers, busy and idle.
+request
+    The checked arguments of a run.
+segment
+    Memory that several processes map.
+slab
+    A segment that is cut into small pieces: boards, small arrays.
+slot
+    A worker's row of the board; or a place in a ring buffer.
+snapshot
+    The bytes of source files, the same for all workers of a call.
+spec
+    Dtype and shape of the first result, which decide where results go.
+stage
+    One function of a pipeline, with its workers.
+stamp
+    The metadata that changes when a file is edited: times, size, inode.
+supply
+    Takes items from a source, or the tasks of an executor, while a call runs.
+warm
+    A segment kept for the next call of about its size.
+"""

@@ -1,0 +1,436 @@
+"""One call inside the engine, from its start to the last message of its workers."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbshare._core.engine.fit import Fit, Private, workers_that_fit
+from nbshare._core.engine.results import Results
+from nbshare._core.engine.run import Engine, Keeper, OwnRun, Request, RunState
+from nbshare._core.engine.stats import WorkerActivity, WorkerStats, activity_of, loading_s, stats_of
+from nbshare._core.functions.freshness import Snapshot, Stamp
+from nbshare._core.memory import Mode, Segment
+from nbshare._core.system import processes, room, waiting
+from nbshare._core.wire.board import LEAVES, PEAK_BEFORE, PID, REPORTED, SLOWEST, Board
+from nbshare._core.wire.failures import Death, Failure, name_of_item, note_on_iterables, text_of
+from nbshare._core.wire.feed import ItemFeed
+from nbshare._core.wire.orders import CallOrder
+
+if TYPE_CHECKING:
+    from nbshare._core.engine.preparing import Placed
+    from nbshare._core.engine.process import WorkerProcess
+
+MAX_REPLACED = 3  # replacements for workers that die before their first item; then an error
+
+_numbers = itertools.count(1)
+
+
+class CodeVersion(NamedTuple):
+    """The version of code that the workers of a call run."""
+
+    generation: int  # of the workers: started for these files, environment and initializer
+    snapshot: Snapshot | None  # the files that they import
+    environ: Mapping[str, str]
+
+
+NO_CODE = CodeVersion(0, None, {})
+
+
+# The classes below are not dataclasses: each would take 1 ms to define.
+
+
+class Supply:
+    """Brings items while a call runs."""
+
+    _event: waiting.OwnerEvent | None = None  # wakes the thread that brings them
+    error: BaseException | None = None  # for the call to fail with when all items are done
+
+    def start(self) -> None:
+        """Begin."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Bring items, and wait for the end of the call in the time that is left."""
+
+    def bring(self) -> None:
+        """Bring items if workers will soon need them."""
+
+    def wake(self) -> None:
+        """Check for work; called by any thread, and when the call is over."""
+        if (event := self._event) is not None:  # another thread may clear it
+            event.set()
+
+
+class Call(OwnRun):
+    """A running call: its shared memory, workers, results, and outcome.
+
+    The dispatcher's thread writes; others read, wait, stop and, one of them, take results.
+
+    Parameters
+    ----------
+    request : Request
+        The checked arguments.
+    engine : Engine
+        The engine that runs it.
+    board : Board
+        The state shared with its workers.
+    inputs : list of Placed
+        The parts that are the same for all items, and the items; or both in one.
+    order : CallOrder
+        The order for workers.
+    feed : ItemFeed, optional
+        The feed of items that arrive while it runs.
+    """
+
+    state: RunState = "starting"
+
+    def __init__(
+        self,
+        request: Request,
+        engine: Engine,
+        board: Board,
+        inputs: list[Placed],
+        order: CallOrder,
+        feed: ItemFeed | None = None,
+    ) -> None:
+        super().__init__(request, board, Results(board, request))
+        self.engine, self.inputs, self.order = engine, inputs, order
+        self.has_processes = not engine.in_process and request.stage is None
+        self.initializer_key = order.fixed.initializer_key
+        self.id = next(_numbers)  # also its lock byte
+        self.begun_ns = time.monotonic_ns()
+        self.code = NO_CODE  # that its workers run, while there are any
+        self.imported: dict[str, Stamp | None] = {}  # by its workers: files that users may edit
+        self.known_files: set[str] | None = None  # the only ones that workers may have; None: any
+        self.workers: dict[WorkerProcess, int] = {}  # busy, with their slots
+        self.past_slots: list[list[int]] = []  # of workers whose slots others have taken
+        self.n_replaced = 0  # workers in a row that died before their first item
+        self.n_done_at_loss = 0  # items, at the last count
+        self.torn_rows: list[int] = []  # items that were running when their worker died
+        self.fitting: Fit | None = None  # workers into memory, at the last look
+        self.most_private = 0  # bytes that one of its workers has had for itself, at a look
+        self.most_fitting = request.max_workers  # since some were ended for lack of memory
+        self.looked_at = time.monotonic()
+        self.n_killed = sys.maxsize  # by the system for lack of memory, before any of its workers
+        self.kill_at: float | None = None  # when workers of a stopped call are ended
+        self.feed = feed
+        # Wakes waiting workers.
+        self.items_event: waiting.WorkerEvent | None = None
+        if board.is_open and not engine.in_process and request.stage is None:
+            self.items_event = waiting.WorkerEvent()
+        self.supply: Supply | None = None  # brings items, while there are more
+        self.keeper: Keeper | None = None
+        self.event_fd: int | None = None  # set by workers with news; see `OwnerEvent`
+        self._texts: dict[int, str] = {}  # of items that are not kept
+
+    # ------------------------------------------------------------------ what a job reads
+
+    @property
+    def n_items(self) -> int | None:
+        """Number of items; None while unknown."""
+        return self.board.n_items if self.board.is_closed else None
+
+    def stats(self) -> list[WorkerStats]:
+        """Return the stats of the workers."""
+        return stats_of(self.rows(), self.begun_ns, self.text_of)
+
+    def rows(self) -> list[list[int]]:
+        """Return the figures of all workers so far, as in the slots of the board."""
+        return [*self.past_slots, *self.board.slots.tolist()]
+
+    def activity(self) -> list[WorkerActivity]:
+        """Return the present activity of the workers."""
+        return activity_of(self.board, self.text_of)
+
+    def loading_s(self) -> float:
+        """Return for how long a worker has been loading the function; 0.0 if none is at it."""
+        return loading_s(self.board)
+
+    def fit(self) -> Fit | None:
+        """Return how many workers fit into memory, if they are fewer than may work."""
+        found = self.fitting
+        return found if found and found.n < self.request.max_workers else None
+
+    def item(self, i: int) -> tuple[Any, ...]:
+        """Return the positional arguments of an item."""
+        columns = self.request.iterables
+        if self.request.stage is not None:
+            raise LookupError(
+                f"block {i} is not kept: it has passed through the slots of the pipeline. Run the "
+                "loader in a loop to get it again."
+            )
+        if all(column is not None for column in columns):
+            return tuple(column[i] for column in columns)
+        fed = self.feed.item(i) if self.feed is not None else None
+        if fed is None:
+            raise LookupError(
+                f"item {i} of a generator is not kept once it is done. Make a list of the items "
+                "that you want to debug, and map over that."
+            )
+        parts = iter(fed)
+        return tuple(next(parts) if column is None else column[i] for column in columns)
+
+    def name_of(self, i: int, text: str | None = None) -> str:
+        """Return the name of an item or block in messages; `text`: its repr, if known."""
+        if self.request.stage is not None:
+            return f"block {i} in stage {self.request.stage!r}"
+        return name_of_item(i, self.text_of(i) if text is None else text)
+
+    def drew(self) -> tuple[str, int]:
+        """Return which items drew from global random numbers, in words, and from which ones."""
+        items, which = self.board.draws
+        name = self.name_of(items.start) if items else ""
+        return f"one of items {items[0]} to {items[-1]}" if len(items) > 1 else name, which
+
+    def error_of(self, what: Failure | Death, worker: object) -> BaseException:
+        """Return the error that a worker's report or death means."""
+        text = what.item_repr if isinstance(what, Failure) else None
+        error = what.as_error(self.name_of(what.item, text) if what.item >= 0 else "", worker)
+        return note_on_iterables(error, self.request.iterables) if text else error
+
+    def text_of(self, i: int) -> str:
+        """Return the repr of an item; for a block, which is not kept, its stage."""
+        if self.request.stage is not None:
+            return f"in stage {self.request.stage!r}"
+        try:
+            return text_of(self.item(i))
+        except LookupError:
+            return self._texts.get(i, "")
+
+    def _note_slowest(self) -> None:
+        """Record the texts of the slowest items: finished items are not kept."""
+        items = [i for row in self.rows() for i in row[SLOWEST + 1 : REPORTED : 2]]
+        self._texts = {i: self.text_of(i) for i in items}
+
+    def new_results(self) -> Iterator[tuple[int, Any]]:
+        """Yield the results since the last time; for one reader."""
+        n_before = self.results.n_given
+        # A buffer that was sent is kept: its memory may be reused afterwards.
+        yield from self.results.new(self.keeper.save if self.keeper is not None else None)
+        if self.results.n_given > n_before:
+            self.wake_supply()  # it may wait until results are taken
+
+    def release(self) -> None:
+        """Abandon the call: nothing more will be read from it."""
+        # In a forked child the engine is closed, and the call is the parent's.
+        is_endless = self.board.is_open and self.results.is_iterated
+        if is_endless and not self.is_over and not self.engine.is_closed:
+            self.stop()  # it waits for a reader that is gone
+
+    # --------------------------------------------------------------------------- its life
+
+    def start(self) -> None:
+        """Begin."""
+        if self.keeper is not None:
+            self.keeper.start()
+        self.engine.submit(self)
+        if self.supply is not None:
+            self.supply.start()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end and bring further items; return whether it is over."""
+        if (supply := self.supply) is not None and not self.is_over:
+            supply.wait(timeout_s)
+            return self.is_over
+        if self.results.is_over:
+            return self.await_end(timeout_s)
+        return self.engine.wait(self, timeout_s)
+
+    def wake_supply(self) -> None:
+        """Have the supply of items check for work, if there is one."""
+        if (supply := self.supply) is not None:
+            supply.wake()
+
+    def append(self, columns: Sequence[Sequence[Any]], step: int) -> None:
+        """Bring items, in blocks of `step`; for one thread.
+
+        Raises
+        ------
+        UnsendableError
+            If one cannot be pickled.
+        OutOfMemoryError
+            If there is no room for them, or for their results.
+        """
+        if (feed := self.feed) is not None:  # None: the call has just ended
+            self._note_slowest()
+            self.results.reserve(len(columns[0]))
+            if self.keeper is not None:
+                self.keeper.expect(self._all_columns(columns))
+            feed.append(columns, step)
+            self.engine.notify(self)
+
+    def _all_columns(self, new: Sequence[Sequence[Any]]) -> list[Any]:
+        """Return what all iterables give to the next items, of which sources gave `new`."""
+        start, parts = self.board.n_there, iter(new)
+        stop = start + len(new[0])
+        return [next(parts) if c is None else c[start:stop] for c in self.request.iterables]
+
+    def make_room(self, n: int) -> int:
+        """Allocate places for the first `n` blocks of a stage, and some more; return how many.
+
+        Raises
+        ------
+        OutOfMemoryError
+            If there is no room for their results.
+        """
+        n += n // 2
+        n_more = n - self.board.n_there
+        self.board.extend(n_more)
+        self.results.reserve(n_more)
+        return n
+
+    def close(self, n: int | None = None) -> None:
+        """Close the call: no items follow the present ones, or the first `n`."""
+        self.board.close(n)
+        self.engine.notify(self)
+
+    def sweep(self) -> None:
+        """Free items that are done, and pages whose results have been taken.
+
+        For the thread that brings items.
+        """
+        if (feed := self.feed) is None:  # it has just ended
+            return
+        feed.sweep()
+        self.results.drop_logs()
+        for page in self.board.pages:
+            is_full = page.first + page.n <= self.board.n_there
+            if is_full and self.results.is_all_given(page) and not feed.has_any_of(page):
+                self.results.drop_page(page)
+                self.board.drop_page(page)
+
+    def stop(self, error: BaseException | None = None) -> None:
+        """End it early, with an error if there is one."""
+        self.engine.stop(self, error)
+
+    # ------------------------------------------------------------------ for the dispatcher
+
+    @cached_property
+    def packed_order(self) -> bytes:
+        """The pickled order."""
+        return pickle.dumps(tuple(self.order))  # a NamedTuple would take twice the time
+
+    @property
+    def segments(self) -> list[tuple[Segment, Mode]]:
+        """The segments of the inputs, and how workers map them."""
+        return [wanted for placed in self.inputs for wanted in placed.segments]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every item has a result, or an error that does not end the call."""
+        return self.board.is_closed and self.board.n_done() == self.board.n_items
+
+    @property
+    def wants_worker(self) -> bool:
+        """Whether there is work for one more worker."""
+        board, n_employed = self.board, self.most_fitting
+        if self.fitting is not None:
+            n_employed = min(n_employed, self.fitting.n)
+        if self.items_event is not None:
+            n_employed = min(n_employed, board.n_there - board.n_done())
+        # The workers of a stage wait for blocks themselves.
+        has_more = board.n_unclaimed > 0 or (self.request.stage is not None and not board.is_closed)
+        return has_more and len(self.workers) < n_employed and not board.stopped
+
+    def free_slot(self, pid: int) -> int:
+        """Return a slot for a worker: that of its last time in this call, or another one."""
+        taken = set(self.workers.values())
+        free = [slot for slot in range(self.board.n_slots) if slot not in taken]
+        for slot in free:
+            if self.board.row(slot)[PID] in (pid, 0):
+                return slot
+        self.clear_slot(free[0])
+        return free[0]
+
+    def clear_slot(self, slot: int) -> None:
+        """Make a slot free for another worker, and keep the figures of the last one."""
+        self.past_slots.append(self.board.row(slot).tolist())
+        self.board.clear_slot(slot)
+
+    def look_at_memory(self) -> bool:
+        """See how many workers fit into memory, and ask the others to leave.
+
+        Return whether there are others.
+        """
+        self.looked_at = time.monotonic()
+        self.n_killed = min(self.n_killed, room.n_killed())
+        rows = {slot: self.board.row(slot) for slot in sorted(self.workers.values())}
+        found = (processes.private_bytes(row[PID])[0] for row in rows.values() if row[PID])
+        if not (known := [now for now in found if now]):
+            return False
+        # Not by the system's figure of each process: that counts mapped files, too.
+        self.most_private = max(self.most_private, *known)
+        private = [Private(now, self.most_private) for now in known]
+        fit = workers_that_fit(private, room.available())
+        self.fitting = fit._replace(n=min(fit.n, self.most_fitting))
+        for k, row in enumerate(rows.values()):
+            row[LEAVES] = k >= self.fitting.n
+        return len(rows) > self.fitting.n
+
+    def private_peak(self) -> int:
+        """Return the most memory that one of its workers, which still live, takes for itself."""
+        peaks = [0]
+        for row in self.rows():
+            now, private, peak = processes.private_bytes(row[PID]) if row[PID] else (0, 0, 0)
+            peaks.append(private if peak > row[PEAK_BEFORE] else now)
+        return max(peaks)
+
+    def halt(self) -> None:
+        """Ask workers to claim and begin nothing more."""
+        self.board.stop()
+        if (event := self.items_event) is not None:
+            event.set(self.request.max_workers)
+
+    def note_failure(self, error: BaseException | None) -> None:
+        """Keep the first error, if it is one, to end with."""
+        self.error = self.error or error
+
+    def note_error(self, error: BaseException, items: range) -> None:
+        """Keep the error of items that failed."""
+        self.results.errors.update(dict.fromkeys(items, error))
+
+    def finish(self, state: RunState, error: BaseException | None = None) -> None:
+        """Mark the end and wake all waiting threads."""
+        if self.results.is_over:  # the last of them are being stored
+            return
+        self.results.is_over = True
+        is_whole = state == "done"
+        if state == "stopped" and self.is_enough:
+            state = "done"
+        if state == "done" and self.supply is not None and self.supply.error is not None:
+            state, error = "failed", self.supply.error
+        self.state, self.error = state, error
+        try:
+            if not is_whole or self.results.errors:
+                self.results.clear_missing(self.torn_rows)
+            if self.board.is_open:
+                self._note_slowest()
+        except Exception as problem:  # noqa: BLE001 - memory, say; no thread may wait for ever
+            self.state, self.error = "failed", error or problem.with_traceback(None)
+        # Free now: a notebook's last traceback keeps this call alive.
+        self.inputs.clear()
+        self.feed = None
+        self.items_event = None
+        self.code = NO_CODE
+        if self.keeper is not None:
+            self.keeper.end(self._end_stored)
+        else:
+            self._end()
+        self.wake_supply()
+        self.supply = None
+
+    def abandon(self) -> None:
+        """End it before it was submitted."""
+        self.finish("stopped" if self.error is None else "failed", self.error)
+
+    def _end_stored(self, error: BaseException | None) -> None:
+        """End when all is stored; `error`: or cannot be."""
+        if error is not None:
+            self.state = "failed"
+            self.note_failure(error)
+        self._end()

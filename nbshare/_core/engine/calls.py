@@ -1,0 +1,426 @@
+"""The running calls: assigns workers, handles messages, replaces losses.
+
+::
+
+    begin, assign_workers ──► send the call              ──►   claim chunks, run items,
+                                                               write results and done flags
+    hear                      allocate the output        ◄──   wanted: first result
+                              note                       ◄──   failed / log / imported / finished
+    …
+    finish_ended ──► when all messages have arrived
+"""
+
+from __future__ import annotations
+
+import _thread
+import errno
+import math
+import time
+from contextlib import suppress
+from typing import Any
+
+from nbshare import errors
+from nbshare._core.engine.call import MAX_REPLACED, Call
+from nbshare._core.engine.fit import LOOK_S
+from nbshare._core.engine.prints import PrintPipes
+from nbshare._core.engine.process import WorkerProcess
+from nbshare._core.engine.run import RunState
+from nbshare._core.engine.workers import WorkerPool
+from nbshare._core.memory import Segment
+from nbshare._core.system import locks, room
+from nbshare._core.wire.board import (
+    ATTEMPTS,
+    LEAVES,
+    LOADED,
+    SINCE,
+    SUSPECT,
+    busy_since,
+    give_back,
+)
+from nbshare._core.wire.failures import Death, Failure
+from nbshare._core.wire.results import OutputSpec
+
+# For running items of a stopped call; then their workers are killed. After an interrupt the next
+# call must work within 0.1 s: new workers take about 20 ms, their imports the rest.
+GRACE_S = 0.02
+KILLED = -9  # as a status: by SIGKILL
+# Workers that are starting at the same time: the server's channel holds some hundred requests.
+MOST_STARTING = 32
+
+
+class Calls:
+    """The calls that run.
+
+    Parameters
+    ----------
+    pool : WorkerPool
+        The workers.
+    pipes : PrintPipes
+        The pipes of their output.
+    lock_fd : int
+        A file with a lock for each call.
+
+    Attributes
+    ----------
+    running : dict
+        Running calls, by id.
+    claiming : lock
+        Excludes the other threads of this process, which a call's file lock does not.
+
+    Notes
+    -----
+    For the dispatcher's thread. `hear`, `lose` and `stop` only record what happened;
+    `assign_workers` and `finish_ended` act on it at the end of a turn. So no method is re-entered.
+    """
+
+    def __init__(self, pool: WorkerPool, pipes: PrintPipes, lock_fd: int) -> None:
+        self._pool, self._pipes, self._lock_fd = pool, pipes, lock_fd
+        self.running: dict[int, Call] = {}
+        self.claiming = _thread.allocate_lock()
+
+    def begin(self, call: Call) -> None:
+        """Begin a call, unless another thread has stopped it."""
+        if call.is_over or call.id in self.running:  # an executor may submit it twice
+            return
+        try:
+            call.code = self._pool.renew_if_stale(call, is_in_use=bool(self.running))
+        except Exception as error:  # noqa: BLE001 - its failure, not this thread's
+            call.finish("failed", errors.without_frames(error))
+            return
+        self.running[call.id] = call
+        self._assign_workers(call)
+
+    def stop(self, call: Call) -> None:
+        """End a call early."""
+        if call.is_over:
+            return
+        if call.id not in self.running:  # interrupted before it was submitted
+            call.abandon()
+            return
+        call.halt()
+        if call.kill_at is None:
+            call.kill_at = time.monotonic() + GRACE_S
+
+    def fail(self, call: Call, error: BaseException) -> None:
+        """Note the first failure and stop the rest."""
+        if call.error is None and not call.results.is_over:
+            call.note_failure(error)
+            self.stop(call)
+
+    def lock_of(self, call: Call) -> locks.FileLock:
+        """Return the lock that workers hold while they claim items; hold `claiming` too."""
+        return locks.FileLock(self._lock_fd, call.id)
+
+    # ------------------------------------------------------------ what follows for calls
+
+    def finish_ended(self) -> None:
+        """Finish the calls whose work is done and whose messages have arrived."""
+        for call in list(self.running.values()):
+            if call.state == "starting" and any(w.is_ready for w in call.workers):
+                call.state = "running"
+            is_complete = call.is_complete  # once: an item may be done between two looks
+            if is_complete or call.board.stopped:
+                for worker in list(call.workers):
+                    self.hear_all(worker)  # its logs and failures, sent before the items were done
+            if (state := _end_of(call, is_complete=is_complete)) is not None:
+                self._finish(call, state)
+
+    def _finish(self, call: Call, state: RunState) -> None:
+        del self.running[call.id]
+        self.read_prints(call)
+        self._pipes.end_lines(call.request.prints)
+        for worker in call.workers:  # they will find no more items, and become idle
+            worker.detach()
+        call.workers.clear()
+        call.finish(state, call.error)
+
+    def assign_workers(self) -> None:
+        """Assign workers to calls that can use more."""
+        for call in list(self.running.values()):
+            self._assign_workers(call)
+        self._pool.remove_outdated({call.code.generation for call in self.running.values()})
+
+    @property
+    def look_at(self) -> float:
+        """When to look at the memory of workers next, on the monotonic clock."""
+        looked = [call.looked_at for call in self.running.values() if _may_shrink(call)]
+        return min(looked, default=math.inf) + LOOK_S
+
+    def look_at_memory(self) -> None:
+        """Have no more workers than fit into memory."""
+        for call in self.running.values():
+            if _may_shrink(call) and call.look_at_memory():
+                for worker in list(self._pool.idle_since):  # they hold memory, too
+                    self._pool.dismiss(worker)
+
+    def _assign_workers(self, call: Call) -> None:
+        try:
+            while call.wants_worker and self._may_assign(call):
+                self._assign(call)
+        except Exception as error:  # noqa: BLE001 - likewise
+            if not call.workers:  # otherwise its workers continue
+                self.fail(call, errors.without_frames(error))
+
+    def _may_assign(self, call: Call) -> bool:
+        """Return whether a call can have one more worker now."""
+        generation = call.code.generation
+        if self._pool.idle_worker(generation) is not None:
+            return True
+        # Do not start a new one if others are about to be idle: when they notice that their call is
+        # over.
+        busy = (w for w in self._pool if w not in self._pool.idle_since)
+        detached = [
+            w for w in busy if w.call is None and w.generation == generation and not w.ends_by
+        ]
+        n_own, n_wanted = len(call.workers), call.request.max_workers
+        if sum(not worker.is_ready for worker in self._pool) >= MOST_STARTING:
+            return False
+        if not n_own:
+            return not any(worker.late_at for worker in detached)
+        return n_wanted - n_own > len(detached)
+
+    def _assign(self, call: Call) -> None:
+        """Give the call one more worker."""
+        files = [s if mode == "r+" else s.read_only() for s, mode in call.segments]
+        fds = [call.board.segment.fd, *(file.fileno() for file in files)]
+        if call.event_fd is not None:
+            fds.append(call.event_fd)
+        if call.items_event is not None:
+            fds.append(call.items_event.fd)
+        worker, slot = self._pool.assign(call, fds)
+        worker.call = call
+        worker.has_initializer |= call.initializer_key is not None
+        call.imported |= worker.imported
+        worker.lend(*(segment for segment, _ in call.segments))
+        call.workers[worker] = slot
+
+    # -------------------------------------------------------------------- what workers say
+
+    def hear(self, worker: WorkerProcess) -> None:
+        """Handle the next message of a worker.
+
+        Raises
+        ------
+        BlockingIOError
+            If there is none.
+        EOFError, OSError
+            The worker cannot send any.
+        """
+        try:
+            message, fds = worker.channel.receive(wait=False)
+            segments = [Segment.open(fd, "r+") for fd in fds]
+        except OSError as error:
+            # The descriptor cannot be received, so the results in its memory are lost.
+            if worker.call is not None and error.errno == errno.EMFILE:
+                self.fail(worker.call, type(error)(*error.args))
+            raise
+        self._handle(worker, message, segments)
+
+    def hear_all(self, worker: WorkerProcess) -> None:
+        """Handle all messages of a worker so far, dead or alive."""
+        with suppress(EOFError, OSError):
+            while True:
+                self.hear(worker)
+
+    def _handle(self, worker: WorkerProcess, message: Any, segments: list[Segment]) -> None:
+        match message:
+            case ("ready", pid):
+                self._pool.mark_ready(worker, pid)
+            case ("imported", stamps):
+                self._pool.note_imports(worker, stamps)
+            case ("finished", _, stamps, are_gone, is_spent):
+                self._pool.note_imports(worker, stamps)
+                self._note_finished(worker, are_gone=are_gone, is_spent=is_spent)
+            case (what, call_id, content):
+                if (call := self.running.get(call_id)) is None:
+                    return  # it was stopped; the worker is about to be ended
+                if what == "wanted":
+                    self._answer(worker, call, content)
+                elif what == "log":
+                    call.results.logs.add(content, segments[0])
+                else:
+                    self._note_failure(call, content, call.workers[worker])
+                call.wake_supply()  # which may have seen before that the item is done
+
+    def _note_finished(self, worker: WorkerProcess, *, are_gone: bool, is_spent: bool) -> None:
+        call = worker.call
+        worker.give_back(are_gone=are_gone)
+        self._pool.idle_since[worker] = time.monotonic()
+        if call is not None:
+            slot = call.workers.pop(worker)
+            self.read_prints(call)
+            is_spent |= bool(call.board.row(slot)[LEAVES])
+        if is_spent:
+            self._pool.dismiss(worker)
+
+    def _answer(self, worker: WorkerProcess, call: Call, wanted: OutputSpec | int) -> None:
+        """Tell a worker where its first result goes, or for how many blocks there is room."""
+        answer: Any
+        segments: list[Segment] = []
+        try:
+            if isinstance(wanted, int):
+                answer = call.make_room(wanted)
+            else:
+                answer, segments = call.results.place_for(wanted)
+        except Exception as error:  # noqa: BLE001 - no memory is the call's failure
+            self.fail(call, errors.without_frames(error))
+            return
+        worker.lend(*segments)
+        try:
+            worker.channel.send(answer, [segment.fd for segment in segments], wait=False)
+        except OSError:
+            worker.child.kill()  # its death is handled later
+
+    def _note_failure(self, call: Call, failure: Failure, slot: int) -> None:
+        error = call.error_of(failure, slot + 1)
+        if failure.item >= 0:
+            call.note_error(error, range(failure.item, failure.item + 1))
+        if failure.item < 0 or not call.request.policy.returns_errors:
+            self.fail(call, error)
+
+    def read_prints(self, call: Call) -> None:
+        """Read the output of workers before they report that they have finished."""
+        if call.board.has_printed:  # there may be unread output of a worker
+            call.request.prints.is_any = True  # first: other threads read both
+            call.board.has_printed = 0  # before: later output may not be read
+            self._pipes.read_all()
+
+    # ------------------------------------------------------------- what happens to workers
+
+    def lose(self, worker: WorkerProcess, *, timed_out: bool = False) -> None:
+        """End a dead or late worker, and give its unfinished items to others."""
+        worker.end()  # first: its results and messages until then count
+        ended_at = time.monotonic()
+        self.hear_all(worker)
+        call = worker.call
+        status = self._pool.remove(worker)
+        if call is None:
+            return
+        unbegun, error = account_for_death(call, worker, status, ended_at if timed_out else None)
+        if error is not None:
+            self.fail(call, error)
+        if call.board.stopped:
+            return
+        with self.claiming:
+            give_back(call.board, unbegun, self.lock_of(call))
+        if call.items_event is not None:
+            call.items_event.set()
+        call.wake_supply()
+        # If the server dies, the workers that it has not started yet are lost.
+        if call.n_replaced > call.request.max_workers + MAX_REPLACED and call.wants_worker:
+            died = errors.WorkerDiedError(
+                f"{call.n_replaced} workers in a row died before "
+                "they began an item. The cause may be a module that they import, or the "
+                "initializer; or memory may be short, or the number of processes limited."
+            )
+            self.fail(call, died)
+
+    def end(self, error: BaseException | None) -> None:
+        """End all calls, with an error if there is one, and all workers."""
+        for call in self.running.values():
+            call.note_failure(error)
+            call.halt()
+        try:
+            self._pool.dismiss_all()
+            for worker in self._pool:
+                worker.child.kill()
+            for worker in list(self._pool):
+                worker.end()
+                self.hear_all(worker)
+                self._pool.remove(worker)
+        finally:  # or other threads would wait for ever
+            self._pool.close()
+            for call in list(self.running.values()):
+                call.workers.clear()  # they hold the call
+                call.finish("failed" if call.error else "stopped", call.error)
+            self.running.clear()
+
+
+def _end_of(call: Call, *, is_complete: bool) -> RunState | None:
+    """Return the outcome of a call, if it has ended."""
+    is_done = call.error is None and not call.board.stopped and is_complete
+    if any(_is_awaited(worker, call, is_done=is_done) for worker in call.workers):
+        return None
+    if call.error is not None:
+        return "failed"
+    if call.board.stopped:
+        return "stopped"
+    return "done" if is_done else None
+
+
+def _is_awaited(worker: WorkerProcess, call: Call, *, is_done: bool) -> bool:
+    """Return whether the end of a call must wait for a message of a worker.
+
+    A tiny call does not wait until all workers have noticed that no items are left: that would take
+    as long as the call.
+    """
+    if not is_done or not worker.is_ready:
+        return worker.is_ready
+    return bool(worker.borrowed) or busy_since(call.board.row(call.workers[worker])) is not None
+
+
+def _may_shrink(call: Call) -> bool:
+    return call.request.max_workers > 1 and call.request.stage is None and not call.board.stopped
+
+
+def account_for_death(
+    call: Call, worker: WorkerProcess, status: int | None, timed_out_at: float | None
+) -> tuple[range, BaseException | None]:
+    """Remove a dead worker from its call; return the items for others, and a fatal error.
+
+    Parameters
+    ----------
+    call : Call
+        The call that it worked on.
+    worker : WorkerProcess
+        The dead one.
+    status : int or None
+        Its exit status, if known.
+    timed_out_at : float or None
+        When it was ended for a time-out of an item, on the monotonic clock.
+    """
+    slot, board = call.workers.pop(worker), call.board
+    row, policy, stage = board.row(slot).tolist(), call.request.policy, call.request.stage
+    items, unbegun = board.items_of(slot), board.unbegun(slot)
+    if board.is_open and (n_done := board.n_done()) > call.n_done_at_loss:
+        call.n_replaced = 0  # an endless call: count from its last progress
+        call.n_done_at_loss = n_done
+    call.n_replaced += not items and timed_out_at is None
+    call.clear_slot(slot)
+    if not items:
+        if stage is None or not row[LOADED] or board.stopped:
+            return unbegun, None
+        # Other stages may wait for a slot of the output ring that it held.
+        doing = f"waited for a block in stage {stage!r}"
+        return unbegun, call.error_of(Death(-1, status, worker.has_closed, doing), slot + 1)
+    call.torn_rows += items
+    end = Death(items.start, status, worker.has_closed)
+    is_guilty = True
+    if timed_out_at is not None and policy.timeout_s is not None:
+        end = end._replace(timeout_s=policy.timeout_s)
+        # Otherwise it had just gone on from the late item to this one. A block cannot run again.
+        is_guilty = timed_out_at >= row[SINCE] / 1e9 + policy.timeout_s or stage is not None
+    elif status == KILLED and call.workers and room.n_killed() > call.n_killed:
+        is_guilty = False  # the system lacked memory: with fewer workers there may be enough
+        call.n_killed += 1
+        call.most_fitting = len(call.workers)
+    if is_guilty and board.stopped:
+        return unbegun, None
+    if is_guilty and not _may_run_again(call, items):
+        error = call.error_of(end, slot + 1)
+        call.note_error(error, items)
+        if not policy.returns_errors:
+            return unbegun, error
+        board.fail(items.start)
+        return unbegun, None
+    return range(items.start, max(items.stop, unbegun.stop)), None
+
+
+def _may_run_again(call: Call, items: range) -> bool:
+    """Count the death of a worker as a failure of its items; return whether to run them again."""
+    attempts = call.board.attempts_to_count(items.start, items.stop)
+    if len(items) > 1:
+        attempts |= SUSPECT  # next time they run one at a time, which shows the guilty one
+        return True
+    attempts += 1
+    return bool(attempts[0] & ATTEMPTS <= call.request.policy.retries)

@@ -1,0 +1,197 @@
+"""Arrays of results: collected from objects if they fit, or growing in place."""
+
+from __future__ import annotations
+
+import _thread
+import math
+import mmap
+from collections.abc import Container
+from contextlib import suppress
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.by_reference import is_masked
+from nbshare._core.arrays.create import empty
+from nbshare._core.memory import Segment, View
+from nbshare._core.system import sections
+from nbshare._core.wire.results import OutputSpec, spec_for
+from nbshare.errors import MixedResultsWarning, warn
+
+BLOCK_NBYTES = 1 << 20  # of values that are copied and compared together
+
+
+def masked(array: npt.NDArray[Any], missing: npt.NDArray[np.bool_], *, is_kept: bool = True) -> Any:
+    """Return an array, not copied, with a mask of the rows that are missing.
+
+    If the array is kept, its mask is writable. Otherwise the mask takes no memory: a full one would
+    cost a byte per value in every frame of a plot.
+    """
+    rows = missing.reshape(-1, *[1] * (array.ndim - 1))
+    mask = np.broadcast_to(rows, array.shape)
+    return np.ma.MaskedArray(np.asarray(array), mask.copy() if is_kept else mask, copy=False)
+
+
+def as_masked(results: Any) -> Any:
+    """Return an array with an empty mask; anything else unchanged."""
+    if not isinstance(results, np.ndarray) or is_masked(results):
+        return results
+    return masked(results, np.zeros(len(results), np.bool_))
+
+
+def collect(values: list[Any], failed: Container[int] = ()) -> Any:
+    """Return results as one array in shared memory if they fit one, else as a list.
+
+    The array is masked where items `failed`, also if all did. Warns if results are numbers or
+    arrays that differ.
+    """
+    first = next((i for i in range(len(values)) if i not in failed), None)
+    if first is None and values:  # all have failed: numbers are what most functions return
+        return masked(empty(len(values)), np.ones(len(values), np.bool_))
+    if first is None or spec_for(values[first]).dtype is None:
+        return values
+    there = [i for i in range(first, len(values)) if i not in failed]
+    specs = {i: spec_for(values[i]) for i in there}
+    stacked = _stack(values, specs)
+    if stacked is not None:
+        return stacked
+    odd = _odd_one(specs)
+    found = "no dtype holds all"
+    if odd is not None:
+        found = f"item {first} gave {_kind(values[first])}, item {odd} {_kind(values[odd])}"
+    warn(
+        f"results differ in kind, so they come as a list: {found}."
+        ' Return one dtype and shape to get one array, or pass out="list".',
+        MixedResultsWarning,
+    )
+    return values
+
+
+def _odd_one(specs: dict[int, OutputSpec]) -> int | None:
+    """Return a result that differs from the first, preferably one that fits no array."""
+    wanted = next(iter(specs.values()))
+    unfit = (i for i, s in specs.items() if s.dtype is None or s.shape != wanted.shape)
+    unlike = (i for i, s in specs.items() if s.dtype != wanted.dtype)
+    return next(chain(unfit, unlike), None)
+
+
+def stack(values: list[Any]) -> Any:
+    """Return tuples of results as a tuple of arrays, ``out="stack"``.
+
+    Where items failed, the arrays are masked. If the results are not such tuples, return the list.
+    """
+    there = [value for value in values if not isinstance(value, BaseException)]
+    if not there or not all(isinstance(v, tuple) and len(v) == len(there[0]) for v in there):
+        warn(
+            'out="stack" takes functions that return tuples of one length; the results come as '
+            "a list",
+            MixedResultsWarning,
+        )
+        return values
+    failed = {i for i, value in enumerate(values) if isinstance(value, BaseException)}
+    places = range(len(there[0]))
+    parts = ([v if i in failed else v[k] for i, v in enumerate(values)] for k in places)
+    return tuple(collect(part, failed) for part in parts)
+
+
+def _stack(values: list[Any], specs: dict[int, OutputSpec]) -> Any:
+    """Return one array in shared memory if every value survives the common dtype.
+
+    Masked, if there are more values than `specs`.
+    """
+    groups: dict[OutputSpec, list[int]] = {}
+    for i, spec in specs.items():
+        groups.setdefault(spec, []).append(i)
+    shape, *others = {s.shape for s in groups}
+    dtypes = {s.dtype for s in groups}
+    if others or None in dtypes:
+        return None
+    try:
+        dtype = np.result_type(*dtypes)
+    except TypeError:
+        return None
+    array = empty((len(values), *shape), dtype)
+    missing = np.ones(len(values), np.bool_)
+    with np.errstate(all="ignore"):  # for casts that lose values
+        for spec, places in groups.items():
+            assert spec.dtype is not None
+            size = max(1, BLOCK_NBYTES // max(1, spec.dtype.itemsize * math.prod(shape)))
+            for block in (places[k : k + size] for k in range(0, len(places), size)):
+                rows = np.array([values[i] for i in block], spec.dtype)
+                array[block] = rows
+                missing[block] = False
+                if not _survives(np.asarray(array[block]), rows):
+                    return None
+    return masked(array, missing) if missing.any() else array
+
+
+def _survives(stored: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
+    """Return whether a stored value equals the original."""
+    if stored.dtype.kind == "c" and value.dtype.kind != "c":
+        stored = stored.real  # casting the whole would warn
+    back = stored.astype(value.dtype)
+    return np.array_equal(back, value, equal_nan=not issubclass(value.dtype.type, np.flexible))
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} and shape {value.shape}"
+    if type(value) is int and spec_for(value).dtype != np.int64:
+        return "an int that is too large for int64"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+GROWTH = 1.5  # from one size to the next: unused parts take no memory
+
+
+class GrowingArray:
+    """An array of unknown length in a segment that grows without copies.
+
+    Parameters
+    ----------
+    spec : OutputSpec
+        Of one row, with a dtype.
+
+    Notes
+    -----
+    For any thread.
+    """
+
+    def __init__(self, spec: OutputSpec) -> None:
+        assert spec.dtype is not None
+        self.dtype: np.dtype[Any] = spec.dtype
+        self.shape = spec.shape
+        self._row_nbytes = math.prod(spec.shape) * spec.dtype.itemsize
+        self.n = 0  # rows requested so far
+        self._segment: Segment | None = None
+        self._lock = _thread.allocate_lock()
+
+    def rows(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return some rows; new ones are zero.
+
+        Raises
+        ------
+        OutOfMemoryError
+            If they do not fit.
+        """
+        nbytes = stop * self._row_nbytes
+        with self._lock:
+            segment = self._segment
+            if segment is None:
+                segment = Segment.create(nbytes, grows=True)
+            elif segment.nbytes < nbytes:
+                segment = segment.grown(nbytes, max(nbytes, int(GROWTH * segment.nbytes)))
+            self._segment, self.n = segment, max(self.n, stop)
+        shape = (stop - start, *self.shape)
+        return View(segment).array(self.dtype, shape, start * self._row_nbytes)
+
+    def drop(self, start: int, stop: int) -> None:
+        """Free the memory of unused rows; they become zero."""
+        page = mmap.PAGESIZE
+        start, stop = -(-start * self._row_nbytes // page) * page, stop * self._row_nbytes
+        if self._segment is not None and start < (stop := stop // page * page):
+            with suppress(OSError, ValueError):  # not possible for every kind of memory
+                sections.free(self._segment, start, stop - start)

@@ -1,0 +1,312 @@
+"""The one thread that owns the workers, and how other threads send it requests.
+
+::
+
+    any thread                      dispatcher                          worker
+    submit(call) ──► posted ──►  Calls.begin             ──►   claims chunks, runs items,
+                                                               writes results and done flags
+    call.wait()  ◄──────────     Calls.hear              ◄──   its messages
+
+Between the call and "finished" no message is needed. So a dispatcher that waits for the interpreter
+lock, while a plot is drawn, delays no worker. `Dispatcher._turn` lists all steps of the thread;
+none of them calls back into this module.
+"""
+
+from __future__ import annotations
+
+import _thread
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, NamedTuple
+
+from nbshare import errors
+from nbshare._core.engine.call import Call
+from nbshare._core.engine.calls import Calls
+from nbshare._core.engine.events import Events
+from nbshare._core.engine.prints import PrintPipes
+from nbshare._core.engine.process import WorkerProcess, WorkerStarter
+from nbshare._core.engine.run import Engine
+from nbshare._core.engine.workers import WorkerPool
+from nbshare._core.wire.board import busy_since
+
+ATTEND_S = 0.01  # to assign idle workers; starting new ones takes longer
+IDLE_S = 300.0  # then idle workers end: they hold the user's modules in memory
+HEAR_S = 1.0  # for a dispatcher that must wait for the interpreter lock
+
+
+class Dispatcher(Engine):
+    """Runs calls on worker processes.
+
+    Attributes
+    ----------
+    is_closed : bool
+        Whether it has ended, or is about to.
+
+    Notes
+    -----
+    Methods below "from any thread" may be called from any thread. All others run in the thread that
+    creates it and calls `run`.
+    """
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self._error: BaseException | None = None  # that this thread has ended with
+        self._events = Events()
+        try:
+            self._starter = WorkerStarter()
+            self._pipes = PrintPipes(self._events)
+        except OSError:
+            self._events.close()
+            raise
+        self._pool = WorkerPool(self._events, self._starter, self._pipes)
+        self._calls = Calls(self._pool, self._pipes, self._starter.lock_fd)
+        self._closed = _thread.allocate_lock()
+        self._closed.acquire()
+        self._thread = 0  # that it runs in
+
+    # ------------------------------------------------------------- from any thread
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is its own thread: the garbage collector may run users' finalizers there."""
+        return self._thread == _thread.get_ident()
+
+    def warm_up(self) -> None:
+        """Start the server, if there is none, while the caller still copies inputs."""
+        if not self._starter.is_up:
+            self._events.post(self._starter.warm_up)
+
+    def submit(self, call: Call) -> None:
+        """Begin a call."""
+        if call.request.prints.is_attended:  # this thread is about to wait
+            self._events.post(lambda: self._begin(call))
+        else:  # it would hold the interpreter lock, and the dispatcher wait for that
+            self._attend(lambda: self._begin(call), ATTEND_S)
+
+    def hear_prints(self, call: Call, *, are_all: bool) -> None:
+        """Read what the workers of a call have printed; if that is all, half lines too."""
+
+        def hear() -> None:
+            self._calls.read_prints(call)
+            if are_all:
+                self._pipes.end_lines(call.request.prints)
+
+        if call.board.has_printed or call.request.prints.is_any:
+            self._attend(hear, HEAR_S)
+
+    def _attend(self, action: Callable[[], None], timeout_s: float) -> bool:
+        """Run an action in the dispatcher's thread and wait; return whether it is done in time."""
+        done = _thread.allocate_lock()
+        done.acquire()
+
+        def attend() -> None:
+            action()
+            done.release()
+
+        self._events.post(attend)
+        return done.acquire(timeout=timeout_s)
+
+    def stop(self, call: Call, error: BaseException | None = None) -> None:
+        """End a call early: after 20 ms no worker runs its items any more."""
+        if error is not None:
+            self._events.post(lambda: self._calls.fail(call, error))
+            return
+        call.halt()  # here: the dispatcher may have to wait for the interpreter lock
+        self._events.post(lambda: self._calls.stop(call))
+
+    def shutdown(self, timeout_s: float = 2.0) -> None:
+        """End all calls, workers and the server."""
+        self._events.post(self._close)
+        if not self.is_here and self._closed.acquire(timeout=timeout_s):
+            self._closed.release()
+
+    def withdraw(self, call: Call, i: int) -> bool:
+        """Withdraw an item that no worker has claimed; return whether that was in time."""
+        with self._calls.claiming:
+            # Asked here: `_end` closes the lock's file.
+            if self.is_closed or call.is_over:
+                return False
+            with self._calls.lock_of(call):
+                is_withdrawn = call.board.withdraw(i)
+        if is_withdrawn and call.is_complete:  # it was the last, and the call may have no workers
+            self._events.wake()
+        return is_withdrawn
+
+    def notify(self, call: Call) -> None:
+        """Wake workers: items have arrived at a call, or no more will."""
+        with self._calls.claiming:
+            event = call.items_event
+            if event is None or self.is_closed:  # it is over, or will be
+                return
+        is_closed, n = call.board.is_closed, call.request.max_workers
+        event.set(n if is_closed else min(n, call.board.n_unclaimed))
+        if is_closed or call.wants_worker:
+            self._events.wake()
+
+    def is_current(self, call: Call) -> bool:
+        """Whether a new call would run the same code as this one, whose items are done."""
+
+        def hear() -> None:
+            for worker in list(call.workers):
+                self._calls.hear_all(worker)
+
+        has_imported, call.board.has_imported = call.board.has_imported, 0
+        # Workers report imports before their item is done; the report may not have been read yet.
+        if (has_imported and not self._attend(hear, HEAR_S)) or call.is_over or self.is_closed:
+            return False
+        return self._pool.is_current(call)
+
+    def forget(self) -> None:
+        """In a forked child: release the parent's workers."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._starter.forget()
+
+    # ------------------------------------------------------------------- main loop
+
+    def run(self) -> None:
+        """Run until `shutdown`."""
+        self._thread = _thread.get_ident()
+        try:
+            while not self.is_closed:
+                self._turn()
+        except BaseException as error:  # noqa: BLE001 - or other threads would wait for ever
+            self._error = errors.without_frames(error)
+        finally:
+            self.is_closed = True
+            try:
+                self._end()
+            finally:
+                self._thread = 0  # another thread may have the number next
+                self._closed.release()
+
+    def _turn(self) -> None:
+        """Wait until something happens, and act on it."""
+        until_s = next_deadline(self._calls.running.values(), self._pool, time.monotonic())
+        until_s = min(until_s, self._calls.look_at)
+        events = self._events.wait(until_s)
+        self._hear(events)
+        if "posted" in events:
+            self._events.do_posted()
+        if time.monotonic() >= until_s:
+            self._do_overdue()
+        if time.monotonic() >= self._calls.look_at:
+            self._calls.look_at_memory()
+        self._calls.assign_workers()
+        self._calls.finish_ended()  # last: the waiting thread needs the interpreter lock
+
+    def _hear(self, events: list[object]) -> None:
+        """Handle what workers have sent and printed, and which of them have died."""
+        for event in events:
+            match event:
+                case WorkerProcess():
+                    try:
+                        self._calls.hear(event)
+                    except BlockingIOError:
+                        # A process that it has forked in C may hold a dead worker's channel.
+                        if event.is_dead:
+                            self._calls.lose(event)
+                    except (EOFError, OSError):
+                        event.note_closed()
+                        self._calls.lose(event)
+                case "printed":
+                    self._pipes.read()
+
+    def _do_overdue(self) -> None:
+        """Handle everything that is due now."""
+        running = self._calls.running.values()
+        for _, _, worker in overdue(running, self._pool, time.monotonic()):
+            self._calls.hear_all(worker)  # messages sent while others had the interpreter lock
+        for _, what, worker in overdue(running, self._pool, time.monotonic()):
+            match what:
+                case "stuck":
+                    self._calls.lose(worker)
+                case "timed out":
+                    self._calls.lose(worker, timed_out=True)
+                case "idle":
+                    self._pool.dismiss(worker)
+                case "ending":
+                    self._pool.remove(worker)
+                case "late":
+                    worker.late_at = 0.0
+
+    # ----------------------------------------------------------- posted by other threads
+
+    def _begin(self, call: Call) -> None:
+        # Another thread may have closed it since the call was submitted.
+        if self._error is not None:
+            call.finish("failed", self._error)
+        elif self.is_closed:
+            self._calls.stop(call)
+        else:
+            self._calls.begin(call)
+
+    def _close(self) -> None:
+        self.is_closed = True
+
+    def _end(self) -> None:
+        try:
+            self._calls.end(self._error)
+        finally:  # the starter's end is that of all workers, too
+            with self._calls.claiming:  # another thread may hold its file's lock
+                self._starter.close()
+            self._pipes.close()
+            self._events.close()
+
+
+class Due(NamedTuple):
+    """A deadline: the time, the worker, and the reason.
+
+    Attributes
+    ----------
+    at_s : float
+        On the monotonic clock.
+    what : str
+        What has happened to a worker:
+
+        ===========  ==========================================================================
+        "stuck"      its call was stopped, and it is still busy
+        "timed out"  its item takes too long
+        "idle"       it has been idle for long
+        "ending"     it was told to end a while ago
+        "late"       it has not noticed that its call is over: no call waits for it any longer
+        ===========  ==========================================================================
+    worker : WorkerProcess
+        Which one.
+    """
+
+    at_s: float
+    what: Literal["stuck", "timed out", "idle", "ending", "late"]
+    worker: WorkerProcess
+
+
+def next_deadline(calls: Iterable[Call], pool: WorkerPool, now: float) -> float:
+    """Return the next deadline if no worker sends a message; maybe infinity."""
+    return min((due.at_s for due in _deadlines(calls, pool, now)), default=math.inf)
+
+
+def overdue(calls: Iterable[Call], pool: WorkerPool, now: float) -> list[Due]:
+    """Return the deadlines that have passed."""
+    return [due for due in _deadlines(calls, pool, now) if due.at_s <= now]
+
+
+def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[Due]:
+    for call in calls:
+        if call.kill_at is not None:
+            for worker in call.workers:
+                if worker.is_ready:  # else it runs nothing yet, and will find the call over
+                    yield Due(call.kill_at, "stuck", worker)
+            continue
+        timeout_s = call.request.policy.timeout_s
+        for worker, slot in call.workers.items():
+            row = call.board.row(slot)
+            if timeout_s is not None:  # for a worker without an item, the earliest possible time
+                yield Due((busy_since(row) or now) + timeout_s, "timed out", worker)
+    for worker in pool:
+        if worker.ends_by:
+            yield Due(worker.ends_by, "ending", worker)
+        elif worker.late_at and worker not in pool.idle_since:
+            yield Due(worker.late_at, "late", worker)
+    for worker, since in pool.idle_since.items():
+        yield Due(since + IDLE_S, "idle", worker)

@@ -1,0 +1,55 @@
+"""Events of the dispatcher's thread: descriptors, requests of other threads, a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from nbshare._core.system import waiting
+
+
+class Events(waiting.Waiter):
+    """The events that the dispatcher waits for.
+
+    They are "posted": other threads have posted an action; and what `watch` was given.
+
+    Notes
+    -----
+    `post` and `wake` are for any thread, everything else for the waiting one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._posted: deque[Callable[[], None]] = deque()
+        self._event: waiting.OwnerEvent | None = self.waker("posted")
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Run an action in the waiting thread, in order; here if that thread has ended."""
+        self._posted.append(action)
+        if not self.wake():  # it has emptied the queue for the last time
+            self.do_posted()
+
+    def wake(self) -> bool:
+        """End the wait; return False if that thread has ended."""
+        event = self._event  # this reference keeps its descriptor open
+        if event is None:
+            return False
+        event.set()
+        return True
+
+    def do_posted(self) -> None:
+        """Run the actions that other threads have posted."""
+        if (event := self._event) is not None:
+            event.clear()  # first: later posts set it again
+        while self._posted:
+            try:
+                action = self._posted.popleft()
+            except IndexError:  # another thread took it
+                return
+            action()
+
+    def close(self) -> None:
+        """Run the posted actions, and close the descriptor."""
+        self._event = None
+        self.do_posted()
+        self._watched.clear()

@@ -1,0 +1,211 @@
+"""The owner's side of ``reduce=``: combines the results of blocks, in an order of its own.
+
+Two neighbours are combined as soon as both are there, then two such pairs, and so on. So the order
+in which blocks arrive makes no difference, and few results are kept.
+"""
+
+from __future__ import annotations
+
+import _thread
+import copy
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.engine.call import Call
+from nbshare._core.engine.stats import WorkerActivity
+from nbshare._core.interrupts import uninterrupted
+from nbshare._core.wire.failures import name_of_item
+from nbshare._core.wire.folding import Block, Folded, items_in, start_of
+
+
+class Reduction:
+    """Combines the values of blocks.
+
+    Parameters
+    ----------
+    reduce : callable
+        ``reduce(a, b)`` returns one value for two; it may change the first.
+    """
+
+    def __init__(self, reduce: Callable[[Any, Any], Any]) -> None:
+        self._reduce = reduce
+        # By the first block, over how many of them: 1, 2, 4, ... A list: there may be no value.
+        self._parts: dict[tuple[int, int], list[Any]] = {}
+
+    def add(self, k: int, values: list[Any]) -> None:
+        """Add the value of block `k`, if it has one."""
+        size = 1
+        while (k ^ size, size) in self._parts:
+            other = self._parts.pop((k ^ size, size))
+            values = self._joined(values, other) if k & size == 0 else self._joined(other, values)
+            k, size = k & ~size, 2 * size
+        self._parts[k, size] = values
+
+    def value(self) -> Any:
+        """Return the value of all blocks so far; None if there is none."""
+        parts = [self._parts[key] for key in sorted(self._parts)]
+        values: list[Any] = []
+        for part in parts:
+            # What is kept must not change, and `reduce` may return either argument.
+            values = self._joined(values, copy.deepcopy(part))
+        return values[0] if values else None
+
+    def _joined(self, first: list[Any], second: list[Any]) -> list[Any]:
+        return [self._reduce(first[0], second[0])] if first and second else first or second
+
+
+class FoldingCall(Call):
+    """A call whose items are blocks of the user's, and whose result is one value.
+
+    What a job reads of it counts the user's items.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        assert self.request.reduce is not None
+        self._reduction = Reduction(self.request.reduce)
+        self._folding = _thread.allocate_lock()
+        self._value: tuple[int, Any] = (0, None)  # of how many items, and of the reduction
+        self._n_folded = self._n_brought = 0  # items; the latter by a source
+        self._failed: dict[int, BaseException] = {}
+        self.results.is_iterated = True  # what has been combined is not kept
+
+    # ------------------------------------------------------------------ what a job reads
+
+    @property
+    def n_items(self) -> int | None:
+        """Number of items; None while unknown."""
+        return self._n_there if self.board.is_closed else None
+
+    @property
+    def n_done(self) -> int:
+        """Number of items in blocks that are done."""
+        return min(int(start_of(self.board.n_done())), self._n_there)
+
+    @property
+    def n_restored(self) -> int:
+        """Number of items in blocks that were done before it began."""
+        return min(int(start_of(self.board.n_skipped)), self._n_there)
+
+    @property
+    def n_folded(self) -> int:
+        """Number of items in the value that `partial` returns."""
+        return self._value[0]
+
+    @property
+    def errors(self) -> Mapping[int, BaseException]:
+        """Failures by item."""
+        lost = {i: e for k, e in list(self.results.errors.items()) for i in self._items_in(k)}
+        return lost | self._failed
+
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Return which items are in blocks that are done."""
+        there = self.board.present()
+        starts = np.minimum(start_of(np.arange(len(there) + 1)), self._n_there)
+        return np.repeat(there, np.diff(starts))
+
+    def partial(self) -> Any:
+        """Return the value of the blocks so far; None before the first."""
+        self.load_ahead()
+        return self._value[1]
+
+    def final(self) -> Any:
+        """Return the value of all blocks."""
+        self._fold()
+        return self._value[1]
+
+    def load_ahead(self) -> bool:
+        """Combine what has arrived; return whether there was anything."""
+        try:
+            return self._fold()
+        except Exception as error:  # noqa: BLE001 - of the user's function
+            self.stop(error)
+            return False
+
+    def gave_none(self) -> bool:
+        """Return whether its first results are None: they cannot be, and are not kept."""
+        return False
+
+    def item(self, i: int) -> tuple[Any, ...]:
+        """Return the positional arguments of an item."""
+        block = self._block(bisect_right(range(i + 1), i, key=start_of) - 1)
+        return tuple(column[i - block.first] for column in block.columns)
+
+    def activity(self) -> list[WorkerActivity]:
+        """Return the present activity of the workers."""
+        found = super().activity()
+        return [replace(each, items=self._all_in(each.items)) for each in found]
+
+    def text_of(self, i: int) -> str:
+        """Return what messages call a block."""
+        try:
+            return repr(self._block(i))
+        except LookupError:
+            return self._texts.get(i, "")
+
+    def name_of(self, i: int, text: str | None = None) -> str:
+        """Return the name of a block in messages; `text`: its repr, if known."""
+        text = self.text_of(i) if text is None else text
+        items = self._items_in(i)
+        return name_of_item(items.start, text) if len(items) == 1 else f"one of the {text}"
+
+    # -------------------------------------------------------------------------- blocks
+
+    @property
+    def _n_there(self) -> int:
+        (blocks,) = self.request.iterables
+        return self._n_brought if blocks is None else int(blocks.n_items)
+
+    def _items_in(self, k: int) -> range:
+        return items_in(k, self._n_there)
+
+    def _all_in(self, blocks: range) -> range:
+        if not blocks:
+            return blocks
+        return range(start_of(blocks.start), self._items_in(blocks.stop - 1).stop)
+
+    def _block(self, k: int) -> Block:
+        (block,) = super().item(k)
+        return block  # type: ignore[no-any-return]
+
+    def append(self, columns: Sequence[Sequence[Any]], step: int) -> None:
+        """Bring blocks; for one thread."""
+        self._n_brought += sum(len(block.columns[0]) for block in columns[0])
+        super().append(columns, step)
+
+    def sweep(self) -> None:
+        """Free what is not needed, once what has arrived is combined."""
+        self.load_ahead()
+        super().sweep()
+
+    def _fold(self) -> bool:
+        """Combine what has arrived; return whether there was anything."""
+        with self._folding:
+            n_before, arrived = self.results.n_given, super().new_results()
+            is_over = False
+            while not is_over:
+                # A block that was taken is combined: an interrupt in between would lose it, and one
+                # within `reduce` could leave half of a value.
+                with uninterrupted():
+                    is_over = (entry := next(arrived, None)) is None
+                    if entry is not None:
+                        self._combine(*entry)
+            if self.results.n_given == n_before and self._value[0] == self._n_folded:
+                return False
+            if not self.board.is_open:  # else the supply does it
+                self.results.drop_logs()
+            self._value = self._n_folded, self._reduction.value()
+            return True
+
+    def _combine(self, k: int, found: Any) -> None:
+        block = found if isinstance(found, Folded) else Folded([], 0, [])  # it was lost
+        self._reduction.add(k, block.values)
+        self._n_folded += block.n
+        for failure in block.failures:
+            name = name_of_item(failure.item, failure.item_repr)
+            self._failed[failure.item] = failure.as_error(name, None)

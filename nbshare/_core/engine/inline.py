@@ -1,0 +1,221 @@
+"""Calls that run in this process: one item after the other, or in threads.
+
+Items run by the same code as in worker processes, on inputs that are pickled in the same way but
+placed in private memory. Functions are not: they are used as they are. Stop acts between items and
+where an item calls `report`. Options that need a process are refused by `options`.
+
+What threads share, with the interpreter lock and without it:
+
+==================  ==============================================================================
+a worker's own      `Work`, with its loaded inputs, namespaces and log; its row of the board
+items of a call     each belongs to the worker that has claimed it, under the call's lock. It alone
+                    writes the item's result, and then its ``done`` byte. Failures add entries to
+                    the dict of errors
+its output          the first result decides it, under the call's lock
+its initializer     runs while one thread makes all workers of the call, under a lock
+a module's globals  are replaced as a whole (``_looked_at``), or change in one step: an entry of a
+                    dict, an append. What may change meanwhile is copied first, by ``list(d)`` or
+                    ``d.copy()``; going through it, or through a `weakref.WeakSet`, would raise. Two
+                    steps that belong together take a lock (``_importing``, the warm pool's)
+what is made late   by `functools.cache` and cached properties: two threads may both make it, so
+                    either one must do
+==================  ==============================================================================
+
+The functions and what they use are the users' own: these they protect themselves.
+"""
+
+from __future__ import annotations
+
+import _thread
+import time
+from contextlib import ExitStack, nullcontext
+from contextvars import copy_context
+from typing import Any
+
+from nbshare._core.engine.call import Call
+from nbshare._core.engine.run import Engine
+from nbshare._core.functions.freshness import ImportLog
+from nbshare._core.interrupts import start_thread, uninterrupted
+from nbshare._core.memory import Mode, Segment, View
+from nbshare._core.wire import running_items
+from nbshare._core.wire.failures import describe, explained, note_on_iterables
+from nbshare._core.wire.results import LogKey, OutputSpec
+from nbshare._core.wire.rows import RowWriter
+from nbshare._core.worker.process import inputs_of
+from nbshare._core.worker.state import initializing_anew, leave
+from nbshare._core.worker.store import Decided
+from nbshare._core.worker.work import Caller, Work
+from nbshare.errors import is_interrupt, noted
+
+PAUSE_S = 1e-3  # of a thread, between looks for items
+
+
+class _Here(Caller):
+    """The caller, in the same process as its workers."""
+
+    def __init__(self, call: Call, lock: _thread.LockType) -> None:
+        self._call, self._lock, self._imports = call, lock, ImportLog()
+
+    def decide(self, spec: OutputSpec) -> Decided:
+        results = self._call.results
+        with self._lock:
+            (decided, place, files), _ = results.place_for(spec)
+        writer = None if files is None else RowWriter(files)
+        return decided, None if place is None else results.rows, writer
+
+    def add_log(self, key: LogKey, log: Segment) -> None:
+        self._call.results.logs.add(key, log)
+
+    def await_items(self) -> bool:
+        supply = self._call.supply
+        if supply is not None and not self._call.engine.works_by_itself:
+            supply.bring()
+        else:
+            time.sleep(PAUSE_S)
+        return True
+
+    def tell_imports(self) -> bool:
+        self._call.imported |= (stamps := self._imports.take())
+        return bool(stamps)
+
+    def tell_news(self) -> None:
+        self._call.wake_supply()
+
+    def failed(self, i: int, error: BaseException, item: str) -> None:
+        if is_interrupt(error):
+            raise error
+        if issubclass(type(error), Exception):
+            noted(error, f"raised for {self._call.name_of(i, item)}")
+            note_on_iterables(explained(error), self._call.request.iterables)
+        else:  # SystemExit must not end the caller
+            error = describe(error, i, item).as_error(self._call.name_of(i, item), None)
+        self._call.note_error(error, range(i, i + 1))
+        if not self._call.request.policy.returns_errors:
+            self._call.note_failure(error)
+            self._call.board.stop()
+
+
+class SerialEngine(Engine):
+    """Runs a call in the thread that waits for it, for the debugger and for workers' own calls.
+
+    Notes
+    -----
+    For one call and one thread, but for `stop`.
+    """
+
+    in_process = True
+    works_by_itself = False
+
+    def __init__(self) -> None:
+        self._work: Work | None = None
+        self._entered: ExitStack | None = None
+        self._running = _thread.allocate_lock()
+
+    def submit(self, call: Call) -> None:
+        """Begin a call, unless it has been stopped before."""
+        with self._running:
+            if not call.is_over:
+                call.state = "running"
+                try:
+                    (self._work,), self._entered = _works(call, 1, _thread.allocate_lock())
+                except BaseException as error:
+                    _abort(call, error)
+                    raise
+
+    def wait(self, call: Call, timeout_s: float) -> bool:
+        """Run items for some time; returns whether the call is over."""
+        until_s = time.monotonic() + timeout_s
+        with self._running, running_items():
+            while self._work is not None:
+                if not self._work.step():
+                    self._end(call)
+                elif time.monotonic() >= until_s:
+                    break
+        return call.is_over
+
+    def stop(self, call: Call, error: BaseException | None = None) -> None:
+        """End the call; for any thread."""
+        super().stop(call, error)
+        if self._running.acquire(blocking=False):  # else the thread that runs items sees it
+            try:
+                self._end(call)
+            finally:
+                self._running.release()
+
+    def _end(self, call: Call) -> None:
+        self._work = None
+        if not call.is_over:
+            _finish(call, self._entered)
+
+
+class ThreadEngine(Engine):
+    """Runs calls in threads of this process, for functions that release the interpreter lock."""
+
+    in_process = True
+
+    def submit(self, call: Call) -> None:
+        """Begin a call."""
+        call.state = "running"
+        lock = _thread.allocate_lock()
+        try:
+            made, entered = _works(call, call.request.max_workers, lock)
+            works = dict(enumerate(made))
+        except BaseException as error:
+            _abort(call, error)
+            raise
+
+        def run(k: int) -> None:
+            try:
+                with running_items(k):
+                    works[k].run()
+            except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
+                call.note_failure(error)
+                call.board.stop()
+            with lock:
+                del works[k]  # the last reference: its inputs are free for the next call
+                is_last = not works
+            if is_last:
+                _finish(call, entered)
+
+        left = []
+        with uninterrupted():  # or the call would never end
+            for k in list(works):
+                try:
+                    start_thread(copy_context().run, run, k)  # with its decimal context, say
+                except RuntimeError:  # no more threads are allowed: this one does it
+                    left.append(k)
+        for k in left:
+            run(k)
+
+
+def _works(call: Call, n: int, lock: Any) -> tuple[list[Work], ExitStack | None]:
+    """Return the workers of a call, and what its initializer, run once for all, has entered."""
+    has_initializer = call.request.initializer is not None
+    with running_items(), initializing_anew() if has_initializer else nullcontext() as entered:
+        return [_work(call, slot, lock) for slot in range(n)], entered
+
+
+def _work(call: Call, slot: int, lock: Any) -> Work:
+    def attach(segment: Segment, mode: Mode) -> View:
+        if mode == "c":
+            segment = segment.again(mode)
+        return View(segment, is_read_only=mode == "r")
+
+    inputs = [inputs_of(p.small, [attach(*wanted) for wanted in p.segments]) for p in call.inputs]
+    return Work(call.order, call.board, slot, inputs, _Here(call, lock), lock)
+
+
+def _abort(call: Call, error: BaseException) -> None:
+    """End a call that could not begin: its checkpoint is free, and nobody waits for it."""
+    if not is_interrupt(error):
+        call.note_failure(error)
+    call.abandon()
+
+
+def _finish(call: Call, entered: ExitStack | None) -> None:
+    if entered is not None:
+        leave(entered)
+    if call.error is not None:
+        call.finish("failed", call.error)
+    else:
+        call.finish("done" if call.is_complete else "stopped")

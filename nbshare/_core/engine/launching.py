@@ -1,0 +1,190 @@
+"""How worker processes come to life: forked by a server, or each in a new interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from os.path import dirname
+from typing import Protocol
+
+import numpy as np
+
+from nbshare._core import PACKAGE
+from nbshare._core.system import channels, owned, processes, with_room, workers
+from nbshare._core.wire.context import thread_variables
+from nbshare._core.wire.messages import Channel, channel_pair
+
+ANSWER_S = 3.0  # the server answers as quickly, unless the machine is overloaded
+
+# Where a new interpreter finds NumPy and nbshare. They come after its own path: a random.py next to
+# the notebook must not replace the standard library's.
+_PATHS = [dirname(PACKAGE), dirname(dirname(np.__file__))]
+# This nbshare, even if another is installed there.
+_BOOT = f"""
+import gc, sys
+gc.disable()
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+sys.path += {_PATHS!r}
+spec = PathFinder.find_spec("nbshare", {_PATHS[:1]!r})
+sys.modules["nbshare"] = module_from_spec(spec)
+spec.loader.exec_module(sys.modules["nbshare"])
+"""
+
+
+class Launcher(Protocol):
+    """Starts processes that run as workers."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a worker would start quickly."""
+
+    def warm_up(self) -> None:
+        """Prepare for workers."""
+
+    def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:
+        """Start a worker, to which a channel leads; it gets duplicates of descriptors.
+
+        Return the process, without a number if it will tell that itself.
+        """
+
+    def reap(self, child: processes.Child) -> int | None:
+        """Return the exit status of a dead worker; None if it is unknown."""
+
+    def close(self) -> None:
+        """End all workers."""
+
+    def forget(self) -> None:
+        """Close what a forked child of the owner has inherited."""
+
+
+class ForkServer:
+    """Has a server fork the workers (`worker.server`)."""
+
+    def __init__(self) -> None:
+        self._life_read, self._life_write = map(owned, channels.pipe())
+        self._channel: Channel | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the server has been started."""
+        return self._channel is not None
+
+    def warm_up(self) -> None:
+        """Start the server if it is not running."""
+        self._running_server()
+
+    def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:  # noqa: ARG002
+        """Have the server fork a worker."""
+        message = "fork", fds
+        try:
+            self._running_server().send(*message, wait=False)
+        except ConnectionError:  # it has died
+            self._end_server()
+            self._running_server().send(*message, wait=False)
+        return processes.Child()
+
+    def reap(self, child: processes.Child) -> int | None:
+        """Return the exit status of a dead child of the server; None if it is unknown."""
+        if self._channel is None or not child.pid:
+            return None
+        with suppress(OSError, EOFError):  # it is gone
+            self._channel.send(("reap", child.pid), wait=False)
+            return self._channel.receive(timeout_s=ANSWER_S)[0]  # type: ignore[no-any-return]
+        self._end_server()
+        return None
+
+    def close(self) -> None:
+        """End the server and all workers: closing the life pipe kills them."""
+        self._life_write.close()
+        self._end_server()
+        self._life_read.close()
+
+    def forget(self) -> None:
+        """Close what a forked child of the owner has inherited."""
+        self._life_write.close()
+
+    def _running_server(self) -> Channel:
+        if self._server is not None and self._server.poll() is not None:
+            self._end_server()
+        if self._channel is None:
+            self._channel, server_end = channel_pair()
+            with closing(server_end):
+                fds = server_end.fileno(), self._life_read.fileno()
+                try:
+                    self._server = with_room(lambda: _start_server(*fds))
+                except BaseException:
+                    self._end_server()
+                    raise
+        return self._channel
+
+    def _end_server(self) -> None:
+        """End the server; the next worker starts a new one."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+            self._server = None
+
+
+def _start_server(channel_fd: int, life_fd: int) -> subprocess.Popen[bytes]:
+    arguments = channel_fd, life_fd, os.getpid()
+    return subprocess.Popen(
+        _command(f"from nbshare._core.worker.server import serve; serve{arguments}"),
+        pass_fds=(channel_fd, life_fd),
+        stdin=subprocess.DEVNULL,
+        # With several threads it must not fork.
+        env=_environ(),
+        # In a group of its own it does not receive the terminal's or the kernel's interrupt.
+        process_group=0,
+    )
+
+
+def _command(call: str) -> list[str]:
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *flags, "-P", "-c", _BOOT + call]
+
+
+def _environ() -> dict[str, str]:
+    return {**os.environ, **thread_variables(1), "MPLBACKEND": "Agg"}
+
+
+if sys.platform == "win32":
+
+    class Spawner:
+        """Starts each worker in a new interpreter, which takes 110 ms."""
+
+        is_up = True
+
+        def warm_up(self) -> None:
+            """Do nothing: there is nothing to prepare."""
+
+        def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:
+            """Start a new interpreter."""
+            command = _command("from nbshare._core.worker.spawned import live; live()")
+            child = workers.spawned(command, _environ(), fds)
+            channel.end.connect(child.handle)
+            return child
+
+        def reap(self, child: processes.Child) -> int | None:
+            """Return the exit status."""
+            return child.status()
+
+        def close(self) -> None:
+            """Do nothing: the pool has ended them."""
+
+        def forget(self) -> None:
+            """Do nothing: where nothing is forked there are no children that inherit."""
+
+
+def new_launcher() -> Launcher:
+    """Return what starts workers on this system."""
+    if sys.platform == "win32":
+        return Spawner()
+    return ForkServer()

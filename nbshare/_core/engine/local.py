@@ -1,0 +1,160 @@
+"""The engine of this process: created at the first call, ended with the process."""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import errno
+import sys
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from nbshare import errors
+from nbshare._core.engine.dispatcher import Dispatcher
+from nbshare._core.interrupts import refuse_patched_modules
+from nbshare._core.memory import need_shared, pool, slab
+from nbshare._core.system import processes, workers
+
+REFUSED = {errno.EPERM, errno.ENOSYS, errno.EINVAL}  # else something is short, and says so
+
+_dispatcher: Dispatcher | None = None
+
+
+at_shutdown: list[Callable[[], None]] = []  # what else `shutdown` ends
+_lock = _thread.allocate_lock()  # for the threads of dispatchers
+
+
+def dispatcher() -> Dispatcher:
+    """Return the dispatcher of this process; start one if none is running.
+
+    Raises
+    ------
+    NotBuiltYetError
+        If the system is not Linux, or this is a frozen program.
+    WorkerDiedError, OSError
+        If the system allows no more threads or open files.
+    RuntimeError
+        In the dispatcher's own thread, or at the exit of the interpreter.
+    """
+    refuse_to_wait_for_itself()
+    need_shared("a worker process", 'pass backend="threads"')
+    refuse_frozen("a worker process", 'pass backend="threads"')
+    refuse_patched_modules()
+    if _dispatcher is not None and not _dispatcher.is_closed:
+        return _dispatcher
+    if sys.is_finalizing():  # a thread would never begin
+        raise RuntimeError("no worker can be started: the interpreter is ending")
+    outcomes: SimpleQueue[Dispatcher | BaseException] = SimpleQueue()
+    try:
+        _thread.start_new_thread(_live, (outcomes,))
+    except RuntimeError as error:
+        raise errors.WorkerDiedError(f"no worker could be started: {error}") from error
+    outcome = outcomes.get()
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+def refuse_frozen(what: str, instead: str) -> None:
+    """Raise NotBuiltYetError in a program that would start itself in place of an interpreter."""
+    if getattr(sys, "frozen", False):
+        raise errors.NotBuiltYetError(
+            f"{what} needs a Python interpreter, which a frozen program (made by PyInstaller and "
+            f"the like) does not have: {instead}."
+        )
+
+
+def _live(outcomes: SimpleQueue[Dispatcher | BaseException]) -> None:
+    """Create the dispatcher and run it, in a thread where no interrupt arrives."""
+    global _dispatcher
+    new = None
+    with _lock:  # or two threads could each create one
+        try:
+            if _dispatcher is None or _dispatcher.is_closed:
+                _check_system()
+                _dispatcher = new = Dispatcher()
+            outcomes.put(_dispatcher)
+        except BaseException as error:  # noqa: BLE001 - for the waiting thread
+            outcomes.put(errors.without_frames(error))  # which hold descriptors
+    if new is not None:
+        new.run()
+
+
+def refuse_to_wait_for_itself() -> None:
+    """Raise RuntimeError in the thread that would wait for itself."""
+    if _dispatcher is not None and _dispatcher.is_here:
+        raise RuntimeError(
+            "an object's __del__, or a weakref's callback, has called nbshare in the thread that "
+            "manages its workers, and would wait for itself. Start runs, and wait for them, "
+            "elsewhere: in a close() method, or in a thread that __del__ starts"
+        )
+
+
+def is_ending() -> bool:
+    """Whether the interpreter is exiting: it waits for other threads than the main one."""
+    # An interrupt in the middle of `threading.main_thread().is_alive()` makes that thread count as
+    # ended for good, in Python 3.11.
+    return bool(getattr(threading, "_SHUTTING_DOWN", False))
+
+
+def shutdown() -> None:
+    """End the workers and give back the memory kept for the next call; it starts new ones.
+
+    Running calls in other threads end with the results they have. This happens automatically when
+    the process ends, however it ends.
+
+    Examples
+    --------
+    Give everything back now:
+
+    >>> import nbshare
+    >>> nbshare.shutdown()
+
+    Free the memory of large arrays before another program needs it:
+
+    >>> field = nbshare.ones((1000, 1000))
+    >>> del field
+    >>> nbshare.shutdown()
+    """
+    if _dispatcher is not None:
+        _dispatcher.shutdown()
+        if _dispatcher.is_here:  # a finalizer called it
+            return
+    for end in at_shutdown:
+        end()
+    pool.drop()
+    slab.drop()
+
+
+def _forget() -> None:
+    """In a forked child: the workers are the parent's; the child starts its own, for a call."""
+    global _dispatcher, _lock
+    _lock = _thread.allocate_lock()
+    inherited, _dispatcher = _dispatcher, None
+    if inherited is not None:
+        inherited.forget()
+
+
+def _check_system() -> None:
+    """Try the system calls that have no substitute.
+
+    Raises
+    ------
+    WorkerDiedError
+        The system refuses one.
+    """
+    for name, attempt in workers.NEEDED.items():
+        try:
+            attempt()
+        except (AttributeError, OSError) as error:
+            if getattr(error, "errno", errno.ENOSYS) not in REFUSED:
+                raise
+            raise errors.WorkerDiedError(
+                f"no worker can be started: this system refuses {name} ({error}), perhaps by a "
+                'seccomp profile of its container. Allow it, or use backend="threads".'
+            ) from None
+
+
+atexit.register(shutdown)
+processes.at_fork(after_in_child=_forget)

@@ -1,0 +1,175 @@
+"""A running pipeline, as its job sees it: a call for each stage, whose items are the blocks."""
+
+from __future__ import annotations
+
+import _thread
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from nbshare._core.arrays.ring import RingBuffer
+from nbshare._core.engine.call import Call
+from nbshare._core.engine.run import OwnRun, RunState
+from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
+from nbshare._core.wire.board import ENDED, LOADED
+
+
+class Pipe(OwnRun):
+    """A pipeline, whose results are those of its last call.
+
+    Parameters
+    ----------
+    calls : sequence of Call
+        One for each stage, the loader's first.
+    rings : sequence of RingBuffer
+        Between each two of them.
+
+    Notes
+    -----
+    Calls report their end in threads of their own.
+    """
+
+    def __init__(self, calls: Sequence[Call], rings: Sequence[RingBuffer]) -> None:
+        n_workers = sum(call.request.max_workers for call in calls)
+        # Fields without a meaning here are empty.
+        last = calls[-1]
+        request = last.request._replace(max_workers=n_workers)
+        super().__init__(request, last.board, last.results)
+        self._calls, self._rings = calls, list(rings)
+        self._failed: Call | None = None
+        self._is_stopping = False
+        self._lock = _thread.allocate_lock()
+        self._n_open = len(calls)
+        self._last_look: list[StageStats] = []
+
+    # ------------------------------------------------------------------ what a job reads
+
+    @property
+    def state(self) -> RunState:
+        """Its state."""
+        if self.is_over:
+            return "failed" if self.error else "stopped" if self._is_stopping else "done"
+        return "running" if any(call.state != "starting" for call in self._calls) else "starting"
+
+    @property
+    def n_items(self) -> int | None:
+        """Number of blocks; None until the loader has given its last."""
+        return self._calls[0].n_items
+
+    @property
+    def errors(self) -> Mapping[int, BaseException]:
+        """Failures by block, of the stage that failed."""
+        return {} if self._failed is None else self._failed.errors
+
+    def stages(self) -> list[StageStats]:
+        """Return the stats of each stage."""
+        rings = list(self._rings)  # another thread may clear it
+        return self._look(rings) if rings else self._last_look
+
+    def _look(self, rings: Sequence[RingBuffer]) -> list[StageStats]:
+        figures = [ring.stats for ring in rings]
+        joints = zip(self._calls, [None, *figures], [*figures, None], strict=True)
+        return [
+            StageStats(
+                name=call.request.stage or "",
+                workers=call.request.max_workers,
+                n_blocks=behind.n_put if behind else call.n_done,
+                queued=before.queued if before else 0,
+                slots=rings[0].slots if before else 0,
+                waited_for_input_s=before.consumers_waited_s if before else 0.0,
+                waited_for_output_s=behind.producers_waited_s if behind else 0.0,
+                elapsed_s=_elapsed_s(call),
+            )
+            for call, before, behind in joints
+        ]
+
+    def stats(self) -> list[WorkerStats]:
+        """Return the stats of the workers."""
+        return [worker for call in self._calls for worker in call.stats()]
+
+    def activity(self) -> list[WorkerActivity]:
+        """Return the present activity of the workers."""
+        return [
+            replace(worker, stage=call.request.stage or "")
+            for call in self._calls
+            for worker in call.activity()
+        ]
+
+    def loading_s(self) -> float:
+        """Return for how long a worker has been loading its function; 0.0 if none is at it."""
+        return max(call.loading_s() for call in self._calls)
+
+    def item(self, i: int) -> tuple[Any, ...]:
+        """Raise LookupError: blocks are not kept."""
+        return self._calls[-1].item(i)
+
+    def new_results(self) -> Iterator[tuple[int, Any]]:
+        """Yield the results since the last time; for one reader."""
+        return self._calls[-1].new_results()
+
+    # --------------------------------------------------------------------------- its life
+
+    def start(self) -> None:
+        """Begin."""
+        for k, call in enumerate(self._calls):
+            call.call_when_over(partial(self._note_end, k))
+        for call in self._calls:
+            call.start()
+
+    def stop(self, error: BaseException | None = None) -> None:
+        """End it early, with an error if there is one."""
+        self.error = self.error or error
+        self._is_stopping = True
+        self._halt("the pipeline was stopped")
+
+    def _halt(self, reason: str) -> None:
+        """End all stages."""
+        try:
+            for ring in list(self._rings):
+                ring.abort(reason)
+        finally:
+            for call in self._calls:
+                if not call.is_over:
+                    call.stop()
+
+    def _note_end(self, k: int) -> None:
+        """Tell the next stage that no blocks follow, or all stages that one has failed."""
+        try:
+            self._tell_others(k)
+        except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
+            self.error = self.error or error
+            self._halt(f"{type(error).__name__}: {error}")
+        finally:
+            with self._lock:
+                self._n_open -= 1
+                is_last = not self._n_open
+            if is_last:
+                with suppress(Exception):
+                    self._last_look = self._look(self._rings)  # before their memory is freed
+                self._rings.clear()
+                self._end()
+
+    def _tell_others(self, k: int) -> None:
+        call = self._calls[k]
+        if call.state == "failed":
+            with self._lock:
+                is_first = not self._is_stopping and self.error is None
+                if is_first:  # failures that it causes in other stages do not count
+                    self.error, self._failed = call.error, call
+            self._halt(f"stage {call.request.stage!r} has failed")
+        elif call.state == "stopped":
+            self._halt("the pipeline was stopped")
+        elif k < len(self._calls) - 1:
+            self._calls[k + 1].close(call.n_items)  # first, or its workers leave too early
+            self._rings[k].close()
+
+
+def _elapsed_s(call: Call) -> float:
+    """Return the summed lifetimes of the workers of a stage."""
+    now_ns = time.monotonic_ns()
+    rows = [row for row in call.board.slots.tolist() if row[LOADED]]
+    since_ns = ((row[ENDED] if call.is_over else now_ns) - row[LOADED] for row in rows)
+    return float(sum(since_ns) / 1e9)

@@ -1,0 +1,242 @@
+"""Prepares calls: places their inputs in shared memory, and writes the order for workers."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+from functools import partial
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.arena import Arena
+from nbshare._core.arrays.inputs import Itself, Packed
+from nbshare._core.arrays.shaped import ShapedItems
+from nbshare._core.arrays.shared_array import SharedArray
+from nbshare._core.engine.call import MAX_REPLACED, Call
+from nbshare._core.engine.folding import FoldingCall
+from nbshare._core.engine.run import Engine, Request
+from nbshare._core.functions.pickling import dumps
+from nbshare._core.functions.reference import assigned_around, label_of
+from nbshare._core.memory import Mode, Segment, pool, segment_of
+from nbshare._core.system import room
+from nbshare._core.wire.board import Board
+from nbshare._core.wire.context import threads_per_worker
+from nbshare._core.wire.failures import SharedName
+from nbshare._core.wire.feed import ItemFeed
+from nbshare._core.wire.orders import CallOrder, Fixed, Stage
+from nbshare.errors import UnsendableError
+
+PLAIN = {bool, int, float, complex, str, bytes, type(None)}  # what is copied as well as shared
+MOST_PLAIN, PLAIN_BYTES = 64, 4 << 10  # items; bytes of all
+SMALL_ARENA = 8 << 10  # bytes of inputs that go with the message, which takes 32 KiB
+
+
+class Placed(NamedTuple):
+    """The contents of an arena, where workers can read them."""
+
+    small: bytes | None  # the contents themselves, if they are few
+    segments: list[tuple[Segment, Mode]]  # to map, and how
+    memory: npt.NDArray[np.uint8] | None = None  # the memory of the contents, if they are many
+
+
+def place(arena: Arena, *, is_private: bool = False) -> Placed:
+    """Copy the contents of an arena to shared or private memory.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If it does not fit.
+    """
+    if arena.nbytes <= SMALL_ARENA:
+        return Placed(arena.all_contents() or b"\0", arena.segments)
+    memory = pool.filled(*arena.contents(), is_private=is_private)
+    found = segment_of(memory)
+    assert found is not None
+    return Placed(None, [(found[0], "r"), *arena.segments], memory)
+
+
+def place_bytes(data: bytes) -> Placed:
+    """Copy given bytes to shared memory."""
+    arena = Arena()
+    arena.add(data)
+    return place(arena)
+
+
+def pack_fixed(arena: Arena, request: Request) -> Fixed:
+    """Pack function, shared objects and initializer.
+
+    Where items run in this process, functions and the initializer are used as they are: they may
+    change what they share with the caller, as in any thread.
+
+    Raises
+    ------
+    UnsendableError
+        If one cannot be pickled.
+    """
+    func: Packed | Itself
+    shared = dict(request.shared)
+    if arena.stays_here:
+        names = [name for name in shared if isinstance(shared[name], FunctionType | type)]
+        func = Itself(partial(request.func, **{name: shared.pop(name) for name in names}))
+    else:
+        func = arena.pack(request.func, "the function", writable=True)
+    packed = _pack_shared(arena, shared) if shared else None
+    return Fixed(func, packed, *_pack_initializer(arena, request.initializer))
+
+
+def _pack_shared(arena: Arena, shared: dict[str, Any]) -> Packed:
+    try:
+        return arena.pack({SharedName(name): value for name, value in shared.items()}, "shared=")
+    except Exception:
+        for name, value in shared.items():  # say which one
+            arena.pack(value, f"shared[{name!r}]")
+        raise
+
+
+def _pack_initializer(
+    arena: Arena, initializer: Any
+) -> tuple[Packed | Itself | None, bytes | None]:
+    if initializer is None:
+        return None, None
+    import hashlib  # late: it loads OpenSSL
+
+    function, arguments = initializer
+    if not arena.stays_here and (name := assigned_around(function)) is not None:
+        raise UnsendableError(
+            f"the initializer {label_of(function)} assigns {name!r}, a variable of the function "
+            "around it. Workers have a copy of it that no other function sees. Make it a global "
+            "variable: define it, and the initializer, outside of any function."
+        )
+    try:
+        key = hashlib.blake2b(dumps((function, arguments))).digest()
+    except Exception as error:
+        raise UnsendableError(
+            f"initializer= or initargs= cannot be pickled ({type(error).__name__}: {error})"
+        ) from error
+    what = function, arguments
+    return Itself(what) if arena.stays_here else arena.pack(what, "the initializer"), key
+
+
+def _is_plain(items: Sequence[Any]) -> bool:
+    """Whether these are few simple objects, which need not be packed one by one (15 µs each)."""
+    is_few = len(items) <= MOST_PLAIN and PLAIN.issuperset(map(type, items))
+    return is_few and sum(map(sys.getsizeof, items)) <= PLAIN_BYTES
+
+
+def source(arena: Arena, iterable: Any, first: int = 0) -> tuple[Any, ...]:
+    """Pack items, counted from the `first`; return what `worker.items.ItemSource` takes."""
+    if isinstance(iterable, np.ndarray):
+        is_shared = isinstance(iterable, SharedArray) or segment_of(iterable) is None  # or a file
+        return "rows", *arena.refer(iterable, writable=is_shared)
+    if isinstance(iterable, ShapedItems):
+        return "whole", arena.pack(iterable, "the items", writable=True)
+    if isinstance(iterable, range) or _is_plain(iterable):
+        return "plain", iterable
+    return "blocks", *arena.pack_items(iterable, first)
+
+
+def prepare(
+    request: Request,
+    engine: Engine,
+    fixed: tuple[Fixed, Placed] | None = None,
+    *,
+    stage: Stage | None = None,
+) -> Call:
+    """Place the inputs in shared memory.
+
+    Parameters
+    ----------
+    request : Request
+        The checked arguments.
+    engine : Engine
+        The engine that will run it. It is warmed up when all checks are done, so workers start
+        while inputs are copied.
+    fixed : tuple of Fixed and Placed, optional
+        The parts that are the same for all items, if they have been placed before.
+    stage : Stage, optional
+        The rings before and after a pipeline's stage.
+
+    Raises
+    ------
+    UnsendableError
+        The function, a shared object or an item cannot be pickled.
+    OutOfMemoryError
+        If the inputs do not fit.
+    """
+    arena = Arena(stays_here=engine.in_process)
+    parts = fixed[0] if fixed is not None else pack_fixed(arena, request)
+    columns = itertools.count()  # of the feed
+    sources = [("fed", next(columns)) if x is None else source(arena, x) for x in request.iterables]
+    rings = None if stage is None else arena.pack(stage, "the rings", writable=True)
+    if request.n_items:  # else there may be nothing to do
+        engine.warm_up()
+    placed = [place(arena, is_private=engine.in_process)]
+    if fixed is not None:
+        placed.insert(0, fixed[1])
+    return new_call(request, engine, parts, placed, sources, stage=rings)
+
+
+def new_call(
+    request: Request,
+    engine: Engine,
+    fixed: Fixed,
+    placed: list[Placed],
+    sources: list[tuple[Any, ...]],
+    *,
+    stage: Packed | None = None,
+    n_threads: int | None = None,
+    first: int = 0,
+    make: type[Call] = Call,
+) -> Call:
+    """Return a call whose inputs are placed.
+
+    Parameters
+    ----------
+    request : Request
+        The checked arguments.
+    engine : Engine
+        The engine that will run it.
+    fixed : Fixed
+        The parts that are the same for all items.
+    placed : list of Placed
+        These, and the items; or both in one.
+    sources : list of tuple
+        What `worker.items.ItemSource` takes, of each iterable.
+    stage : Packed, optional
+        The rings of a pipeline's stage.
+    n_threads : int, optional
+        Threads of a worker's libraries; default: its share of the CPUs.
+    first : int, default 0
+        Index of the first item, for a part of another call.
+    make : type, default Call
+        The class of the call.
+    """
+    # More slots than workers: a replaced worker may still hold one.
+    n_slots = request.max_workers + MAX_REPLACED
+    board = Board.create(request.n_items, n_slots, is_private=engine.in_process)
+    feed = ItemFeed(board) if any(x is None for x in request.iterables) else None
+    if feed is not None:
+        placed.append(Placed(None, [(feed.segment, "r")]))
+    if n_threads is None:
+        environ = request.context.environ
+        n_threads = threads_per_worker(room.usable_cpus(), request.max_workers, environ)
+    order = CallOrder(
+        settings=request.context.settings,
+        n_threads=n_threads,
+        board=board.place,
+        inputs=[(p.small, tuple(mode for _, mode in p.segments)) for p in placed],
+        fixed=fixed,
+        stage=stage,
+        sources=sources,
+        is_fed=feed is not None,
+        policy=request.workers_policy,
+        n_workers=request.max_workers,
+        chunksize=request.chunksize,
+        first=first,
+    )
+    kind = FoldingCall if request.reduce is not None else make
+    return kind(request, engine, board, placed, order, feed)

@@ -1,0 +1,248 @@
+"""The output of workers, on its way to the caller.
+
+::
+
+    worker                          dispatcher                      thread that waits
+    print, logging ─► fd 1, 2 ══►  PrintPipes.read ─► Prints.add ─► Prints.show ─► sys.stdout
+    C, subprocesses ─►   │                                  (or a thread of its own, if none waits)
+                         pipes
+
+Pipes replace the worker's file descriptors 1 and 2. They catch what a replaced ``sys.stdout`` would
+miss, and the last words of a worker that crashes. Nothing is dropped: the dispatcher does not read
+a pipe while much text waits to be shown, so a worker prints at its reader's speed.
+"""
+
+from __future__ import annotations
+
+import _thread
+import codecs
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from nbshare._core.engine.events import Events
+from nbshare._core.interrupts import start_thread
+from nbshare._core.system import close, waiting
+from nbshare._core.wire.orders import STREAMS
+
+PIPE_BYTES = 1 << 16  # what a pipe holds: one read empties it
+MOST_WAITING = 4 << 20  # characters
+MOST_KEPT = 200  # lines
+LONGEST_LINE = 1 << 16  # characters that wait for the end of their line
+
+
+class Write(Protocol):
+    """Shows text where the caller's own would appear."""
+
+    def __call__(self, name: str, text: str) -> None:
+        """Write to the stream of that name."""
+
+    def close(self) -> None:
+        """Note that no more text follows for now."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller's own text would appear in the same place now."""
+
+
+class Prints:
+    """Output of the workers of one run that has not been shown yet.
+
+    Parameters
+    ----------
+    write : Write, optional
+        Shows the text; None: it is not shown.
+
+    Attributes
+    ----------
+    is_any : bool
+        Whether anything has been printed, or is being read.
+    when_shown : callable
+        Called, in any thread, when text was shown: there is room for more.
+    kept : deque of str
+        The last lines of a background run, whose cell may be gone.
+    is_attended : bool
+        Whether a thread waits for the run and shows its text; otherwise one is started when there
+        is text.
+
+    Notes
+    -----
+    `add` is for one thread, everything else for any.
+    """
+
+    def __init__(self, write: Write | None = None) -> None:
+        self._write = write
+        self._waiting: deque[tuple[str, str]] = deque()
+        self._n_added = self._n_taken = 0  # characters; each has one writer
+        self.when_shown: Callable[[], None] = lambda: None
+        self._showing = _thread.allocate_lock()
+        self.kept: deque[str] = deque(maxlen=MOST_KEPT)
+        self.is_attended = True
+        self.is_any = False
+
+    @property
+    def is_here(self) -> bool:
+        """Return whether it is shown where prints of the caller would appear now."""
+        return self._write is not None and self._write.is_here
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits that no more should be read."""
+        return self._n_added - self._n_taken > MOST_WAITING
+
+    def add(self, name: str, text: str) -> None:
+        """Add text of a stream."""
+        self._n_added += len(text)
+        self._waiting.append((name, text))
+        if not self.is_attended and not self._showing.locked():
+            # If no thread can be started, it is shown with the next text.
+            with suppress(RuntimeError):
+                start_thread(self.show)
+
+    def show(self) -> bool:
+        """Show all prints so far; returns False if there were none."""
+        is_any = False
+        while self._waiting:  # includes text that is added while we hold the lock
+            is_any = True
+            try:
+                with self._showing:
+                    self._show_waiting()
+            finally:
+                self.when_shown()  # or workers with full pipes would wait for ever
+        return is_any
+
+    def end(self) -> None:
+        """Show the text at the end of the run; a thread shows later text."""
+        self.is_attended = False
+        if self.is_any:
+            self.show()
+            with self._showing:
+                if self._write is not None:
+                    self._write.close()
+
+    def _show_waiting(self) -> None:
+        waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        try:
+            for name, pieces in itertools.groupby(waiting, lambda piece: piece[0]):
+                text = "".join(piece for _, piece in pieces)
+                if not self.is_attended:
+                    self.kept.extend(text.splitlines())
+                if self._write is not None:
+                    self._write(name, text)
+        except Exception:  # noqa: BLE001 - the caller's stream may be closed, or anything
+            self._write = None
+        except BaseException:  # an interrupt: show no more
+            self._write = None
+            raise
+        finally:
+            self._n_taken += sum(len(text) for _, text in waiting)
+
+
+class _Pipe:
+    """The dispatcher's end of one stream of a worker."""
+
+    def __init__(self, fd: int, name: str, new: waiting.NewData) -> None:
+        self.name = name
+        self._fd, self._new = fd, new
+        self.prints = Prints()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""  # a line that has not ended
+
+    def read(self) -> bool:
+        """Read the bytes so far; return True if there may be more: programs can resize pipes."""
+        prints, data = self.prints, b""
+        is_any, prints.is_any = prints.is_any, True  # first: other threads read it
+        with suppress(BlockingIOError):
+            data = self._new.read(self._fd, PIPE_BYTES)
+        prints.is_any = is_any or bool(data)
+        text = self._rest + self._decoder.decode(data)
+        # A progress bar in the worker ends its lines with a carriage return only.
+        n = max(text.rfind("\n"), text.rfind("\r")) + 1
+        if len(text) - n > LONGEST_LINE:
+            n = len(text)
+        self._rest = text[n:]
+        if n:
+            self.prints.add(self.name, text[:n])
+        return len(data) == PIPE_BYTES
+
+    def end_line(self) -> None:
+        """Add an unfinished line, whose end will not come."""
+        if self._rest:
+            self.prints.add(self.name, self._rest + "\n")
+            self._rest = ""
+
+
+class PrintPipes:
+    """The pipes of all workers.
+
+    Parameters
+    ----------
+    events : Events
+        Where they are waited for, all as one.
+
+    Notes
+    -----
+    For the dispatcher's thread. While workers print nothing, no system call is made: it would
+    release the interpreter lock, which costs a tiny call more than anything else here. Workers with
+    unread output say so on the board (`worker.work`).
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._new = waiting.NewData(events, "printed")
+        self._pipes: dict[int, _Pipe] = {}
+
+    def add(self, fds: Sequence[int]) -> None:
+        """Read what a worker prints to its pipes from now on."""
+        for fd, name in zip(fds, STREAMS, strict=True):
+            self._pipes[fd] = _Pipe(fd, name, self._new)
+            # Edge-triggered: text that is left in a pipe on purpose does not wake us.
+            self._new.watch(fd)
+
+    def turn(self, fds: Sequence[int], prints: Prints) -> None:
+        """Add what a worker prints from now on to the prints of another run."""
+        prints.when_shown = self._read_later
+        for fd in fds:
+            pipe = self._pipes[fd]
+            if pipe.prints is not prints:
+                pipe.end_line()
+                pipe.prints = prints
+
+    def read(self) -> None:
+        """Read new text, unless much waits to be shown."""
+        self._read([self._pipes[fd] for fd in self._new.fds()])
+
+    def _read(self, pipes: Iterable[_Pipe]) -> None:
+        for pipe in pipes:
+            if not pipe.prints.is_full and pipe.read():
+                self._read_later()
+
+    def _read_later(self) -> None:
+        self._events.post(lambda: self._read(self._pipes.values()))
+
+    def read_all(self) -> None:
+        """Read all text so far, however much waits to be shown."""
+        for pipe in self._pipes.values():
+            pipe.read()
+
+    def end_lines(self, prints: Prints) -> None:
+        """Add the unfinished lines of a run that is over."""
+        if prints.is_any:
+            for pipe in self._pipes.values():
+                if pipe.prints is prints:
+                    pipe.end_line()
+
+    def remove(self, fds: Sequence[int]) -> None:
+        """Read the last output of a dead worker, and close its pipes."""
+        for fd in fds:
+            pipe = self._pipes.pop(fd)
+            pipe.read()
+            pipe.end_line()
+            self._new.unwatch(fd)
+            close(fd)
+
+    def close(self) -> None:
+        """Close what knows which pipes have new text."""
+        self._new.close()

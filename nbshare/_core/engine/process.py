@@ -1,0 +1,194 @@
+"""The owner's side of worker processes: starting, signalling and reaping them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+
+from nbshare import errors
+from nbshare._core.engine.launching import Launcher, new_launcher
+from nbshare._core.memory import Segment, scratch_file
+from nbshare._core.system import channels, close, processes
+from nbshare._core.wire.messages import Channel, channel_pair
+from nbshare._core.wire.orders import STREAMS
+
+if TYPE_CHECKING:
+    from nbshare._core.engine.call import Call, CodeVersion
+    from nbshare._core.functions.freshness import Stamp
+
+CLOSE_S = 0.5  # a worker ends within microseconds after its channel closes
+LATE_S = 0.02  # starting a new worker takes as long, without its imports
+REAP_S = 1.0  # a killed worker ends in less than a millisecond
+
+
+class WorkerProcess:
+    """The owner's side of one worker.
+
+    Attributes
+    ----------
+    channel : Channel
+        To the worker.
+    index : int
+        Number from 0 that no other worker has at the same time.
+    generation : int
+        Workers of an older generation than the engine's have stale code or environment.
+    output_fds : sequence of int
+        Reading ends of pipes for its standard output and error output.
+    child : Child
+        The process; it may have no number before it is ready.
+    is_ready : bool
+        Whether it has started.
+    call : Call or None
+        What it works on; None also while it has not noticed yet that its call is over.
+    late_at : float
+        Until when to wait for it to notice that its call is over, on the monotonic clock.
+    borrowed : list of Segment
+        What it was sent and has not confirmed.
+    imported : dict
+        The files that it has imported, and that users may edit.
+    has_closed : bool
+        Whether it closed its channel while it lived.
+    has_initializer : bool
+        Whether it may have something to leave when it ends.
+    ends_by : float
+        Until when it may do so, on the monotonic clock, if it was told to end.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        output_fds: Sequence[int],
+        child: processes.Child,
+        launcher: Launcher,
+        generation: int,
+        index: int,
+    ) -> None:
+        self.channel = channel
+        self.output_fds = output_fds
+        self.generation = generation
+        self.index = index
+        self.call: Call | None = None
+        self.imported: dict[str, Stamp | None] = {}
+        self.late_at = 0.0
+        self.child = child
+        self.has_closed = self.is_ready = self.has_initializer = False
+        self.ends_by = 0.0
+        self._launcher = launcher
+        self.borrowed: list[Segment] = []
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has ended."""
+        return self.is_ready and self.child.await_end(0.0)
+
+    def detach(self) -> None:
+        """Note that its call is over: it will find no items and become idle."""
+        self.call = None  # which holds the items
+        self.late_at = time.monotonic() + LATE_S
+
+    def lend(self, *segments: Segment) -> None:
+        """Note that it was sent these segments for its call."""
+        for segment in segments:
+            segment.n_borrowed += 1
+        self.borrowed.extend(segments)
+
+    def give_back(self, *, are_gone: bool) -> None:
+        """Note that it has finished its call, and whether all its views are gone."""
+        self.call = None
+        for segment in self.borrowed:
+            segment.n_borrowed -= 1
+            segment.was_kept_elsewhere |= not are_gone
+        self.borrowed.clear()
+
+    def note_closed(self) -> None:
+        """Note that it has closed its channel, perhaps by ending."""
+        self.has_closed = not self.child.await_end(CLOSE_S)
+
+    def end(self) -> None:
+        """Kill it and wait until it is gone; its last messages can still be received."""
+        self.child.kill()
+        self.child.await_end(REAP_S)
+
+    def reap(self) -> int | None:
+        """Close what belonged to a dead worker; returns its exit status, negative for a signal."""
+        self.child.kill()  # what it started may have outlived it
+        is_dead = self.child.await_end(REAP_S)  # or it could write to borrowed segments
+        status = self._launcher.reap(self.child)
+        self.give_back(are_gone=is_dead)
+        self.channel.close()
+        self.child.close()
+        return status
+
+
+class WorkerStarter:
+    """Starts workers.
+
+    Notes
+    -----
+    For the dispatcher's thread only.
+    """
+
+    def __init__(self) -> None:
+        self._lock = scratch_file()
+        self.lock_fd = self._lock.fileno()
+        self._launcher = new_launcher()
+
+    def start(self, code: CodeVersion, index: int) -> WorkerProcess:
+        """Start a worker; it sends a message when it is ready.
+
+        Raises
+        ------
+        WorkerDiedError
+            If it cannot be started, for whatever reason.
+        """
+        pipes: list[tuple[int, int]] = []
+        assert code.snapshot is not None
+        try:
+            pipes.extend(channels.print_pipe() for _ in STREAMS)  # if one fails, the others close
+            ours, theirs = channel_pair()
+            with closing(theirs):
+                fds = theirs.fileno(), self.lock_fd, code.snapshot.fileno(), *(w for _, w in pipes)
+                try:
+                    child = self._launcher.launch(fds, ours)
+                except BaseException:
+                    ours.close()
+                    raise
+            with suppress(ConnectionError):  # it is dead already; that is handled later
+                ours.send((index, dict(code.environ)), wait=False)
+        except Exception as error:
+            for fd, _ in pipes:
+                close(fd)
+            reason = "The system may allow no more processes or open files (ulimit -u, ulimit -n)."
+            if not isinstance(error, OSError):
+                reason = "An audit hook, a patched function or sys.executable may be the cause."
+            raise errors.WorkerDiedError(
+                f"no worker process could be started ({type(error).__name__}: {error}). {reason}"
+            ) from error
+        finally:
+            for _, fd in pipes:
+                close(fd)
+        output_fds = [fd for fd, _ in pipes]
+        return WorkerProcess(ours, output_fds, child, self._launcher, code.generation, index)
+
+    def close(self) -> None:
+        """End all workers."""
+        self._launcher.close()
+        self._lock.close()
+        self.lock_fd = -1
+
+    def forget(self) -> None:
+        """Close what a forked child of the owner has inherited."""
+        self._launcher.forget()
+
+    def warm_up(self) -> None:
+        """Prepare for workers; errors are for `start` to report."""
+        with suppress(Exception):
+            if self.lock_fd >= 0:  # else it was closed
+                self._launcher.warm_up()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a worker would start quickly."""
+        return self._launcher.is_up

@@ -1,0 +1,372 @@
+"""The request of a run, the engine that runs it, and its end."""
+
+from __future__ import annotations
+
+import _thread
+import traceback
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.shaped import ShapedItems
+from nbshare._core.arrays.shared_array import SharedArray
+from nbshare._core.arrays.tiles import Tiles
+from nbshare._core.engine.prints import Prints
+from nbshare._core.interrupts import start_thread
+from nbshare._core.system import waiting
+from nbshare._core.wire.context import Context
+from nbshare._core.wire.orders import Policy
+
+if TYPE_CHECKING:
+    from nbshare._core.engine.call import Call
+    from nbshare._core.engine.fit import Fit
+    from nbshare._core.engine.results import Results
+    from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
+    from nbshare._core.wire.board import Board
+
+
+class Request(NamedTuple):
+    """The checked arguments of a run."""
+
+    func: Any
+    shared: Mapping[str, Any]
+    # Each an ndarray without objects, a range or a sequence; None for what `source` gives.
+    iterables: Sequence[Any]
+    source: Iterator[tuple[Any, ...]] | None  # of what arrives during the run
+    n_items: int | None  # None: not known yet
+    max_workers: int  # no more than there are items
+    chunksize: int | None
+    out: npt.NDArray[Any] | Literal["list", "stack"] | None
+    context: Context
+    policy: Policy
+    initializer: tuple[Any, tuple[Any, ...]] | None  # function and arguments
+    prints: Prints  # where what workers print goes
+    stage: str | None = None  # the name of a pipeline's stage: its items are blocks
+    label: str = ""  # of the run, in the progress display and in its checkpoint
+    is_labelled: bool = False  # the results of a grid go to xarray
+    reduce: Callable[[Any, Any], Any] | None = None  # then the items are blocks
+    until: Callable[..., Any] | None = None  # of the partial result: whether it is enough
+
+    @property
+    def workers_policy(self) -> Policy:
+        """The policy for the items that workers see: what is for items in blocks is left out."""
+        return self.policy if self.reduce is None else self.policy._replace(retries=0, seed=None)
+
+
+def has_rows(iterable: Any) -> bool:
+    """Whether it can be indexed by item as it is iterated over."""
+    if isinstance(iterable, np.ndarray):
+        # Other subclasses (masked arrays, matrices) say for themselves what their items are.
+        is_plain = type(iterable) in (np.ndarray, np.memmap, SharedArray)
+        return is_plain and iterable.ndim > 0 and not iterable.dtype.hasobject
+    return type(iterable) in (list, tuple, range) or isinstance(iterable, ShapedItems)
+
+
+def tiles_of(request: Request) -> Tiles | None:
+    """Return the items of a request if they are tiles."""
+    return next((each for each in request.iterables if isinstance(each, Tiles)), None)
+
+
+RunState = Literal["starting", "running", "done", "stopped", "failed"]
+
+
+class Keeper(Protocol):
+    """Stores the results of a call in a second place, where they outlive it."""
+
+    def start(self) -> None:
+        """Begin to store results."""
+
+    def expect(self, columns: Sequence[Any]) -> None:
+        """Place stored results of the next items, before workers see these items."""
+
+    def save(self) -> None:
+        """Store the finished results."""
+
+    def end(self, then: Callable[[BaseException | None], None]) -> None:
+        """Store the rest when all writers have ended, then call back, with the error if any."""
+
+
+class Engine:
+    """Runs calls: in worker processes, in threads, or in the thread that waits.
+
+    Attributes
+    ----------
+    works_by_itself : bool
+        Whether calls go on while no thread waits for them.
+    can_write_files : bool
+        Whether workers write results to the files of a checkpoint.
+    in_process : bool
+        Whether this process alone reads inputs and writes results: then both are private memory.
+    is_closed : bool
+        Whether it runs nothing any more.
+    portion_s : float
+        How much work to take from a generator at a time, in seconds of all workers, or of the loop
+        over the results if that is slower.
+    """
+
+    works_by_itself = True
+    in_process = False
+    can_write_files = True
+    is_closed = False
+    portion_s = 0.1
+
+    def warm_up(self) -> None:
+        """Start processes early, while inputs are still being copied."""
+
+    def submit(self, call: Call) -> None:
+        """Begin a call."""
+        raise NotImplementedError
+
+    def notify(self, call: Call) -> None:
+        """Wake workers: items have arrived at a call, or no more will."""
+
+    def wait(self, call: Call, timeout_s: float) -> bool:
+        """Wait for the end of a call; return whether it is over."""
+        return call.await_end(timeout_s)
+
+    def stop(self, call: Call, error: BaseException | None = None) -> None:
+        """End a call early, with an error if there is one; for any thread."""
+        call.note_failure(error)
+        call.board.stop()
+
+
+class Run(ABC):
+    """What a job forwards to: a run of this process (`OwnRun`), or one that another process has.
+
+    Attributes
+    ----------
+    request : Request
+        The checked arguments.
+    error : BaseException or None
+        The error that ended it.
+    is_over : bool
+        Whether it has ended.
+    stored_in : str
+        Path of the checkpoint with its results; empty without one.
+    has_processes : bool
+        Whether worker processes of this one run its items, which threads could run as well.
+    is_enough : bool
+        Whether it was stopped because ``until=`` says that there is enough: then it is done.
+
+    Notes
+    -----
+    Attributes may be read, and `await_end`, `call_when_over` and `stop` called, from any thread.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.is_enough = False
+        self.error: BaseException | None = None
+        self.is_over = False
+        self.stored_in = ""
+        self.has_processes = False
+        # A raw lock: a KeyboardInterrupt inside threading's Python code would break its locks.
+        self._over = _thread.allocate_lock()
+        self._over.acquire()
+        self._callbacks: deque[Callable[[], object]] = deque()
+
+    # ------------------------------------------------------------------ what all have
+
+    @property
+    @abstractmethod
+    def state(self) -> RunState:
+        """How far it is, or how it has ended."""
+
+    @property
+    @abstractmethod
+    def n_items(self) -> int | None:
+        """Number of items; None as long as it is unknown."""
+
+    @property
+    @abstractmethod
+    def n_done(self) -> int:
+        """Number of items that are done or have failed."""
+
+    @property
+    @abstractmethod
+    def errors(self) -> Mapping[int, BaseException]:
+        """Failures by item."""
+
+    @abstractmethod
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Return which results are finished."""
+
+    @abstractmethod
+    def partial(self) -> Any:
+        """Return the finished results."""
+
+    @abstractmethod
+    def final(self) -> Any:
+        """Return all results."""
+
+    @abstractmethod
+    def new_results(self) -> Iterator[tuple[int, Any]]:
+        """Yield the results since the last time; for one reader."""
+
+    @abstractmethod
+    def item(self, i: int) -> tuple[Any, ...]:
+        """Return the arguments of an item; raise LookupError if they are not kept."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin."""
+
+    @abstractmethod
+    def stop(self, error: BaseException | None = None) -> None:
+        """End it early, with an error of ``until=`` if there is one."""
+
+    # ------------------------------------------------------------------------ its end
+
+    def await_end(self, timeout_s: float) -> bool:
+        """Only wait for the end; return whether it is over."""
+        if not self.is_over and waiting.acquire(self._over, timeout_s):
+            self._over.release()
+        return self.is_over
+
+    def call_when_over(self, callback: Callable[[], object]) -> None:
+        """Call back when it is over, or now if it is; in a thread of its own if possible."""
+        self._callbacks.append(callback)
+        if self.is_over:  # the thread that removes the callback calls it
+            self._call_back()
+
+    def _end(self) -> None:
+        """Mark the end and wake all waiting threads; once, in one thread."""
+        self.is_over = True
+        self._over.release()
+        self._call_back()
+
+    def _call_back(self) -> None:
+        while self._callbacks:
+            with suppress(IndexError):
+                callback = self._callbacks.popleft()
+                try:
+                    start_thread(_call_safely, callback)
+                except RuntimeError:  # no more threads are allowed, or the interpreter is ending
+                    _call_safely(callback)
+
+    # ------------------------------------------------------------- what only some have
+
+    @property
+    def age_s(self) -> float:
+        """Seconds that it had been running when its job was created."""
+        return 0.0
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end and help to reach it; return whether it is over."""
+        return self.await_end(timeout_s)
+
+    def stats(self) -> list[WorkerStats]:
+        """Return the stats of the workers."""
+        return []
+
+    def activity(self) -> list[WorkerActivity]:
+        """Return the present activity of the workers."""
+        return []
+
+    def loading_s(self) -> float:
+        """Return for how long a worker has been loading the function; 0.0 if none is at it."""
+        return 0.0
+
+    def fit(self) -> Fit | None:
+        """Return how many workers fit into memory, if they are fewer than may work."""
+        return None
+
+    def stages(self) -> list[StageStats]:
+        """Return the stats of a pipeline's stages."""
+        return []
+
+    @property
+    def n_restored(self) -> int:
+        """Number of items that were done before it began."""
+        return 0
+
+    def gave_none(self) -> bool:
+        """Return whether its first results are None."""
+        return False
+
+    def drew(self) -> tuple[str, int]:
+        """Return which items drew from global random numbers, in words, and from which ones."""
+        return "", 0
+
+    def halt(self) -> None:  # noqa: B027 - most do nothing
+        """Begin no further items; running ones finish."""
+
+    def fill_out(self) -> None:  # noqa: B027 - most do nothing
+        """Copy new results to the plain array that the caller gave."""
+
+    @property
+    def n_folded(self) -> int:
+        """Number of items in the partial value, with ``reduce=``."""
+        return 0
+
+    def load_ahead(self) -> bool:
+        """Unpickle results that have arrived; return whether there were any."""
+        return False
+
+    def release(self) -> None:  # noqa: B027 - most do nothing
+        """Note that the job is gone, and with it the last reader."""
+
+
+class OwnRun(Run):
+    """The common part of a `Call` and a `Pipe` (a pipeline): runs of this process.
+
+    Attributes
+    ----------
+    board, results : Board, Results
+        Of the run, or of a pipeline's last stage.
+    """
+
+    def __init__(self, request: Request, board: Board, results: Results) -> None:
+        super().__init__(request)
+        self.board, self.results = board, results
+
+    @property
+    def n_done(self) -> int:
+        """Number of items that are done or have failed."""
+        return self.board.n_done()
+
+    @property
+    def n_restored(self) -> int:
+        """Number of items that were done before it began."""
+        return self.board.n_skipped
+
+    @property
+    def errors(self) -> Mapping[int, BaseException]:
+        """Failures by item."""
+        return self.results.errors
+
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Return which results are finished."""
+        return self.board.present()
+
+    def partial(self) -> Any:
+        """Return the finished results."""
+        return self.results.partial()
+
+    def final(self) -> Any:
+        """Return all results."""
+        return self.results.final(with_errors=self.request.policy.returns_errors)
+
+    def gave_none(self) -> bool:
+        """Return whether its first results are None."""
+        return self.results.are_none()
+
+    def fill_out(self) -> None:
+        """Copy new results to the plain array that the caller gave."""
+        self.results.fill_out()
+
+    def load_ahead(self) -> bool:
+        """Unpickle results that have arrived; return whether there were any."""
+        return self.results.load_ahead()
+
+
+def _call_safely(callback: Callable[[], object]) -> None:
+    try:
+        callback()
+    except Exception:  # noqa: BLE001 - a user's
+        traceback.print_exc()

@@ -1,0 +1,279 @@
+"""The stats and the present activity of workers, read from the board."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nbshare._core.system import processes
+from nbshare._core.wire.board import (
+    BEGUN,
+    ENDED,
+    ITEM,
+    ITEM_STOP,
+    LOADED,
+    N_ITEMS,
+    NO_ITEM,
+    PEAK,
+    PID,
+    REPORTED,
+    SINCE,
+    SLOWEST,
+    WORKED,
+    Board,
+    reported,
+)
+
+
+@dataclass(frozen=True)
+class SlowItem:
+    """One of the items that took longest, in `WorkerStats.slowest`.
+
+    Attributes
+    ----------
+    index : int
+        Index of the item.
+    elapsed_s : float
+        Seconds that it took; the mean of its batch if it is a very short item.
+    item : str
+        The item's `repr`, cut at 200 characters.
+
+    Examples
+    --------
+    The slowest items of a worker:
+
+    >>> import time
+    >>> import nbshare
+    >>> job = nbshare.map_async(time.sleep, [0.01, 0.06], max_workers=1)
+    >>> job.wait()
+    True
+    >>> [(item.index, item.item) for item in job.stats[0].slowest]
+    [(1, '0.06'), (0, '0.01')]
+
+    The slowest item of all workers:
+
+    >>> items = [item for worker in job.stats for item in worker.slowest]
+    >>> slowest = max(items, key=lambda item: item.elapsed_s)
+    >>> slowest.index, slowest.elapsed_s > 0.02
+    (1, True)
+    """
+
+    __module__ = "nbshare.types"
+
+    index: int
+    elapsed_s: float
+    item: str
+
+
+@dataclass(frozen=True)
+class WorkerStats:
+    """The time and the memory of one worker, in `Job.stats`.
+
+    Attributes
+    ----------
+    pid : int
+        Process id.
+    n_items : int
+        Number of items that it ran.
+    starting_s : float
+        Seconds from the start of the run until its first item: 0.005 s and more for a new worker.
+    working_s : float
+        Seconds inside the function, and storing results.
+    waiting_s : float
+        Seconds of waiting, until there was nothing left to do.
+    peak_bytes : int
+        Peak resident memory of the process in bytes, shared inputs and results included; 0 while
+        it works.
+    slowest : tuple of SlowItem
+        The three items that took longest, the slowest first.
+
+    Examples
+    --------
+    How many items did the workers run?
+
+    >>> import math
+    >>> import nbshare
+    >>> job = nbshare.map_async(math.sqrt, range(100))
+    >>> job.wait()
+    True
+    >>> sum(worker.n_items for worker in job.stats)
+    100
+
+    Would more workers help? Not if these wait more than they work:
+
+    >>> def busy(job):
+    ...     working_s = sum(worker.working_s for worker in job.stats)
+    ...     return working_s / sum(w.working_s + w.waiting_s for w in job.stats)
+    >>> 0 < busy(job) <= 1
+    True
+    """
+
+    __module__ = "nbshare.types"
+
+    pid: int
+    n_items: int
+    starting_s: float
+    working_s: float
+    waiting_s: float
+    peak_bytes: int
+    slowest: tuple[SlowItem, ...]
+
+
+@dataclass(frozen=True)
+class WorkerActivity:
+    """The present activity of one worker.
+
+    Attributes
+    ----------
+    pid : int
+        Process id.
+    items : range
+        The items that it is running: one, several tiny ones, or none.
+    text : str
+        The first one's `repr`, cut at 200 characters.
+    since_s : float
+        Seconds since it began them, or to load the function.
+    fraction : float or None
+        Progress of the item, from 0 to 1, if it uses `nbshare.report`.
+    report : str
+        Text of its report.
+    n_items : int
+        Items that it has run.
+    memory_bytes : int
+        Resident memory of the process in bytes, shared inputs and results included; 0 if unknown.
+    number : int
+        Its number in messages: 1 is the first worker of the run.
+    is_loading : bool
+        Whether it is loading the function, before its first item.
+    stage : str
+        The stage of a pipeline that it works for; empty in other runs.
+    """
+
+    pid: int
+    items: range
+    text: str
+    since_s: float
+    fraction: float | None
+    report: str
+    n_items: int
+    memory_bytes: int
+    number: int
+    is_loading: bool
+    stage: str = ""
+
+
+@dataclass(frozen=True)
+class StageStats:
+    """The work and the waiting times of one stage of a pipeline.
+
+    The bottleneck is the stage that is busy, with a full queue before it and an empty queue after
+    it: give it more ``workers=``.
+
+    Attributes
+    ----------
+    name : str
+        Name of its function.
+    workers : int
+        Number of its workers.
+    n_blocks : int
+        Number of blocks that it passed on.
+    queued : int
+        Number of blocks that are waiting for it now.
+    slots : int
+        Size of its queue; 0 for the loader, which has none.
+    waited_for_input_s, waited_for_output_s : float
+        Seconds that its workers together waited for a block, and for a free slot.
+    elapsed_s : float
+        Seconds that its workers together have existed.
+
+    See Also
+    --------
+    pipeline : returns one for each stage.
+
+    Examples
+    --------
+    What did each stage do?
+
+    >>> import nbshare
+    >>> def load():
+    ...     yield from ([1.0, 2.0], [3.0, 4.0])
+    >>> stages = nbshare.pipeline(load, sum, shape=2).stages
+    >>> [(stage.name, stage.workers, stage.n_blocks) for stage in stages]
+    [('load', 1, 2), ('sum', 1, 2)]
+
+    Which stage is the bottleneck, and needs more workers?
+
+    >>> busiest = max(stages, key=lambda stage: stage.busy)
+    >>> 0 <= busiest.busy <= 1
+    True
+    """
+
+    __module__ = "nbshare.types"
+
+    name: str
+    workers: int
+    n_blocks: int
+    queued: int
+    slots: int
+    waited_for_input_s: float
+    waited_for_output_s: float
+    elapsed_s: float
+
+    @property
+    def busy(self) -> float:
+        """Share of the time in which its workers did not wait (float, 0 to 1)."""
+        waited_s = self.waited_for_input_s + self.waited_for_output_s
+        return max(0.0, 1 - waited_s / self.elapsed_s) if self.elapsed_s > 0 else 0.0
+
+
+def stats_of(
+    slots: Sequence[Sequence[int]], begun_ns: int, text_of: Callable[[int], str]
+) -> list[WorkerStats]:
+    """Read the workers' figures from slots of the board of a call that began at `begun_ns`."""
+    stats = []
+    for row in slots:
+        if not row[PID]:  # no worker has taken this slot
+            continue
+        words = row[SLOWEST:REPORTED]
+        slowest = sorted(zip(words[::2], words[1::2], strict=True), reverse=True)
+        stats.append(
+            WorkerStats(
+                pid=row[PID],
+                n_items=row[N_ITEMS],
+                starting_s=(row[BEGUN] - begun_ns) / 1e9,
+                working_s=row[WORKED] / 1e9,
+                waiting_s=max(row[ENDED] - row[BEGUN] - row[WORKED], 0) / 1e9,
+                peak_bytes=row[PEAK],
+                slowest=tuple(SlowItem(i, ns / 1e9, text_of(i)) for ns, i in slowest if ns),
+            )
+        )
+    return stats
+
+
+def activity_of(board: Board, text_of: Callable[[int], str]) -> list[WorkerActivity]:
+    """Read the present activity of the workers of a running call."""
+    activity, now_ns = [], time.monotonic_ns()
+    for number, row in enumerate(board.slots.tolist(), 1):
+        pid, first = row[PID], row[ITEM]
+        if pid:
+            items = range(0)
+            if first != NO_ITEM:
+                items = range(first, max(row[ITEM_STOP], first + 1))
+            is_loading = _is_loading(row)
+            since_ns = row[SINCE] if items else row[BEGUN] if is_loading else now_ns
+            since_s = max(now_ns - since_ns, 0) / 1e9
+            text = text_of(first) if items else ""
+            told = reported(row) if len(items) == 1 else (None, "")
+            figures = row[N_ITEMS], processes.resident_bytes(pid), number
+            found = WorkerActivity(pid, items, text, since_s, *told, *figures, is_loading)
+            activity.append(found)
+    return activity
+
+
+def loading_s(board: Board) -> float:
+    """Return for how long a worker has been loading the function; 0.0 if none is at it."""
+    begun = [row[BEGUN] for row in board.slots.tolist() if _is_loading(row)]
+    return max((time.monotonic_ns() - each for each in begun), default=0) / 1e9
+
+
+def _is_loading(row: list[int]) -> bool:
+    return bool(row[PID]) and not (row[LOADED] or row[N_ITEMS])

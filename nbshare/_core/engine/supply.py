@@ -1,0 +1,318 @@
+"""Brings the items of a source to a running call.
+
+::
+
+    source ──► some items ──► Call.append ──► workers
+                 ▲
+                 └── when workers will soon run out of items, and results have been taken
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextvars
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from nbshare._core.arrays.arena import block_size
+from nbshare._core.engine.call import Call, Supply
+from nbshare._core.interrupts import start_thread
+from nbshare._core.system import waiting
+from nbshare._core.wire.board import N_ITEMS, WORKED
+from nbshare._core.wire.failures import raised_by_source
+from nbshare._core.wire.orders import nbytes_of
+from nbshare.errors import is_interrupt
+
+MOST_ITEMS = 1 << 14  # at a time
+MOST_BYTES = 32 << 20  # of arrays and texts: at a time, and read ahead
+MOST_AHEAD = 3  # portions ahead of a loop over the results
+GROWTH = 8  # from one portion to the next at most
+LOOK_S = 0.05  # between looks without an event: for items, and whether results have been taken
+LOCAL_LOOK_S = 0.002  # likewise, if items run in threads: then there are no events
+
+Item = tuple[Any, ...]  # of each iterable one
+
+_END: Item = ("the end",)
+
+
+class Pace:
+    """The measured time per item of a call, and the number of items to bring at a time.
+
+    Parameters
+    ----------
+    item_s : float
+        Assumed seconds per item until measured.
+    size : int
+        How many to bring first.
+    """
+
+    def __init__(self, item_s: float, size: int) -> None:
+        self.item_s, self.size = item_s, size
+        self._mark = 0, 0  # where the measurement began: items done, and ns for them
+
+    def look(self, call: Call) -> None:
+        """Measure the time per item, of about the last `size` items."""
+        rows = call.rows()
+        n_done, worked_ns = (sum(row[word] for row in rows) for word in (N_ITEMS, WORKED))
+        n_new = n_done - self._mark[0]
+        if n_new > 0:
+            self.item_s = max(1, worked_ns - self._mark[1]) / n_new / 1e9
+            if n_new >= self.size:
+                self._mark = n_done, worked_ns
+
+    def resize(self, wanted: float, least: int, most: int) -> None:
+        """Set the next size as wanted, but not much larger than the last."""
+        self.size = max(least, int(min(wanted, GROWTH * self.size, most)))
+
+
+class SourceSupply(Supply):
+    """Takes items from a source, slow or endless, a little ahead of the workers.
+
+    Parameters
+    ----------
+    call : Call
+        With an open board.
+    source : iterator
+        Of items.
+    in_background : bool
+        Whether a thread of its own brings the items; otherwise the waiting thread does.
+    """
+
+    def __init__(self, call: Call, source: Iterator[Item], *, in_background: bool) -> None:
+        self._call, self._in_background = call, in_background
+        if call.items_event is not None:  # in one process no event tells
+            self._event = waiting.OwnerEvent()
+            call.event_fd = self._event.fd
+        self._intake = Intake(source, self.wake if call.engine.works_by_itself else None)
+        request = call.request
+        self._least = request.max_workers * (request.chunksize or 1)
+        self._pace = Pace(0.0, 2 * self._least)
+        self._bringing = _thread.allocate_lock()
+
+    def start(self) -> None:
+        """Begin."""
+        self._intake.want(2 * self._pace.size)
+        if self._in_background:
+            start_thread(self._live)
+
+    def wake(self) -> None:
+        """Check for work; for any thread."""
+        if self._call.is_over:
+            self._intake.close()
+        super().wake()
+
+    def wait(self, timeout_s: float) -> None:
+        """Bring items, and wait."""
+        if self._in_background:
+            self._call.await_end(timeout_s)
+            return
+        self.bring()
+        if self._call.engine.works_by_itself:
+            self._rest(timeout_s)
+        else:
+            self._call.engine.wait(self._call, timeout_s)
+
+    def _live(self) -> None:
+        while not self._call.is_over:
+            self.bring()
+            self._rest(LOOK_S)
+
+    def _rest(self, timeout_s: float) -> None:
+        if self._event is not None:
+            self._event.wait(min(timeout_s, LOOK_S))
+        else:
+            self._call.await_end(min(timeout_s, LOCAL_LOOK_S))
+
+    def bring(self) -> None:
+        """Bring the items that workers will soon need, if the source has given them."""
+        if self._bringing.acquire(blocking=False):  # otherwise another thread is at it
+            try:
+                self._bring()
+            finally:
+                self._bringing.release()
+
+    def _bring(self) -> None:
+        call = self._call
+        if call.board.is_closed or call.board.stopped or call.is_over or self.error is not None:
+            return
+        if call.engine.is_closed:
+            call.stop()
+            return
+        try:
+            if call.results.is_iterated:
+                call.sweep()
+            while self._wants_more() and (items := self._intake.take(self._next_size())):
+                self._append(items)
+            if self._intake.is_exhausted:
+                self._close()
+        except BaseException as error:  # an item cannot be sent, or memory is short
+            if is_interrupt(error):
+                raise
+            if not call.board.stopped:
+                self.error = error.with_traceback(None)  # and take no more, whose places it shifts
+                call.stop(self.error)
+
+    def _wants_more(self) -> bool:
+        """Return whether workers will soon run out of items, and more may be taken."""
+        board, results = self._call.board, self._call.results
+        if self._intake.is_exhausted or board.stopped or self._call.is_over:
+            return False
+        size = self._pace.size
+        if results.is_iterated and board.n_there - results.n_given > MOST_AHEAD * size:
+            return False
+        if not board.n_there or board.n_unclaimed <= 0 or self._are_all_done():
+            return True
+        if self._takes_much():
+            return False
+        if not self._pace.item_s:
+            self._pace.look(self._call)
+        return self._pace.item_s > 0 and board.n_unclaimed < size
+
+    def _are_all_done(self) -> bool:
+        """Whether all workers are idle with items unclaimed: the items are stored ones."""
+        board = self._call.board
+        return bool(board.n_skipped) and board.n_done() == board.n_there
+
+    def _takes_much(self) -> bool:
+        """Whether unfinished items take much memory."""
+        if (feed := self._call.feed) is None:
+            return True
+        if feed.nbytes > MOST_BYTES:
+            feed.sweep()
+        return feed.nbytes > MOST_BYTES
+
+    def _next_size(self) -> int:
+        """Return the number of items of the next portion, from the measured time per item."""
+        results, pace = self._call.results, self._pace
+        pace.look(self._call)
+        if pace.item_s:
+            item_s = max(pace.item_s / self._call.request.max_workers, results.reader_s())
+            most = MOST_ITEMS
+            if results.is_iterated:  # the loop's speed is not known at first
+                most = min(most, GROWTH * results.n_given)
+            pace.resize(self._call.engine.portion_s / item_s, self._least, most)
+        elif self._are_all_done():
+            pace.resize(MOST_ITEMS, self._least, MOST_ITEMS)
+        self._intake.want(2 * pace.size)
+        self._call.board.few = pace.size // 2
+        return pace.size
+
+    def _append(self, items: list[Item]) -> None:
+        call, n = self._call, len(items)
+        out = call.request.out
+        if isinstance(out, np.ndarray) and call.board.n_there + n > len(out):
+            raise ValueError(f"out= has {len(out)} rows, but the iterable gives more items")
+        columns = [list(column) for column in zip(*items, strict=True)]
+        call.append(columns, block_size(columns)[0])
+
+    def _close(self) -> None:
+        call, n = self._call, self._call.board.n_there
+        out = call.request.out
+        if isinstance(out, np.ndarray) and n != len(out):
+            self.error = ValueError(f"out= has {len(out)} rows, but the iterable gave {n} items")
+        elif self._intake.error is not None:
+            self.error = raised_by_source(self._intake.error, n, by_other_thread=True)
+        self._intake.close()
+        call.close()
+
+
+class Intake:
+    """Items read ahead from a source that may be slow or endless.
+
+    Parameters
+    ----------
+    source : iterator
+        Of items.
+    tell : callable, optional
+        If given, a thread reads ahead, and calls this when the first items arrive. Otherwise items
+        are read when they are asked for.
+
+    Attributes
+    ----------
+    is_exhausted : bool
+        Whether all items have been handed over.
+    error : BaseException or None
+        What the source raised at its end.
+    """
+
+    def __init__(self, source: Iterator[Item], tell: Callable[[], None] | None) -> None:
+        self._source = itertools.chain(source, itertools.repeat(_END))
+        self._items: deque[Item] = deque()
+        self._tell = tell
+        self._wanted = 0
+        self._more = _thread.allocate_lock()  # released when there is room
+        self._has_thread = self._is_closed = self.is_exhausted = False
+        self.error: BaseException | None = None
+
+    def want(self, n: int) -> None:
+        """Set how many items to read ahead."""
+        self._wanted = n
+        if self._tell is not None and not self._has_thread:
+            self._has_thread = True
+            try:
+                # With the caller's context, which holds NumPy's errstate, for example.
+                start_thread(contextvars.copy_context().run, self._work)
+            except RuntimeError:  # no more threads are allowed: `take` does it
+                self._has_thread = False
+        self._go_on()
+
+    def take(self, n: int) -> list[Item]:
+        """Return the next items: at most `n`, none if none have arrived."""
+        if not (self._has_thread or self._items or self.is_exhausted):
+            self._get(n)
+        items: list[Item] = []
+        nbytes = 0
+        while len(items) < n and nbytes < MOST_BYTES and self._items:
+            item = self._items.popleft()
+            if item is _END:
+                self.is_exhausted = True
+                break
+            items.append(item)
+            nbytes += nbytes_of(item)
+        self._go_on()
+        return items
+
+    def close(self) -> None:
+        """Read no more; a generator that nobody else holds is closed."""
+        self._is_closed = True
+        self._source = itertools.chain(())
+        self._tell = None  # its owner holds this object: break the cycle
+        self._go_on()
+
+    def _get(self, n: int) -> None:
+        try:
+            # One by one: each is available immediately, however long the next one takes.
+            self._items.extend(itertools.islice(self._source, n))
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            # Without our frame, which holds this object and so the error.
+            self.error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+            self._items.append(_END)
+
+    def _go_on(self) -> None:
+        if self._more.locked():
+            with suppress(RuntimeError):  # another thread has released it
+                self._more.release()
+
+    def _work(self) -> None:
+        n, largest = 1, 1  # the first one immediately
+        last: Any = None  # of the items; another thread takes them
+        while not self._is_closed and last is not _END:
+            room = min(self._wanted, MOST_BYTES // largest + 1) - len(self._items)
+            if room <= 0:
+                self._more.acquire()
+                continue
+            was_empty = not self._items
+            self._get(min(n, room))
+            if was_empty and (tell := self._tell) is not None:
+                tell()
+            with suppress(IndexError):  # handed over already
+                last = self._items[-1]
+                largest = max(largest, nbytes_of(last))
+            n = min(2 * n, max(1, MOST_BYTES // (8 * largest)))

@@ -1,0 +1,449 @@
+"""The queue of tasks of an executor.
+
+::
+
+    put(task, future) ──► queue ──► some join an open call ──► futures, as results arrive
+                                       ▲
+                                       └── when workers will soon run out of tasks
+
+A task is an item of the call, so the call handles failures and dead workers. A task that no worker
+has begun can still be cancelled: it is withdrawn.
+
+Workers set an event after each task, so the queue's thread need not ask the dispatcher.
+
+That thread exists only while there are tasks. It is not a daemon: at exit the interpreter waits for
+queued tasks, as with the standard library's executors.
+"""
+
+from __future__ import annotations
+
+import _thread
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from nbshare import errors
+from nbshare._core.arrays.arena import Arena
+from nbshare._core.engine.call import Call, Supply
+from nbshare._core.engine.dispatcher import Dispatcher
+from nbshare._core.engine.local import dispatcher, is_ending
+from nbshare._core.engine.preparing import pack_fixed, place, prepare
+from nbshare._core.engine.prints import Prints
+from nbshare._core.engine.run import Request
+from nbshare._core.engine.supply import MOST_BYTES, Pace
+from nbshare._core.functions.changes import warn_of_changes
+from nbshare._core.interrupts import uninterrupted
+from nbshare._core.memory import need_shared
+from nbshare._core.system import waiting
+from nbshare._core.tracebacks import shown_shortly
+from nbshare._core.wire.board import FAILED, ITEM, ROUND
+from nbshare._core.wire.context import current_context
+from nbshare._core.wire.feed import ItemFeed
+from nbshare._core.wire.orders import Task
+
+LOAD_S = 0.1  # seconds of work to give out beyond one task per worker
+MOST_TASKS = 127  # to give out at a time: they take memory
+FIRST_TASKS = 8  # until it is known how long tasks take
+# How long a call stays open for more tasks; the thread, and the interpreter's exit, wait as long. A
+# later task needs a new call, which takes a millisecond to begin; until then the workers of this
+# one do nothing else. So a call whose tasks take longer ends with its last task.
+OPEN_S = 0.05
+END_S = 0.02  # for waiting workers to leave a call
+REST_S = 0.005  # of the thread, while workers have enough to do
+ALWAYS = 1 << 60  # as Board.few: workers set the event after each task
+
+
+class TaskFuture(Future[Any]):
+    """A future that can be cancelled until a worker begins its task.
+
+    ::
+
+        waiting ──► in a call ──► begun ──► done
+           │             │
+           └─────────────┴──► cancelled: the queue passes it over; it is withdrawn from the call
+
+    Parameters
+    ----------
+    fate : lock
+        Of its queue: held while it is decided whether a task runs.
+    """
+
+    def __init__(self, fate: _thread.LockType) -> None:
+        super().__init__()
+        self._fate = fate
+        self._place: tuple[Call, Dispatcher, int] | None = None  # while workers have it
+        self._has_left = False  # the queue
+        self.is_withdrawn = False  # the thread that withdrew it does the rest
+
+    def cancel(self) -> bool:
+        """Cancel the task if no worker has begun it; return whether it is cancelled."""
+        with self._fate:
+            if self.is_withdrawn:
+                return True
+            if self._has_left or not self._withdraw():
+                return False
+            self.is_withdrawn = True
+        super().cancel()  # without the lock: callbacks run here
+        self.set_running_or_notify_cancel()
+        return True
+
+    def running(self) -> bool:
+        """Return whether a worker is running the task."""
+        if place := self._place:
+            call, _, i = place
+            return call.board.is_claimed(i) and not self.done()
+        return super().running()
+
+    def enter(self, call: Call, engine: Dispatcher, i: int) -> None:
+        """Record the new place of the task, or withdraw it if it was cancelled."""
+        with self._fate:
+            self._place = call, engine, i
+            if self.is_withdrawn:
+                self._withdraw()
+
+    def leave(self) -> bool:
+        """Note that the task can no longer be cancelled; return whether it was not."""
+        with self._fate:
+            self._has_left, self._place = True, None
+        return not self.is_withdrawn and self.set_running_or_notify_cancel()
+
+    def _withdraw(self) -> bool:
+        if self._place is None:
+            return True
+        call, engine, i = self._place
+        return engine.withdraw(call, i)
+
+
+def refuse(task: Task, future: TaskFuture, error: BaseException) -> None:
+    """Fail a task that cannot be sent."""
+    if future.leave():
+        if isinstance(error, errors.UnsendableError):
+            error = _reason(task, error)
+        future.set_exception(error.with_traceback(None))  # whose frames hold the task
+
+
+def _reason(task: Task, error: errors.UnsendableError) -> errors.UnsendableError:
+    """Return the error that names the task by its call: the caller knows no index."""
+    try:
+        for part in (task.func, *task.args, *task.kwargs.values()):
+            Arena().pack(part, repr(task))
+    except errors.UnsendableError as named:
+        return named
+    return error
+
+
+class TaskQueue(Supply):
+    """Runs tasks on worker processes, in the order of submission.
+
+    Parameters
+    ----------
+    request : Request
+        Number of workers and initializer; its function is `run_task`.
+    new_prints : callable
+        Returns where the output of later tasks goes.
+
+    Attributes
+    ----------
+    is_closed : bool
+        Whether it takes no more tasks.
+
+    Raises
+    ------
+    UnsendableError
+        If the initializer cannot be pickled.
+
+    Notes
+    -----
+    For any thread. Futures are resolved, and their callbacks run, in a thread of the queue.
+    """
+
+    def __init__(self, request: Request, new_prints: Callable[[], Prints]) -> None:
+        self._request = request
+        self._new_prints, self._prints = new_prints, request.prints
+        arena = Arena()
+        fixed = pack_fixed(arena, request)
+        self._fixed = fixed, place(arena)
+        self._waiting: deque[tuple[Task, TaskFuture]] = deque()
+        self._call: Call | None = None  # that tasks join
+        self._engine: Dispatcher | None = None  # that runs it
+        self._feed: ItemFeed | None = None  # of it; while it ends it has none any more
+        self._tasks: dict[int, tuple[Task, TaskFuture]] = {}  # those in it, unless resolved
+        self._context = request.context
+        self._func = 0  # id of the last function whose modules were compared with their files
+        self._pace = Pace(REST_S, FIRST_TASKS)  # of tasks, and how many beyond one for each worker
+        self.is_closed = self._is_cancelling = self._is_stopping = False
+        self._lock = _thread.allocate_lock()  # held to queue a task, and to end the thread
+        self._fate = _thread.allocate_lock()  # see `TaskFuture`
+        self._thread: threading.Thread | None = None
+
+    def put(self, task: Task, *, more: bool = False) -> TaskFuture:
+        """Queue a task; return the future of its result.
+
+        If `more` follow immediately, none need begin before `wake` is called.
+
+        Raises
+        ------
+        RuntimeError
+            After `close`, and when the interpreter is about to end.
+        """
+        func = id(getattr(task.func, "__func__", task.func))  # a method is a new object each time
+        if func != self._func or not len(self):
+            self._func = func
+            warn_of_changes(task.func)
+        with self._lock:
+            self.check_open()
+            if not self._waiting and not self._tasks:
+                self._context = current_context()
+                if self._thread is None or not self._prints.is_here:
+                    self._prints.end()
+                    self._prints = self._new_prints()
+            if self._thread is None:
+                self._start()
+            future = TaskFuture(self._fate)
+            self._waiting.append((task, future))
+        if not more:
+            self.wake()
+        return future
+
+    def __len__(self) -> int:
+        """Return the number of tasks that are not done."""
+        return len(self._waiting) + len(self._tasks)
+
+    def check_open(self) -> None:
+        """Raise the `RuntimeError` of `put`, if it would."""
+        if self.is_closed:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        if is_ending():
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    def _start(self) -> None:
+        need_shared("a worker process", "use concurrent.futures.ThreadPoolExecutor")
+        self._pace = Pace(REST_S, FIRST_TASKS)  # forget old measurements
+        event = waiting.OwnerEvent()
+        thread = threading.Thread(
+            target=self._live, args=[event], name="nbshare executor", daemon=False
+        )
+        with uninterrupted():
+            thread.start()
+            self._thread, self._event = thread, event
+
+    def close(self) -> None:
+        """Take no more tasks."""
+        with self._lock:
+            self.is_closed = True
+        self.wake()
+
+    def cancel_waiting(self) -> None:
+        """Cancel the tasks that no worker has begun, after `close`."""
+        self._is_cancelling = True
+        for _, future in [*self._waiting, *list(self._tasks.values())]:
+            future.cancel()
+
+    def stop(self) -> None:
+        """End running tasks too."""
+        self._is_stopping = True
+        if (call := self._call) is not None:
+            call.stop()
+
+    def join(self) -> None:
+        """Wait until all tasks are done, after `close`."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    # ------------------------------------------------------------- in the queue's thread
+
+    def _live(self, event: waiting.OwnerEvent) -> None:
+        is_idle = False
+        try:
+            with self._lock:
+                if self._thread is not threading.current_thread():  # two interrupts came at once
+                    return
+            while (prints := self._prints_at_end(is_idle=is_idle)) is None:
+                self._resolve()
+                self._give_out()
+                n_each = len(self._tasks) // self._request.max_workers
+                if n_each > 2:  # or each task would wake it
+                    time.sleep(min(REST_S, n_each / 2 * self._pace.item_s))
+                is_idle = not event.wait(OPEN_S) and not self._tasks
+                if is_idle and self._call is not None:
+                    self._end_call(self._call)
+            prints.end()
+        except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
+            self._fail(error)
+            self._prints.end()
+        finally:
+            with self._lock:
+                if self._event is event:
+                    self._event = None
+
+    def _prints_at_end(self, *, is_idle: bool) -> Prints | None:
+        """Return the prints to end when no tasks are left or awaited; None until then."""
+        with self._lock:
+            if self._waiting or self._call or not (is_idle or self.is_closed):
+                return None
+            self._thread = None
+            return self._prints  # the next thread has others
+
+    def _resolve(self) -> None:
+        """Resolve the futures whose results have arrived.
+
+        Items that a worker is still in are left for the next time: their output may not have been
+        announced yet, and the output of a task is shown before its result.
+        """
+        call = self._call
+        if call is None:
+            return
+        is_over = call.is_over  # first: later results are for the next time
+        present = () if is_over else call.board.slots[:, ITEM].tolist()
+        done = [i for i in self._tasks if call.board.state(i) and i not in present]
+        if self._engine is not None and (done or is_over):
+            self._engine.hear_prints(call, are_all=len(done) == len(self._tasks))
+        call.request.prints.show()
+        resolved = [i for i in done if self._resolve_one(call, i)]
+        if resolved:
+            self._pace.look(call)
+            self._pace.resize(LOAD_S * self._request.max_workers / self._pace.item_s, 1, MOST_TASKS)
+            call.sweep()
+        if is_over:
+            self._note_over(call)
+
+    def _resolve_one(self, call: Call, i: int) -> bool:
+        """Resolve the future of a finished task; return False if its log has not arrived yet."""
+        results, (_, future) = call.results, self._tasks[i]
+        if not future.is_withdrawn and not results.is_here(i):
+            return False
+        del self._tasks[i]
+        is_failed = call.board.state(i) == FAILED
+        if future.leave():
+            try:
+                value = results.get(i)
+            except BaseException as error:  # noqa: BLE001 - unpickling runs users' code
+                future.set_exception(shown_shortly(error))
+            else:
+                if is_failed:
+                    future.set_exception(shown_shortly(value))
+                else:
+                    future.set_result(value)
+        results.take(i)
+        results.errors.pop(i, None)
+        return True
+
+    def _note_over(self, call: Call) -> None:
+        """Queue tasks again that were not begun, and fail those that were lost."""
+        self._call = self._feed = None
+        tasks, self._tasks = self._tasks, {}
+        if call.state == "stopped" and not self._is_stopping:
+            # `nbshare.shutdown` stopped it: other workers will run them.
+            unbegun = [tasks.pop(i) for i in list(tasks) if not call.board.is_claimed(i)]
+            self._waiting.extendleft(reversed(unbegun))
+        ended = (
+            "the worker was ended before the task was done, by the executor's terminate_workers() "
+            "or by nbshare.shutdown()"
+        )
+        for _, future in tasks.values():
+            if future.leave():
+                future.set_exception(call.error or errors.WorkerDiedError(ended))
+
+    def _give_out(self) -> None:
+        """Keep workers supplied with tasks."""
+        call = self._call
+        if call is not None and not self._tasks:
+            is_awaited = not self.is_closed and self._pace.item_s < OPEN_S
+            if not (self._goes_on(call) if self._waiting else is_awaited):
+                self._end_call(call)
+        while self._waiting and (n := self._n_wanted()):
+            if taken := self._take(n):
+                self._join(taken)
+
+    def _end_call(self, call: Call) -> None:
+        """Close the call, which has run out of tasks."""
+        call.close()
+        call.await_end(END_S)
+        self._call = self._feed = None
+
+    def _goes_on(self, call: Call) -> bool:
+        """Let tasks join a call that had run out of them, if a new call would be the same."""
+        request = call.request
+        if request.prints is not self._prints or request.context != self._context:
+            return False
+        if call.is_over or self._engine is not dispatcher() or not self._engine.is_current(call):
+            return False
+        call.board.header[ROUND] += 1  # workers undo what tasks have changed in them
+        return True
+
+    def _n_wanted(self) -> int:
+        n_workers, n_open = self._request.max_workers, len(self._tasks)
+        if n_open < n_workers:  # they begin while more are packed
+            return n_workers - n_open
+        return 0 if n_open >= n_workers + self._pace.size else min(MOST_TASKS, self._pace.size)
+
+    def _take(self, n: int) -> list[tuple[Task, TaskFuture]]:
+        """Take tasks off the queue that have not been cancelled."""
+        taken: list[tuple[Task, TaskFuture]] = []
+        nbytes = 0
+        while self._waiting and len(taken) < n and nbytes < MOST_BYTES:
+            task, future = self._waiting.popleft()
+            if not future.is_withdrawn:
+                taken.append((task, future))
+                nbytes += task.nbytes
+        return taken
+
+    def _join(self, taken: list[tuple[Task, TaskFuture]]) -> None:
+        """Add tasks to the open call, or to a new one."""
+        call, n = self._call, 0
+        joined: dict[int, tuple[Task, TaskFuture]] = {}
+        for task, future in taken:
+            try:
+                call = call or self._new_call()
+                assert self._feed is not None
+                joined[self._feed.add([[task]])] = task, future
+            except BaseException as error:  # noqa: BLE001 - it cannot be sent, or memory is short
+                refuse(task, future, error)
+        if call is None:
+            return
+        assert self._feed is not None and self._engine is not None  # noqa: PT018 - of the call
+        try:
+            n = self._feed.flush()
+        except BaseException as error:  # noqa: BLE001 - memory is short
+            for task, future in joined.values():
+                refuse(task, future, error)
+            joined.clear()
+        for i, (task, future) in joined.items():
+            self._tasks[i] = task, future
+            future.enter(call, self._engine, i)  # a cancelled task gives no result
+        call.board.publish(n)
+        if call.state == "starting" and not call.code.generation:
+            call.start()
+        else:
+            call.engine.notify(call)
+        if self._is_cancelling:  # a thread that cancels or stops may not have seen it
+            self.cancel_waiting()
+        if self._is_stopping:
+            call.stop()
+
+    def _new_call(self) -> Call:
+        self._engine = engine = dispatcher()
+        request = self._request._replace(context=self._context, prints=self._prints)
+        self._call = call = prepare(request, engine, self._fixed)
+        assert self._event is not None
+        call.supply, call.event_fd = self, self._event.fd
+        call.board.few = ALWAYS
+        self._feed, self._pace = call.feed, Pace(self._pace.item_s, self._pace.size)
+        return call
+
+    def _fail(self, error: BaseException) -> None:
+        """Fail the futures that would wait for ever."""
+        self.stop()
+        with self._lock:
+            self.is_closed, self._thread = True, None
+        tasks = [*self._tasks.values(), *self._waiting]
+        self._call = self._feed = None
+        self._tasks.clear()
+        self._waiting.clear()
+        for _, future in tasks:
+            if future.leave():
+                future.set_exception(error)

@@ -1,0 +1,241 @@
+"""The workers of this process: busy ones, idle ones, and their renewal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nbshare._core.engine.call import NO_CODE, Call, CodeVersion
+from nbshare._core.engine.events import Events
+from nbshare._core.engine.prints import PrintPipes
+from nbshare._core.engine.process import WorkerProcess, WorkerStarter
+from nbshare._core.functions.freshness import Snapshot, Stamp, own_modules, stamp_of
+from nbshare._core.memory import scratch_file
+from nbshare._core.wire.context import Context
+
+LEAVE_S = 1.0  # for a worker that ends to leave what its initializer has entered
+NO_STAMP = Stamp(-1, -1, -1, -1)
+
+
+class WorkerPool:
+    """Starts workers, keeps idle ones for the next call, ends outdated ones.
+
+    Parameters
+    ----------
+    events : Events
+        Report the workers' messages and deaths.
+    starter : WorkerStarter
+        Starts new ones.
+    pipes : PrintPipes
+        Receive their output.
+
+    Attributes
+    ----------
+    idle_since : dict
+        The idle workers, and since when, on the monotonic clock.
+
+    Notes
+    -----
+    For the dispatcher's thread; `is_current` is for any.
+    """
+
+    def __init__(self, events: Events, starter: WorkerStarter, pipes: PrintPipes) -> None:
+        self._events, self._starter, self._pipes = events, starter, pipes
+        self._members: dict[WorkerProcess, None] = {}
+        self.idle_since: dict[WorkerProcess, float] = {}
+        self._code = NO_CODE  # of the newest generation
+        self._imported_under: Any = None  # environment and import path of this generation
+        self._initializer: bytes | None = None  # that workers of this generation may have run
+        self._stamps: dict[str, Stamp | None] = {}  # of the files that workers have imported
+        # Of these and of the snapshot's files; replaced, never changed: other threads read it.
+        self._watched: dict[str, Stamp | None] = {}
+        self._given: frozenset[str] = frozenset()  # files that came from another machine
+        self._n_modules = 0  # of this process, when their files were last listed
+
+    def __iter__(self) -> Iterator[WorkerProcess]:
+        return iter(self._members)
+
+    @property
+    def n_busy(self) -> int:
+        """Number of workers that are not idle."""
+        return len(self._members) - len(self.idle_since)
+
+    def renew_if_stale(self, call: Call, *, is_in_use: bool) -> CodeVersion:
+        """Renew the workers if the environment, a file or the initializer has changed.
+
+        Return the code that all workers of the call run, however late they start. A changed file
+        that no worker has imported is read again, unless a busy worker might import it just now.
+        `is_in_use`: other calls run.
+
+        Raises
+        ------
+        OSError
+            There is no memory, or no descriptor, for a snapshot of the files.
+        """
+        changed, context = self._changed(), call.request.context
+        is_in_use = is_in_use or self.n_busy > 0
+        is_stale = bool(changed) and (is_in_use or not changed.isdisjoint(self._stamps))
+        is_stale |= call.known_files is not None and not self._stamps.keys() <= call.known_files
+        snapshot = self._code.snapshot
+        if snapshot is None or is_stale or not self._suits(call):
+            snapshot = Snapshot(scratch_file())
+            if context.sources is not None:
+                snapshot.add(context.sources)
+            self._given = frozenset(snapshot.sources())
+            self._code = CodeVersion(self._code.generation + 1, snapshot, context.environ)
+            self._imported_under, self._initializer = _home_of(context), None
+            changed, self._stamps, self._n_modules = {*self._stamps} - self._given, {}, 0
+        self._initializer = call.initializer_key or self._initializer
+        known = snapshot.sources().keys()
+        changed |= self._stamps.keys() - known
+        if self._n_modules != len(sys.modules):  # listing their files takes a while
+            self._n_modules = len(sys.modules)
+            changed |= {*own_modules().values()} - known
+        if changed:
+            snapshot.keep(changed)
+            self._watch(snapshot)
+        return self._code
+
+    def is_current(self, call: Call) -> bool:
+        """Whether a call that began now would run the same code as this one; for any thread."""
+        return (
+            call.code.generation == self._code.generation
+            and self._n_modules == len(sys.modules)
+            and self._suits(call)
+            and not self._changed()
+        )
+
+    def _suits(self, call: Call) -> bool:
+        is_same_home = bool(self._imported_under == _home_of(call.request.context))
+        return is_same_home and (
+            call.initializer_key is None or self._initializer in (None, call.initializer_key)
+        )
+
+    def _changed(self) -> set[str]:
+        return {path for path, stamp in self._watched.items() if stamp_of(path) != stamp}
+
+    def note_imports(self, worker: WorkerProcess, stamps: Mapping[str, Stamp | None]) -> None:
+        """Remember what a worker has imported."""
+        worker.imported |= stamps
+        if worker.call is not None:
+            worker.call.imported |= stamps
+        snapshot = self._code.snapshot
+        if worker.generation != self._code.generation or snapshot is None:
+            return  # the newest generation has other versions
+        for path in stamps.keys() - self._given:
+            stamp = stamps[path]
+            # Workers disagree, so one version is old: a stamp that no file has renews them.
+            self._stamps[path] = stamp if self._stamps.get(path, stamp) == stamp else NO_STAMP
+        if stamps:
+            self._watch(snapshot)
+
+    def _watch(self, snapshot: Snapshot) -> None:
+        kept = snapshot.sources().items()
+        own = {path: file.stamp for path, file in kept if file and path not in self._given}
+        self._watched = {**own, **self._stamps}
+
+    def assign(self, call: Call, fds: Sequence[int]) -> tuple[WorkerProcess, int]:
+        """Send a call to an idle worker, or to a new one; return it, and its slot of the board.
+
+        Raises
+        ------
+        WorkerDiedError, OSError
+            If none can be started, or told what to do.
+        """
+        while True:
+            idle = self.idle_worker(call.code.generation)
+            worker = idle or self._start(call.code)
+            self._pipes.turn(worker.output_fds, call.request.prints)
+            slot = call.free_slot(worker.child.pid)
+            try:
+                # The order was pickled once for all workers.
+                worker.channel.send((call.id, slot, call.packed_order), fds, wait=False)
+            except OSError as error:
+                is_lost = isinstance(error, ConnectionError)
+                if is_lost and idle is None:
+                    return worker, slot  # it is dead already; its death is handled later
+                self.remove(worker)
+                if not is_lost:
+                    raise
+                # It died while idle: no call is affected.
+            else:
+                self.idle_since.pop(worker, None)
+                return worker, slot
+
+    def idle_worker(self, generation: int) -> WorkerProcess | None:
+        """Return the idle worker with the lowest index."""
+        idle = (worker for worker in self.idle_since if worker.generation == generation)
+        return min(idle, key=lambda worker: worker.index, default=None)
+
+    def _start(self, code: CodeVersion) -> WorkerProcess:
+        # Outdated workers run no more than the call they have.
+        live = code.generation, self._code.generation
+        # One that leaves has its number until it has ended.
+        taken = {w.index for w in self._members if w.call or w.ends_by or w.generation in live}
+        index = next(k for k in range(len(taken) + 1) if k not in taken)
+        worker = self._starter.start(code, index)
+        self._members[worker] = None
+        self._pipes.add(worker.output_fds)
+        self._events.watch(worker.channel.fileno(), worker)
+        return worker
+
+    def mark_ready(self, worker: WorkerProcess, pid: int) -> None:
+        """Note that a worker has started; hear of its death, whoever holds its channel."""
+        worker.is_ready = True
+        worker.child.note(pid)
+        if worker.child.fd >= 0:
+            self._events.watch(worker.child.fd, worker)
+
+    def remove(self, worker: WorkerProcess) -> int | None:
+        """End a worker, if it lives, and return its exit status."""
+        if worker not in self._members:  # a message of its own has had it removed
+            return None
+        del self._members[worker]
+        self.idle_since.pop(worker, None)
+        self._events.unwatch(worker.channel.fileno())
+        if worker.child.fd >= 0:
+            self._events.unwatch(worker.child.fd)
+        status = worker.reap()
+        self._pipes.remove(worker.output_fds)
+        return status
+
+    def remove_outdated(self, wanted: set[int]) -> None:
+        """End idle workers of outdated generations.
+
+        `wanted`: the generations of the calls that run.
+        """
+        wanted.add(self._code.generation)
+        for worker in [worker for worker in self.idle_since if worker.generation not in wanted]:
+            self.dismiss(worker)
+
+    def dismiss(self, worker: WorkerProcess) -> None:
+        """End a worker without a call; it first leaves what its initializer has entered."""
+        if not worker.has_initializer:
+            self.remove(worker)
+            return
+        self.idle_since.pop(worker, None)
+        worker.ends_by = time.monotonic() + LEAVE_S
+        try:
+            worker.channel.send(None, wait=False)
+        except OSError:  # it is dead
+            self.remove(worker)
+
+    def dismiss_all(self) -> None:
+        """End all workers without a call, and wait for those that have something to leave."""
+        for worker in [worker for worker in self._members if worker.call is None]:
+            self.dismiss(worker)
+        for worker in self._members:
+            if worker.ends_by:
+                worker.child.await_end(max(0.0, worker.ends_by - time.monotonic()))
+
+    def close(self) -> None:
+        """Free the snapshot, when all workers are gone."""
+        if self._code.snapshot is not None:
+            self._code.snapshot.close()
+
+
+def _home_of(context: Context) -> Context:
+    """Return the settings under which a worker imports modules."""
+    return context._replace(settings=b"")

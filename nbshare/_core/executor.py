@@ -1,0 +1,425 @@
+"""Executor: the face of `concurrent.futures` on nbshare's workers."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from concurrent import futures
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, TypeVar
+
+from nbshare._core.engine.prints import Prints
+from nbshare._core.engine.tasks import TaskQueue
+from nbshare._core.notebook.prints import Printer
+from nbshare._core.options import MapOptions, checked_count, checked_request, refuse_others
+from nbshare._core.tracebacks import shown_from_the_call
+from nbshare._core.wire import is_worker
+from nbshare._core.wire.orders import Task, run_chunk, run_task
+from nbshare.errors import counted
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# What others have and read, but an `Executor` cannot have; and what to do instead.
+_WORKERS = "its workers are those of all calls; terminate_workers() ends those that run its tasks"
+_QUEUE = "its repr says how many tasks are not done; future.running() tells which have begun"
+_ABSENT = {
+    **dict.fromkeys(("_processes", "_threads", "_executor_manager_thread"), _WORKERS),
+    **dict.fromkeys(("_work_queue", "_pending_work_items", "_work_ids", "_call_queue"), _QUEUE),
+}
+
+
+class Executor(futures.Executor):
+    """A `concurrent.futures.Executor` whose arrays travel through shared memory.
+
+    For code that takes an executor, or a pool with a ``map``: emcee, SciPy's ``workers=``, dynesty,
+    `asyncio`, or your own ``submit``. For a loop over items `parallel_map` is faster, and shows its
+    progress.
+
+    Parameters
+    ----------
+    max_workers : int, optional
+        Number of worker processes; default: the CPUs that this process may use.
+    mp_context : None
+        Only for the signature of `concurrent.futures.ProcessPoolExecutor`.
+    initializer : callable, optional
+        Called in each worker before its first task. If it raises, the tasks fail. Tasks see the
+        global variables that it sets; those of a notebook or script that it uses stay as they were
+        when the executor was created.
+    initargs : sequence, optional
+        Positional arguments of the initializer.
+    max_tasks_per_child : int, optional
+        Tasks that a worker process runs until a new one takes its place; default: no limit.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Invalid arguments, or arguments that nbshare's workers do not have.
+    nbshare.errors.UnsendableError
+        The initializer cannot be pickled. A `TypeError`.
+
+    See Also
+    --------
+    parallel_map : a function over items, with progress, plots and one array of results.
+
+    Examples
+    --------
+    As any executor:
+
+    >>> import math
+    >>> import nbshare
+    >>> with nbshare.Executor() as executor:
+    ...     future = executor.submit(math.sqrt, 2.25)
+    ...     roots = list(executor.map(math.sqrt, [1.0, 4.0]))
+    >>> future.result(), roots
+    (1.5, [1.0, 2.0])
+
+    Many tasks read one array, and each writes its own part of another:
+
+    >>> import operator
+    >>> squares = nbshare.zeros(5, "float16")
+    >>> with nbshare.Executor() as executor:
+    ...     for i in range(5):
+    ...         future = executor.submit(operator.setitem, squares, i, i * i)
+    >>> squares
+    SharedArray([ 0.,  1.,  4.,  9., 16.], dtype=float16)
+
+    Notes
+    -----
+    A SharedArray, or a view of one, goes by reference, and tasks can write to it. Plain arrays are
+    copied, and arrive read-only: `share` arrays that many tasks need. A `numpy.memmap` that is open
+    for writing goes by its file, which tasks can write to. Large arrays among the results come back
+    through shared memory.
+
+    A future raises its task's exception with its own type and the worker's traceback. A worker that
+    dies fails only the task that it was running, with `nbshare.errors.WorkerDiedError`, which is a
+    `BrokenProcessPool`; the executor continues. If a task cannot be pickled, its future raises
+    `nbshare.errors.UnsendableError`.
+
+    All calls of nbshare use the same workers. They are kept after `shutdown`, and are restarted
+    when a file that they imported has changed. `nbshare.shutdown` fails the tasks that are running;
+    new workers do the others. Tasks see the environment, the import path and the files as they were
+    when the executor last had nothing to do.
+
+    Use it from any thread. When the interpreter exits, it waits for queued tasks (Python 3.12.0 and
+    3.12.1 start no workers by then: use ``with`` there). Inside a worker, tasks run immediately, in
+    `submit`. A forked process cannot use its parent's executor.
+
+    References
+    ----------
+    `concurrent.futures <https://docs.python.org/3/library/concurrent.futures.html>`_
+    """
+
+    __module__ = "nbshare"
+
+    @shown_from_the_call
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        mp_context: None = None,
+        initializer: Callable[..., Any] | None = None,
+        initargs: Sequence[Any] = (),
+        *,
+        max_tasks_per_child: int | None = None,
+        **others: Never,
+    ) -> None:
+        known = ("max_workers", "initializer", "initargs", "max_tasks_per_child")
+        refuse_others("Executor", others, known)
+        if mp_context is not None:
+            raise ValueError(
+                f"mp_context={mp_context!r}: nbshare starts its workers itself and keeps them for "
+                "all calls; leave it out"
+            )
+        options = MapOptions(
+            max_workers=max_workers,
+            chunksize=1,  # tasks may wait for each other
+            out="list",
+            on_error="return",
+            initializer=initializer,
+            initargs=initargs,
+            max_tasks_per_child=max_tasks_per_child,
+        )
+        request, _ = checked_request(run_task, [iter(())], options)
+        self._max_workers = request.max_workers  # other libraries read these three
+        self._initializer: Any = None
+        self._initargs: tuple[Any, ...] = ()
+        if request.initializer is not None:
+            self._initializer, self._initargs = request.initializer
+        self._pid = os.getpid()
+        self._tasks = TaskQueue(
+            request._replace(source=None, prints=Prints()), lambda: Prints(Printer())
+        )
+
+    def __repr__(self) -> str:
+        tasks = counted(len(self._tasks), "task")
+        return f"<Executor: max_workers={self._max_workers}, {tasks} not done>"
+
+    def __reduce__(self) -> Never:
+        raise TypeError(
+            "an Executor cannot be sent to another process; make one there. Inside a worker its "
+            "tasks run immediately, one after the other"
+        )
+
+    # What other libraries read of a `ProcessPoolExecutor` or `ThreadPoolExecutor`.
+
+    _broken = False  # a worker that dies is replaced
+
+    @property
+    def _shutdown(self) -> bool:
+        return self._tasks.is_closed
+
+    _shutdown_thread = _shutdown
+
+    @property
+    def _mp_context(self) -> Any:
+        """What makes locks, queues and managers; workers import modules as its processes do."""
+        import multiprocessing  # late: few programs need it
+
+        return multiprocessing.get_context("spawn")
+
+    if not TYPE_CHECKING:  # type checkers report any unknown attribute
+
+        def __getattr__(self, name: str) -> Never:
+            if name in _ABSENT:
+                raise AttributeError(f"an nbshare.Executor has no {name}: {_ABSENT[name]}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:
+        """Schedule ``fn(*args, **kwargs)`` on a worker.
+
+        Parameters
+        ----------
+        fn : callable
+            As for `parallel_map`.
+        *args, **kwargs
+            Arguments of `fn`.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            Future of the result. It can be cancelled until a worker begins the task.
+
+        Raises
+        ------
+        RuntimeError
+            After `shutdown`, when the interpreter exits, and in a forked process.
+
+        Examples
+        --------
+        One task:
+
+        >>> import math
+        >>> import nbshare
+        >>> executor = nbshare.Executor()
+        >>> executor.submit(math.pow, 2.0, 10.0).result()
+        1024.0
+
+        Results as they are finished, with what belongs to each:
+
+        >>> from concurrent.futures import as_completed
+        >>> fluxes = {"Deneb": 0.1, "Mira": 0.01}
+        >>> stars = {executor.submit(math.log10, flux): star for star, flux in fluxes.items()}
+        >>> sorted((stars[future], -2.5 * future.result()) for future in as_completed(stars))
+        [('Deneb', 2.5), ('Mira', 5.0)]
+        """
+        return self._submit(Task(fn, args, kwargs))
+
+    def _submit(self, task: Task, *, more: bool = False) -> futures.Future[Any]:
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"this Executor belongs to process {self._pid}, from which process {os.getpid()} "
+                "was forked; make another one here"
+            )
+        if is_worker():  # no more processes than were asked for
+            return self._run_here(task)
+        return self._tasks.put(task, more=more)
+
+    def _run_here(self, task: Task) -> futures.Future[Any]:
+        self._tasks.check_open()
+        future: futures.Future[Any] = futures.Future()
+        future.set_running_or_notify_cancel()
+        try:
+            if self._initializer is not None:
+                self._initializer(*self._initargs)
+                self._initializer = None
+            result = run_task(task)
+        except BaseException as error:  # noqa: BLE001 - as in a worker's worker
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+        return future
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
+        """Call a function for every item, as in Python 3.14; results come in order.
+
+        Parameters
+        ----------
+        fn : callable
+            As for `parallel_map`.
+        *iterables : iterable
+            As in the built-in `map`; read immediately, unless `buffersize` limits it.
+        timeout : float, optional
+            Seconds from this call to the last result; default: no limit.
+        chunksize : int, optional
+            Items of one task; default 1. Fast without it, but thousands of items take less memory
+            in chunks.
+        buffersize : int, optional
+            Tasks that are queued ahead of the next result; default: all.
+
+        Returns
+        -------
+        iterator
+            The results in the order of the items. If it is closed early, waiting tasks are
+            cancelled.
+
+        Raises
+        ------
+        TimeoutError
+            From the iterator: the next result is not there in time.
+        Exception
+            From the iterator: whatever `fn` raised.
+
+        Examples
+        --------
+        As the built-in `map`:
+
+        >>> import math
+        >>> import nbshare
+        >>> executor = nbshare.Executor()
+        >>> list(executor.map(math.gcd, [4, 9], [6, 6]))
+        [2, 3]
+
+        The first result that is good enough; tasks that wait are cancelled:
+
+        >>> results = executor.map(math.sqrt, range(100), buffersize=4)
+        >>> next(root for root in results if root > 2)
+        2.23606797749979
+        """
+        size = checked_count("chunksize", chunksize)
+        n_ahead = checked_count("buffersize", buffersize)
+        until_s = None if timeout is None else time.monotonic() + timeout
+        # Iterables with a length are complete: all is queued before the first task begins.
+        more = all(isinstance(iterable, Sized) for iterable in iterables)
+        items: Iterator[tuple[Any, ...]] = zip(*iterables, strict=False)
+        tasks = (Task(fn, args, {}) for args in items)
+        is_chunked = size not in (None, 1)
+        if is_chunked:
+            chunks = iter(lambda: tuple(itertools.islice(items, size)), ())
+            tasks = (Task(partial(run_chunk, fn), chunk, {}) for chunk in chunks)
+        first = itertools.islice(tasks, n_ahead)
+        ahead = deque(self._submit(task, more=more) for task in first)
+        if ahead:
+            self._tasks.wake()
+
+        def results() -> Iterator[Any]:
+            try:
+                while ahead:
+                    ahead.extend(self._submit(task) for task in itertools.islice(tasks, 1))
+                    yield _result(ahead.popleft(), until_s)
+            finally:
+                for future in ahead:
+                    future.cancel()
+
+        return itertools.chain.from_iterable(results()) if is_chunked else results()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Accept no more tasks. Workers stay alive for other calls.
+
+        Parameters
+        ----------
+        wait : bool, optional
+            Whether to return only when all tasks are done; default True.
+        cancel_futures : bool, optional
+            Whether to cancel tasks that no worker has begun; default False.
+
+        Examples
+        --------
+        Wait for all tasks; new ones are refused:
+
+        >>> import math
+        >>> import nbshare
+        >>> executor = nbshare.Executor()
+        >>> future = executor.submit(math.sqrt, 9.0)
+        >>> executor.shutdown()
+        >>> future.done()
+        True
+
+        Leave out what has not begun:
+
+        >>> import time
+        >>> executor = nbshare.Executor(max_workers=1)
+        >>> futures = [executor.submit(time.sleep, 0.01) for _ in range(50)]
+        >>> executor.shutdown(cancel_futures=True)
+        >>> futures[-1].cancelled()
+        True
+        """
+        if os.getpid() != self._pid:  # forked: the tasks are the parent's
+            return
+        self._tasks.close()
+        if cancel_futures:
+            self._tasks.cancel_waiting()
+        if wait:
+            self._tasks.join()
+
+    def terminate_workers(self) -> None:
+        """Shut down immediately: cancel queued tasks, and end workers that are running one.
+
+        Futures of running tasks raise `nbshare.errors.WorkerDiedError` within half a second.
+        ``with`` does this when the kernel's interrupt, or Ctrl-C, ends its block.
+
+        Examples
+        --------
+        Do not wait for a task that hangs:
+
+        >>> import time
+        >>> import nbshare
+        >>> executor = nbshare.Executor()
+        >>> future = executor.submit(time.sleep, 60)
+        >>> executor.terminate_workers()
+
+        Its future is cancelled if the task had not begun, and has an error if it had:
+
+        >>> from concurrent.futures import wait
+        >>> _ = wait([future])
+        >>> future.cancelled() or type(future.exception()).__name__ == "WorkerDiedError"
+        True
+        """
+        self.shutdown(wait=False, cancel_futures=True)
+        if os.getpid() == self._pid:
+            self._tasks.stop()
+
+    kill_workers = terminate_workers  # Python 3.14 has both
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> Literal[False]:
+        try:
+            if exc_type is not None and issubclass(exc_type, KeyboardInterrupt):
+                self.terminate_workers()
+            self.shutdown()
+        except KeyboardInterrupt:  # while it waited
+            self.terminate_workers()
+            raise
+        return False
+
+
+def _result(future: futures.Future[T], until_s: float | None) -> T:
+    try:
+        return future.result(None if until_s is None else until_s - time.monotonic())
+    finally:
+        future.cancel()  # if it is late
+        del future  # or it and its error would keep each other alive

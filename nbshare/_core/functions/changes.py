@@ -1,0 +1,306 @@
+"""Tells what was changed in this process of modules whose files workers run.
+
+A value that a notebook sets, as by ``consts.SCALE = 10``, or a function that it replaces does not
+travel: workers import the files. So a call compares the modules that it reaches with their files,
+and warns once of each change. These are no changes:
+
+- An edit of a file: workers run it as it is now. A file is compared only while it is surely the
+  version that was imported here.
+- What the code that workers run changes itself, such as counters, caches and registries, and what
+  is in a list, dict or set that the file leaves empty.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property, lru_cache, partial
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from operator import attrgetter
+from reprlib import repr as shown
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+from nbshare._core.functions.definitions import (
+    ABSENT,
+    ANYTHING,
+    CONTAINERS,
+    SIMPLE,
+    Definition,
+    changed_by,
+    codes_in,
+    definitions,
+    imports_in,
+    parts_of,
+)
+from nbshare._core.functions.freshness import (
+    Stamp,
+    is_as_read,
+    is_installed,
+    note_reading,
+    own_file,
+    read_source,
+    stamp_of,
+)
+from nbshare._core.functions.imports import FreshLoader
+from nbshare._core.functions.pickling import MAINS, is_by_value
+from nbshare.errors import warn
+
+MOST = 1 << 18  # bytes of a file that is compared: parsing more takes 0.1 s, for data mostly
+MOST_NAMED = 5  # changes in a message
+PARTS = attrgetter("__code__", "__defaults__", "__kwdefaults__")  # of a function
+
+
+class Change(NamedTuple):
+    """What was changed in a module."""
+
+    name: str  # in the module
+    text: str  # in words
+    value: int  # the id of the new value
+
+
+_seen: dict[str, _Seen] = {}  # module name -> how it was when it was compared
+_told: dict[str, Collection[Change]] = {}  # module name -> the present changes, all told
+
+
+def warn_of_changes(*objects: Any) -> None:
+    """Warn of what was changed in the modules that functions, or other objects, reach.
+
+    Once of each change. Users' objects may raise when they are looked at: no call fails by that.
+    """
+    new: list[str] = []
+    with suppress(Exception):
+        for name, found in changes(objects).items():
+            if not found:
+                _told.pop(name, None)
+                continue
+            new += [change.text for change in found if change not in _told.get(name, ())]
+            _told[name] = found
+    if len(new) > MOST_NAMED:
+        new = [*new[: MOST_NAMED - 1], f"{len(new) - MOST_NAMED + 1} more changes"]
+    if new:
+        warn(
+            f"{'; '.join(new)}. Workers run the files, so they do not see what was changed in this "
+            "process. Pass such a value as an argument or in shared=, or edit the file.",
+            UserWarning,
+        )
+
+
+def changes(objects: Iterable[Any]) -> dict[str, list[Change]]:
+    """Return what was changed in each module that some objects reach."""
+    seen: dict[str, _Seen] = {}
+    names = dict.fromkeys(_modules_of(objects))
+    todo = [*names]
+    while todo:
+        if (each := _look_at(name := todo.pop())) is not None:
+            seen[name] = each
+            new = [found for found in each.imports if found not in names]
+            names |= dict.fromkeys(new)
+            todo += new
+    files = [each.file for each in seen.values()]
+    return {name: each.changes(files) for name, each in seen.items()}
+
+
+def _look_at(name: str) -> _Seen | None:
+    """Return a module as it is now, if it is an own one."""
+    seen = _seen.get(name)
+    if seen is not None and seen.is_still(sys.modules.get(name)):
+        return seen
+    path = own_file(name)
+    if path is None or not path.endswith(".py") or name in MAINS:  # these are sent by value
+        return None
+    try:
+        _seen[name] = seen = _Seen(sys.modules[name], _file(name, path, stamp_of(path)))
+    except (OSError, ImportError, SyntaxError, ValueError):  # it is large, or is being edited
+        return None
+    return seen
+
+
+# ------------------------------------------------------------------------- what a call reaches
+
+
+def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
+    """Yield the modules that objects are of, or that they use if they are sent by value."""
+    todo, known = [*objects], dict[int, Any]()
+    while todo:
+        if id(value := todo.pop()) in known:
+            continue
+        known[id(value)] = value
+        if isinstance(value, ModuleType):
+            yield value.__name__
+        elif isinstance(value, partial):
+            todo += [value.func, *value.args, *value.keywords.values()]
+        elif isinstance(value, MethodType):
+            todo += [value.__func__, value.__self__]
+        elif isinstance(value, FunctionType | type):
+            yield value.__module__ or ""
+            todo.append(vars(value).get("__wrapped__"))
+            if isinstance(value, type) and value.__module__ in MAINS:
+                todo += [*value.__bases__, *vars(value).values()]
+            elif isinstance(value, FunctionType) and is_by_value(value):
+                used = {name for code in codes_in(value.__code__) for name in code.co_names}
+                found = [value.__globals__[name] for name in used & value.__globals__.keys()]
+                packages = [each.__name__ for each in found if isinstance(each, ModuleType)]
+                yield from used  # it may import them
+                yield from (f"{package}.{name}" for package in packages for name in used)
+                todo += [*found, *(value.__defaults__ or ())]
+                todo += [cell.cell_contents for cell in value.__closure__ or ()]
+        elif type(value) not in SIMPLE:
+            # A function with a cache; other objects might do anything when they are asked.
+            todo += [type(value), getattr(value, "__dict__", {}).get("__wrapped__")]
+
+
+# ---------------------------------------------------------------------------------- a module
+
+
+class _File:
+    """What is in the file of a module.
+
+    Attributes
+    ----------
+    statements : list of ast.stmt
+        Its statements.
+    imports : list of str
+        The modules that it may import; some of the names are those of other objects.
+    """
+
+    def __init__(self, name: str, path: str, stamp: Stamp) -> None:
+        source = read_source(path, MOST)
+        if source is None or source.stamp != stamp:
+            raise OSError("it is large, or is being edited")
+        self.name, self.path, self.stamp = name, path, stamp
+        self.statements = ast.parse(source.data).body
+        is_package = os.path.basename(path) == "__init__.py"
+        package = name if is_package else name.rpartition(".")[0]
+        self.imports = [package]
+        for _, target in imports_in(_statements_in(self.statements), package):
+            self.imports += [target, target.rpartition(".")[0]]
+
+    @cached_property
+    def changed(self) -> set[str]:
+        """The names that its code changes, in any module."""
+        return changed_by(self.statements)
+
+    def changes(self, definition: Definition, module: str) -> bool:
+        """Whether its code may have changed a name of a module."""
+        is_near = self.name == module or module in self.imports
+        is_any = is_near and not self.changed.isdisjoint(ANYTHING)
+        return is_any or definition.is_changed_by(self.changed)
+
+
+_file = lru_cache(256)(_File)
+
+
+def _statements_in(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield statements, and those within them: many times fewer than all nodes."""
+    for each in statements:
+        yield each
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from _statements_in(getattr(each, name, ()))
+
+
+class _Seen:
+    """A module, how it was when it was compared with its file.
+
+    Attributes
+    ----------
+    file : _File
+        Its file.
+    imports : list of str
+        The own modules that the file imports.
+    """
+
+    def __init__(self, module: ModuleType, file: _File) -> None:
+        self.file, self._name, self._names = file, module.__name__, vars(module)
+        self.imports = [x for x in file.imports if x not in sys.modules or own_file(x)]
+        defined = [*definitions(file.statements, self._names, self._name)]
+        # Another loader may do more than compile the file.
+        is_plain = type(module.__loader__) in (SourceFileLoader, FreshLoader)
+        is_plain = is_plain and is_as_read(file.path, file.stamp)
+
+        def is_other(each: Definition) -> bool:
+            with suppress(Exception):  # users' objects may raise when they are looked at
+                return _is_of_main(each.value) or (is_plain and not each.is_as_written(file.path))
+            return False
+
+        found = [*filter(is_other, defined)]
+        ignored = file.changed if found else set[str]()
+        found = [each for each in found if not file.changes(each, self._name)]
+        self._changes = [(each, self._change(each)) for each in found]
+        # What may change: the values of names, parts of functions, and contents of containers.
+        watched = [each for each in defined if not each.is_changed_by(ignored)]
+        self._watched = [(each.names, each.key) for each in watched]
+        self._ids = self._ids_now()
+        values = [each.value for each in watched]
+        self._functions = [each for each in values if type(each) is FunctionType]
+        self._parts = [*map(PARTS, self._functions)]
+        given = [(each.value, each.given) for each in watched if type(each.value) in CONTAINERS]
+        self._contents = [each for each in given if each[1] is not ABSENT]
+        self._kept = [each for each in values if type(each) in SIMPLE]  # no other gets their ids
+
+    def is_still(self, module: ModuleType | None) -> bool:
+        """Whether nothing has changed in the module since."""
+        names = getattr(module, "__dict__", None)
+        if self._changes or names is not self._names or self._ids_now() != self._ids:
+            return False
+        with suppress(Exception):  # such as of arrays in a list
+            is_same = [*map(PARTS, self._functions)] == self._parts
+            return is_same and all(value == given for value, given in self._contents)
+        return False
+
+    def _ids_now(self) -> list[int]:
+        return [id(names.get(key)) for names, key in self._watched]
+
+    def _change(self, definition: Definition) -> Change:
+        name, file = f"{self._name}.{definition.name}", os.path.basename(self.file.path)
+        text = f"{name} is not as in {file}"
+        if definition.given is not ABSENT:
+            here, there = map(shown, (definition.value, definition.given))
+            text = f"{name} is {here} here, and {there} in {file}"
+        return Change(definition.name, text, id(definition.value))
+
+    def changes(self, files: Collection[_File]) -> list[Change]:
+        """Return what was changed, but not by these files, which workers run as well."""
+        return [
+            change
+            for definition, change in self._changes
+            if not any(file.changes(definition, self._name) for file in files)
+        ]
+
+
+def _is_of_main(value: Any) -> bool:
+    """Whether a function, a class, or an object of such a class is defined in ``__main__``."""
+    for part in parts_of(value):
+        if isinstance(part, FunctionType) and part.__globals__.get("__name__") in MAINS:
+            return True
+    return (value if isinstance(value, type) else type(value)).__module__ in MAINS
+
+
+# ------------------------------------------------------------------- which version was imported
+
+
+class _Recorder:
+    """Notes the stamps of own files before they are imported."""
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        finders = [*sys.meta_path]
+        if cls not in finders:  # within another finder, that of a driver, whose loader notes them
+            return None
+        for finder in finders[finders.index(cls) + 1 :]:
+            if (spec := finder.find_spec(name, path, target)) is not None:
+                if spec.has_location and spec.origin and not is_installed(spec.origin):
+                    note_reading(spec.origin, stamp_of(spec.origin))
+                return spec
+        return None
+
+
+def record_imports() -> None:
+    """Note from now on which versions of files are imported."""
+    if _Recorder not in sys.meta_path:
+        sys.meta_path.insert(0, _Recorder)

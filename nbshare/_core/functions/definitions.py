@@ -1,0 +1,334 @@
+"""What a file defines, compared with what a process has.
+
+A definition is a statement at the top level of a file, or of a class in it, that gives a name its
+only value: a function, a class, or a simple value (numbers, texts, None, and tuples, lists, dicts
+and sets of them). These may have any value, and are not compared:
+
+- A name that code changes later, such as a counter or a cache: see `changed_by`.
+- A name that other statements bind as well, such as a loop or ``try``.
+- A list, dict or set that is empty in the file, such as a registry.
+- A member that is private to its class: its name begins with two underscores.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from abc import ABCMeta
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import _lru_cache_wrapper, cached_property
+from importlib.util import resolve_name
+from inspect import unwrap
+from types import CodeType, FunctionType, MappingProxyType
+from typing import Any, NamedTuple, cast
+
+from nbshare._core.functions.freshness import is_installed
+
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+SIMPLE = {bool, int, float, complex, str, bytes, tuple, list, dict, set, type(None)}
+CONTAINERS = {list, dict, set}
+WRAPPERS = (classmethod, staticmethod, cached_property, _lru_cache_wrapper)
+PLAIN = {  # decorators that keep the functions of what they decorate
+    "property", "setter", "getter", "deleter", "classmethod", "staticmethod", "abstractmethod",
+    "cache", "lru_cache", "cached_property", "wraps", "override", "final", "dataclass",
+    "total_ordering", "runtime_checkable",
+}  # fmt: skip
+LITERALS = (
+    ast.Constant | ast.Tuple | ast.List | ast.Set | ast.Dict | ast.UnaryOp | ast.BinOp
+    | ast.unaryop | ast.operator | ast.expr_context
+)  # fmt: skip
+# Methods that change a list, a dict or a set: their constant counterparts lack them.
+CHANGING = {*dir(list), *dir(dict), *dir(set)}.difference(
+    dir(tuple), dir(MappingProxyType), dir(frozenset)
+)
+# With these, code may change any name.
+ANYTHING = {"exec", "setattr", "delattr", "globals", "locals", "vars", "__dict__"}
+ABSENT = object()
+
+
+class Definition(NamedTuple):
+    """A name of a module or class, and what gives its value in the file."""
+
+    name: str  # with that of its class
+    key: str  # the name in the module, or in the class
+    names: Mapping[str, Any]  # the values that the module or class has here
+    nodes: list[ast.AST | None]  # what the file gives it; None for something that is not clear
+    module: str
+    is_plain: bool  # not of a class that a decorator or metaclass has made
+
+    @property
+    def value(self) -> Any:
+        """The value here, or ABSENT."""
+        return self.names.get(self.key, ABSENT)
+
+    @property
+    def given(self) -> Any:
+        """The simple value of the file; ABSENT if it is another one, not clear, or empty."""
+        with suppress(ValueError):
+            if len(self.nodes) == 1 and self.nodes[0] is not None:
+                value = simple_value(self.nodes[0])
+                return value if value or type(value) not in CONTAINERS else ABSENT
+        return ABSENT
+
+    def is_as_written(self, path: str) -> bool:
+        """Whether the value here may be that of the file, from which it was imported."""
+        value, node, given = self.value, self.nodes[-1], self.given
+        if value is ABSENT:
+            return True
+        if given is not ABSENT:
+            # Such as an enumeration's member.
+            is_made = "." in self.name and type(value) not in SIMPLE
+            return is_made or is_same(given, value)
+        # A decorator, or what made the class, may have made something else of a function.
+        if self.is_plain and all(isinstance(x, FUNCTIONS) and _is_plain(x) for x in self.nodes):
+            return self._is_function_of(path)
+        if isinstance(node, ast.ClassDef) and _is_plain(node) and not node.keywords:
+            return len(self.nodes) > 1 or self._is_class_of(path, node)
+        return not any(self._is_of_another(part, path) for part in self._unexplained(node))
+
+    def _is_function_of(self, path: str) -> bool:
+        nodes, parts = cast("list[ast.FunctionDef]", self.nodes), parts_of(self.value)
+        places = [_place_in(path, node) for node in nodes]
+        if not parts or not all(_place_of(part) in places for part in parts):
+            return False
+        return self.value is not parts[0] or _has_defaults(self.value, nodes[-1].args)
+
+    def _is_class_of(self, path: str, node: ast.ClassDef) -> bool:
+        cls = self.value
+        names_its_module = any(name == "__module__" for x in node.body for name, _ in _given_by(x))
+        is_named = isinstance(cls, type) and cls.__name__ == node.name
+        return is_named and (names_its_module or not self._is_of_another(cls, path))
+
+    def _unexplained(self, node: ast.AST | None) -> list[Any]:
+        """Return the functions and classes in the value that the file does not name there."""
+        parts = parts_of(self.value)
+        match node:
+            case ast.ImportFrom() | ast.Name() | ast.Attribute():
+                found = self._found(node)
+                return [] if found is ABSENT or found is self.value else parts
+            case ast.FunctionDef(decorator_list=used) | ast.AsyncFunctionDef(decorator_list=used):
+                nodes = [each for decorator in used for each in ast.walk(decorator)]
+                words = {getattr(each, "id", getattr(each, "attr", "")) for each in nodes}
+                return [part for part in parts if part.__name__ not in words]
+        return []
+
+    def _found(self, node: ast.AST | None) -> Any:
+        """Return the value that a name, an attribute or an import leads to; ABSENT for others."""
+        match node:
+            case ast.ImportFrom():
+                package = self.names.get("__package__") or ""
+                home, _, name = dict(imports_in([node], package))[self.key].rpartition(".")
+                return getattr(sys.modules.get(home), name, ABSENT)
+            case ast.Attribute(value=owner, attr=name):
+                return getattr(self._found(owner), name, ABSENT)
+            case ast.Name(id=name):
+                return self.names.get(name, getattr(sys.modules.get(self.module), name, ABSENT))
+        return ABSENT
+
+    def _is_of_another(self, part: Any, path: str) -> bool:
+        """Whether a function or class is the definition of another name, maybe of another file."""
+        found: Any = sys.modules.get(part.__module__ or "")
+        for each in part.__qualname__.split("."):
+            found = getattr(found, each, None)
+        # It may name itself after a package, or have a decorator of another file around it.
+        is_near = f"{self.module}.".startswith(f"{part.__module__}.")
+        inner = unwrap(part)
+        is_near |= isinstance(inner, FunctionType) and inner.__code__.co_filename == path
+        return found is part and not (is_near and part.__qualname__ == self.name)
+
+    def is_changed_by(self, changed: Collection[str]) -> bool:
+        """Whether code that changes these names may have changed it, or its class."""
+        return any(part in changed for part in self.name.split("."))
+
+
+def definitions(
+    statements: Iterable[ast.stmt],
+    names: Mapping[str, Any],
+    module: str,
+    where: str = "",
+    *,
+    is_plain: bool = True,
+) -> Iterator[Definition]:
+    """Yield what statements define, and its values in a module, and in its classes."""
+    given = defaultdict[str, list[ast.AST | None]](list)
+    for statement in statements:
+        for name, node in _given_by(statement):
+            if name == "*":  # it may give all of these
+                for nodes in given.values():
+                    nodes.append(None)
+            given[name].append(node)
+    for name, nodes in given.items():
+        yield Definition(where + name, name, names, nodes, module, is_plain)
+        classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+        cls = names.get(name)
+        if classes and None not in nodes and isinstance(cls, type) and cls.__name__ == name:
+            last, inner = classes[-1], f"{where}{name}."
+            is_plain_class = is_plain and _is_plain(last) and type(cls) in (type, ABCMeta)
+            # A base may put something around the members of its subclasses.
+            is_plain_class &= not any(
+                "__init_subclass__" in vars(base) for base in cls.__mro__[:-1]
+            )
+            yield from definitions(last.body, vars(cls), module, inner, is_plain=is_plain_class)
+
+
+def _given_by(statement: ast.stmt) -> Iterator[tuple[str, ast.AST | None]]:
+    """Yield the names that a statement binds, and what gives their values, if that is clear."""
+    match statement:
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            yield name, statement
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                yield from _given(target, value)
+        case ast.ImportFrom(names=aliases) if aliases[0].name != "*":
+            for alias in aliases:
+                yield alias.asname or alias.name, statement
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            yield from _given(target, value)
+        case _:
+            yield from _bound_in(statement)
+
+
+def _given(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.AST | None]]:
+    match target, value:
+        case ast.Name(id=name), _:
+            yield name, value
+        case (ast.Tuple(elts=targets), ast.Tuple(elts=values)) if len(targets) == len(values):
+            for each in zip(targets, values, strict=True):
+                yield from _given(*each)
+        case _:
+            yield from _bound_in(target)
+
+
+def _bound_in(part: ast.AST) -> Iterator[tuple[str, None]]:
+    for node in ast.walk(part):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.id, None
+        name = getattr(node, "asname", None) or getattr(node, "name", None)
+        if isinstance(name, str):
+            yield name.partition(".")[0], None
+
+
+def _has_defaults(func: FunctionType, args: ast.arguments) -> bool:
+    nodes = [*args.defaults, *filter(None, args.kw_defaults)]
+    values = [*(func.__defaults__ or ()), *(func.__kwdefaults__ or {}).values()]
+    return len(nodes) == len(values) and all(map(_may_give, nodes, values))
+
+
+def _may_give(node: ast.AST, value: Any) -> bool:
+    with suppress(ValueError):
+        return is_same(simple_value(node), value)
+    return True
+
+
+def parts_of(value: Any) -> list[Any]:
+    """Return the function or class that a value is, or the functions of a property or wrapper.
+
+    Without what installed code has put around them.
+    """
+    if isinstance(value, property):
+        return [
+            each for name in ("fget", "fset", "fdel") for each in parts_of(getattr(value, name))
+        ]
+    if isinstance(value, WRAPPERS):
+        return parts_of(getattr(value, "__wrapped__", getattr(value, "func", None)))
+    if isinstance(value, FunctionType) and is_installed(value.__code__.co_filename):
+        return parts_of(getattr(value, "__wrapped__", None)) or [value]
+    return [value] if isinstance(value, FunctionType | type) else []
+
+
+def _is_plain(node: Any) -> bool:
+    """Whether the decorators of a definition leave the functions in it as they are."""
+    made_by = [getattr(each, "func", each) for each in node.decorator_list]
+    return all(getattr(each, "id", getattr(each, "attr", "")) in PLAIN for each in made_by)
+
+
+def _place_of(part: Any) -> tuple[str, str, int] | None:
+    code = getattr(part, "__code__", None)
+    return code and (code.co_filename, code.co_name, code.co_firstlineno)
+
+
+def _place_in(path: str, node: ast.FunctionDef) -> tuple[str, str, int]:
+    return path, node.name, min([node.lineno, *(each.lineno for each in node.decorator_list)])
+
+
+def simple_value(node: ast.AST) -> Any:
+    """Return the value of an expression of literals; raise ValueError if there is more in it."""
+    if isinstance(node, ast.Constant):  # most of them: compiling takes some time
+        return node.value
+    if not all(isinstance(each, LITERALS) for each in ast.walk(node)):
+        raise ValueError("not a simple value")
+    try:
+        code = compile(ast.Expression(cast("ast.expr", node)), "<literals>", "eval")
+        return eval(code)  # noqa: S307 - of literals alone, as the import of the file does
+    except Exception as error:
+        raise ValueError("not a simple value") from error
+
+
+def is_same(given: Any, value: Any) -> bool:
+    """Whether a value is a given simple one."""
+    with suppress(Exception):  # such as of arrays in a list
+        is_equal = type(value) is type(given) and bool(value == given)
+        return is_equal and (type(value) in CONTAINERS or repr(value) == repr(given))
+    return False
+
+
+def changed_by(statements: Iterable[ast.stmt]) -> set[str]:
+    """Return the names of globals, attributes and other objects that code changes.
+
+    Whatever they are attributes of, but for those of ``self``.
+    """
+    changed = set[str]()
+    for statement in statements:
+        for node in ast.walk(statement):
+            match node:
+                case ast.Global(names=names):
+                    changed.update(names)
+                case ast.Attribute(value=owner, attr=name, ctx=ast.Store() | ast.Del()):
+                    changed.update({name} if _path(owner) != {"self"} else ())
+                case ast.Subscript(value=owner, ctx=ast.Store() | ast.Del()):
+                    changed |= _path(owner)
+                case ast.Attribute(value=owner, attr=name) if name in CHANGING:
+                    changed |= _path(owner)
+                case ast.Call(
+                    func=ast.Name(id="exec" | "setattr" | "delattr" as name), args=[owner, *_]
+                ):
+                    changed.update({name} if _path(owner) != {"self"} else ())
+    return changed
+
+
+def imports_in(parts: Iterable[ast.AST], package: str) -> Iterator[tuple[str, str]]:
+    """Yield the names that imports bind, and to what, such as ``module.name``.
+
+    The name is ``*`` for all names of a module, and empty for a module that is imported only.
+    """
+    for part in parts:
+        if isinstance(part, ast.Import):
+            for alias in part.names:
+                whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                yield alias.asname or whole, whole
+                yield "", alias.name
+        elif isinstance(part, ast.ImportFrom):
+            name = "." * part.level + (part.module or "")
+            module = resolve_name(name, package) if part.level and package else name
+            for alias in part.names:
+                yield alias.asname or alias.name, f"{module}.{alias.name}"
+
+
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield code, and that of the functions and classes in it."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from codes_in(const)
+
+
+def _path(node: Any) -> set[str]:
+    """Return the names on the way to what an expression gives, ``a`` and ``b`` of ``a.b[0]``."""
+    names = set[str]()
+    while isinstance(node, ast.expr):
+        names.add(getattr(node, "id", getattr(node, "attr", "")))
+        node = getattr(node, "value", getattr(node, "func", None))
+    names.discard("")
+    return names - ANYTHING if "self" in names else names

@@ -1,0 +1,268 @@
+"""Modules imported by the path of their file, under a name that workers know too."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbshare._core.functions.freshness import Stamp, own_modules, source_of, stamp_of
+from nbshare._core.functions.imports import FreshLoader
+from nbshare._core.functions.pickling import MAINS
+from nbshare._core.tracebacks import shown_from_the_call
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_paths: dict[str, str] = {}  # module name -> path of its file
+_stamps: dict[str, Stamp | None] = {}  # module name -> its file when it was executed
+_importing = threading.RLock()  # or a thread would get a module that another one has not executed
+
+
+class _FileFinder:
+    """Finds the registered modules, so that ``import workers`` and pickle find them too."""
+
+    @staticmethod
+    def find_spec(
+        name: str,
+        path: Sequence[str] | None = None,  # noqa: ARG004 - importlib's signature
+        target: ModuleType | None = None,  # noqa: ARG004
+    ) -> ModuleSpec | None:
+        file = _paths.get(name)
+        if file is not None:
+            is_there = os.path.exists(file) or source_of(file)
+            loader = FreshLoader(name, file)
+            return spec_from_file_location(name, file, loader=loader) if is_there else None
+        if not any(module.startswith(name + ".") for module in list(_paths)):
+            return None
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = _folders_of(name + ".")
+        return spec
+
+
+def _folders_of(package: str) -> list[str]:
+    """Return the folders of registered modules of a package without a file of its own."""
+    folders = set()
+    for name, file in list(_paths.items()):
+        below = os.sep + name.removeprefix(package).replace(".", os.sep)
+        if name.startswith(package) and below in file:
+            folders.add(file[: file.rindex(below)])
+    return [*folders]
+
+
+@shown_from_the_call
+def import_file(path: str | os.PathLike[str]) -> ModuleType:
+    """Import a module by the path of its file; import it again if the file has changed.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A Python source file, absolute or relative to the current directory. Its folder does not
+        have to be on ``sys.path``.
+
+    Returns
+    -------
+    module
+        The module, named like the file (with a suffix if another module has that name). Pass its
+        functions to `parallel_map`: workers import the same file. It is the same object each time,
+        as with `importlib.reload`, but names that the file no longer defines are gone.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    ValueError
+        The file is not a ``.py`` file.
+    Exception
+        Any error of the module during its import. The previous module then stays.
+
+    Examples
+    --------
+    A file that is anywhere:
+
+    >>> import pathlib, tempfile
+    >>> from nbshare import import_file
+    >>> file = pathlib.Path(tempfile.mkdtemp(), "powers.py")
+    >>> _ = file.write_text("def power(x): return x**2")
+    >>> import_file(file).power(3)
+    9
+
+    Edit it, import it again, and pass its function to the workers:
+
+    >>> import nbshare
+    >>> _ = file.write_text("def power(x): return x**3.0")
+    >>> nbshare.parallel_map(import_file(file).power, [1, 2, 3])
+    SharedArray([ 1.,  8., 27.])
+
+    Notes
+    -----
+    Not safe while other threads run functions of the module: they miss its names while a changed
+    file is imported again.
+    """
+    from pathlib import Path  # late: 6 ms, and workers do not need it
+
+    file = Path(path).expanduser().resolve()
+    if file.suffix != ".py":
+        raise ValueError(f"{str(path)!r} is not a Python file: its name must end with .py")
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"there is no file {str(path)!r} (looked for {str(file)!r}). Write the module first, "
+            "or give a path relative to the notebook's folder."
+        )
+    with _importing:
+        name = _name_for(file)
+        stamp = stamp_of(str(file))
+        known = sys.modules.get(name)
+        if known is not None and _stamps.get(name) == stamp:
+            return known
+        register_files({name: str(file)})
+        module = _execute(name)
+        _stamps[name] = stamp
+        return module
+
+
+def imported_files() -> dict[str, str]:
+    """Names and paths of the modules imported by path, for the workers."""
+    return dict(_paths)
+
+
+def register_files(paths: Mapping[str, str]) -> None:
+    """Make the modules of these files importable by name."""
+    if not any(finder is _FileFinder for finder in sys.meta_path):
+        # First: no other module of that name may take its place.
+        sys.meta_path.insert(0, _FileFinder)
+    _paths.update(paths)
+
+
+class Origins(NamedTuple):
+    """Where the modules of this process come from.
+
+    Attributes
+    ----------
+    path : list of str
+        The import path, with relative folders as this process found modules in them.
+    files : dict
+        The files of imported modules to which this path does not lead, by the modules' names: the
+        working directory or the path has changed since, or they were loaded by their file.
+    """
+
+    path: list[str]
+    files: dict[str, str]
+
+
+_looked_at: tuple[Any, Mapping[str, ModuleType | None], Origins] = None, {}, Origins([], {})
+
+
+def origins(path: list[str], cwd: str | None) -> Origins:
+    """Return where modules come from, with the import path and working directory of this process.
+
+    Modules of `import_file` are left out.
+    """
+    global _looked_at
+    state = len(sys.modules), path, cwd
+    before, modules, found = _looked_at
+    if state != before or any(sys.modules.get(name) is not modules[name] for name in modules):
+        files, folders = _top_files(), _absolute(path, cwd)
+        lost = {name: file for name, file in files.items() if _file_of(name, folders) != file}
+        # Pickle imports the package of a module that it names, though the module is there.
+        register_files({n: f for n, f in lost.items() if _package_of(n) not in ("", *sys.modules)})
+        found = Origins(folders, lost)
+        _looked_at = state, {name: sys.modules.get(name) for name in files}, found
+    return found
+
+
+def _absolute(path: list[str], cwd: str | None) -> list[str]:
+    folders = []
+    for folder in path:
+        if isinstance(folder, str):  # Python skips others
+            # Python goes on searching a relative folder where it was when it was first searched.
+            # But '' is the working directory of the moment.
+            finder = sys.path_importer_cache.get(folder) if folder else None
+            place = getattr(finder, "path", folder)
+            if not os.path.isabs(place):
+                if cwd is None:  # it was removed: nothing is found there
+                    continue
+                place = os.path.normpath(os.path.join(cwd, place))
+            folders.append(place)
+    return folders
+
+
+def _top_files() -> dict[str, str]:
+    """Return the files of users' modules that do not belong to a package with a file."""
+    files = own_modules()
+    left_out = {*MAINS, *_stamps}
+    return {n: f for n, f in files.items() if n not in left_out and _package_of(n) not in files}
+
+
+def _package_of(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _file_of(name: str, path: Sequence[str]) -> str | None:
+    """Return the file that a search of a path finds for a module."""
+    spec = None
+    for part in name.split("."):
+        spec = PathFinder.find_spec(part, path)
+        if spec is None:
+            return None
+        path = [*(spec.submodule_search_locations or ())]
+    return None if spec is None else spec.origin
+
+
+def other_module(file: Path) -> str | None:
+    """Return what the plain name of a file already means, if that is another module."""
+    known = sys.modules.get(file.stem)
+    try:
+        spec = find_spec(file.stem)
+    except (ImportError, ValueError):  # such as __main__, which may have none
+        spec = None
+    if known is None and spec is None:
+        return None
+    folders = (spec and spec.submodule_search_locations) or ()  # of a package without __init__
+    places = [getattr(known, "__file__", None), spec and spec.origin, *folders]
+    place = next(filter(None, places), "a module without a file")
+    # Python prefers the file to a folder of that name next to it.
+    return None if os.path.realpath(place) in (str(file), str(file.with_suffix(""))) else place
+
+
+def _name_for(file: Path) -> str:
+    for name, path in list(_paths.items()):
+        if path == str(file):
+            return name
+    if file.stem.isidentifier() and other_module(file) is None:
+        return file.stem
+    import zlib  # late, too
+
+    digest = f"{zlib.crc32(str(file).encode()):08x}"
+    return f"{''.join(c if c.isalnum() else '_' for c in file.stem)}_{digest}"
+
+
+def _execute(name: str) -> ModuleType:
+    spec = _FileFinder.find_spec(name)
+    assert spec is not None
+    assert spec.loader is not None
+    new = module_from_spec(spec)
+    # In the same object, like importlib.reload: all modules that imported it see the new functions.
+    module = sys.modules.setdefault(name, new)
+    names, before, fresh = vars(module), dict(vars(module)), dict(vars(new))
+    try:
+        names.clear()
+        names.update(fresh)
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        names.clear()
+        names.update(before)
+        if module is new:
+            del sys.modules[name]
+        if isinstance(error, SystemExit):
+            raise ImportError(  # noqa: TRY004
+                f"{spec.origin} ends the program as soon as it is imported ({error!r}); put what "
+                'only a script should do below: if __name__ == "__main__":'
+            ) from error
+        raise
+    return module

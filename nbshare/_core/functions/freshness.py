@@ -1,0 +1,258 @@
+"""Source files as they are when a call begins, for workers that import them later.
+
+A file may be edited while workers import it at different times. They must not run different or
+half-saved versions. So the owner keeps the bytes of all files that it or a worker imported before
+the call, and workers import these.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import site
+import sys
+import weakref
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import cache
+from typing import Any, NamedTuple
+
+from nbshare._core import PACKAGE
+from nbshare._core.system import Descriptor, files, processes, sections
+
+ATTEMPTS = 3  # at a file that changes while it is read
+MOST = 16 << 20  # bytes that are kept; larger source files have data in them
+LENGTH = 8  # bytes that tell how many come
+
+
+class Stamp(NamedTuple):
+    """The metadata that changes when a file is edited or replaced."""
+
+    mtime_ns: int
+    size: int
+    inode: int
+    ctime_ns: int  # changes even if a copy keeps the mtime of its source
+
+
+# Its two folders, as the interpreter finds them: `sysconfig` takes 2 ms.
+_LIBRARY = os.path.dirname(os.__file__)
+_VERSION = os.path.join(sys.platlibdir, os.path.basename(_LIBRARY))
+STANDARD_LIBRARY = _LIBRARY, os.path.join(sys.base_exec_prefix, _VERSION, "lib-dynload")
+
+# Installed code does not change under a running program; comparing it would cost a millisecond.
+# Nor does this package, wherever it is.
+_SITES = [path for path in (*site.getsitepackages(), site.USER_SITE) if path]
+_INSTALLED = tuple(
+    os.path.realpath(path) + os.sep for path in (*STANDARD_LIBRARY, *_SITES, PACKAGE)
+)
+
+
+def stamp_of(path: str) -> Stamp | None:
+    """Return the stamp of a file; None if it is gone."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return Stamp(status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns)
+
+
+_read: dict[str, Stamp | None] = {}  # source files that were compiled here
+
+
+def note_reading(path: str, stamp: Stamp | None) -> None:
+    """Record the stamp of a file before it is read, so that a later edit is noticed."""
+    _read[path] = stamp
+
+
+def is_as_read(path: str, stamp: Stamp) -> bool:
+    """Whether a file with this stamp is surely the version that this process has imported."""
+    if path in _read:
+        return _read[path] == stamp
+    return max(stamp.mtime_ns, stamp.ctime_ns) < processes.begun_ns()
+
+
+def is_installed(path: str) -> bool:
+    """Whether a module belongs to the standard library or to site-packages.
+
+    A linked folder or module there is elsewhere, and may be edited; links within a package's folder
+    are not checked.
+    """
+    folder = os.path.dirname(path)
+    return _is_there(path) if folder in _SITES else _is_there(os.path.join(folder, ""))
+
+
+def own_file(name: str) -> str | None:
+    """Return the file of an imported module that users may edit; None for other modules."""
+    path: str | None = getattr(sys.modules.get(name), "__file__", None)
+    return path if path and not is_installed(path) else None
+
+
+@cache  # realpath takes 15 µs, and every call asks about all modules of the standard library
+def _is_there(path: str) -> bool:
+    return os.path.join(os.path.realpath(path), "").startswith(_INSTALLED)
+
+
+n_executed = [0]  # files, so that a change is noticed quickly
+
+
+@cache  # once in a process: a hook stays
+def _listen() -> None:
+    sys.addaudithook(_note_execution)
+
+
+def _note_execution(event: str, args: tuple[Any, ...]) -> None:
+    """Note a source file that is executed, or read by code that may execute it."""
+    path: Any = None
+    if event == "exec":
+        path = args[0].co_filename
+    elif event == "open" and args[1] == "r" and str(args[0]).endswith(".py"):
+        path = args[0]
+    if not isinstance(path, str) or path.startswith("<"):  # code without a file
+        return
+    with suppress(OSError, ValueError):  # an error here would be one of the code that runs
+        path = os.path.abspath(path)
+        if not is_installed(path) and (stamp := stamp_of(path)) is not None:
+            for ref in list(_logs):
+                if (log := ref()) is not None:
+                    log.executed.setdefault(path, stamp)
+            n_executed[0] += 1
+
+
+class ImportLog:
+    """Stamps of the files that this process executes from now on, as they were when read.
+
+    However they are executed: imported, loaded by their path, run by `runpy` or `exec`. Files of
+    the standard library and of site-packages are left out.
+    """
+
+    def __init__(self) -> None:
+        self._known = set(sys.modules)
+        self._n_seen = len(sys.modules)
+        self.executed: dict[str, Stamp | None] = {}  # since the last time
+        _logs[weakref.ref(self, lambda ref: _logs.pop(ref, None))] = None
+        _listen()
+
+    def take(self) -> dict[str, Stamp | None]:
+        """Return the stamps of the files executed since the last time."""
+        taken: dict[str, Stamp | None] = {}
+        with suppress(KeyError):  # nothing is left: other threads add and take, too
+            while True:
+                executed, stamp = self.executed.popitem()
+                if stamp_of(executed) is not None:  # else it was a temporary one
+                    taken[executed] = _read.get(executed) or stamp
+        if len(sys.modules) == self._n_seen:  # going through them takes 30 µs
+            return taken
+        self._n_seen = len(sys.modules)
+        for name in sys.modules.copy().keys() - self._known:
+            self._known.add(name)
+            if (path := own_file(name)) is not None:
+                taken[path] = _read.get(path) or stamp_of(path)
+        return taken
+
+
+# No WeakSet: it runs Python code while it goes through its members, and others may come meanwhile.
+_logs: dict[weakref.ref[ImportLog], None] = {}
+
+
+class SourceFile(NamedTuple):
+    """The kept contents of a file."""
+
+    stamp: Stamp
+    data: bytes
+
+
+class Snapshot:
+    """Source files as the owner read them, for all workers.
+
+    Parameters
+    ----------
+    file : Descriptor
+        An empty file, or in a worker the owner's.
+
+    Notes
+    -----
+    The owner adds to it in one thread; any thread, and any process that has its descriptor, may
+    read. The file is a sequence of records: the length of a pickle, and the pickle, of sources by
+    path, None for one that is not kept.
+    """
+
+    def __init__(self, file: Descriptor) -> None:
+        self._file, self._fd = file, file.fileno()
+        # The position read so far, and the sources: set together, since other threads may read.
+        self._seen: tuple[int, Mapping[str, SourceFile | None]] = 0, {}
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._fd
+
+    def close(self) -> None:
+        """Free the memory; other processes keep their descriptors."""
+        self._file.close()
+
+    def sources(self) -> Mapping[str, SourceFile | None]:
+        """Return the files by path; None for those that could not be kept."""
+        end, sources = self._seen
+        with suppress(OSError):  # the program has closed our descriptor
+            while size := int.from_bytes(files.read_at(self._fd, LENGTH, end), "little"):
+                record = files.read_at(self._fd, size, end + LENGTH)
+                sources = {**sources, **pickle.loads(record)}
+                end += LENGTH + size
+        self._seen = end, sources
+        return sources
+
+    def keep(self, paths: Iterable[str]) -> None:
+        """Keep files as they are now, replacing older versions."""
+        end, _ = self._seen
+        left, sources = MOST - end, {}
+        for path in paths:
+            sources[path] = source = read_source(path, left)
+            left -= len(source.data) if source else 0
+        self.add(pickle.dumps(sources))
+
+    def add(self, data: bytes) -> None:
+        """Add pickled sources, which replace older versions."""
+        end, _ = self._seen
+        with suppress(OSError):  # no room: they are not kept
+            files.cut(self._fd, end)  # a partial record must not be read as a length
+            if files.write_at(self._fd, data, end + LENGTH) == len(data):
+                length = len(data).to_bytes(LENGTH, "little")
+                files.write_at(self._fd, length, end)  # now it can be read
+        self.sources()
+
+
+def own_modules() -> dict[str, str]:
+    """Return the source files of imported modules that users may edit, by the modules' names."""
+    found = [(name, getattr(module, "__file__", None)) for name, module in [*sys.modules.items()]]
+    return {name: p for name, p in found if p and p.endswith(".py") and not is_installed(p)}
+
+
+def packed_sources(paths: Iterable[str]) -> bytes:
+    """Return source files for another machine."""
+    return pickle.dumps({path: read_source(path, MOST) for path in sorted({*paths})})
+
+
+def read_source(path: str, most: int) -> SourceFile | None:
+    """Return a file of at most so many bytes in one version; None if there is none."""
+    for _ in range(ATTEMPTS):
+        stamp = stamp_of(path)
+        if stamp is None or stamp.size > most:
+            return None
+        with suppress(OSError), open(path, "rb") as file:
+            data = file.read()
+            if stamp == stamp_of(path):
+                return SourceFile(stamp, data)
+    return None
+
+
+_snapshot: Snapshot | None = None  # in a worker
+
+
+def use_snapshot(fd: int) -> None:
+    """Make this process import files from a snapshot."""
+    global _snapshot
+    _snapshot = Snapshot(sections.owned(fd))
+
+
+def source_of(path: str) -> SourceFile | None:
+    """Return the kept version of a source file; None: import it as it is."""
+    return None if _snapshot is None else _snapshot.sources().get(path)

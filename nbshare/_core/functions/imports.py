@@ -1,0 +1,128 @@
+"""How a worker imports: the same files as its caller, in the same version."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from importlib.machinery import (
+    BuiltinImporter,
+    FrozenImporter,
+    ModuleSpec,
+    PathFinder,
+    SourceFileLoader,
+)
+from importlib.util import cache_from_source
+from types import ModuleType
+from typing import Any
+
+from nbshare._core.functions.freshness import (
+    STANDARD_LIBRARY,
+    is_installed,
+    note_reading,
+    own_file,
+    source_of,
+    stamp_of,
+)
+
+# A cache stores times in whole seconds, so it hides an edit in the second of the last import. A
+# cache written this long after its source is of this version, unless compiling took longer (1 µs
+# per byte).
+SETTLED_NS = 2_000_000_000
+SETTLED_NS_PER_BYTE = 10_000
+
+
+class FreshLoader(SourceFileLoader):
+    """Loads the present source of users' files, and bytecode only if it is surely current."""
+
+    def path_stats(self, path: Any) -> Any:
+        """Return the metadata that validates the cache."""
+        if not is_installed(path) and not _is_settled(path):
+            raise OSError("without these, the bytecode cache is not read")
+        return super().path_stats(path)
+
+    def get_data(self, path: str) -> bytes:
+        """Return the file's contents; for a source, the version that all workers import."""
+        source = source_of(path)
+        if source is None:
+            return super().get_data(path)
+        note_reading(path, source.stamp)
+        return source.data
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        """Write a cache for installed modules only: workers leave nothing next to users' files."""
+        if is_installed(self.path):
+            super().set_data(path, data, _mode=_mode)
+
+
+def _is_settled(path: str) -> bool:
+    """Return whether valid cached bytecode is of the present version."""
+    now, given = stamp_of(path), source_of(path)
+    note_reading(path, now)
+    if now is None or (given is not None and given.stamp != now):
+        return False
+    try:
+        # A copied file, or a switched link, may have the time of another version.
+        changed_ns = max(os.stat(path).st_ctime_ns, os.lstat(path).st_ctime_ns, now.mtime_ns)
+        settled_ns = changed_ns + SETTLED_NS + SETTLED_NS_PER_BYTE * now.size
+        return os.stat(cache_from_source(path)).st_mtime_ns > settled_ns
+    except OSError:  # there is none
+        return False
+
+
+class _StandardLibraryFirst:
+    """Finds standard modules before any file of that name in the import path.
+
+    The caller usually imported them before the notebook's folder was in its path; a worker did not.
+    There a random.py next to the notebook would replace random.
+    """
+
+    overridden: Collection[str] = ()
+
+    @classmethod
+    def find_spec(
+        cls,
+        name: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        if path is not None or name not in sys.stdlib_module_names or name in cls.overridden:
+            return None
+        return PathFinder.find_spec(name, STANDARD_LIBRARY, target)
+
+
+class _Fresh:
+    """Another finder, such as Python's or an editable install's, with our loaders."""
+
+    def __init__(self, finder: Any) -> None:
+        self._finder = finder
+
+    def find_spec(self, *args: Any) -> ModuleSpec | None:
+        spec: ModuleSpec | None = self._finder.find_spec(*args)
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            spec.loader = FreshLoader(spec.loader.name, spec.loader.path)
+        return spec
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._finder, name)
+
+
+def import_as_the_caller(overridden: Collection[str]) -> None:
+    """Set up a worker's imports; `overridden`: standard names of the caller's own modules."""
+    _StandardLibraryFirst.overridden = overridden
+    if _StandardLibraryFirst in sys.meta_path:
+        return
+    without_files = BuiltinImporter, FrozenImporter
+    sys.meta_path[:] = [f if f in without_files else _Fresh(f) for f in sys.meta_path]
+    sys.meta_path.insert(0, _StandardLibraryFirst)
+
+
+def overridden_names() -> list[str]:
+    """Return the standard module names that mean another module in this process."""
+    return _overridden_names(len(sys.modules))
+
+
+@lru_cache(1)  # a look at all modules takes as long as sending a call
+def _overridden_names(n_modules: int) -> list[str]:  # noqa: ARG001 - when to look again
+    return [name for name in sys.stdlib_module_names & sys.modules.copy().keys() if own_file(name)]

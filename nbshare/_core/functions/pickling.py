@@ -1,0 +1,220 @@
+"""Pickles that mean the same in another process.
+
+A function or class of a module file runs in a worker as the file is now:
+
+- The definition that its name refers to is sent by name.
+- An old version of it, from before the module was loaded again, is sent by name too: it becomes
+  the new one.
+- Another definition, such as the original of a decorated function, is sent by value while the file
+  has its code unchanged. After that it is refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import _lru_cache_wrapper, cache, lru_cache
+from importlib import import_module
+from importlib.machinery import SourceFileLoader
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from nbshare._core.functions.definitions import codes_in
+from nbshare._core.functions.freshness import is_installed
+from nbshare._core.functions.namespaces import SentVariables, shared_state
+from nbshare.errors import UnsendableError
+
+# The names of the caller's script; the second one in a process spawned by multiprocessing.
+MAIN, SPAWNED_MAIN = MAINS = "__main__", "__mp_main__"
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle an object: by reference, or by value if it is of ``__main__`` or has no name.
+
+    A class of ``__main__`` that was sent by value comes back as itself: cloudpickle recognises it.
+    """
+    return dumps_apart(value, sys.maxsize)[0]
+
+
+Keep = Callable[[pickle.PickleBuffer], bool]  # whether a pickle is to hold a buffer itself
+
+
+def _pickler(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:
+    return (value_pickler() if by_value else pickle.Pickler)(file, 5, buffer_callback=keep)
+
+
+def dumps_apart(
+    value: Any, threshold: int, make: Callable[[bool, io.BytesIO, Keep], Any] = _pickler
+) -> tuple[bytes, list[memoryview]]:
+    """Pickle an object as `dumps` does, without its buffers of `threshold` bytes and more.
+
+    `make` returns a pickler. The first one pickles by reference. If that fails, or if the pickle
+    may refer to ``__main__`` by name, which workers never run, the second one does it by value:
+    objects of ``__main__`` or without a name can be sent so, but this takes longer.
+    """
+    buffers: list[memoryview] = []
+
+    def is_in_band(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes >= threshold:
+            buffers.append(raw)
+        return raw.nbytes < threshold
+
+    def attempt(by_value: bool) -> bytes:
+        buffers.clear()  # those of the first attempt
+        make(by_value, file := io.BytesIO(), is_in_band).dump(value)
+        return file.getvalue()
+
+    data = MAIN.encode()
+    with suppress(Exception):  # an object's __reduce__ may raise anything
+        data = attempt(False)
+    if may_name_main(data):
+        data = attempt(True)
+    return data, buffers
+
+
+def may_name_main(data: bytes) -> bool:
+    """Return whether a pickle may refer to ``__main__`` by name: then it must be sent by value."""
+    is_spawned = SPAWNED_MAIN in sys.modules  # if not, one search of a long pickle is enough
+    return MAIN.encode() in data or (is_spawned and SPAWNED_MAIN.encode() in data)
+
+
+# The modules of functions that every pickle by value names.
+_LOADERS = "cloudpickle.cloudpickle", SentVariables.__module__, __name__
+
+
+@cache
+def value_pickler() -> Any:
+    """Return the class of picklers that send by value what workers cannot import."""
+    from cloudpickle import Pickler, register_pickle_by_value  # late: it takes 15 ms
+
+    if SPAWNED_MAIN in sys.modules:
+        register_pickle_by_value(sys.modules[SPAWNED_MAIN])
+
+    class ValuePickler(Pickler):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            if type(obj) is FunctionType and obj.__module__ in _LOADERS:
+                return NotImplemented  # by name; to find that out takes 10 µs
+            if type(obj) is _lru_cache_wrapper and is_by_value(obj):
+                return _cached, (obj.__wrapped__, obj.cache_parameters())
+            if type(obj) is CodeType:  # cloudpickle leaves out the file, which tracebacks name
+                return _in_file, (obj.co_filename, self.dispatch_table[CodeType](obj)[1])
+            if type(obj) is ModuleType and _is_of_another_file(obj):
+                return _module, (obj.__name__, _variables_of(obj))
+            reduced = _by_name(obj)
+            if reduced is NotImplemented:
+                if type(obj) is FunctionType and id(obj.__globals__) not in self.globals_ref:
+                    self.globals_ref[id(obj.__globals__)] = SentVariables(obj.__globals__)
+                reduced = shared_state(obj, super().reducer_override(obj))
+            return reduced
+
+    return ValuePickler
+
+
+def _cached(func: Any, parameters: dict[str, Any]) -> Any:
+    """Return a function with a new cache, as `functools.lru_cache` and `functools.cache` do."""
+    return lru_cache(**parameters)(func)
+
+
+def _in_file(path: str, parts: tuple[Any, ...]) -> CodeType:
+    return CodeType(*parts).replace(co_filename=path)
+
+
+def _is_of_another_file(module: ModuleType) -> bool:
+    """Return whether the name of a module means another file in this process, and in workers."""
+    found = sys.modules.get(module.__name__)
+    return found is not None and _file_of(found) != _file_of(module)
+
+
+def _file_of(module: ModuleType) -> Any:
+    return getattr(module, "__file__", None)
+
+
+def _variables_of(module: ModuleType) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if name != "__builtins__"}
+
+
+def _module(name: str, variables: dict[str, Any]) -> ModuleType:
+    module = ModuleType(name)
+    vars(module).update(variables)
+    return module
+
+
+def is_by_value(obj: Any) -> bool:
+    """Whether workers cannot import a function or class: it is of ``__main__``, or local."""
+    return obj.__module__ in MAINS or "<" in obj.__qualname__
+
+
+def _by_name(obj: Any) -> Any:
+    """Return how to send a function or class whose file was loaded again; else nothing.
+
+    Raises
+    ------
+    UnsendableError
+        The file has changed, and neither name nor value gives the present version.
+    """
+    if not issubclass(type(obj), (type, FunctionType, _lru_cache_wrapper)):
+        return NotImplemented
+    name, qualname = obj.__module__, obj.__qualname__
+    loader = getattr(sys.modules.get(name), "__loader__", None)
+    if is_by_value(obj) or not isinstance(loader, SourceFileLoader):
+        return NotImplemented
+    found, path = _named(name, qualname), loader.path
+    if found is obj or is_installed(path):
+        return NotImplemented
+    in_file = _codes_in(loader.get_data(path), loader)
+    form, codes = _definition(obj, path)
+    if not codes and _has_methods(obj):  # of another file
+        return NotImplemented
+    new_form, new_codes = _definition(found, path)
+    is_loaded_again = not any(code is new for code in codes for new in new_codes)
+    # With several definitions, the right one is unknown.
+    is_only = [code.co_qualname for code in in_file].count(qualname) == 1
+    if form == new_form and is_loaded_again and is_only and (codes or isinstance(obj, type)):
+        return _named, (name, qualname)
+    if all(code in in_file for code in codes):
+        return NotImplemented
+    raise UnsendableError(
+        f"the file {path!r} has changed since {qualname!r} was imported, and has no definition of "
+        "that name that is surely its new version. Import the module again and use the new one."
+    )
+
+
+def _named(name: str, qualname: str) -> Any:
+    """Return the object of a name in a module; None if there is none."""
+    found: Any = sys.modules.get(name) or import_module(name)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return getattr(found, "__func__", found)  # of a class method
+
+
+def _definition(obj: Any, path: str) -> tuple[Any, list[CodeType]]:
+    """Return the common key of all versions of a definition, and the code in the file."""
+    wrappers: list[Any] = []
+    inner = inspect.unwrap(obj, stop=wrappers.append)
+    form = len(wrappers), isinstance(inner, type), getattr(inner, "__qualname__", None)
+    members = vars(inner).values() if isinstance(inner, type) else [inner]
+    codes = [member.__code__ for member in members if isinstance(member, FunctionType)]
+    return form, [c for c in codes if os.path.realpath(c.co_filename) == os.path.realpath(path)]
+
+
+def _has_methods(obj: Any) -> bool:
+    """Return whether the body of a class defines functions; generated ones have no file."""
+    members = vars(obj).values() if isinstance(obj, type) else ()
+    return any(
+        member.__qualname__.startswith(f"{obj.__qualname__}.")
+        and not member.__code__.co_filename.startswith("<")
+        for member in members
+        if isinstance(member, FunctionType)
+    )
+
+
+@lru_cache(8)
+def _codes_in(source: bytes, loader: SourceFileLoader) -> list[CodeType]:
+    """Return the code of all functions and classes in a file."""
+    return [*codes_in(loader.source_to_code(source, loader.path))]

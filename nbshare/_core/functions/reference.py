@@ -1,0 +1,180 @@
+"""The function of a call: found, checked and named before anything starts."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from types import FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from nbshare._core.functions.files import import_file
+
+# Functions that fit what they were called with last, which `inspect` takes 50 µs to tell.
+_fitting: WeakKeyDictionary[Callable[..., Any], tuple[Any, ...]] = WeakKeyDictionary()
+
+
+def resolve(func: Any) -> Callable[..., Any]:
+    """Return the function that a user means: a callable, or ``"workers.py:horizon"``.
+
+    Raises
+    ------
+    TypeError
+        It is not callable.
+    ValueError, FileNotFoundError, AttributeError
+        The string names no file, or no function in it.
+    """
+    if isinstance(func, str):
+        return _from_file(func)
+    if not callable(func):
+        raise TypeError(
+            f"func must be callable or 'file.py:name', not {type(func).__name__}. Pass the "
+            "function itself, f, not its result, f(...). The order is parallel_map(function, "
+            "items), as in the built-in map."
+        )
+    return func  # type: ignore[no-any-return]
+
+
+def _from_file(reference: str) -> Callable[..., Any]:
+    path, _, name = reference.rpartition(":")
+    if not path or not name:
+        raise ValueError(
+            f"func={reference!r}: a string must name a file and a function: 'workers.py:horizon'"
+        )
+    found: Any = import_file(path)
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            names = sorted(k for k, v in vars(found).items() if callable(v) and k[0] != "_")
+            close = get_close_matches(part, names, 1)
+            advice = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names[:10])}"
+            advice = advice if names else "it has no function"
+            raise AttributeError(f"{path} has no {part!r}; {advice}") from None
+    if not callable(found):
+        raise TypeError(f"{reference!r} is a {type(found).__name__} and cannot be called")
+    return found  # type: ignore[no-any-return]
+
+
+def bind_arguments(
+    func: Callable[..., Any],
+    arguments: Sequence[Any],
+    shared: Mapping[str, Any],
+    extra: Sequence[str] = (),
+    of_grid: Sequence[str] = (),
+) -> None:
+    """Check that ``func(item, ..., **shared)`` fits the function's signature.
+
+    Parameters
+    ----------
+    func
+        The function.
+    arguments
+        What its positional arguments come from: the iterables.
+    shared, extra, of_grid
+        Its keyword arguments, those that nbshare adds, and the parameters of a grid.
+
+    Raises
+    ------
+    TypeError
+        It does not; raised before any worker starts.
+    """
+    if is_plain := type(func) is FunctionType and not vars(func):  # decorators may tell another
+        optional = len(func.__defaults__ or ()), *(func.__kwdefaults__ or ())
+        call = func.__code__, optional, len(arguments), *shared, None, *extra, None, *of_grid
+        if _fitting.get(func) == call:
+            return
+    try:
+        signature = inspect.signature(func)
+    except (TypeError, ValueError):  # some functions in C have none
+        return
+    preset = func.keywords if isinstance(func, functools.partial) else {}
+    sources = {
+        "the functools.partial": preset,
+        "shared=": shared,
+        "seed=": extra,
+        "grid()": of_grid,
+    }
+    for (first, names), (second, others) in itertools.combinations(sources.items(), 2):
+        for name in others:
+            if name in names:
+                raise TypeError(f"{name!r} is given twice: in {first} and in {second}")
+    keywords = [*of_grid, *shared, *extra]
+    names = [*["item"] * len(arguments), *(f"{name}=..." for name in keywords)]
+    try:
+        signature.bind(*arguments, **dict.fromkeys(keywords))
+    except TypeError as error:
+        called = f"{label_of(func)}({', '.join(names)})"
+        cures = [*_cures(signature, arguments, {**dict.fromkeys(of_grid), **shared}, extra)]
+        parameters = signature.parameters.values()
+        strange = [name for name in of_grid if name not in signature.parameters]
+        if strange and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            cures = [f"A grid passes its values by name: there is no parameter {strange[0]!r}."]
+            if close := get_close_matches(strange[0], signature.parameters, 1):
+                cures += [f"Did you mean {close[0]!r}?"]
+        raise TypeError(
+            f"{label_of(func)}{signature} cannot be called as {called}: {error}. {' '.join(cures)}"
+        ) from None
+    if is_plain:
+        _fitting[func] = call
+
+
+def _cures(
+    signature: inspect.Signature,
+    arguments: Sequence[Any],
+    shared: Mapping[str, Any],
+    extra: Sequence[str],
+) -> Iterator[str]:
+    """Yield advice for arguments that do not fit a signature."""
+    parameters, n = signature.parameters, len(arguments)
+    positional = [k for k, p in parameters.items() if p.kind < p.VAR_POSITIONAL]
+    named = positional[n:] + [k for k, p in parameters.items() if p.kind == p.KEYWORD_ONLY]
+    missing = [k for k in named if parameters[k].default is inspect.Parameter.empty]
+    missing = [name for name in missing if name not in {*shared, *extra}]
+    unknown = [name for name in shared if name not in parameters]
+    yield "Each iterable gives one positional argument, shared= the keyword arguments."
+    if any(name not in parameters for name in extra):
+        yield "seed= passes rng=, a numpy.random.Generator: add a parameter rng, or drop seed="
+    elif twice := [name for name in positional[:n] if name in shared]:
+        yield f"{twice[0]!r} is given twice: by an iterable, and in shared="
+    elif unknown:
+        close = get_close_matches(unknown[0].lower(), {name.lower(): name for name in named}, 1)
+        meant = next((name for name in named if [name.lower()] == close), None)
+        advice = f"did you mean {meant!r}?" if meant else "drop it, or add that parameter"
+        yield f"The function has no parameter {unknown[0]!r} for shared=: {advice}"
+    elif "rng" in missing:
+        yield "For rng, pass seed=1, or another integer: each call gets its own generator."
+    elif missing and n == 1 and _first_is_tuple(arguments[0], len(missing) + 1):
+        yield "The items are tuples: to pass their parts, use parallel_map(func, *zip(*items))."
+    elif missing:
+        name = missing[0]
+        yield f"For an argument that is the same in every call, pass shared={{{name!r}: ...}}."
+        if n == 1 and not isinstance(arguments[0], Sequence):
+            yield "If the items are tuples of arguments, use parallel_map(func, *zip(*items))."
+
+
+def _first_is_tuple(items: Any, n: int) -> bool:
+    """Whether items can be looked at, and the first one is a tuple of `n` parts."""
+    first = items[0] if isinstance(items, Sequence) and items else None
+    return isinstance(first, tuple) and len(first) == n
+
+
+def assigned_around(func: Any) -> str | None:
+    """Return a variable that a function assigns, and that belongs to the function around it."""
+    code = getattr(func, "__code__", None)
+    if code is None or not code.co_freevars:
+        return None
+    import dis  # late: few initializers are such functions
+
+    stored = (i.argval for i in dis.get_instructions(code) if i.opname == "STORE_DEREF")
+    return next((name for name in stored if name in code.co_freevars), None)
+
+
+def label_of(func: Any) -> str:
+    """Return the name for progress display and messages."""
+    while isinstance(func, functools.partial):
+        func = func.func
+    return str(getattr(func, "__name__", None) or type(func).__name__)

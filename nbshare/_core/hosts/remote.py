@@ -1,0 +1,150 @@
+"""A block as a call of the agent's engine, and what has become of it as replies."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.engine.call import Call
+from nbshare._core.engine.local import dispatcher
+from nbshare._core.engine.preparing import Placed, new_call, place_bytes
+from nbshare._core.engine.prints import Prints
+from nbshare._core.engine.run import Request
+from nbshare._core.hosts.protocol import Block, Common, Reply, ReportedError
+from nbshare._core.wire.board import FAILED, IN_LOG, IN_OUTPUT, NOT_DONE, PID
+from nbshare._core.wire.context import Context, current_context, threads_per_worker
+from nbshare._core.wire.failures import Death, Failure
+from nbshare._core.wire.results import LogKey
+
+
+class RemoteCall(Call):
+    """A call that runs a block, and says what has become of it in one reply after the other."""
+
+    def error_of(self, what: Failure | Death, worker: object) -> BaseException:
+        """Return an error that carries the description."""
+        assert isinstance(worker, int)
+        return ReportedError(what, worker)
+
+    @cached_property
+    def _given(self) -> npt.NDArray[np.bool_]:
+        """Which items are in a reply."""
+        return np.zeros(self.board.n_items, np.bool_)
+
+    def next_reply(self, *, is_last: bool) -> Reply:
+        """Return what is new."""
+        page, results = self.board.page(0), self.results
+        states, prints = self._new_states(), self.request.prints
+        assert isinstance(prints, _Printed)
+        errors = {i: error for i, error in list(results.errors.items()) if not self._given[i]}
+        self._given |= states != NOT_DONE
+        is_row, is_logged = states == IN_OUTPUT, states == IN_LOG
+        index = page.index[:, is_logged] if is_logged.any() else None
+        keys = () if index is None else np.unique(index[0]).tolist()
+        slots = np.array(self.rows())
+        return Reply(
+            is_last=is_last,
+            states=states.tobytes(),
+            spec=results.spec,
+            rows=results.rows(0, len(states))[is_row] if is_row.any() else None,
+            entries=index,
+            logs={key: self._cut_log(key, index) for key in keys},
+            errors=errors,
+            error=self.error if is_last else None,
+            attempts=page.attempts if is_last and self.board.has_failures else None,
+            prints=prints.take(),
+            slots=slots[slots[:, PID] > 0],
+            now_ns=time.monotonic_ns(),
+            draws=self.board.draws,
+        )
+
+    def _new_states(self) -> npt.NDArray[np.uint8]:
+        """Return the states of items that are done, and in no reply yet."""
+        page, results = self.board.page(0), self.results
+        states = page.states()
+        states[self._given] = NOT_DONE
+        # Logs and errors come after the states.
+        for key in np.unique(page.index[0, states == IN_LOG]).tolist():
+            if not results.logs.has((key, 0, 0, 0)):
+                states[(states == IN_LOG) & (page.index[0] == key)] = NOT_DONE
+        for i in np.flatnonzero(states == FAILED).tolist():
+            if i not in results.errors:
+                states[i] = NOT_DONE
+        return states
+
+    def _cut_log(self, key: LogKey, index: Any) -> pickle.PickleBuffer:
+        """Return the part of a log that has some entries, which then count from its start."""
+        of_log = index[0] == key
+        offsets = index[1, of_log]
+        start = int(offsets.min())
+        stop = int((offsets + np.abs(index[2, of_log])).max())
+        index[1, of_log] -= start
+        return pickle.PickleBuffer(self.results.logs.bytes_of((key, start, stop - start, 0)))
+
+
+def call_of(block: Block, common: Common, fixed: Placed, sources: bytes) -> RemoteCall:
+    """Return a call that runs a block with one worker."""
+    out: Any = common.out
+    if isinstance(out, np.ndarray):
+        out = np.empty((block.n, *out.shape[1:]), out.dtype)
+    context = _context(common, sources)
+    request = Request(
+        func=None,
+        shared={},
+        iterables=[],
+        source=None,
+        n_items=block.n,
+        max_workers=1,
+        chunksize=None,
+        out=out,
+        context=context,
+        policy=common.policy,
+        initializer=None,
+        prints=_Printed(),
+    )
+    call = new_call(
+        request,
+        dispatcher(),
+        common.fixed,
+        [fixed, place_bytes(block.contents)],
+        block.sources,
+        n_threads=threads_per_worker(1, 1, context.environ),  # the cluster counts CPUs, one a task
+        first=block.first,
+        make=RemoteCall,
+    )
+    assert isinstance(call, RemoteCall)
+    if block.attempts is not None:
+        call.board.attempts_to_count(0, block.n)[:] = block.attempts
+    return call
+
+
+def _context(common: Common, sources: bytes) -> Context:
+    """Return the settings of this host, with the client's where they mean the same here."""
+    context = current_context()
+    path = [*common.settings["path"]]
+    path += [folder for folder in context.path if folder not in path]
+    settings = {**pickle.loads(context.settings), **common.settings, "path": path}
+    return context._replace(
+        path=path, argv=settings["argv"], settings=pickle.dumps(settings), sources=sources
+    )
+
+
+class _Printed(Prints):
+    """Keeps what workers print until the next reply takes it."""
+
+    def take(self) -> list[tuple[str, str]]:
+        texts = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        self._n_taken += sum(len(text) for _, text in texts)
+        self.when_shown()
+        return texts
+
+
+def host_name() -> str:
+    """Return the name of this host in messages."""
+    part = os.environ.get("NBSHARE_HOST")
+    return os.uname().nodename + (f"/{part}" if part else "")

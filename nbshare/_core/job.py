@@ -1,0 +1,1175 @@
+"""Job: one run, as its caller sees it."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import html
+import math
+import os
+import re
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.grid import Grid
+from nbshare._core.arrays.shaped import ShapedItems
+from nbshare._core.engine.collect import as_masked, masked, stack
+from nbshare._core.engine.fit import Fit
+from nbshare._core.engine.local import is_ending, refuse_to_wait_for_itself
+from nbshare._core.engine.results import MISSING
+from nbshare._core.engine.run import Run
+from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
+from nbshare._core.functions.reference import label_of
+from nbshare._core.tracebacks import shown_as, shown_from_the_call, unwrapped
+from nbshare._core.wire import running_items
+from nbshare._core.wire.board import NUMPY, PYTHON
+from nbshare._core.wire.failures import name_of_item
+from nbshare._core.wire.folding import Fold
+from nbshare._core.wire.orders import generator
+from nbshare.errors import (
+    MapInterrupted,
+    PartialResultWarning,
+    TaskError,
+    UnseededWarning,
+    warn,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+    from typing_extensions import TypeVar  # type checkers know it, also where it is not installed
+
+    T = TypeVar("T", default=Any)  # what the function returns; of one named by a text, anything
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+S = TypeVar("S", bound="DataclassInstance")
+JobState = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
+
+SHOW_S = 0.01  # between looks for prints and objects, while there are; else as time has passed
+NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
+ASKS = 0.1  # of the time, at most, ``until=`` takes
+LOOK_S = 0.02  # between looks of a loop over results, or of a coroutine
+
+MOST_STARTED = 1000  # jobs, before those that are over are left out
+
+# Not a WeakSet, whose callbacks an interrupt may break.
+_started: list[weakref.ref[Job]] = []
+_starting = _thread.allocate_lock()  # for changes of that list
+_told_of_chance: set[str] = set()  # functions
+_last_job: Job | None = None  # the newest that did not simply succeed
+
+
+class Job(Generic[T]):
+    """A run of `map_async` or `parallel_map`: how far it is, its results, and how to stop it.
+
+    Returned by `map_async`, `attach`, `last_job` and `jobs`; not made by hand. It has the methods
+    of a `concurrent.futures.Future` with the same meaning, except that `result` of a stopped run
+    returns the partial results.
+
+    In a notebook, a cell that ends with a job, or ``display(job)``, shows its progress display and
+    its plot. They continue to change, in every cell that shows them, until the run is over.
+
+    Attributes
+    ----------
+    label : str
+        Name in the progress display: the ``progress=`` label, or the function's name.
+    n_workers : int
+        Number of worker processes asked for.
+
+    See Also
+    --------
+    map_async : start a run in the background.
+    last_job : the newest run that did not simply succeed.
+
+    Notes
+    -----
+    Read everything from any thread while the run goes on: it comes from shared memory and costs the
+    workers nothing. A plain ndarray given as ``out=`` is filled whenever a thread waits.
+
+    If an asyncio task that awaits the job is cancelled, also by `asyncio.wait_for`, the run stops,
+    as a Future would be cancelled. ``asyncio.shield(job)`` keeps it going.
+
+    A forked process cannot use a job of its parent, unless the run was over by then.
+
+    Examples
+    --------
+    Wait for the results:
+
+    >>> import math
+    >>> import nbshare
+    >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0, 9.0])
+    >>> job.result()
+    SharedArray([1., 2., 3.])
+    >>> job
+    <Job sqrt: done, 3 of 3 items done>
+
+    Results as they arrive; stop when there are enough:
+
+    >>> job = nbshare.map_async(math.sqrt, range(1000))
+    >>> for i, root in job:
+    ...     if root > 5:
+    ...         break
+    >>> job.cancel() or job.done()
+    True
+
+    Failures by item, and the same item again in this process, for the debugger:
+
+    >>> job = nbshare.map_async(float, ["1.5", "off"], on_error="return")
+    >>> job.result()
+    masked_array(data=[1.5, --],
+                 mask=[False,  True],
+           fill_value=1e+20)
+    >>> job.errors
+    {1: ValueError("could not convert string to float: 'off'")}
+    >>> job.debug(0)
+    1.5
+    """
+
+    __module__ = "nbshare"
+
+    def __init__(self, run: Run, label: str, shown: Any) -> None:
+        self._owners_run, self._pid = run, os.getpid()
+        self._begun_at = self._ended_at = math.nan  # on the monotonic clock
+        self._was_interrupted = False
+        self.label = label
+        self.n_workers = run.request.max_workers
+        self._shown = shown  # a `notebook.Showing`, which draws it
+        self._is_shown = False  # in a row that says how it ends
+        self._new_results: Iterator[tuple[int, T]] = iter(())  # for all that iterate
+        self._giving = _thread.allocate_lock()
+        self._early: dict[int, T] = {}  # results that `in_order` has not given yet
+        self._n_in_order = 0  # that it has given
+        self._asking = _thread.allocate_lock()  # `until`
+        self._ask_at, self._n_asked = 0.0, 0  # when to ask again; and items at the last time
+        self._forsaken: weakref.finalize[[], Job[T]] | None = (
+            None  # tells the run that this is gone
+        )
+
+    # ------------------------------------------------------------ what can be read
+
+    @property
+    def _run(self) -> Run:
+        """What this is about; in a forked child only if it was over before."""
+        # The child has its memory, but none of the threads that bring it to an end.
+        if os.getpid() != self._pid and not self._owners_run.is_over:
+            raise RuntimeError(
+                f"this Job belongs to process {self._pid}, from which process {os.getpid()} was "
+                "forked before the run was over. Use it there, or start another run here"
+            )
+        return self._owners_run
+
+    @property
+    def n_items(self) -> int | None:
+        """Number of items (int); None as long as a generator has not ended."""
+        return self._run.n_items
+
+    @property
+    def state(self) -> str:  # completion by jedi gives up at a Literal
+        """State: "starting", "running", "done", "stopped", "interrupted" or "failed"."""
+        state = self._run.state
+        if self._was_interrupted and state != "done":
+            return "interrupted"
+        if state == "starting" and self.n_done:  # the thread that notes ready workers may wait
+            return "running"
+        return state
+
+    @property
+    def n_done(self) -> int:
+        """Number of items that are done (int), failed ones included."""
+        return self._run.n_done
+
+    @property
+    def _n_restored(self) -> int:
+        """Number of items that a checkpoint had before."""
+        return self._run.n_restored
+
+    @property
+    def _stored_in(self) -> str:
+        """Path of its checkpoint; empty without one."""
+        return self._run.stored_in
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds (float) from the start of the run until now, or its end."""
+        ended_at = time.monotonic() if math.isnan(self._ended_at) else self._ended_at
+        return ended_at - self._begun_at
+
+    @property
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Which results are finished: a bool array of shape ``(n_items,)``.
+
+        Examples
+        --------
+        Which items are done?
+
+        >>> import math
+        >>> import nbshare
+        >>> job = nbshare.map_async(math.sqrt, [1.0, -4.0, 9.0], on_error="return")
+        >>> job.wait()
+        True
+        >>> job.present
+        array([ True, False,  True])
+
+        Run what is missing with another function:
+
+        >>> import cmath
+        >>> missing = (~job.present).nonzero()[0]
+        >>> nbshare.parallel_map(cmath.sqrt, [[1.0, -4.0, 9.0][i] for i in missing])
+        SharedArray([0.+2.j])
+        """
+        return self._run.present()
+
+    @property
+    def errors(self) -> Mapping[int, BaseException]:
+        """Exceptions of failed items: a dict of index to exception.
+
+        If the results of a generator are taken by iterating, only the first 10,000 are kept.
+
+        Examples
+        --------
+        Which items failed, and why?
+
+        >>> import math
+        >>> import nbshare
+        >>> job = nbshare.map_async(math.log, [1.0, 0.0, -1.0], on_error="return")
+        >>> job.wait()
+        True
+        >>> sorted(job.errors)
+        [1, 2]
+
+        Count the failures by type:
+
+        >>> from collections import Counter
+        >>> Counter(type(error).__name__ for error in job.errors.values())
+        Counter({'ValueError': 2})
+        """
+        return dict(self._run.errors)
+
+    def partial(self) -> Any:
+        """Return the results so far, without waiting.
+
+        Returns
+        -------
+        numpy.ma.MaskedArray, list or None
+            If the results form an array, a masked array of shape ``(n_items, *shape)`` over the
+            shared output, not a copy; missing rows are masked. Of tiles, the whole array, masked
+            where tiles are missing. Otherwise a list with `nbshare.MISSING` in its gaps. With
+            ``reduce=`` the value so far. None before the first result.
+
+        Examples
+        --------
+        All results of a run that is over:
+
+        >>> import math
+        >>> import nbshare
+        >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0])
+        >>> job.wait()
+        True
+        >>> job.partial()
+        masked_array(data=[1.0, 2.0],
+                     mask=[False, False],
+               fill_value=1e+20)
+
+        The mean of what is there when a run is stopped:
+
+        >>> job = nbshare.map_async(math.sqrt, range(10_000))
+        >>> for i, root in job:
+        ...     if i == 3:
+        ...         break
+        >>> _ = job.cancel()
+        >>> bool(0 < job.partial().mean() < 67)
+        True
+        """
+        partial, items = self._partial(), self._inputs
+        is_shaped = isinstance(items, ShapedItems) and not self._is_list and partial is not None
+        return items.shaped_partly(partial) if is_shaped else partial
+
+    @property
+    def _is_list(self) -> bool:
+        """Whether a list was asked for."""
+        out = self._run.request.out
+        return isinstance(out, str) and out == "list"
+
+    def _partial(self) -> Any:
+        """Return the results so far, one by one and in their own order also for a grid."""
+        return self._in_order(self._run.partial())
+
+    @property
+    def _present(self) -> npt.NDArray[np.bool_]:
+        """Which of the results are finished, in the order of `_partial`."""
+        return cast("npt.NDArray[np.bool_]", self._in_order(self._run.present()))
+
+    def _in_order(self, results: Any) -> Any:
+        items = self._inputs
+        is_shaped = isinstance(items, ShapedItems) and not self._is_list and results is not None
+        return items.in_order(results) if is_shaped else results
+
+    @property
+    def stats(self) -> StatsTable[WorkerStats]:
+        """What each worker did: a list of WorkerStats, which a notebook shows as a table.
+
+        Examples
+        --------
+        How many items did the workers run?
+
+        >>> import math
+        >>> import nbshare
+        >>> job = nbshare.map_async(math.sqrt, range(100))
+        >>> job.wait()
+        True
+        >>> sum(worker.n_items for worker in job.stats)
+        100
+
+        Which item took longest?
+
+        >>> items = [item for worker in job.stats for item in worker.slowest]
+        >>> slowest = max(items, key=lambda item: item.elapsed_s)
+        >>> slowest.item == str(slowest.index)
+        True
+        """
+        return StatsTable(self._run.stats())
+
+    @property
+    def _activity(self) -> list[WorkerActivity]:
+        """What each worker is doing at this moment."""
+        return self._run.activity()
+
+    @property
+    def _has_processes(self) -> bool:
+        """Whether worker processes of this one run its items, which threads could run as well."""
+        return self._run.has_processes
+
+    @property
+    def _loading_s(self) -> float:
+        """For how long a worker has been loading the function; 0.0 if none is at it."""
+        return self._run.loading_s()
+
+    @property
+    def _fit(self) -> Fit | None:
+        """How many workers fit into memory, if they are fewer than may work."""
+        return self._run.fit()
+
+    @property
+    def _is_enough(self) -> bool:
+        """Whether ``until=`` has ended it before all items were done."""
+        return self._run.is_enough and self.n_done != self.n_items
+
+    @property
+    def _is_reduced(self) -> bool:
+        """Whether it has one result, by ``reduce=``."""
+        return self._run.request.reduce is not None
+
+    @property
+    def _gave_none(self) -> bool:
+        """Whether the first results are None, as those of a function without ``return``."""
+        return self._run.gave_none()
+
+    @property
+    def stages(self) -> StatsTable[StageStats]:
+        """What each stage of a pipeline did: a list of StageStats; empty for other runs."""
+        return StatsTable(self._run.stages())
+
+    @property
+    def last_prints(self) -> list[str]:
+        """Last 200 lines that the workers of a background job printed: a list of str."""
+        return list(self._run.request.prints.kept)
+
+    @property
+    def _inputs(self) -> Any:
+        """The items, if there is one sequence or array of them; else None."""
+        iterables = self._run.request.iterables
+        return iterables[0] if len(iterables) == 1 else None
+
+    @shown_from_the_call
+    def debug(self, i: int) -> T:
+        """Run item `i` in this process, with the same inputs and seed, for the debugger.
+
+        Set a breakpoint in the function before the call, or use ``%debug`` after an error.
+
+        Parameters
+        ----------
+        i : int
+            Index of the item; negative indices count from the end.
+
+        Returns
+        -------
+        object
+            What the function returns.
+
+        Raises
+        ------
+        IndexError
+            There is no such item.
+        LookupError
+            The item is not kept: an item of a generator, or a block of a pipeline.
+        Exception
+            Whatever the function raises.
+
+        Examples
+        --------
+        Run an item that failed, again and here:
+
+        >>> import nbshare
+        >>> job = nbshare.map_async(float, ["1.5", "off"], on_error="return")
+        >>> job.debug(1)
+        Traceback (most recent call last):
+        ValueError: could not convert string to float: 'off'
+
+        The same random numbers as in the worker:
+
+        >>> def noise(star, rng):
+        ...     return rng.normal()
+        >>> job = nbshare.map_async(noise, ["Vega", "Mira"], seed=7)
+        >>> bool(job.result()[1] == job.debug(1))
+        True
+        """
+        request = self._run.request
+        try:
+            index = i if self.n_items is None else range(self.n_items)[i]
+        except IndexError:
+            raise IndexError(f"there is no item {i}: the run has {self.n_items}") from None
+        keywords = dict(request.shared)
+        if request.policy.seed is not None:
+            keywords["rng"] = generator(request.policy.seed, index)
+        func = request.func.func if isinstance(request.func, Fold) else request.func
+        with running_items():
+            result: T = func(*self._run.item(index), **keywords)
+        return result
+
+    @property
+    def _error(self) -> BaseException | None:
+        """Exception that the run failed with, or None."""
+        return self._run.error
+
+    def __repr__(self) -> str:
+        with contextlib.suppress(RuntimeError):
+            return f"<Job {self.label}: {self.state}, {self._count()}>"
+        return f"<Job {self.label}: of process {self._pid}>"
+
+    if not TYPE_CHECKING:  # type checkers refuse both anyway
+
+        def __getitem__(self, index: Any) -> Any:
+            raise TypeError(
+                f"a Job is the run, not its results: use job.result()[{index!r}], or job.partial() "
+                "for those that are finished"
+            )
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"a Job has no attribute {name!r}; result() waits for the results, partial() "
+                "returns those that are finished",
+                name=name,
+                obj=self,
+            )
+
+        def __array__(self, *_: Any, **__: Any) -> Any:
+            raise TypeError(
+                "a Job is the run, not its results: pass job.result(), which waits for them, or "
+                "job.partial() for those that are finished"
+            )
+
+    # ------------------------------------------------------------ a Future's methods
+
+    def done(self) -> bool:
+        """Return whether the run is over, however it ended."""
+        return self._run.is_over
+
+    def running(self) -> bool:
+        """Return whether the run is not over yet."""
+        return not self._run.is_over
+
+    def cancelled(self) -> bool:
+        """Return whether the run was stopped: by `cancel`, the Stop button or `shutdown`."""
+        return self.done() and self.state == "stopped"
+
+    @shown_from_the_call
+    def cancel(self) -> bool:
+        """Stop the run, as the Stop button does; finished results are kept.
+
+        Workers stop within a second, also in the middle of an item.
+
+        Returns
+        -------
+        bool
+            False if the run was over already.
+
+        Raises
+        ------
+        RuntimeError
+            The job is one of `attach`, of a run that is not detached: its own process can stop it.
+
+        See Also
+        --------
+        partial, result : return the finished results.
+
+        Examples
+        --------
+        Stop a run:
+
+        >>> import time
+        >>> import nbshare
+        >>> job = nbshare.map_async(time.sleep, [0.0, 60.0])
+        >>> job.cancel()
+        True
+
+        It ends within a second, and keeps what is finished:
+
+        >>> job.wait(), job.state, job.n_done < 2
+        (True, 'stopped', True)
+        """
+        if self.done():
+            return False
+        self._run.stop()
+        return True
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the run is over.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; default: no limit.
+
+        Returns
+        -------
+        bool
+            Whether the run is over.
+
+        Examples
+        --------
+        Wait until the run is over:
+
+        >>> import math, time
+        >>> import nbshare
+        >>> nbshare.map_async(math.sqrt, [1.0, 4.0]).wait()
+        True
+
+        Look at a long run now and then:
+
+        >>> job = nbshare.map_async(time.sleep, [60.0])
+        >>> while not job.wait(timeout=0.01):
+        ...     if job.elapsed_s > 0.02:
+        ...         stopped = job.cancel()
+        >>> job.cancelled()
+        True
+        """
+        until_s = math.inf if timeout is None else time.monotonic() + timeout
+        with self._telling_that_it_goes_on():
+            while not self._tick(max(0.0, min(NAP_S, until_s - time.monotonic()))):
+                if time.monotonic() >= until_s:
+                    return False
+        return True
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the results and return them, as `parallel_map` does.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; default: no limit.
+
+        Returns
+        -------
+        SharedArray, ndarray, MaskedArray, tuple or list
+            The results. After `cancel` or Stop the partial results, with a `PartialResultWarning`
+            unless a progress display says so.
+
+        Raises
+        ------
+        TimeoutError
+            The run is not over in time. It continues.
+        Exception
+            Whatever the run failed with.
+
+        Examples
+        --------
+        The results, as `parallel_map` returns them:
+
+        >>> import math, time
+        >>> import nbshare
+        >>> nbshare.map_async(math.sqrt, [1.0, 4.0, 9.0]).result()
+        SharedArray([1., 2., 3.])
+
+        Wait for a short time only; the run continues:
+
+        >>> job = nbshare.map_async(time.sleep, [60.0])
+        >>> try:
+        ...     job.result(timeout=0.01)
+        ... except TimeoutError:
+        ...     print("still running")
+        still running
+        >>> job.cancel() and job.wait()
+        True
+        """
+        self._await_end(timeout)
+        return unwrapped(*self._outcome())
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the end of the run and return the exception that it failed with, or None.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; default: no limit.
+
+        Returns
+        -------
+        BaseException or None
+            The failure. None if the run succeeded or was stopped.
+
+        Raises
+        ------
+        TimeoutError
+            The run is not over in time.
+
+        Examples
+        --------
+        None if the run succeeded:
+
+        >>> import nbshare
+        >>> nbshare.map_async(float, ["1.5", "2"]).exception()
+
+        What the run failed with, and which item it was:
+
+        >>> error = nbshare.map_async(float, ["1.5", "off"]).exception()
+        >>> error, "item 1 ('off')" in error.__notes__[-1]
+        (ValueError("could not convert string to float: 'off'"), True)
+        """
+        self._await_end(timeout)
+        return self._run.error
+
+    def _await_end(self, timeout: float | None) -> None:
+        if not self.wait(timeout):
+            raise TimeoutError(f"{self!r} is not over after {timeout} s")
+
+    def add_done_callback(self, function: Callable[[Job[T]], object]) -> None:
+        """Call a function when the run is over, or immediately if it is.
+
+        Parameters
+        ----------
+        function : callable
+            Called as ``function(job)`` in a thread of nbshare. An exception of it is printed and
+            changes nothing.
+
+        Examples
+        --------
+        Print how the run ended:
+
+        >>> import math, threading
+        >>> import nbshare
+        >>> told = threading.Event()
+        >>> def tell(job):
+        ...     print(f"{job.label} is {job.state}")
+        ...     told.set()
+        >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0])
+        >>> job.add_done_callback(tell)
+        >>> told.wait(10)
+        sqrt is done
+        True
+
+        Close a queue when its producers are done:
+
+        >>> ring = nbshare.RingBuffer(2, 1)
+        >>> job.add_done_callback(lambda job: ring.close())
+        >>> list(ring)
+        []
+        """
+        self._run.call_when_over(partial(function, self))
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Wait in a coroutine or a cell: ``results = await job``.
+
+        If the awaiting task is cancelled, the run stops, and other tasks that await the job are
+        cancelled too, as with a Future.
+        """
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> Any:
+        import asyncio
+
+        look_s = 0.0
+        try:
+            while not self.done():  # the kernel's interrupt wakes no loop that sleeps
+                await asyncio.sleep(look_s)
+                look_s = _longer(look_s)
+        except BaseException as error:
+            self._interrupt()
+            shown_as(error, f"{type(error).__name__}: {self._count(kept_in='its partial()')}")
+            raise
+        if self.state == "interrupted":  # elsewhere; a KeyboardInterrupt would end the event loop
+            raise asyncio.CancelledError(f"{self.label} was interrupted: {self._count()}")
+        return self.result()
+
+    def __iter__(self) -> Iterator[tuple[int, T]]:
+        """Iterate over (index, result) in order of completion, during the run.
+
+        A failure is raised after the results that were done before it. With
+        ``on_error="return"`` the exception is yielded in place of the result.
+
+        Each result is yielded once, also to several loops in one or several threads. Results of a
+        generator's items are not kept after that, so that the generator may be endless: the run is
+        ahead of the loop by about a second. It stops with `cancel`, or when the last reference to
+        the job is gone; a progress display and `last_job` have one, too.
+
+        Yields
+        ------
+        tuple of int and object
+            Index of the item and its result, or its exception with ``on_error="return"``.
+
+        Raises
+        ------
+        Exception
+            Whatever the run failed with.
+        """
+        self._refuse_if_reduced()
+        look_s = 0.0  # first: from then on the source waits for the loop over it
+        while True:
+            with self._telling_that_it_goes_on():
+                is_over = self._tick(look_s)  # before looking: what is done then is all
+            while (new := self._next_result()) is not None:
+                yield new
+            if is_over:
+                break
+            look_s = _longer(look_s)
+        if self.state != "done":
+            unwrapped(*self._outcome())
+        self._warn_of_chance()
+
+    def in_order(self) -> Iterator[T]:
+        """Iterate over the results in the order of the items, during the run.
+
+        Results that arrive early are kept until it is their turn. A second loop continues where the
+        first one stopped. Do not iterate over the job itself as well: each result is given once.
+
+        Yields
+        ------
+        object
+            Result of the next item, or its exception with ``on_error="return"``.
+
+        Raises
+        ------
+        Exception
+            Whatever the run failed with, after the results before that item.
+
+        Examples
+        --------
+        The first result that is large enough; later items need not run:
+
+        >>> import math
+        >>> import nbshare
+        >>> job = nbshare.map_async(math.sqrt, range(100_000))
+        >>> next(root for root in job.in_order() if root > 5)
+        5.0990195135927845
+        >>> _ = job.cancel()
+        """
+        results, early = iter(self), self._early
+        while True:
+            while self._n_in_order in early:
+                self._n_in_order += 1
+                yield early.pop(self._n_in_order - 1)
+            if (new := next(results, None)) is None:
+                break
+            early[new[0]] = new[1]
+        if early:
+            raise RuntimeError(
+                f"result {self._n_in_order} is missing: another loop has taken it. Use one loop "
+                "over the results of a job."
+            )
+
+    def _refuse_if_reduced(self) -> None:
+        if self._is_reduced:
+            raise TypeError("a run with reduce= has one result: use result(), or partial()")
+
+    def _next_result(self) -> tuple[int, T] | None:
+        """Return a result that no loop has taken; None if there is none at this moment."""
+        with self._giving:
+            new = next(self._new_results, None)
+            if new is None:  # of the last look's
+                if self._forsaken is None:
+                    self._forsaken = weakref.finalize(self, self._run.release)
+                    self._forsaken.atexit = False
+                self._new_results = self._run.new_results()
+                new = next(self._new_results, None)
+            return new
+
+    def explore(self, *, kind: Any = None, axes: Any = None, plot: Any = None) -> None:
+        """Show a panel with a slider over the results in a notebook, also during the run.
+
+        It tells how far the run is, and shows the chosen result as soon as it arrives.
+
+        Parameters
+        ----------
+        kind : {"image", "line", "hist"}, optional
+            How one result is drawn; default: by its shape.
+        axes : mapping of str to array_like, optional
+            Names and values of a grid's axes; each gets a slider.
+        plot : LivePlot, optional
+            Labels, units and coordinates; default: labels and unit of the job's own plot.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As for `nbshare.explore`, which has the details.
+
+        Examples
+        --------
+        The results of a running job, in a notebook:
+
+        >>> import numpy as np
+        >>> import nbshare
+        >>> def field(phase):
+        ...     return np.sin(np.linspace(0, 6, 100) + phase)
+        >>> job = nbshare.map_async(field, np.linspace(0, 3, 31))
+        >>> job.explore()  # doctest: +SKIP
+
+        With the name of the axis, and a unit:
+
+        >>> plot = nbshare.LivePlot(label="field", unit="V/m", xlabel="sample")
+        >>> job.explore(axes={"phase": np.linspace(0, 3, 31)}, plot=plot)  # doctest: +SKIP
+        >>> job.wait()
+        True
+        """
+        self._refuse_if_reduced()
+        self._shown.explore(self, kind=kind, axes=axes, plot=plot)
+
+    # -------------------------------------------------------------- for the code that runs it
+
+    def _start(self) -> None:
+        """Hand the run to the workers."""
+        self._begun_at = time.monotonic() - self._run.age_s
+        with _starting:
+            if len(_started) >= MOST_STARTED:
+                _started[:] = map(weakref.ref, jobs())
+            _started.append(weakref.ref(self))
+        self._run.start()
+
+    def _tick(self, timeout_s: float) -> bool:
+        """Do what is due here, and wait a little; returns whether the run is over."""
+        refuse_to_wait_for_itself()
+        run = self._run
+        run.fill_out()
+        has_news = run.request.prints.show() | run.load_ahead()
+        self._ask()
+        pause_s = SHOW_S if has_news else max(SHOW_S, time.monotonic() - self._begun_at)
+        is_over = run.wait(min(timeout_s, pause_s))
+        if is_over:
+            self._note_end()
+        return is_over
+
+    def _ask(self) -> None:
+        """End the run if ``until=`` says that there is enough, and is due."""
+        run = self._run
+        began, n_done = time.monotonic(), self.n_done
+        if run.request.until is None or began < self._ask_at or n_done == self._n_asked:
+            return
+        if run.is_over or not self._asking.acquire(blocking=False):
+            return
+        try:
+            if (partial := self.partial()) is not None:
+                self._n_asked = n_done
+                n = () if run.request.reduce is None else (run.n_folded,)
+                if run.request.until(partial, *n):
+                    run.is_enough = True
+                    run.stop()
+        except Exception as error:  # noqa: BLE001 - of the user's function
+            run.stop(error)
+        finally:
+            self._asking.release()
+            now = time.monotonic()
+            self._ask_at = now + max(SHOW_S, (now - began) / ASKS)
+
+    def _keep_asking(self) -> None:
+        """Do so until the run is over, in a thread of its own: nobody may wait."""
+        while not self._run.await_end(SHOW_S):
+            self._run.load_ahead()
+            self._ask()
+
+    def _leave_alone(self) -> None:
+        """Arrange that prints are shown and memory is released without a thread that waits."""
+        prints, shown, reference = self._run.request.prints, self._shown, weakref.ref(self)
+        prints.is_attended = False
+
+        def end() -> None:
+            job = reference()
+            if job is not None:
+                job._let_go()
+                job._note_end()
+            else:  # the caller has not kept it
+                prints.end()
+                shown.close()
+
+        self._run.call_when_over(end)
+
+    def _note_end(self) -> None:
+        """Show the last prints and the final state, once the run is over."""
+        if math.isnan(self._ended_at):
+            self._ended_at = time.monotonic()
+        self._run.request.prints.end()
+        self._shown.close()
+
+    def _let_go(self) -> None:
+        """Forget this job as the last one if it succeeded."""
+        if last_job() is self and self.state == "done" and not self.errors:
+            remember(None)
+
+    def _interrupt(self) -> None:
+        """Stop the run because of the user's interrupt."""
+        self._was_interrupted = True
+        self._run.stop()
+
+    def _outcome(self) -> tuple[Any, BaseException | None]:
+        """Return the result of a run that is over, or the error to raise."""
+        if self._forsaken is not None:  # it holds the run, whose error's traceback holds this
+            self._forsaken.detach()
+        self._run.fill_out()
+        is_done = False
+        try:
+            if self.state == "done" and not self._was_interrupted:
+                result = self._results()
+                self._warn_of_chance()
+                if self.errors:
+                    remember(self)
+                self._let_go()
+                is_done = True
+        except TaskError as error:  # a result that cannot be unpickled here
+            remember(self)
+            return None, error.with_traceback(None)
+        except Exception as error:  # noqa: BLE001 - of pandas, say; the results are kept
+            remember(self)
+            return None, error
+        except KeyboardInterrupt:
+            self._was_interrupted = True
+        if is_done:
+            self._run.release()  # not to be interrupted above: what it has may not be its own then
+            return result, None
+        remember(self)
+        if self._was_interrupted:
+            return None, MapInterrupted(self._count(kept_in="nbshare.last_job().partial()"))
+        if self._error is not None:
+            return None, self._error
+        # While the interpreter ends a thread that prints to its closing streams may abort it.
+        if not (self._is_shown or is_ending()):
+            more = "; the same call continues" if self._stored_in else ""
+            warn(f"{self.label} was stopped: {self._count()}{more}", PartialResultWarning)
+        return self._partial_or_gaps(), None
+
+    def _partial_or_gaps(self) -> Any:
+        """Return the results of a run that has ended early."""
+        partial = self.partial()
+        if partial is None and not self._is_reduced:
+            return [MISSING] * len(self.present)
+        return partial
+
+    def _warn_of_chance(self) -> None:
+        """Warn, once for a function, if it drew from global random numbers without a seed."""
+        items, which = self._run.drew()
+        func = self._run.request.func
+        name = label_of(func.func if isinstance(func, Fold) else func)
+        if not which or name in _told_of_chance:
+            return
+        _told_of_chance.add(name)
+        python, numpy = "random.random() and the like", "np.random.normal() and the like"
+        used = {NUMPY: numpy, PYTHON: python}.get(which, f"{python}, {numpy}")
+        warn(
+            f"{name} drew from global random numbers ({used}) for {items}. They differ in each run "
+            "and cannot be repeated. Pass seed=1 to the call, and let the function take rng and "
+            "draw from that: def f(x, rng): return rng.normal()",
+            UnseededWarning,
+        )
+
+    def _results(self) -> Any:
+        request, items = self._run.request, self._inputs
+        if request.reduce is not None:
+            return self._run.final()
+        if self._run.is_enough and not self.present.all():
+            return self._partial_or_gaps()
+        results = self._flat_results()
+        if self._is_list or not isinstance(items, ShapedItems):
+            return results
+        if request.is_labelled and isinstance(items, Grid):
+            return items.labelled(results, self.label)
+        return items.shaped(results)
+
+    def _flat_results(self) -> Any:
+        request = self._run.request
+        out, with_errors = request.out, request.policy.returns_errors
+        if isinstance(out, np.ndarray):
+            return masked(out, ~self.present) if with_errors else out
+        if self.n_items == 0:
+            none: Any = np.empty(0) if out is None else []
+            return as_masked(none) if with_errors else none
+        results = self._run.final()
+        if out != "stack":
+            return results
+        stacked = stack(results)
+        is_tuple = with_errors and isinstance(stacked, tuple)
+        return tuple(map(as_masked, stacked)) if is_tuple else stacked
+
+    def _count(self, *, kept_in: str = "") -> str:
+        n_items = "" if self.n_items is None else f" of {self.n_items}"
+        if self._stored_in:
+            kept_in = kept_in and "the checkpoint: the same call continues"
+        kept = f", kept in {kept_in}" if kept_in and self.present.any() else ""
+        return f"{self.n_done}{n_items} items done{kept}"
+
+    def _ipython_display_(self) -> None:
+        """Show the present state in a notebook; it continues to change."""
+        if not self._shown.show(self):
+            raise NotImplementedError  # so that the repr is shown
+
+    @contextlib.contextmanager
+    def _telling_that_it_goes_on(self) -> Iterator[None]:
+        """Show an interrupt of a wait in one line; the run continues."""
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            where = f"{self.label} goes on in the background, {self._count()}"
+            shown_as(error, f"{type(error).__name__}: {where}; its cancel() ends it")
+            raise
+
+
+def _longer(look_s: float) -> float:
+    return min(LOOK_S, 2 * look_s + 1e-3)
+
+
+class StatsTable(list[S]):
+    """Stats of workers or stages: a list, and a table in a notebook."""
+
+    def _repr_html_(self) -> str:
+        names = [field.name for field in fields(self[0])] if self else []
+        rows = [[_figure(name, getattr(stats, name)) for name in names] for stats in self]
+        if "pid" in names:  # a reader knows workers by their numbers
+            names[0] = "worker"
+            rows = [[str(k), *row[1:]] for k, row in enumerate(rows, 1)]
+        styles = ["text-align:left" if name == "slowest" else "" for name in names]
+        words = [re.sub("^n_|_s$|_bytes$", "", name).replace("_", " ") for name in names]
+        return html_table(rows, words, styles)
+
+
+def html_table(
+    rows: Iterable[Iterable[object]], head: Sequence[str] = (), styles: Iterable[str] = ()
+) -> str:
+    """Return an HTML table of cells that are already markup; the styles are those of columns."""
+    columns = [f' style="{style}"' if style else "" for style in styles]
+
+    def line(kind: str, cells: Iterable[object]) -> str:
+        made = zip_longest(cells, columns, fillvalue="")
+        return f"<tr>{''.join(f'<{kind}{style}>{cell}</{kind}>' for cell, style in made)}</tr>"
+
+    top = f"<thead>{line('th', head)}</thead>" if head else ""
+    return f"<table>{top}<tbody>{''.join(line('td', row) for row in rows)}</tbody></table>"
+
+
+def _figure(name: str, value: Any) -> str:
+    if isinstance(value, tuple):  # the slowest items
+        items = (
+            f"{name_of_item(slow.index, slow.item)}: {_seconds(slow.elapsed_s)}" for slow in value
+        )
+        return "<br>".join(map(html.escape, items))
+    if name.endswith("_bytes"):
+        return f"{value / 1e6:.0f} MB"
+    if isinstance(value, float):
+        return _seconds(value)
+    return html.escape(f"{value:,}" if isinstance(value, int) else str(value))
+
+
+def _seconds(value: float) -> str:
+    """Format seconds with two digits, from 0.001 s on."""
+    return f"{value:.0f} s" if value >= 10 else f"{float(f'{value:.3f}'):.2g} s"
+
+
+class JobList(list[Job]):
+    """Jobs; in a notebook each shows its progress display, with a Stop button."""
+
+    def _ipython_display_(self) -> None:
+        if not self:
+            raise NotImplementedError  # so that the repr is shown
+        for job in self:
+            job._ipython_display_()
+
+
+def jobs() -> JobList:
+    """Return the jobs that run in this process, the oldest first.
+
+    Returns
+    -------
+    list of Job
+        At the end of a notebook's cell it shows the progress display of each, with a Stop button.
+
+    See Also
+    --------
+    last_job : the newest job that did not simply succeed.
+
+    Examples
+    --------
+    Nothing runs:
+
+    >>> import nbshare
+    >>> nbshare.jobs()
+    []
+
+    Stop everything that runs in this notebook:
+
+    >>> import time
+    >>> jobs = [nbshare.map_async(time.sleep, [60.0], progress=name) for name in ("fit", "scan")]
+    >>> [job.label for job in nbshare.jobs()]
+    ['fit', 'scan']
+    >>> for job in nbshare.jobs():
+    ...     _ = job.cancel(), job.wait()
+    >>> nbshare.jobs()
+    []
+    """
+    found = (reference() for reference in list(_started))
+    mine = (job for job in found if job is not None and job._pid == os.getpid())
+    return JobList(job for job in mine if job.running())
+
+
+def last_job() -> Job | None:
+    """Return the newest job if it runs, was stopped, was interrupted or failed; else None.
+
+    Its results are kept until the next call.
+
+    Returns
+    -------
+    Job or None
+        ``partial()`` has its results, ``errors`` its failures. None if the newest run succeeded,
+        or if there was none.
+
+    See Also
+    --------
+    jobs : all jobs that run.
+
+    Examples
+    --------
+    What failed in the last run?
+
+    >>> import nbshare
+    >>> values = nbshare.parallel_map(float, ["1.5", "off", "2"], on_error="return")
+    >>> nbshare.last_job().errors
+    {1: ValueError("could not convert string to float: 'off'")}
+
+    The results that were finished before a run failed:
+
+    >>> try:
+    ...     nbshare.parallel_map(float, ["1.5", "2", "off"], max_workers=1)
+    ... except ValueError:
+    ...     print(nbshare.last_job().partial())
+    [1.5 2.0 --]
+    """
+    return _last_job
+
+
+def remember(job: Job | None) -> None:
+    """Set the job that `last_job` returns."""
+    global _last_job
+    _last_job = job

@@ -1,0 +1,48 @@
+"""Whether memory can still be allocated.
+
+A memfd never reports that memory is short: the kernel's OOM killer ends a process instead, often an
+innocent one, because these pages count in no resident size. So the free memory is read before
+anything large is allocated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nbshare._core.system import room
+from nbshare.errors import OutOfMemoryError
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
+LARGE = 16 << 20  # bytes; smaller requests are not checked: reading the figures costs 160 µs
+SHARE = 0.9  # of the available memory may be used; the rest is for small requests
+
+# Called when memory is short, to free caches.
+reliefs: list[Callable[[], None]] = []
+
+
+def check_room(nbytes: int) -> None:
+    """Raise `OutOfMemoryError` if `nbytes` more would not fit."""
+    if nbytes < LARGE or nbytes <= SHARE * room.available():
+        return
+    for relieve in reliefs:
+        relieve()
+    left = room.available()
+    if nbytes > SHARE * left:
+        raise OutOfMemoryError(
+            f"{in_words(nbytes)} of shared memory were requested, {in_words(left)} are available "
+            "on this machine or in its container. Use a smaller dtype, fewer or smaller results, "
+            "process the data in parts, or set NBSHARE_MEMORY=file:DIRECTORY to keep arrays on "
+            "disk."
+        )
+
+
+def aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
+    """Return the next multiple of `alignment`."""
+    return -(-nbytes // alignment) * alignment
+
+
+def in_words(nbytes: int) -> str:
+    """Format a size in bytes."""
+    if nbytes < 1 << 20:
+        return f"{nbytes / (1 << 10):.0f} KiB"
+    return f"{nbytes / (1 << 30):.2f} GiB" if nbytes >= 1 << 30 else f"{nbytes / (1 << 20):.0f} MiB"

@@ -1,0 +1,106 @@
+"""The calls that change a disk, and files that only this user can have written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+from nbshare._core.system import Descriptor, files, opened, processes
+from nbshare.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOST = 1 << 30  # bytes at a time: the system writes 2 GiB at most
+KINDS = {stat.S_IFREG: "a plain file", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link"}
+
+
+def open_safely(path: Path, flags: int) -> int:
+    """Open a file, but none that a link leads to; a pipe without waiting for its other end."""
+    return os.open(path, flags | files.MODE, 0o666)
+
+
+class System:
+    """The calls that change a disk; tests put another one in its place."""
+
+    def open(self, path: Path, flags: int) -> int:
+        """Open a file for writing."""
+        return open_safely(path, flags)
+
+    def pwrite(self, fd: int, data: Any, offset: int) -> int:
+        """Write at an offset; may write less than all."""
+        return files.write_at(fd, data, offset)
+
+    def allocate(self, fd: int, start: int, stop: int) -> None:
+        """Allocate a part of a file, in bytes: writing to it needs no more space."""
+        files.allocate(fd, start, stop)
+
+    def truncate(self, fd: int, nbytes: int) -> None:
+        """Set the size of a file."""
+        files.cut(fd, nbytes)
+
+    def sync(self, fd: int) -> None:
+        """Wait until the disk has a file."""
+        files.sync(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Put a file in the place of another."""
+        files.replace(source, target)
+
+
+system = System()
+
+
+def open_own(path: Path, flags: int) -> Descriptor:
+    """Open a plain file of this user.
+
+    Raises
+    ------
+    CheckpointError
+        Something else has its name, or it belongs to another user.
+    OSError
+        It cannot be opened.
+    """
+    opener = system.open if flags & (os.O_WRONLY | os.O_RDWR) else open_safely
+    try:
+        file = opened(opener, path, flags)
+    except OSError:
+        check_own(path, os.lstat(path))
+        raise
+    check_own(path, os.fstat(file.fileno()))
+    return file
+
+
+def check_own(path: Path, status: os.stat_result, kind: int = stat.S_IFREG) -> None:
+    """Raise CheckpointError if a path has not got the kind that it should, or another owner."""
+    found = stat.S_IFMT(status.st_mode)
+    if found != kind:
+        what = KINDS.get(found, "a pipe, a socket or a device")
+        raise CheckpointError(
+            f"{path} is {what} instead of {KINDS[kind]}: it is not a checkpoint's. "
+            "Use another path, or remove it if nobody needs it."
+        )
+    if (owner := files.other_owner(status)) is not None:
+        raise CheckpointError(
+            f"{path} belongs to {processes.user_in_words(owner)}, and this process runs as "
+            f"{processes.user_in_words(os.geteuid())}. A checkpoint can run code, so all of it "
+            "must belong to you: use another path, or make a copy (cp -r) if you trust its owner."
+        )
+
+
+def write_all(fd: int, data: Any, offset: int) -> None:
+    """Write all of some bytes: a signal can cut a write short.
+
+    Raises
+    ------
+    OSError
+        The disk is full, or fails.
+    """
+    left = memoryview(data).cast("B")
+    while left:
+        n = system.pwrite(fd, left[:MOST], offset)
+        if n <= 0:
+            raise OSError(errno.EIO, "the system wrote nothing")
+        left, offset = left[n:], offset + n

@@ -1,0 +1,167 @@
+"""A handle: how other processes find a segment, and check that it is the right one.
+
+Our own workers receive the descriptor itself. Any other process (another pool's worker, a queue's
+reader) gets a handle in a pickle, and opens the sender's descriptor through ``/proc``. By then the
+sender may have ended, and its numbers may mean another file or process. So a handle has the file's
+random name and its inode.
+
+A reference under way keeps its memory: ``queue.put(nbshare.zeros(...))`` leaves the caller without
+a reference before the reader has even started. So the sender of a reference holds the segment, and
+the receiver writes a byte into the sender's file of receipts.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+from nbshare._core.memory.kinds import scratch_file
+from nbshare._core.memory.segment import Mode, Segment, known_segments
+from nbshare._core.system import Descriptor, files, processes, sections
+from nbshare.errors import StaleReferenceError
+
+HOLD_S = 600.0  # memory of a reference that is not loaded by then may be freed
+LOOK_S = 0.25  # between looks for receipts, while something is held
+
+Receipt = tuple[int, int, str, int]  # descriptor, inode and name of the sender's file; place in it
+
+
+class Receipts:
+    """Segments that this process holds until their receivers have them.
+
+    Notes
+    -----
+    Safe from any thread. A thread looks for receipts while some are expected.
+    """
+
+    def __init__(self) -> None:
+        self._file: Descriptor | None = None
+        self._n_sent = 0
+        self._held: dict[int, tuple[float, Segment]] = {}  # by place: until when
+        self._is_looking = False
+        self._lock = _thread.allocate_lock()
+
+    def hold(self, segment: Segment) -> Receipt:
+        """Hold a segment until the receipt comes, or for `HOLD_S` seconds."""
+        with self._lock:
+            if self._file is None:
+                self._file = scratch_file()
+            fd = self._file.fileno()
+            place = self._n_sent
+            self._n_sent += 1
+            if not self._is_looking:
+                # If no more threads are allowed, the next reference tries again.
+                with suppress(RuntimeError):
+                    _thread.start_new_thread(self._look, ())
+                    self._is_looking = True
+            self._held[place] = (time.monotonic() + HOLD_S, segment)
+        return fd, sections.inode_of(fd), sections.name_of(fd), place
+
+    def acknowledge(self, sender: int, receipt: Receipt) -> None:
+        """Tell the sender that a reference has arrived."""
+        fd, inode, name, place = receipt
+        with suppress(OSError):  # if the sender is gone, no receipt is needed
+            file = sections.open_of(sender, fd, inode, name, os.O_WRONLY)
+            files.write_at(file.fileno(), b"\1", place)
+
+    def forget(self) -> None:
+        """In a forked child: pending references are the parent's."""
+        self.__init__()  # type: ignore[misc]
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(LOOK_S)
+            with self._lock:
+                assert self._file is not None
+                now, fd = time.monotonic(), self._file.fileno()
+                for place in list(self._held):  # not the segment: the name would hold it
+                    if now > self._held[place][0] or files.read_at(fd, 1, place) == b"\1":
+                        del self._held[place]
+                if not self._held:
+                    self._is_looking = False
+                    return
+
+
+receipts = Receipts()
+processes.at_fork(after_in_child=receipts.forget)
+
+
+class Handle(NamedTuple):
+    """Where to find a segment, and how to recognise it."""
+
+    pid: int
+    namespace: int  # of process numbers: in another one they mean other processes
+    fd: int
+    inode: int
+    name: str  # of the file
+    mode: Mode
+    receipt: Receipt | None  # None: the sender keeps the segment anyway
+
+
+def handle_of(segment: Segment, *, is_held: bool = True) -> Handle:
+    """Return a handle, and hold the segment until the receiver has mapped it."""
+    if segment.is_private:  # for this process, which finds it by its name
+        return Handle(os.getpid(), 0, -1, 0, segment.name, segment.mode, None)
+    segment.was_kept_elsewhere = True  # no message says when the last view there is gone
+    return Handle(
+        pid=os.getpid(),
+        namespace=_namespace(),
+        fd=segment.fd,
+        inode=sections.inode_of(segment.fd),
+        name=segment.name,
+        mode="r" if segment.is_sealed else segment.mode,
+        receipt=receipts.hold(segment) if is_held else None,
+    )
+
+
+def open_handle(handle: Handle) -> Segment:
+    """Map the segment, once per process, and tell the sender.
+
+    Raises
+    ------
+    StaleReferenceError
+        It cannot be opened: the sender has ended or freed it, belongs to another user, or runs in
+        another container. Another file is never mapped instead.
+    """
+    segment = known_segments.get(handle.name)
+    if segment is None:
+        segment = Segment.open(_open(handle), handle.mode)
+        segment.was_kept_elsewhere = True
+        assert segment.name == handle.name  # reading the name records it here
+    if handle.receipt is not None:
+        receipts.acknowledge(handle.pid, handle.receipt)
+    return segment
+
+
+def _open(handle: Handle) -> Descriptor:
+    if _namespace() != handle.namespace:
+        raise StaleReferenceError(
+            "the array belongs to a process of another container (another namespace of process "
+            "numbers); references work within one. Send a copy: numpy.array(x)."
+        )
+    try:
+        access = os.O_RDWR if handle.mode == "r+" else os.O_RDONLY
+        return sections.open_of(handle.pid, handle.fd, handle.inode, handle.name, access)
+    except PermissionError:
+        raise StaleReferenceError(
+            f"the array belongs to process {handle.pid} of another user, whose memory cannot be "
+            "opened. Send a copy: numpy.array(x)."
+        ) from None
+    except (FileNotFoundError, ProcessLookupError):
+        raise StaleReferenceError(
+            f"the array's owner, process {handle.pid}, has ended or freed it. Keep the array "
+            "in the sender until it has been received, or send a copy: numpy.array(x)."
+        ) from None
+
+
+def _namespace() -> int:
+    try:
+        return processes.number_space()
+    except OSError:
+        raise StaleReferenceError(
+            "references to arrays need /proc, which is not mounted here. Send a copy: "
+            "numpy.array(x)."
+        ) from None

@@ -1,0 +1,213 @@
+"""The kinds of memory, and the choice of one. Processes share unnamed files.
+
+=======  ======================  ====================  ===================================
+kind     made of                 room                  others cannot write to it because of
+=======  ======================  ====================  ===================================
+memfd    anonymous memory        memory                a seal
+named    a file in ``/dev/shm``  memory, ``/dev/shm``  read-only descriptors
+file     a file in a directory   the directory's       read-only descriptors
+private  memory without a file   memory                no other process can map it
+=======  ======================  ====================  ===================================
+
+Without a seal, a process of the same user can still write on purpose: it changes the file's mode
+and opens the descriptor again through ``/proc``. A bug does not do that. Read-only descriptors are
+opened through ``/proc``, so without it a memfd is the only kind.
+
+A file in a directory loses its name immediately, so nothing can be left behind: other processes get
+its descriptor, or open it through ``/proc``. Names are random, and so identify a file.
+
+The environment variable ``NBSHARE_MEMORY`` is ``memfd``, ``named``, ``file`` (in the directory for
+temporary files) or ``file:/some/directory``, where data may be larger than memory. It is read
+whenever memory is made. Without it, the first kind in the table that the system allows is used,
+with one warning if it is not the first.
+
+On Windows the only kind is ``section``: memory of the paging file under a random name, which is
+gone with the last process that has it.
+
+Private memory is for calls whose items run in this process. Other systems have no other kind: there
+SharedArrays are private too, and go to other processes by value.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import NamedTuple, TypeAlias
+
+from nbshare._core.memory import budget
+from nbshare._core.system import Descriptor, room, sections
+from nbshare.errors import NotBuiltYetError, OutOfMemoryError, warn
+
+SETTING = "NBSHARE_MEMORY"
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
+SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # does not mean that the kind fails
+
+_is_silent = False
+
+
+class Private(NamedTuple):
+    """Memory without a file, made by its mapping."""
+
+    setting: str = "private"
+    folder: str = ""
+
+
+MemoryKind: TypeAlias = "sections.Shared | Private"
+
+
+def can_share() -> bool:
+    """Return whether processes can share memory on this system."""
+    return sys.platform in ("linux", "win32")
+
+
+def need_shared(what: str, instead: str) -> None:
+    """Raise NotBuiltYetError where processes cannot share memory: what needs that, and a remedy."""
+    if not can_share():
+        raise NotBuiltYetError(
+            f"{what} needs Linux or Windows: use nbshare in a Linux container, or {instead}."
+        )
+
+
+def need_linux(what: str, instead: str) -> None:
+    """Raise NotBuiltYetError on other systems: what needs it, and what to do instead."""
+    if sys.platform != "linux":
+        raise NotBuiltYetError(
+            f"{what} needs Linux: use nbshare in WSL 2 (on Windows) or in a Linux container, or "
+            f"{instead}."
+        )
+
+
+def new_memory(
+    nbytes: int, *, is_private: bool, grows: bool
+) -> tuple[MemoryKind, Descriptor | None, int]:
+    """Make memory of at least `nbytes`.
+
+    Returns
+    -------
+    tuple of MemoryKind, Descriptor or None, and int
+        The kind, fresh zeroed memory in whole pages, and its size in bytes. Private memory has no
+        descriptor: it is made by its mapping.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The machine, its container or the directory has too little left.
+    OSError
+        No kind works here, or not the requested one.
+    """
+    size = budget.aligned(max(nbytes, 1), mmap.PAGESIZE)
+    is_shared = can_share() and not is_private
+    kind = _chosen(os.environ.get(SETTING, ""), _temporary()) if is_shared else Private()
+    if not kind.setting.startswith("file"):  # the room of a directory is checked by `made`
+        budget.check_room(size)
+    if isinstance(kind, Private):
+        return kind, None, size
+    with _words_for_full(kind, size):
+        return kind, sections.made(kind, size, grows=grows), size
+
+
+def scratch_file() -> Descriptor:
+    """Make a small file that grows as it is written, for locks and receipts."""
+    # Not by the setting: that is for large data, maybe on a network.
+    return _chosen("", _temporary()).open()
+
+
+@cache
+def _chosen(setting: str, temporary: str) -> sections.Shared:
+    """Return the first kind that both the setting and the system allow."""
+    reasons: list[str] = []
+    code = 0
+    for kind in _allowed(setting, temporary):
+        try:
+            with _words_for_full(kind, mmap.PAGESIZE):
+                sections.made(kind, mmap.PAGESIZE, grows=False)
+        except (OSError, ImportError, AttributeError) as error:
+            code = getattr(error, "errno", errno.ENOSYS)  # Python lacks the call on this system
+            if code in SHORT:
+                raise
+            reasons.append(f"{kind.setting}: {getattr(error, 'strerror', os.strerror(code))}")
+        else:
+            if reasons and not _is_silent:
+                warn(
+                    f"arrays use shared memory of the kind {kind.setting!r}, because others "
+                    f"do not work here ({'; '.join(reasons)}). Creating large arrays may be "
+                    "slower. To choose it yourself, without this warning, set "
+                    f"{SETTING}={kind.setting}.",
+                    UserWarning,
+                )
+            return kind
+    remedy = "Unset it to use one that works, or set it" if setting else f"Set {SETTING}"
+    raise OSError(
+        code,
+        f"{SETTING}={setting}: no memory of this kind can be made here ({'; '.join(reasons)}). "
+        f"{remedy} to file:DIRECTORY with a directory that you can write to.",
+    )
+
+
+def silence_warnings() -> None:
+    """Do not warn of fallbacks in this process: its owner has."""
+    global _is_silent
+    _is_silent = True
+
+
+def is_chosen(kind: MemoryKind | None) -> bool:
+    """Return whether the present setting allows memory of a kind."""
+    setting = os.environ.get(SETTING, "")
+    return kind is not None and setting in ("", kind.setting, kind.setting.partition(":")[0])
+
+
+def _temporary() -> str:
+    return os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
+
+
+def _allowed(setting: str, temporary: str) -> list[sections.Shared]:
+    """Return the kinds that a setting allows, the best one first."""
+    known = sections.kinds(temporary)
+    word, _, folder = setting.partition(":")
+    if word == "file" and os.path.isabs(folder):
+        return [sections.in_folder(setting, folder)]
+    if setting and setting not in known:
+        raise ValueError(
+            f"{SETTING}={setting!r}: allowed are memfd, named, file, file:DIRECTORY with an "
+            "absolute path, or leave it unset to use one that works."
+        )
+    return [known[setting]] if setting else list(known.values())
+
+
+def grow(kind: sections.Shared, fd: int, nbytes: int) -> None:
+    """Make memory of a kind larger.
+
+    Raises
+    ------
+    OutOfMemoryError
+        There is no room, or a file may not be so large.
+    """
+    with _words_for_full(kind, nbytes):
+        kind.grow(fd, nbytes)
+
+
+@contextmanager
+def _words_for_full(kind: sections.Shared, nbytes: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            why = (
+                f"are more than a file may have here ({kind.setting}: {error.strerror}). Raise the "
+                "limit on file size (ulimit -f), which holds for memory too, or use smaller arrays"
+            )
+        elif error.errno in FULL:
+            free = budget.in_words(room.free_in(kind.folder))
+            why = (
+                f"were requested, {free} are free in {kind.folder}. Make room, or set "
+                f"{SETTING}=file:DIRECTORY with a directory that has more"
+            )
+        else:
+            raise
+        raise OutOfMemoryError(f"{budget.in_words(nbytes)} of shared memory {why}.") from None

@@ -1,0 +1,298 @@
+"""A segment: memory that several processes map.
+
+It is a file of one of the kinds in `memory.kinds`, held by its descriptor. It has no name,
+so nothing can be left behind: the kernel frees it when the last process that holds its descriptor
+or a mapping ends, however it ends. Private memory has no file, and only this process maps it.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import weakref
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.memory import budget, copying
+from nbshare._core.memory.kinds import (
+    MemoryKind,
+    Private,
+    grow,
+    new_memory,
+)
+from nbshare._core.system import Descriptor, sections, with_room
+from nbshare.errors import OutOfMemoryError
+
+HUGE = 4 << 20  # bytes; NumPy asks for huge pages from this size, too
+
+Mode = Literal["r+", "r", "c"]
+
+
+class View:
+    """Arrays in a piece of memory; all of them hold its `root`.
+
+    Parameters
+    ----------
+    memory : buffer
+        A segment, or bytes.
+    is_read_only : bool, default False
+        Whether the arrays cannot be written to, as those of a segment in mode "r".
+
+    Attributes
+    ----------
+    root : ndarray
+        All of it, as bytes. A weak reference to it shows when no array uses the memory any more.
+    """
+
+    def __init__(self, memory: Any, *, is_read_only: bool = False) -> None:
+        if isinstance(memory, Segment):
+            is_read_only |= memory.mode == "r"  # the kernel does not protect private memory
+            lent = memory.loan() if memory.loan is not None else None
+            memory = memory if lent is None else lent
+        if is_read_only:
+            memory = memoryview(memory).toreadonly()
+        # frombuffer takes a buffer of a mapping, which ndarray(buffer=mmap) does not.
+        self.root = np.frombuffer(memory, np.uint8)
+
+    def array(
+        self,
+        dtype: npt.DTypeLike,
+        shape: tuple[int, ...],
+        offset: int = 0,
+        strides: tuple[int, ...] | None = None,
+    ) -> npt.NDArray[Any]:
+        """Return a part as a plain ndarray; `offset` and `strides` in bytes."""
+        if 0 in shape:
+            offset = 0  # for an empty view, NumPy may set it beyond the memory
+        return np.ndarray(shape, dtype, buffer=self.root, offset=offset, strides=strides)
+
+
+class Segment(mmap.mmap):
+    """Mapped shared memory that knows its descriptor.
+
+    Every array in it holds a buffer of this object, so the mapping lives as long as any view, and
+    any view leads back to its segment (`segment_of`). It is never unmapped explicitly: closing a
+    mapping under a live array is a segmentation fault.
+
+    Attributes
+    ----------
+    fd : int
+        The descriptor that it is mapped from; closed with this object. -1 for private memory.
+    nbytes : int
+        Size in bytes, at least 1 page.
+    address : int
+        Where this process has it mapped.
+    mode : {"r+", "r", "c"}
+        As in `numpy.memmap`: writable, read-only, or copy-on-write (writes stay in this process).
+    kind : MemoryKind or None
+        Its kind; None if another process made it.
+    is_sealed : bool
+        Whether only this mapping can write, and no other process ever.
+    n_borrowed : int
+        Number of workers that received the segment and have not confirmed that it is unmapped.
+    was_kept_elsewhere : bool
+        Whether a process kept a view of it longer than the call: then it is not reused.
+    loan : weak reference or None
+        To the array whose end returns it to the warm pool: views made here keep that array.
+
+    Notes
+    -----
+    Creating and attaching are safe from any thread. It may be freed inside any allocation of any
+    thread: this takes no lock, and runs no Python, which would swallow an interrupt.
+    """
+
+    fd: int
+    nbytes: int
+    address: int
+    mode: Mode
+    kind: MemoryKind | None = None
+    is_sealed = False
+    n_borrowed = 0
+    was_kept_elsewhere = False
+    loan: weakref.ref[npt.NDArray[np.uint8]] | None = None
+    _file: Descriptor | None
+    _name: str | None = None
+    _larger: Segment | None = None  # private memory that continues this
+
+    def __new__(cls, file: Descriptor | None, nbytes: int, mode: Mode) -> Self:
+        if file is None:
+            map_it = partial(super().__new__, cls, -1, nbytes, **sections.PRIVATE)
+        else:
+            args, options = sections.mapping(file.fileno(), nbytes, mode)
+            map_it = partial(super().__new__, cls, *args, **options)
+        try:
+            self: Self = with_room(map_it)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            raise OutOfMemoryError(
+                f"{budget.in_words(nbytes)} more cannot be mapped into this process; check "
+                "the limit of its address space (ulimit -v)"
+            ) from None
+        if file is None and nbytes >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):  # a kernel without them
+                self.madvise(mmap.MADV_HUGEPAGE)
+        self._file, self.fd = file, -1 if file is None else file.fileno()
+        self.nbytes = nbytes
+        self.mode = mode
+        self.address = np.frombuffer(self, np.uint8).__array_interface__["data"][0]
+        return self
+
+    @property
+    def is_private(self) -> bool:
+        """Whether no other process can map it."""
+        return self.fd < 0
+
+    @classmethod
+    def create(cls, nbytes: int, *, is_private: bool = False, grows: bool = False) -> Self:
+        """Create zeroed, writable memory; pages are allocated when first touched.
+
+        `grows`: it will have to grow (see `grown`).
+
+        Raises
+        ------
+        OutOfMemoryError
+            The machine or its container has too little left.
+        """
+        kind, file, size = new_memory(nbytes, is_private=is_private, grows=grows)
+        self = cls(file, size, "r+")
+        self.kind = kind
+        return self
+
+    @classmethod
+    def filled(
+        cls,
+        nbytes: int,
+        parts: Iterable[tuple[int, Any]],
+        *,
+        sealed: bool = True,
+        is_private: bool = False,
+    ) -> Self:
+        """Create memory holding `parts` (offset, buffer or array).
+
+        If `sealed`, only the caller's own mapping stays writable. The kernel makes every later
+        mapping and descriptor read-only, as far as the kind of memory allows
+        (`memory.kinds`).
+        """
+        self = cls.create(nbytes, is_private=is_private)
+        self.refill(parts, are_fresh=True)
+        assert self.kind is not None
+        if sealed and not isinstance(self.kind, Private):
+            self.kind.protect(self.fd)
+        self.is_sealed = sealed
+        return self
+
+    def refill(self, parts: Iterable[tuple[int, Any]], *, are_fresh: bool = False) -> None:
+        """Write `parts` through this mapping: the only way once the segment is sealed.
+
+        If the pages `are_fresh`, they are written as a file, if possible.
+        """
+        pieces: list[copying.Piece] = []
+        target = View(self)
+        for offset, part in parts:
+            is_strided = isinstance(part, np.ndarray) and not part.flags.c_contiguous
+            if are_fresh and sections.CAN_WRITE and not (is_strided or self.is_private):
+                pieces += copying.pieces_to_write(self.fd, offset, part)
+            else:
+                source = part if is_strided else copying.as_bytes(part)
+                pieces += copying.pieces_to_copy(
+                    target.array(source.dtype, source.shape, offset), source
+                )
+        copying.copy_all(pieces)
+
+    @classmethod
+    def open(cls, file: Descriptor | int, mode: Mode) -> Self:
+        """Map a segment from an opened or received descriptor, and take over the descriptor.
+
+        Only for files of nbshare, which are never made smaller: reading past the end would kill
+        this process (SIGBUS).
+
+        Parameters
+        ----------
+        file : Descriptor or int
+            Descriptor that allows what `mode` says.
+        mode : {"r+", "r", "c"}
+            As `Segment.mode`.
+        """
+        file = sections.owned(file) if isinstance(file, int) else file
+        return cls(file, sections.size_of(file.fileno()), mode)
+
+    def grown(self, needed: int, nbytes: int) -> Segment:
+        """Make the file larger; return a mapping of all of it, next to this one.
+
+        Parameters
+        ----------
+        needed : int
+            Bytes that will be used: there must be room for these.
+        nbytes : int
+            The new size, `needed` or more.
+
+        Raises
+        ------
+        OutOfMemoryError
+            If there is no room.
+        """
+        if isinstance(self.kind, Private):  # a copy: readers of this one find it by `whole`
+            self._larger = Segment.filled(nbytes, [(0, self)], is_private=True)
+            return self._larger
+        assert self.kind is not None
+        budget.check_room(needed - self.nbytes)
+        size = budget.aligned(nbytes, mmap.PAGESIZE)
+        grow(self.kind, self.fd, size)
+        larger = type(self)(sections.duplicate(self.fd), size, self.mode)
+        larger.kind = self.kind
+        return larger
+
+    def whole(self, mode: Mode) -> Segment:
+        """Map it again, with what has been added since."""
+        if self.is_private:
+            return self if self._larger is None else self._larger.whole(mode)
+        return Segment.open(sections.duplicate(self.fd), mode)
+
+    def again(self, mode: Mode) -> Segment:
+        """Map it again, read-only or copy-on-write; private memory is copied."""
+        if not self.is_private:
+            return Segment.open(self.read_only(), mode)
+        copy = Segment.filled(self.nbytes, [(0, self)], is_private=True)
+        copy.mode = mode
+        return copy
+
+    def fileno(self) -> int:
+        """Return `fd`, as files do."""
+        return self.fd
+
+    @property
+    def name(self) -> str:
+        """A random name, the same in every process."""
+        name = self._name or (os.urandom(8).hex() if self.is_private else sections.name_of(self.fd))
+        self._name = name  # two threads may each make one, and both are known
+        known_segments[name] = self
+        return name
+
+    def read_only(self) -> Descriptor:
+        """Open a descriptor through which the segment can only be read."""
+        return sections.read_only(self.fd)
+
+
+# The segments of this process whose name has been read, by name.
+known_segments: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
+
+
+def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
+    """Find the segment of an array, and the offset of its first element in bytes.
+
+    Follows the chain of bases, so any view of any class is recognised. None for other arrays.
+    """
+    base: Any = array
+    while not isinstance(base, Segment):
+        if base is None:
+            return None
+        # Not only ndarrays: stride tricks put another object in between.
+        base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
+    return base, array.__array_interface__["data"][0] - base.address

@@ -1,0 +1,92 @@
+"""Files of the user that `numpy.memmap` maps: workers map them too, so nothing is copied.
+
+A file may be larger than the memory. Workers see later changes too, also those through a mapping
+and before a flush, since all mappings share the page cache. A file that the user has mapped for
+writing is shared on purpose: workers may write to it, too, where they may write to a SharedArray.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from nbshare._core.system import sections
+from nbshare.errors import StaleReferenceError
+
+# Bytes of an array that is only read; a smaller one is copied faster than its mapping is found.
+LEAST = 1 << 20
+
+
+class UserFile(NamedTuple):
+    """A file, as far as the sender has mapped it."""
+
+    path: str
+    identity: tuple[int, int]  # inode and device
+    nbytes: int
+
+    def mapped(self, *, writable: bool) -> np.memmap[Any, Any]:
+        """Map the file, once for all arrays in it that may be written to, and for all others.
+
+        Raises
+        ------
+        StaleReferenceError
+            It is gone or shorter than before, or its path leads to another file.
+        """
+        key = self, writable
+        if (memory := _mapped.get(key)) is not None:
+            return memory
+        try:
+            with open(self.path, "r+b" if writable else "rb") as file:
+                status = os.fstat(file.fileno())
+                if status[1:3] != self.identity:
+                    raise ValueError("another file has taken its place")
+                # To read past its end ends a process (SIGBUS).
+                if status.st_size < self.nbytes:
+                    raise ValueError("the file size is less than it was")
+                mode: Literal["r+", "r"] = "r+" if writable else "r"
+                memory = np.memmap(file, np.uint8, mode, shape=(self.nbytes,))
+                return _mapped.setdefault(key, memory)
+        except (OSError, ValueError) as error:
+            raise StaleReferenceError(
+                f"the memory-mapped file {self.path!r} cannot be mapped again: {error}. Keep it as "
+                "it is until the results have come, or send a copy: numpy.array(x)."
+            ) from None
+
+
+# Kept while an array uses it: thousands of views of one file share a mapping and a descriptor.
+_mapped = weakref.WeakValueDictionary[tuple[UserFile, bool], np.memmap[Any, Any]]()
+
+# The file of each mapping, and the address where the file's first byte would be: finding it takes a
+# few tenths of a millisecond. While the mapping exists, no other file gets its inode.
+_found: weakref.WeakKeyDictionary[Any, tuple[UserFile, int]] = weakref.WeakKeyDictionary()
+
+
+def file_of(array: np.ndarray[Any, Any]) -> tuple[UserFile, int] | None:
+    """Return the file that holds an array, and the offset of its first element in bytes.
+
+    Only for a `numpy.memmap` and its views, of some size unless they can be written to. None if
+    others do not find the same values at the file's path: it was deleted or replaced, or the
+    mapping is copy-on-write.
+    """
+    view: Any = array
+    while view is not None and not isinstance(base := getattr(view, "base", None), mmap.mmap):
+        view = base
+    is_shared = array.nbytes >= LEAST or (array.flags.writeable and array.nbytes)
+    if is_shared and isinstance(view, np.memmap):
+        with suppress(OSError):
+            file, start = _found.get(base) or _found.setdefault(base, _find(base))
+            if os.stat(file.path)[1:3] == file.identity:
+                return file, array.__array_interface__["data"][0] - start
+    return None
+
+
+def _find(mapping: Any) -> tuple[UserFile, int]:
+    # Ask the system: the path in the memmap may lead to another file by now.
+    address = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
+    path, identity, start = sections.mapped_file(address)
+    return UserFile(path, identity, address + len(mapping) - start), start

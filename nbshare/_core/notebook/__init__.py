@@ -1,0 +1,315 @@
+"""Everything that draws: the progress display of a run, and its plots.
+
+A run is seen only through its job (`Job`), and drawing happens only inside
+:meth:`Display.update` and :meth:`Display.close`, in the thread that waits for the run; a background
+job has its own. A display that fails costs one warning, never the run.
+
+``environment``  kernel, terminal or log; the outputs of a cell
+``marimo_cells`` the outputs of a cell of marimo
+``row``          the progress display of a notebook
+``page``         how a browser page asks for it, and presses its Stop button
+``bar``          a terminal's bar, a log's lines, and the words of all three
+``live_plot``    the plots that the user asks for
+``frames``       when and where to draw the plot
+``figure``       the plot itself, as a small file: a Figure with an Agg canvas, never pyplot
+``charts``       lines and histograms in it
+``image``        images in it
+``values``       shared by these: results as numbers, each read once; colours, labels, limits
+``explore``      one result at a time, in a panel with sliders
+``prints``       where the output of workers is shown
+
+`Showing` shows a job that runs in the background, and one that the user asks for in any cell::
+
+    map_async ─► begin ─► places in the cell, and a thread: Display.update …  ─► last state
+    job, in any cell ─► show ─► the same outputs once more, which change with the first
+
+A front end changes all outputs of one display id together. So a job that is shown in ten cells is
+drawn once, and a page gets its outputs back after a reload.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Protocol
+
+from nbshare._core.interrupts import start_thread
+from nbshare._core.job import Job
+from nbshare._core.notebook.environment import KernelOutput, cell_number, is_static, surroundings
+from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, as_plots
+from nbshare._core.tracebacks import users_frames
+from nbshare._core.wire import is_worker
+from nbshare.errors import DisplayWarning, users_line, warn_at_most
+
+NEVER_S = 3600.0  # "no need to call again soon": long, and still a number a wait can take
+
+# After an interrupt only a user's function draws for longer, maybe for ever. Without this limit a
+# third Ctrl-C would leave a display that says "running".
+_PATIENCE_S = 0.5
+
+
+class Drawer(Protocol):
+    """Something that shows a job."""
+
+    def draw(self, *, final: bool) -> float:
+        """Show the present state; return the seconds until the next call is wanted."""
+
+
+class Display:
+    """The progress display and the plots of one run.
+
+    Parameters
+    ----------
+    drawers
+        The objects that draw; empty where nothing is shown.
+    live
+        If False, only the last frame is drawn.
+    """
+
+    def __init__(self, drawers: Sequence[Drawer], *, live: bool = True) -> None:
+        self._live = live
+        self._due = dict.fromkeys(drawers, 0.0)  # on the monotonic clock
+        # Those that draw into a cell; each shows an output of it.
+        self._outputs: list[KernelOutput] = [d.output for d in drawers if hasattr(d, "output")]
+        # A warning appears below the present cell, from any thread, at any time.
+        self._context, self._line = contextvars.copy_context(), users_line()
+
+    def __bool__(self) -> bool:
+        return bool(self._due)
+
+    def begin(self) -> None:
+        """Reserve the place of each output in the running cell."""
+        self.update()
+        for output in self._outputs:
+            output.reserve()
+
+    def show_again(self) -> bool:
+        """Show all outputs in the running cell too; return False if there are none."""
+        for output in self._outputs:
+            output.show_again()
+        return bool(self._outputs)
+
+    def update(self) -> float:
+        """Redraw the parts that are due.
+
+        Returns
+        -------
+        float
+            Seconds until the next call is wanted; an hour where nothing is shown.
+        """
+        if not self._live:
+            return NEVER_S
+        for drawer, due in list(self._due.items()):
+            if due <= time.monotonic():
+                self._draw(drawer, final=False)
+        now = time.monotonic()
+        return min((max(0.0, due - now) for due in self._due.values()), default=NEVER_S)
+
+    def close(self) -> None:
+        """Draw the last frame; call it again to finish after an interrupt."""
+        while self._due:
+            drawer, began = next(iter(self._due)), time.monotonic()
+            try:
+                self._draw(drawer, final=True)
+            except KeyboardInterrupt:
+                if time.monotonic() - began > _PATIENCE_S:
+                    self._due.pop(drawer, None)
+                raise
+            self._due.pop(drawer, None)
+        for output in self._outputs:
+            output.is_last = True
+
+    def _warn(self, message: str) -> None:
+        self._context.run(warn_at_most, message, DisplayWarning, self._line)
+
+    def _draw(self, drawer: Drawer, *, final: bool) -> None:
+        try:
+            pause_s = drawer.draw(final=final)
+        except CannotDrawError as error:
+            self._due.pop(drawer, None)
+            self._warn(str(error))
+        except Exception as error:  # noqa: BLE001  a plot function or front end may raise anything
+            self._due.pop(drawer, None)
+            frames = users_frames(error.__traceback__) or error.__traceback__
+            text = "".join(traceback.format_exception(type(error), error, frames))
+            self._warn(
+                "Drawing failed and is off for the rest of this run; the results are not "
+                f"affected.\n\n{text}"
+            )
+        else:
+            if not final:
+                self._due[drawer] = time.monotonic() + pause_s
+
+
+def check_display(progress: Any, plot: Any) -> None:
+    """Refuse a bad ``progress=`` or ``plot=`` before anything is started.
+
+    Parameters
+    ----------
+    progress
+        None, False, True, a label, or a tqdm class.
+    plot
+        None, ``"line"``, ``"image"``, ``"hist"``, a `LivePlot`, ``callable(ax, partial)``, or a
+        list of these.
+
+    Raises
+    ------
+    TypeError
+        An argument has the wrong type.
+    ValueError
+        ``plot`` is a string that names no plot.
+    """
+    is_bar_class = isinstance(progress, type) and all(
+        callable(getattr(progress, name, None)) for name in ("update", "close")
+    )
+    if not (progress is None or isinstance(progress, bool | str) or is_bar_class):
+        raise TypeError(
+            f"progress={progress!r} is not allowed: pass None (shown when a person is looking), "
+            "True, False, a label, or a tqdm class (the class itself, with the methods update "
+            "and close)."
+        )
+    as_plots(plot)
+
+
+def open_display(
+    job: Job, *, progress: Any = None, plot: Any = None, in_background: bool = False
+) -> Display:
+    """Choose how and where to show a job.
+
+    Parameters
+    ----------
+    job
+        The job of the run.
+    progress, plot
+        As checked by :func:`check_display`.
+    in_background
+        Whether a thread of its own draws it.
+
+    Returns
+    -------
+    Display
+        Update it while waiting, and close it at the end. Nothing is drawn before that.
+    """
+    if is_worker():  # no bar within a bar
+        return Display(())
+    place = surroundings()
+    if place == "marimo" and in_background:  # only the thread of a cell can show anything there
+        return Display(())
+    is_notebook = place in ("kernel", "marimo")
+    drawers: list[Drawer] = []
+    # Imported only to draw: `import nbshare` and a run without display stay light.
+    if place != "log" if progress is None else progress is not False:
+        from nbshare._core.notebook import bar, row
+
+        if isinstance(progress, type):
+            drawers.append(bar.Bar(job, progress))
+        elif is_notebook:
+            drawers.append(row.NotebookRow(job, in_background=in_background))
+            job._is_shown = True
+        elif place == "terminal":
+            drawers.append(bar.TerminalBar(job))
+        else:
+            drawers.append(bar.LogLines(job))
+    if plot is not None and not is_notebook:
+        _tell_of_no_plot()
+    elif plot is not None:
+        from nbshare._core.notebook import page
+        from nbshare._core.notebook.frames import LiveFrames
+
+        frames = LiveFrames(job, plot, in_background=in_background)
+        for row_output in [drawer.output for drawer in drawers if hasattr(drawer, "output")]:
+            page.follow_plot(row_output.id, frames.output)
+        drawers.append(frames)
+    return Display(drawers, live=not (is_notebook and is_static()))
+
+
+@cache
+def _tell_of_no_plot() -> None:
+    """Warn once in a process: a script may be run again and again, and a loop has many calls."""
+    warn_at_most(
+        "plot= is shown in a notebook only; here the run continues without it. Draw the results "
+        "that it returns, or leave plot= out",
+        DisplayWarning,
+    )
+
+
+class Showing:
+    """The display of a job that may run in the background.
+
+    Parameters
+    ----------
+    plot
+        As for `nbshare.parallel_map`.
+
+    Notes
+    -----
+    Safe from any thread. It holds its job only while that runs.
+    """
+
+    def __init__(self, plot: Any) -> None:
+        self._plot = plot
+        self._cell: int | None = None  # the cell of a call that runs in the background
+        self._was_begun = False  # and showed something
+        self._live: list[Display] = []  # the last one is shown again
+        self._lock = threading.RLock()  # a plot function may wait for its job
+
+    def begin(self, job: Job, progress: Any) -> None:
+        """Show a job that is about to begin, as ``progress=`` and ``plot=`` say."""
+        if surroundings() == "kernel":
+            self._cell = cell_number()
+        elif progress is None:
+            progress = False
+        self._was_begun = self._draw(job, progress)
+
+    def show(self, job: Job) -> bool:
+        """Show the job in the running cell; return False if there is none, or no need."""
+        if surroundings() != "kernel":
+            return False
+        with self._lock:
+            if self._cell == cell_number():  # its own cell: shown there already, or not wanted
+                return self._was_begun
+            if self._live and self._live[-1].show_again():
+                return True
+            if self._draw(job, progress=True) and job.done():
+                self.close()
+        return True
+
+    def explore(self, job: Job, **options: Any) -> None:
+        """Show the results one at a time, with the labels of its own plot."""
+        from nbshare._core.notebook.explore import explore
+
+        own = as_plots(self._plot)
+        if options.get("plot") is None and len(own) == 1:
+            options["plot"] = LivePlot(label=own[0].label, unit=own[0].unit, value=own[0].value)
+        explore(job, **options)
+
+    def close(self) -> None:
+        """Draw the last state of a job that is over."""
+        with self._lock:
+            while self._live:
+                self._live.pop().close()
+
+    def _draw(self, job: Job, progress: Any) -> bool:
+        """Draw it in the running cell, and follow it; return False if nothing is wanted."""
+        display = open_display(job, progress=progress, plot=self._plot, in_background=True)
+        if not display:
+            return False
+        with self._lock:
+            display.begin()
+            self._live.append(display)
+        try:
+            start_thread(self._follow, display, job._run)
+        except RuntimeError:  # no more threads are allowed: only the last state is drawn
+            job.add_done_callback(lambda _: self.close())
+        return True
+
+    def _follow(self, display: Display, run: Any) -> None:
+        pause_s = 0.0
+        while not run.await_end(pause_s):
+            with self._lock:
+                pause_s = display.update()
+        # The job closes this when all output has arrived.

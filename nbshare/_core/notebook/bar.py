@@ -1,0 +1,247 @@
+"""The progress of a run in words: tqdm in a terminal, a line now and then in a log.
+
+The arithmetic (smoothed rate, time left, formatting) is tqdm's. If the number of items is unknown,
+there is neither a percentage nor a time left.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from tqdm.std import EMA, tqdm
+
+from nbshare._core.job import Job, JobState
+from nbshare.errors import counted
+
+LIVE: tuple[JobState, ...] = ("starting", "running")
+
+_TERMINAL_INTERVAL_S = 0.1
+_LEAST_RATE = 0.1  # below this rate, use the next unit: seconds, minutes
+_EARLY_S = 2.0  # after the beginning, and after the first result
+SHORTEST_S = 0.1  # over a shorter time a rate is noise
+_LOG_INTERVAL_S = 10.0
+_LOG_SILENCE_S = 300.0  # a long run writes a line at least this often
+
+
+class Speed:
+    """The speed of a job, with tqdm's smoothing."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._counted_at = time.monotonic()
+        self._counted, self._first_at = job.n_done, math.inf
+        self._results, self._seconds = EMA(), EMA()
+
+    def count(self) -> int:
+        """Count the results since the last call; return how many there are in all."""
+        n_done, now = self._job.n_done, time.monotonic()
+        if n_done > self._counted:
+            self._first_at = min(self._first_at, now)
+            self._results(n_done - self._counted)
+            self._seconds(now - self._counted_at)
+            self._counted, self._counted_at = n_done, now
+        elif self._job.state == "starting":
+            self._counted_at = now  # the workers' start tells nothing about their speed
+        return n_done
+
+    @property
+    def rate(self) -> float:
+        """Recent results per second; 0.0 before the first."""
+        seconds = self._seconds()
+        return self._results() / seconds if seconds else 0.0
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to the end at the present rate; None if unknown.
+
+        The first results say little, and so does the first one of a new worker.
+        """
+        job, now = self._job, time.monotonic()
+        is_early = job.elapsed_s < _EARLY_S or (
+            self._counted < job.n_workers and now - self._first_at < _EARLY_S
+        )
+        if job.n_items is None or is_early or not self.rate:
+            return None
+        return (job.n_items - self._counted) / self.rate
+
+
+class Words(NamedTuple):
+    """A job's state in words."""
+
+    state: str
+    items: str
+    details: list[str]
+
+    def __str__(self) -> str:
+        return f"{self.state}  {' · '.join([self.items, *self.details])}".replace(" · in ", " in ")
+
+
+def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
+    """Put a job's state into words.
+
+    Parameters
+    ----------
+    job, speed
+        The job and its clock.
+    timed
+        False: leave out what differs from run to run (seconds, rates).
+    """
+    n_done, state, n_failed = speed.count(), job.state, len(job.errors)
+    n = job.n_items
+    count = str(n_done) if n is None else f"{n_done}/{n}"
+    if state == "done":
+        words = f"done with {n_failed} failed" if n_failed else "done"
+        if not n_done:
+            return Words(words, "no items", [])
+        timing = _lasted(job, "in")
+        n_new = n_done - job._n_restored
+        if n_new and job.elapsed_s >= SHORTEST_S:  # else it was over before the first look
+            timing += f" ({_rate(n_new / job.elapsed_s)})"
+        stored = [f"{n} stored before"] if (n := job._n_restored) else []
+        none = ["the results are None"] if job._gave_none else []
+        enough = ["enough for until="] if job._is_enough else []
+        return Words(words, count, [*([timing, *stored] if timed else []), *none, *enough])
+    details = [] if n is None else [f"{100 * n_done // max(n, 1)} %"]  # 100 when all is done
+    if timed and state in LIVE:
+        details += _timing(job, speed)
+    elif timed:
+        details.append(_lasted(job, "after"))
+    if n_failed and state != "failed":
+        details.append(f"{n_failed} failed")
+    if state == "stopped":
+        details.append("the result is partial")
+        if job._stored_in:
+            details.append("the same call continues")
+    return Words(state, count, details)
+
+
+def _lasted(job: Job, word: str) -> str:
+    """Return how long a run has lasted that is over."""
+    is_short = job.elapsed_s < SHORTEST_S
+    return f"in under {SHORTEST_S} s" if is_short else f"{word} {duration(job.elapsed_s)}"
+
+
+def _timing(job: Job, speed: Speed) -> list[str]:
+    timing = [_rate(speed.rate)] if speed.rate else []
+    if job.elapsed_s >= 1:
+        timing.append(f"{duration(int(job.elapsed_s))} elapsed")
+    if (left_s := speed.left_s) is not None:
+        timing.append(f"{duration(int(left_s))} left" if left_s >= 1 else "a moment left")
+    return timing + _loading(job) + _fitting(job)
+
+
+def _fitting(job: Job) -> list[str]:
+    """Return how many workers fit into memory, if not all do."""
+    if (fit := job._fit) is None:
+        return []
+    return [f"{fit.n} of {counted(job.n_workers, 'worker')}: {fit.each / 1e9:.1f} GB each"]
+
+
+def _loading(job: Job) -> list[str]:
+    """Return for how long a worker has been loading the function, from a second on."""
+    if job._loading_s < 1:
+        return []
+    return [f"loading for {duration(int(job._loading_s))}"]
+
+
+def stage_lines(job: Job) -> list[str]:
+    """Return a line for each stage of a pipeline."""
+    return [
+        f"  {s.name}: {counted(s.n_blocks, 'block')}, {queue}{s.busy:.0%} busy"
+        for s, queue in (
+            (s, f"queue {s.queued}/{s.slots}, " if s.slots else "") for s in job.stages
+        )
+    ]
+
+
+class Bar:
+    """A bar of a tqdm class: used as ``cls(total=n, desc=label)``, ``update`` and ``close``."""
+
+    def __init__(self, job: Job, bar_class: Callable[..., Any]) -> None:
+        self._job, self._bar_class = job, bar_class
+        self._bar: Any = None
+        self._told = 0
+
+    def draw(self, *, final: bool) -> float:
+        """Update the bar with new results; close it at the end."""
+        if self._bar is None:
+            self._bar = self._bar_class(total=self._job.n_items, desc=self._job.label or None)
+        new = self._job.n_done - self._told
+        if new:
+            self._told += new
+            self._bar.update(new)
+        if final:
+            self._bar.close()
+        return _TERMINAL_INTERVAL_S
+
+
+class TerminalBar(Bar):
+    """A plain tqdm bar; at an early end it stays where it is, with the reason."""
+
+    def __init__(self, job: Job) -> None:
+        # Every update is drawn: the display limits how often.
+        always = {"miniters": 1, "mininterval": 0, "dynamic_ncols": True}
+        # Stored results say nothing about the rate.
+        always["initial"] = n_stored = job.n_done
+        super().__init__(job, partial(_UnwatchedTqdm, file=sys.stderr, **always))
+        self._told = n_stored
+
+    def draw(self, *, final: bool) -> float:
+        """Redraw the bar with details; at the end list the stages below it."""
+        job, pause_s = self._job, super().draw(final=False)
+        if final:
+            self._bar.set_postfix_str("" if job.state == "done" else job.state, refresh=False)
+            self._bar.close()
+            sys.stderr.writelines(f"{line}\n" for line in stage_lines(job))
+            return pause_s
+        queues = [f"{stage.queued}/{stage.slots}" for stage in job.stages if stage.slots]
+        notes = [f"queues {' '.join(queues)}"] if queues else []
+        self._bar.set_postfix_str(", ".join(notes + _loading(job) + _fitting(job)))
+        return pause_s
+
+
+class _UnwatchedTqdm(tqdm):  # type: ignore[misc]  # tqdm is not typed
+    """tqdm without its monitor thread: this bar is refreshed by hand."""
+
+    monitor_interval = 0
+
+
+class LogLines:
+    """Plain lines on stderr: now and then, and one at the end."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._speed = Speed(job)
+        self._told_at, self._told = time.monotonic(), job.n_done
+
+    def draw(self, *, final: bool) -> float:
+        """Write a line if 10 s and 10 % have passed since the last one, or 5 minutes."""
+        n_done, since_s = self._speed.count(), time.monotonic() - self._told_at
+        step = max(1, (self._job.n_items or 0) / 10)
+        a_good_step = since_s >= _LOG_INTERVAL_S and n_done - self._told >= step
+        if final or a_good_step or since_s >= _LOG_SILENCE_S:
+            state, _, more = str(describe(self._job, self._speed)).partition("  ")
+            line = f"{self._job.label} {state}: {more.replace(' · ', ', ')}".lstrip()
+            lines = [line, *stage_lines(self._job)]
+            sys.stderr.writelines(f"{line}\n" for line in lines)
+            sys.stderr.flush()
+            self._told_at, self._told = time.monotonic(), n_done
+        return 1.0
+
+
+def _rate(rate: float) -> str:
+    per_s, per_min = rate >= _LEAST_RATE, 60 * rate >= _LEAST_RATE
+    unit, seconds = ("s", 1) if per_s else ("min", 60) if per_min else ("h", 3600)
+    return f"{tqdm.format_sizeof(rate * seconds)}/{unit}"
+
+
+def duration(seconds: float) -> str:
+    """Format seconds: a float with one decimal, and from a minute on as 01:05."""
+    if seconds >= 60:
+        return str(tqdm.format_interval(seconds))
+    return f"{seconds:.1f} s" if isinstance(seconds, float) else f"{seconds} s"

@@ -1,0 +1,233 @@
+"""``plot="line"``, results against the items, and ``plot="hist"``, a histogram."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nbshare._core.notebook.live_plot import CannotDrawError
+from nbshare._core.notebook.values import (
+    GREY,
+    MAX_EXACT,
+    Floats,
+    Painter,
+    as_floats,
+    calm,
+    named,
+    remark_on,
+    write_dates,
+    write_names,
+    write_whole,
+)
+
+# Okabe and Ito's colours, which the colour-blind tell apart too; each line has its own marker.
+_COLOURS = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#888888"
+_MARKERS = "osD^vPX*"
+
+_MAX_LINES = 8  # more could not be told apart: their mean is drawn
+_MAX_MARKERS = 100  # of a line; beyond, only single points have one, since no line shows them
+_MAX_POINTS = 2000  # more than the plot has pixels in a row
+
+# NaN and infinities, which no line shows: a test, a marker, and the edge of the axes where it is.
+_ODD: Any = (np.isnan, "x", 0), (np.isposinf, "^", 1), (np.isneginf, "v", 0)
+
+_MAX_VALUES = 2**20  # in a histogram; if there are more, every k-th is counted
+_MAX_BINS = 100
+_MAX_WHOLE = 60  # integers in a smaller range get a bar each
+
+
+class LinePainter(Painter):
+    """Draws lines against the items if these are numbers or dates."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        axes, plot = self._axes, self._plot
+        self._x, self._order = self._choose_x()
+        self._is_reduced = len(self._shape) > 1 or self._n_elements > _MAX_LINES
+        width = 1 if self._is_reduced else self._n_elements
+        self._numbers = np.full((self._n, width), np.nan)
+        axes.grid(color="#999999", alpha=0.2)
+        size = 3 if self._n > _MAX_MARKERS // 2 else 4
+        looks = list(zip(_COLOURS, _MARKERS, strict=True))[:width]
+        self._lines = [
+            axes.plot([], [], marker=marker, ms=size, lw=1.5, color=colour, zorder=3)[0]
+            for colour, marker in looks
+        ]
+        look: dict[str, Any] = {"color": GREY, "s": 20, "clip_on": False, "zorder": 4}
+        look["transform"] = axes.get_xaxis_transform()
+        self._odd = [axes.scatter([], [], marker=marker, **look) for _, marker, _ in _ODD]
+        if width > 1:
+            word = "result" if width < 4 else ""  # more have no room next to the title
+            names = ["result[0]", *(f"{word}[{k}]" for k in range(1, width))]
+            look = {"loc": "lower right", "bbox_to_anchor": (1, 1)}
+            look |= {"borderaxespad": 0.2, "frameon": False, "fontsize": 9, "labelcolor": GREY}
+            look |= {"handlelength": 1, "handletextpad": 0.5, "columnspacing": 1}
+            axes.legend(self._lines, names, **look, ncols=width)
+        axes.set_ylabel(self._name(f"{plot.reduction} of each " if self._is_reduced else ""))
+        if self._dtype.kind == "M":
+            write_dates(axes.yaxis)
+        elif self._dtype.kind in "iu" and not self._is_reduced:
+            write_whole(axes.yaxis)
+        if self._dtype.kind == "b" and not self._shape:
+            axes.set_yticks([0, 1], ["False", "True"])
+
+    def _choose_x(self) -> tuple[Floats, NDArray[np.intp]]:
+        """Choose the x values and label their axis; return their order."""
+        plot, axes = self._plot, self._axes
+        x, name = plot.x, "input"
+        if x is not None and len(x) != self._n:
+            raise CannotDrawError(
+                f"LivePlot(x=...) has {len(x)} values, but there are {self._n} items: pass one "
+                "value per item. The run continues without this plot."
+            )
+        if x is None:
+            x = along_x(self._inputs, self._n)
+        if x is None:
+            x, name = np.arange(self._n), "item"
+        if plot._xnames is not None:
+            write_names(axes.xaxis, plot._xnames)
+        elif x.dtype.kind == "M":
+            write_dates(axes.xaxis)
+        elif x.dtype.kind in "iu":
+            write_whole(axes.xaxis)
+        unit = plot.xunit or ("s" if x.dtype.kind == "m" else "")
+        axes.set_xlabel(named(plot.xlabel or name, unit))
+        floats = as_floats(x)
+        order = np.argsort(floats, kind="stable")
+        self._show_x(floats)
+        return floats[order], order
+
+    def _show_x(self, x: Floats) -> None:
+        finite = x[np.isfinite(x)]
+        low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+        margin = 0.02 * (high - low) or 0.5
+        self._axes.set_xlim(low - margin, high + margin)
+
+    def show_done(self) -> None:
+        """Show the part of the x axis that has results: no more will come."""
+        self._show_x(self._x[self._taken[self._order]])
+
+    def _add(self, items: NDArray[np.intp], rows: Floats) -> None:
+        rows, how = rows.reshape(len(rows), -1), self._plot.reduction
+        if self._is_reduced:
+            rows = rows[:, -1:] if how == "last" else getattr(rows, how)(axis=1, keepdims=True)
+        self._numbers[items] = rows
+
+    def _show(self, *, final: bool) -> str:  # noqa: ARG002
+        there, numbers = self._taken[self._order], self._numbers[self._order]
+        is_finite = np.isfinite(numbers)
+        finite = numbers[is_finite]
+        for line, column in zip(self._lines, np.where(is_finite, numbers, np.nan).T, strict=True):
+            x, y = thinned(self._x, column)
+            line.set_data(x, y)
+            marked = np.isfinite(y) if self._n <= _MAX_MARKERS else is_single(y)
+            line.set_markevery(np.flatnonzero(marked).tolist())
+        for marks, (is_odd, _, edge) in zip(self._odd, _ODD, strict=True):
+            places = apart(self._x[there & is_odd(numbers).any(axis=1)])
+            marks.set_offsets(np.stack([places, np.full(len(places), edge)], axis=1))
+        n_outside = 0
+        if finite.size:
+            low, high = self._ends(*self._range(finite), margin=0.03)
+            self._axes.set_ylim(low, high)
+            is_inside = (low <= numbers) & (numbers <= high) & np.isfinite(self._x)[:, np.newaxis]
+            n_outside = int(np.count_nonzero(is_finite & ~is_inside))
+        n_odd = int(np.count_nonzero(~is_finite[there]))
+        return "{}" + remark_on(n_odd, n_outside)
+
+
+def along_x(inputs: Any, n: int) -> NDArray[Any] | None:
+    """Return the items as numbers or dates, if a line can be drawn against them."""
+    is_kept = hasattr(inputs, "__getitem__") and len(inputs) >= n  # those of a generator are not
+    if not is_kept or not isinstance(inputs[0], float | int | np.number | np.datetime64):
+        return None
+    try:
+        x = np.asarray(inputs)[:n]
+    except ValueError:  # numbers and lists
+        return None
+    fits = x.ndim == 1 and x.dtype.kind in "iufM" and np.isfinite(x).all() and (x != x[0]).any()
+    return x if fits else None
+
+
+def is_single(y: Floats) -> NDArray[np.bool_]:
+    """Return which points have no neighbour to draw a line to."""
+    there = np.pad(np.isfinite(y), 1)
+    single: NDArray[np.bool_] = there[1:-1] & ~there[:-2] & ~there[2:]
+    return single
+
+
+def apart(x: Floats) -> Floats:
+    """Return those of many places that a plot shows next to each other."""
+    x = x[np.isfinite(x)]
+    width = np.ptp(x) / _MAX_POINTS if x.size else 0
+    return x[np.unique(np.round(x / width), return_index=True)[1]] if width else x[:1]
+
+
+def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Return the highest and lowest points of many, where they are: they look the same."""
+    if len(x) <= 2 * _MAX_POINTS:
+        return x, y
+    width = math.ceil(len(x) / _MAX_POINTS)
+    rows = np.pad(y, (0, -len(y) % width), constant_values=np.nan).reshape(-1, width)
+    is_gap = np.isnan(rows)
+    lowest = np.where(is_gap, np.inf, rows).argmin(axis=1)
+    highest = np.where(is_gap, -np.inf, rows).argmax(axis=1)
+    ends = np.sort([lowest, highest], axis=0) + np.arange(0, rows.size, width)
+    kept = ends.T.ravel()
+    return x[kept], y[kept]
+
+
+class HistPainter(Painter):
+    """Draws a histogram that grows."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        axes, n_elements = self._axes, self._n_elements
+        self._every = math.ceil(n_elements / max(1, _MAX_VALUES // self._n))
+        self._numbers = np.empty((self._n, math.ceil(n_elements / self._every)))
+        what = "values" if self._shape else "results"
+        sampled = "" if self._every == 1 else f", 1 in {self._every}"
+        axes.set_xlabel(self._name())
+        axes.set_ylabel(f"number of {what}{sampled}")
+        write_whole(axes.yaxis)
+        if self._dtype.kind == "M":
+            write_dates(axes.xaxis)
+        if self._dtype.kind == "b":
+            axes.set_xticks([0, 1], ["False", "True"])
+        self._bars = axes.stairs([0], [0, 1], fill=True, color=_COLOURS[0])
+
+    def _add(self, items: NDArray[np.intp], rows: Floats) -> None:
+        self._numbers[items] = rows.reshape(len(rows), -1)[:, :: self._every]
+
+    def _show(self, *, final: bool) -> str:  # noqa: ARG002
+        numbers = self._numbers[self._taken].ravel()
+        finite = inside = numbers[np.isfinite(numbers)]
+        if finite.size:
+            low, high = self._range(finite)
+            inside = finite[(low <= finite) & (finite <= high)]
+            counts, edges = np.histogram(inside, self._edges(inside, low, high))
+            self._bars.set_data(counts, edges)
+            self._axes.set_xlim(self._ends(*(self.limits or (edges[0], edges[-1]))))
+            self._axes.set_ylim(0, calm(0, max(1, int(counts.max())), margin=0.03)[1])
+        n_outside = finite.size - inside.size
+        return "{}" + remark_on(numbers.size - finite.size, n_outside)
+
+    def _edges(self, inside: Floats, low: float, high: float) -> NDArray[np.floating]:
+        is_whole = self._dtype.kind in "biu" and max(-low, high) < MAX_EXACT
+        if is_whole and inside.size and not isinstance(self._plot.limits, tuple):
+            low, high = inside.min(), inside.max()
+        if is_whole and high - low < _MAX_WHOLE and self._plot.bins is None:
+            return np.arange(math.ceil(low), math.floor(high) + 2) - 0.5
+        n_bins = self._plot.bins or (auto_bins(inside) if inside.size else 1)
+        return np.linspace(low, high, n_bins + 1)
+
+
+def auto_bins(finite: Floats) -> int:
+    """Return how many bins NumPy's "auto" makes: the larger of two well-known numbers."""
+    # With an outlier, NumPy itself would make the edges of billions of bins.
+    by_sturges = math.log2(finite.size) + 1
+    middle = np.subtract(*np.percentile(finite, (75, 25)))
+    by_spread = np.ptp(finite) * finite.size ** (1 / 3) / (2 * middle) if middle else 0.0
+    return math.ceil(min(max(by_sturges, by_spread), _MAX_BINS))

@@ -1,0 +1,212 @@
+"""Where we are: in a Jupyter kernel, at a terminal, or in a log."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, cast
+
+Bundle: TypeAlias = tuple[dict[str, str], dict[str, Any] | None]  # MIME types, and metadata
+Make: TypeAlias = Callable[[], Bundle | None]
+
+JUPYTER = "JupyterLab or Jupyter Notebook"
+_MAX_OWN = 8  # runs of a cell that get outputs of their own
+_SHARED_INTERVAL_S = 0.25  # between changes of an output that several runs share
+
+
+def surroundings() -> Literal["kernel", "marimo", "terminal", "log"]:
+    """Return what shows our output: a kernel, a running cell of marimo, a terminal or a log.
+
+    A kernel is asked for before the terminal: Jupyter's stderr is not a terminal, but a kernel
+    started by hand in one may well be.
+    """
+    # A kernel has loaded IPython: if it is not there, there is no need to import it.
+    get_ipython: Any = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    if get_ipython is not None and getattr(get_ipython(), "kernel", None) is not None:
+        return "kernel"
+    runs_in_marimo: Any = getattr(sys.modules.get("marimo"), "running_in_notebook", None)
+    if runs_in_marimo is not None and runs_in_marimo():
+        return "marimo"
+    isatty = getattr(sys.stderr, "isatty", None)
+    return "terminal" if isatty is not None and isatty() else "log"
+
+
+def is_static() -> bool:
+    """Return whether the output is for a document that is rebuilt (``NBSHARE_STATIC=1``)."""
+    return os.environ.get("NBSHARE_STATIC", "") not in ("", "0")
+
+
+def has_server() -> bool:
+    """Return whether a Jupyter server started this kernel: its pages can show Stop."""
+    return "JPY_SESSION_NAME" in os.environ  # which nbclient does not set
+
+
+def shell() -> Any:
+    """Return IPython's shell; in a kernel."""
+    return cast(Any, sys.modules["IPython"]).get_ipython()
+
+
+def front_end() -> str | None:
+    """Return the name of what shows widgets here; None if nothing does.
+
+    A notebook that is executed without a page, as by nbclient, shows none.
+    """
+    if "google.colab" in sys.modules:
+        return "Colab"
+    if "__vsc_ipynb_file__" in shell().user_ns:
+        return "VS Code"
+    return JUPYTER if has_server() else None
+
+
+def cell_number() -> int:
+    """Return the number of the running cell; in a kernel."""
+    return int(shell().execution_count)
+
+
+def cell_id() -> str | None:
+    """Return what stays when the running cell is run again; None if the front end does not say."""
+    try:
+        return str(shell().kernel.get_parent("shell")["metadata"]["cellId"])
+    except Exception:  # noqa: BLE001  other kernels have other ways
+        return None
+
+
+class KernelOutput:
+    """One output of a cell, shown once and then replaced in place.
+
+    The first runs of a cell have an output each. Later ones, as in a loop of 200 quick calls, reuse
+    outputs of runs that are over and change them at most four times a second. So a cell never
+    floods the page.
+
+    Parameters
+    ----------
+    cell
+        The outputs of its kind in the cell.
+    is_shared
+        True if it may have shown an earlier run.
+
+    Attributes
+    ----------
+    number
+        Number of runs of the cell that have had such an output, this one included.
+    first
+        The first of the runs one after the other that have had this output; the last is `number`.
+    id
+        Its id in the front end.
+    sent_at
+        When it was last changed, on the monotonic clock.
+    is_last
+        Whether its run is over and will change it no more.
+    """
+
+    number, first = 0, 1
+
+    def __init__(self, cell: Cell, *, is_shared: bool) -> None:
+        from IPython.display import DisplayHandle
+
+        # The id is chosen now: after an interrupt inside the first display, the last frame still
+        # replaces that.
+        self._handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
+        self.id = str(self._handle.display_id)
+        self.cell, self.is_shared = cell, is_shared
+        self._shown: Bundle | None = None
+        self.sent_at = -_SHARED_INTERVAL_S
+        self._waiting: Make | None = None
+        self.is_last = False
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """What it shows, by MIME type."""
+        return self._shown[0] if self._shown is not None else {}
+
+    def reserve(self) -> None:
+        """Reserve the place in the cell, if nothing has been shown yet."""
+        if self._shown is None:
+            self.show(lambda: ({"text/plain": ""}, None), final=False)
+
+    def show_again(self) -> None:
+        """Show it in the running cell too; later updates replace both."""
+        if self._shown is not None:
+            self._handle.display(self._shown[0], metadata=self._shown[1], raw=True)
+
+    def show(self, make: Make, *, final: bool) -> None:
+        """Replace the output with what `make` returns.
+
+        `make` is called now; but if another run has just used the output, it is called at the end
+        of the cell, unless a newer update replaces it. So a loop of quick calls draws few plots.
+        """
+        self._waiting = make
+        since_s = time.monotonic() - self.sent_at
+        if not self.is_shared or self.cell.is_over or since_s >= _SHARED_INTERVAL_S:
+            self.send(again=final and self.cell.is_over)
+        if final and self.is_shared:
+            self.cell.free.append(self)  # others may reuse it
+
+    def send(self, *, again: bool = False) -> None:
+        """Send a waiting update that changes something; `again`: in the next cell too."""
+        make, self._waiting = self._waiting, None
+        made = make() if make is not None else None
+        if again and (last := made or self._shown):
+            self._send_again_in_next_cell(*last)  # first: a visible cell may be run
+        if made is None or made == self._shown:
+            return
+        self.sent_at = time.monotonic()
+        show = self._handle.display if self._shown is None else self._handle.update
+        show(made[0], metadata=made[1], raw=True)
+        self._shown = made
+
+    def _send_again_in_next_cell(self, data: dict[str, str], metadata: Any) -> None:
+        """Send the last state once more: nbclient records outputs only while a cell runs."""
+        events = shell().events
+
+        def send(*_: object) -> None:
+            events.unregister("pre_run_cell", send)
+            self._handle.update(data, metadata=metadata, raw=True)
+
+        events.register("pre_run_cell", send)
+
+
+class Cell:
+    """The outputs of one kind in the running cell."""
+
+    def __init__(self) -> None:
+        self._events = shell().events
+        self._n_taken = 0
+        self.was_stopped = False  # one of its runs, by the user
+        self.free: list[KernelOutput] = []
+        self.is_over = False
+        self._events.register("post_run_cell", self._end)
+
+    def take(self) -> KernelOutput:
+        """Return a new output, or one whose run is over."""
+        self._n_taken += 1
+        is_shared = self._n_taken > _MAX_OWN
+        output = self.free.pop() if self.free else KernelOutput(self, is_shared=is_shared)
+        if output.number != self._n_taken - 1:  # it has shown none, or another output some since
+            output.first = self._n_taken
+        output.number, output.is_last = self._n_taken, False
+        return output
+
+    def _end(self, *_: object) -> None:
+        """Send the updates that came too soon after the previous ones."""
+        self.is_over = True
+        self._events.unregister("post_run_cell", self._end)
+        for output in self.free:
+            output.send()
+
+
+_current: dict[str, Cell] = {}  # by kind
+
+
+def kernel_output(kind: str) -> KernelOutput:
+    """Return an output of the running cell, not reused for another kind; in a notebook."""
+    if surroundings() == "marimo":
+        from nbshare._core.notebook import marimo_cells  # late: it imports marimo
+
+        return cast("KernelOutput", marimo_cells.take(kind))
+    cell = _current.get(kind)
+    if cell is None or cell.is_over:
+        cell = _current[kind] = Cell()
+    return cell.take()

@@ -1,0 +1,399 @@
+"""`explore`: one result at a time, also of a running job.
+
+On a page of Jupyter's server three outputs follow each other in the cell::
+
+    words and style   for the notebook's file
+    the panel         ipywidgets, until the kernel ends
+    the plot          an ordinary PNG: saved in the file
+
+A style hides the last one while the panel exists. Without the panel it hides the panel's place,
+where JupyterLab would write "Error displaying widget". Other front ends get panel and plot as two
+forms of one output. Where no page shows widgets, there is the plot and a sentence.
+
+Moving a slider only records the wanted result. One thread per panel draws: a quick plot while the
+slider moves, a sharp one when it rests, which is also saved.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.interrupts import import_whole, start_thread
+from nbshare._core.job import Job
+from nbshare._core.notebook.environment import (
+    JUPYTER,
+    cell_id,
+    cell_number,
+    front_end,
+    is_static,
+    surroundings,
+)
+from nbshare._core.notebook.live_plot import LivePlot
+from nbshare._core.tracebacks import shown_from_the_call
+from nbshare.errors import DisplayWarning, warn
+
+if TYPE_CHECKING:
+    from nbshare._core.notebook.figure import Frame
+
+PlotKind = Literal["image", "line", "hist"]
+
+_MAX_SEEN, _MAX_NUMBERS = 64, 2000  # results, and numbers of each, that set the scale
+_INTERVAL_S = 0.1  # between two plots, and between looks at a running job
+_REST_S = 0.4  # after a move: then a sharp plot is worth its time
+
+_WORDS = "To choose other results, run this cell in JupyterLab, Notebook 7 or VS Code."
+_CHILD = ".jp-OutputArea-child"
+_STYLE = f"""<style>
+{_CHILD}:has(.nbshare-words):has(+ {_CHILD} .nbshare-panel),
+{_CHILD}:has(.nbshare-words) + {_CHILD}:not(:has(.nbshare-panel)),
+{_CHILD}:has(.nbshare-words) + {_CHILD}:has(.nbshare-panel) + {_CHILD} {{display: none}}
+</style>"""
+
+
+@shown_from_the_call
+def explore(
+    results: Any,
+    *,
+    kind: PlotKind | None = None,
+    axes: Mapping[str, npt.ArrayLike] | None = None,
+    plot: LivePlot | None = None,
+) -> None:
+    """Show results one at a time in a notebook, with a slider to choose among them.
+
+    Nothing is copied: each result is read from memory when it is drawn. The saved notebook keeps
+    the last plot.
+
+    Parameters
+    ----------
+    results : array_like of shape (n, *shape), or Job
+        Results of `parallel_map`, or a job, which may still be running; see `Job.explore`.
+    kind : {"image", "line", "hist"}, optional
+        How to draw one result. Default: ``"image"`` for results of shape (H, W), or in colour (H,
+        W, 3 or 4); ``"line"`` for one-dimensional results.
+    axes : mapping of str to array_like, optional
+        For results over a grid: the name and the values of each axis, the last axis varying
+        fastest, as in `itertools.product`. The product of their lengths must be ``n``. Each axis
+        gets a slider.
+    plot : LivePlot, optional
+        Labels, units, coordinates, `limits` and `value` of the plot; its own kind is not used.
+
+    Raises
+    ------
+    TypeError
+        The results are not an array, or are single numbers.
+    ValueError
+        An argument is not as described.
+
+    See Also
+    --------
+    Job.explore : the same for a job.
+    LivePlot : labels and units.
+
+    Examples
+    --------
+    Six images over a grid of two axes, in a notebook:
+
+    >>> import numpy as np
+    >>> import nbshare
+    >>> images = np.random.default_rng(1).random((6, 20, 30))
+    >>> axes = {"azimuth": [0, 120, 240], "height": [10, 20]}
+    >>> nbshare.explore(images, axes=axes)  # doctest: +SKIP
+
+    With a label, a unit and another kind of plot:
+
+    >>> plot = nbshare.LivePlot(label="horizon", unit="°")
+    >>> nbshare.explore(images, kind="hist", plot=plot)  # doctest: +SKIP
+    """
+    if kind not in (None, "image", "line", "hist"):
+        raise ValueError(f"kind={kind!r} is not allowed: pass 'image', 'line', 'hist' or None.")
+    if not (plot is None or isinstance(plot, LivePlot)):
+        raise TypeError(f"plot={plot!r} is not allowed: pass a LivePlot with the labels, or None.")
+    coords: Any = getattr(results._inputs if isinstance(results, Job) else results, "coords", None)
+    if isinstance(results, Job):
+        source: Any = results
+    elif coords is not None and results.shape[: len(coords)] == tuple(map(len, coords.values())):
+        source = finished(results.reshape(-1, *results.shape[len(coords) :]))
+    else:
+        source, coords = finished(results), None
+    view = ResultGrid(source, kind, plot or LivePlot(), axes or coords or {})
+    if view.has(view.first):
+        view.pick(view.first)  # refuses what cannot be drawn
+    if surroundings() != "kernel":
+        warn("explore() shows its panel in a Jupyter notebook: call it in a cell.", DisplayWarning)
+    elif front_end() is not None and not is_static():
+        Panel(view).display()
+    else:  # nothing here shows widgets
+        if not is_static():
+            _show({"text/plain": _WORDS})
+        _show(*view.draw(view.first, sharp=True).bundle)
+
+
+def finished(results: Any) -> Any:
+    """Wrap complete results so that they can be read like a job."""
+    if not isinstance(results, np.ndarray):
+        raise _no_array(f"of type {type(results).__name__}")
+    if not results.size:
+        raise ValueError(f"explore() has nothing to show in an array of shape {results.shape}.")
+    n = len(np.atleast_1d(results))
+    missing = np.ma.getmaskarray(results).reshape(n, -1)
+    present = np.ones(n, bool) if missing.dtype.names else ~missing.all(axis=1)
+    job = SimpleNamespace(label="result", state="done", n_items=n, _present=present)
+    job.n_done = int(np.count_nonzero(present))
+    job._partial, job.running = lambda: results, lambda: False
+    return job
+
+
+def _no_array(what: str) -> TypeError:
+    return TypeError(
+        f"explore() needs results that are one array, of shape (n, *shape); these are {what}. Have "
+        "the function return arrays of one shape, or pass numpy.stack of a part of each result."
+    )
+
+
+class ResultGrid:
+    """Results, their places in a grid, and a plot of each.
+
+    Parameters
+    ----------
+    source
+        A job, or what `finished` returns.
+    kind, plot, axes
+        As for `explore`.
+    """
+
+    def __init__(
+        self, source: Any, kind: PlotKind | None, plot: LivePlot, axes: Mapping[str, npt.ArrayLike]
+    ) -> None:
+        self.source, self._kind, self._plot = source, kind, plot
+        self._drawn_like: object = None
+        self._limits, self._n_seen = (math.inf, -math.inf), 0
+        self.axes = {name: np.ravel(np.asarray(values)) for name, values in axes.items()}
+        self.shape = tuple(len(values) for values in self.axes.values())
+        if axes and math.prod(self.shape) != source.n_items:
+            lengths = " × ".join(map(str, self.shape))
+            n = "an unknown number of" if source.n_items is None else source.n_items
+            raise ValueError(f"axes= has {lengths} values, but there are {n} results.")
+
+    @property
+    def n(self) -> int:
+        """Number of items, for a generator the number so far; at least 1."""
+        return max(1, self.source.n_items or len(self.source._present))
+
+    @property
+    def first(self) -> int:
+        """Index of the first result that has arrived; 0 if none has."""
+        return int(np.argmax(self.source._present)) if self.source.n_done else 0
+
+    def name(self, item: int) -> str:
+        """Return the name of a result."""
+        places = np.unravel_index(item, self.shape) if self.axes else ()
+        chosen = [
+            f"{name} = {text_of(values[place])}"
+            for (name, values), place in zip(self.axes.items(), places, strict=True)
+        ]
+        return f"{self.source.label}: {', '.join(chosen) or f'item {item}'}"
+
+    def has(self, item: int) -> bool:
+        """Whether the result has arrived."""
+        present = self.source._present
+        return item < len(present) and bool(present[item])
+
+    def pick(self, item: int) -> tuple[PlotKind, npt.NDArray[Any]]:
+        """Return how a result is drawn, and its numbers; raises an error if it cannot be."""
+        from nbshare._core.notebook.values import unmasked  # loads matplotlib
+
+        partial, value = self.source._partial(), self._plot.value
+        if isinstance(partial, list):
+            raise _no_array("objects, or arrays of several shapes")
+        result = partial[item]
+        if np.ma.is_masked(result):
+            result = unmasked(result)
+        shown = np.ma.getdata(result if value is None else value(result))
+        is_image = shown.ndim == 2 or (shown.ndim == 3 and shown.shape[2] in (3, 4))
+        if shown.ndim == 0:
+            raise TypeError(
+                "explore() shows one result at a time, which must be an array; these are single "
+                "values. plot='line' draws all of them in one plot."
+            )
+        if self._kind is None and shown.ndim > 1 and not is_image:
+            raise ValueError(
+                f"kind= is needed for results of shape {shown.shape}: pass kind='hist', or "
+                "plot=LivePlot(value=...) with a function that returns an image of a result."
+            )
+        return self._kind or ("image" if is_image else "line"), shown
+
+    def draw(self, item: int, *, sharp: bool) -> Frame:
+        """Draw a result, or a note that it has not arrived."""
+        from nbshare._core.notebook.figure import ResultFigure  # loads matplotlib
+
+        if not self.has(item):
+            gone = "No result yet" if self.source.running() else "No result"
+            return ResultFigure.blank(f"{self.name(item)}\n{gone}")
+        kind, shown = self.pick(item)
+        alike = kind, shown.shape, shown.dtype
+        if self._drawn_like != alike:
+            plot = copy.copy(self._plot)
+            plot.kind, plot.value, plot.reduction = kind, None, "last"
+            if kind == "image":
+                plot.label = plot.label or "result"  # not the last of several
+            if kind == "line":
+                plot.xlabel = plot.xlabel or "element"
+            self._figure, self._drawn_like = ResultFigure(plot), alike
+        rows = shown if kind == "line" else shown[None]
+        return self._figure.show(self.name(item), rows, self._span(shown), sharp=sharp)
+
+    def _span(self, shown: npt.NDArray[Any]) -> tuple[float, float] | None:
+        """Return the range of all results, so that the scale stays the same for each."""
+        from nbshare._core.notebook.values import as_floats, span
+
+        if shown.dtype.kind not in "biufcMm":  # which is refused
+            return None
+        n_done, parts = self.source.n_done, [shown.ravel()]  # no result is cut
+        if n_done != self._n_seen:
+            there = np.flatnonzero(self.source._present)
+            for i in there[:: math.ceil(len(there) / _MAX_SEEN)].tolist():
+                numbers = self.pick(i)[1].ravel()
+                parts.append(numbers[:: math.ceil(numbers.size / _MAX_NUMBERS)])
+            self._n_seen = n_done
+        numbers = as_floats(np.concatenate(parts))
+        if (finite := numbers[np.isfinite(numbers)]).size:
+            low, high = span(finite, is_robust=self._plot.limits is not None)
+            self._limits = min(low, self._limits[0]), max(high, self._limits[1])
+        return self._limits if self._limits[0] < self._limits[1] else None
+
+
+# --------------------------------------------------------------------------- the panel
+
+
+def text_of(value: Any) -> str:
+    """Format a value of an axis for its slider."""
+    return f"{value:g}" if isinstance(value, float | np.floating) else str(value)
+
+
+class Panel:
+    """The widgets, the saved plot, and the thread that draws.
+
+    Parameters
+    ----------
+    view
+        The results to show.
+    """
+
+    def __init__(self, view: ResultGrid) -> None:
+        import_whole("ipywidgets")
+        import ipywidgets as w
+        from IPython.display import DisplayHandle
+
+        self._view = view
+        self._has_news = news = threading.Event()
+        look: dict[str, Any] = {"layout": {"width": "440px", "max_width": "100%"}}
+        self._sliders: list[Any] = [
+            w.SelectionSlider(
+                description=name, options=[(text_of(v), i) for i, v in enumerate(values)], **look
+            )
+            for name, values in view.axes.items()
+        ] or [w.IntSlider(description="item", max=view.n - 1, **look)]
+        first = np.unravel_index(view.first, view.shape or (view.n,))
+        for slider, place in zip(self._sliders, first, strict=True):
+            slider.value = int(place)
+            slider.observe(lambda _: news.set(), "value")
+        self._image = w.Image(format="png", layout={"display": "none", "max_width": "100%"})
+        self._words = w.Label(layout={"margin": "0 16px 0 8px"})
+        self._all = w.VBox([*self._sliders, self._words, self._image])
+        self._all.add_class("nbshare-panel")
+        self._saved: Any = DisplayHandle()  # type: ignore[no-untyped-call]
+        widget = {"version_major": 2, "version_minor": 0, "model_id": self._all.model_id}
+        self._also: dict[str, Any] = {"application/vnd.jupyter.widget-view+json": widget}
+        self._shown: tuple[int, bool] | None = None  # item, and whether it had arrived
+        self._is_over = False
+
+    def display(self) -> None:
+        """Show it in the running cell, and keep it up to date."""
+        cell, number = self._cell = cell_id(), cell_number()
+        for before in list(_panels):
+            if cell is not None and before._cell[0] == cell and before._cell[1] != number:
+                before.close()  # the same cell shows the new one
+        _panels.add(self)
+        if front_end() == JUPYTER:
+            words = f'{_STYLE}<div class="nbshare-words">{_WORDS}</div>'
+            _show({"text/html": words, "text/plain": _WORDS})
+            _show({**self._also, "text/plain": ""})
+            self._also = {}
+        self._save(self._saved.display)
+        start_thread(self._run)
+
+    def close(self) -> None:
+        """Remove it: another one replaces it."""
+        self._is_over = True
+        self._has_news.set()
+        self._all.close()
+
+    @property
+    def _item(self) -> int:
+        places = [slider.value for slider in self._sliders]
+        return int(np.ravel_multi_index(places, self._view.shape)) if self._view.axes else places[0]
+
+    def _run(self) -> None:
+        is_saved = is_running = True
+        while not self._is_over:
+            pause_s = _INTERVAL_S if is_running else None
+            is_at_rest = not self._has_news.wait(pause_s if is_saved else _REST_S)
+            self._has_news.clear()
+            is_running, began = self._view.source.running(), time.monotonic()  # before looking
+            try:
+                if self._look():
+                    is_saved = False
+                elif is_at_rest and not is_saved:
+                    is_saved = True
+                    self._save(self._saved.update)
+            except Exception as error:  # noqa: BLE001  a user's function may raise anything
+                self._words.value = f"{type(error).__name__}: {error}"
+            time.sleep(max(0.0, began + _INTERVAL_S - time.monotonic()))
+
+    def _look(self) -> bool:
+        """Update the panel; return whether another plot is shown."""
+        source = self._view.source
+        if not self._view.axes:
+            self._sliders[0].max = self._view.n - 1
+        item = self._item
+        is_new = self._shown != (item, self._view.has(item))
+        if is_new:
+            self._draw(sharp=False)
+        words = self._view.name(item)
+        if source.state != "done":
+            words += f" · {source.n_done} of {source.n_items or '?'} done, {source.state}"
+        self._words.value = words  # last: the plot is ready
+        return is_new
+
+    def _save(self, show: Callable[..., object]) -> None:
+        """Draw a sharp plot, here and for the notebook's file."""
+        data, metadata = self._draw(sharp=True).bundle
+        show({**data, **self._also}, metadata=metadata, raw=True)
+
+    def _draw(self, *, sharp: bool) -> Frame:
+        item = self._item
+        self._shown = item, self._view.has(item)
+        frame = self._view.draw(item, sharp=sharp)
+        self._image.value = frame.png
+        self._image.layout.width = f"{frame.size[0]}px"
+        self._image.layout.display = None  # it was hidden: a browser marks an image without data
+        return frame
+
+
+_panels: weakref.WeakSet[Panel] = weakref.WeakSet()
+
+
+def _show(data: dict[str, Any], metadata: Any = None) -> None:
+    from IPython.display import display
+
+    display(data, metadata=metadata, raw=True, display_id=True)  # type: ignore[no-untyped-call]

@@ -1,0 +1,391 @@
+"""The plot of a job: a Figure with an Agg canvas of its own, never pyplot.
+
+pyplot keeps figures alive and is not safe where callbacks and threads meet; nothing here needs it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import copy
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+import matplotlib as mpl
+import matplotlib.style
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure, FigureBase
+from numpy.typing import NDArray
+from PIL import Image
+
+from nbshare._core.arrays.grid import Grid
+from nbshare._core.arrays.tiles import Mosaic
+from nbshare._core.engine.results import MISSING
+from nbshare._core.job import Job
+from nbshare._core.notebook.charts import HistPainter, LinePainter
+from nbshare._core.notebook.environment import Bundle
+from nbshare._core.notebook.image import ImagePainter, MosaicPainter
+from nbshare._core.notebook.live_plot import LivePlot, as_plots
+from nbshare._core.notebook.values import FRAME, GREY, TICKS, Painter, dress, named
+
+# Size on the page, in pixels, of a single plot and of one of several in two columns. Both are as
+# wide as the progress display.
+_ALONE, _PANEL = (760, 440), (380, 300)
+# Of a single image: its height, what stands next to it, and what a title needs.
+_IMAGE, _AROUND, _LEAST_WIDTH = 370, 160, 440
+_MARGIN = 0.08  # inches
+_PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
+
+_DPI = 100  # of the frames that follow each other
+_FINAL_DPI = 200  # of the last one: sharp on fine screens
+_MAX_EXACT_BYTES = 600_000  # beyond, a last frame has 256 colours
+
+# nbshare's style, for plots of a user's function.
+_STYLE: dict[Any, Any] = {
+    **dict.fromkeys(("text.color", "axes.labelcolor"), GREY),
+    **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), GREY),
+    **dict.fromkeys(("xtick.color", "ytick.color"), TICKS),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 9),
+    "axes.edgecolor": FRAME,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "legend.frameon": False,
+    "font.size": 10,
+}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame: its PNG, its size on the page, its text, and what it shows."""
+
+    png: bytes
+    size: tuple[int, int]  # pixels
+    title: str
+    is_complete: bool  # it shows all results that have arrived
+
+    @property
+    def bundle(self) -> Bundle:
+        """The output of a cell; its size is given, so the page never jumps."""
+        png, (width, height) = base64.b64encode(self.png).decode("ascii"), self.size
+        size = {"width": width, "height": height, "alt": self.title}
+        return {"image/png": png, "text/plain": self.title}, {"image/png": size}
+
+
+class LiveFigure:
+    """A figure that follows a job.
+
+    Parameters
+    ----------
+    job
+        The running map.
+    plot
+        As for `notebook.live_plot.as_plots`; not None.
+    in_users_style
+        Whether to leave matplotlib's settings as they are, also for nbshare's own plots.
+    """
+
+    def __init__(self, job: Job, plot: Any, *, in_users_style: bool = False) -> None:
+        self._job = job
+        self._plots = as_plots(plot)
+        self._is_users = any(each._is_drawn_by_user for each in self._plots)
+        now, default = mpl.rcParams, mpl.rcParamsDefault
+        self._is_styled = not self._is_users or all(now[k] == default[k] for k in _STYLE)
+        look = _STYLE if self._is_users else "default"
+        self._style: Any = look if self._is_styled and not in_users_style else None
+        self._n = 0
+        self._dtype: Any = None
+
+    def frame(self, *, final: bool) -> Frame | None:
+        """Draw the present state; None if there is no result yet."""
+        with mpl.style.context(self._style) if self._style else contextlib.nullcontext():
+            painted = self.paint(final=final)
+            if painted is None:
+                return None
+            self._lay_out(final=final)
+            png = self._final_png() if final else _encode(self._pixels(_DPI), compress_level=1)
+        width, height = (self.figure.get_size_inches() * _DPI).round().astype(int).tolist()
+        return Frame(png, (width, height), *painted)
+
+    def paint(self, *, final: bool) -> tuple[str, bool] | None:
+        """Update the axes; return the title, and whether all results are shown."""
+        if self._job._is_reduced:
+            return self._paint_one(final=final)
+        present = self._job._present  # before the results: then they include all that are flagged
+        partial, n_present = self._job._partial(), np.count_nonzero(present)
+        if partial is not None and len(partial) != present.size:  # more have come in between
+            partial = partial[: present.size]
+        if isinstance(partial, list):  # but those that are still on their way
+            present &= [result is not MISSING for result in partial]
+        if partial is None or not present.any():
+            return None
+        dtype = getattr(partial, "dtype", None)
+        # The first time, for a generator, or if results of another type have come: lay out again.
+        if (self._n, self._dtype) != (present.size, dtype):
+            self._n, self._dtype = present.size, dtype
+            self._build(partial, present)
+        shown = [self._painted(painter, partial, present, final) for painter in self._painters]
+        if final and (self._job.state != "done" or self._job._is_enough):
+            for painter in self._painters:
+                painter.show_done()
+        n_shown = min(n for n, _ in shown)
+        of = f"{n_shown} of {self._n}" if self._job.n_items is not None else str(n_shown)
+        what = shown[0][1] if len(shown) == 1 else "{}"
+        if len(shown) > 1:
+            for painter, (_, each) in zip(self._painters, shown, strict=True):
+                if isinstance(painter, Painter):
+                    painter.say(each.partition("{}")[2].lstrip(", "))
+        name = (len(shown) == 1 and self._plots[0].title) or self._job.label.replace("_", " ")
+        said = ": ".join(filter(None, [name, what.format(of)]))
+        # While it runs, the progress display counts: a plot is always late.
+        is_part = final and self._job.n_items is not None and n_shown < self._n
+        self._write_title(said if is_part else (name + what.partition("{}")[2]).lstrip(", "))
+        return said, bool(n_shown == n_present)
+
+    def _paint_one(self, *, final: bool) -> tuple[str, bool] | None:
+        """Do so for the one result of ``reduce=``, as it is now."""
+        if (value := self._job._partial()) is None:
+            return None
+        form = np.shape(value), getattr(value, "dtype", type(value))
+        if (self._n, self._dtype) != (1, form):
+            self._n, self._dtype = 1, form
+            self._plots = [_of_one(plot) for plot in self._plots]
+            self._build(value, np.ones(1, np.bool_))
+        for painter, plot in zip(self._painters, self._plots, strict=True):
+            if isinstance(painter, Painter):
+                painter.begin_anew(None)
+                painter.paint(*_rows_of(value, plot), final=final)
+            else:
+                painter.paint(value, np.ones(1, np.bool_), final=final)
+        name = (len(self._plots) == 1 and self._plots[0].title) or self._job.label.replace("_", " ")
+        self._write_title(name)
+        return name, True
+
+    def _painted(
+        self, painter: Any, partial: Any, present: NDArray[np.bool_], final: bool
+    ) -> tuple[int, str]:
+        """Update one plot; return how many results it shows, and a text with ``{}`` for it."""
+        if not isinstance(partial, Mosaic) or isinstance(painter, MosaicPainter):
+            return painter.paint(partial, present, final=final)  # type: ignore[no-any-return]
+        whole, rows = _as_rows(partial)
+        n, text = painter.paint(whole, rows, final=final)
+        return (int(present.sum()) if n == rows.sum() else 0), text
+
+    def _build(self, partial: Any, present: NDArray[np.bool_]) -> None:
+        inputs, plots = self._job._inputs, self._plots
+        if inputs is None:
+            inputs = plots[0]._items
+        if isinstance(inputs, Grid) and getattr(partial, "ndim", 0) == 1:
+            plots = [plot._on_grid(inputs) for plot in plots]
+        columns = min(len(plots), 2)
+        rows = math.ceil(len(plots) / 2)
+        width, height = _ALONE if columns == 1 else _PANEL
+        size = (columns * width / _DPI, rows * height / _DPI)
+        self.figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
+        if not self._is_users:  # a user's function may draw in black
+            self.figure.set_facecolor("none")
+        self._canvas: Any = FigureCanvasAgg(self.figure)  # a bare Figure's draw() does nothing
+        places: list[FigureBase] = [self.figure]
+        if len(plots) > 1:
+            grid = self.figure.subfigures(rows, columns, squeeze=False)
+            places = list(cast(Any, grid).flat)
+        self._painters = [
+            FunctionPainter(figure, plot, is_styled=self._is_styled)
+            if plot._is_drawn_by_user
+            else _painter_of(
+                figure.add_subplot(),
+                plot,
+                inputs,
+                *(_rows_of(partial, plot) if self._job._is_reduced else (partial, present)),
+            )
+            for figure, plot in zip(places, plots, strict=False)
+        ]
+        if columns == rows == 1 and (ratio := getattr(self._painters[0], "ratio", None)):
+            width = min(width, max(_LEAST_WIDTH, round(_IMAGE * ratio) + _AROUND))
+            self.figure.set_size_inches(width / _DPI, height / _DPI)
+        self._n_axes = len(self.figure.axes)
+        self._n_frames = 0
+        self._title = ""
+
+    def _write_title(self, title: str) -> None:
+        """Set the title of the axes, or of the figure; the user's own stays."""
+        axes = self.figure.axes[0]
+        before, self._title = self._title, title
+        look: Any = {"fontsize": 11, "parse_math": False}
+        look |= {"color": GREY} if self._is_styled else {}
+        if self._n_axes > 1:
+            if self.figure.get_suptitle() in ("", before):
+                self.figure.suptitle(title, x=0.01, ha="left", **look)
+            return
+        written = {axes.get_title(loc) for loc in ("left", "center", "right")} - {"", before}
+        if not written:
+            axes.set_title(title, loc="left", **look)
+
+    def _lay_out(self, *, final: bool) -> None:
+        # Layout costs as much as drawing, and moves the axes. So it runs only in frames 1, 2, 4, 8,
+        # …, in a last frame whose labels would be cut off, and when the user's function made new
+        # axes, as for a colour bar.
+        self._n_frames += 1
+        needed = self._n_frames & (self._n_frames - 1) == 0
+        if final and self._n_frames > 1:
+            drawn, paper = self.figure.get_tightbbox(), self.figure.bbox_inches
+            needed = bool(np.any(drawn.min < paper.min) or np.any(drawn.max > paper.max))
+        if needed or len(self.figure.axes) > self._n_axes:
+            # Compressed: a colour bar stays next to its image, and both are in the middle.
+            engine: Any = "constrained" if self.figure.subfigs else "compressed"
+            self.figure.set_layout_engine(engine, w_pad=_MARGIN, h_pad=_MARGIN)
+            self.figure.get_layout_engine().execute(self.figure)  # type: ignore[union-attr]
+        self.figure.set_layout_engine("none")
+
+    def _final_png(self) -> bytes:
+        """Draw a sharp picture; with fewer colours if its file would be large."""
+        picture = self._pixels(_FINAL_DPI)
+        png = _encode(picture)
+        if len(png) > _MAX_EXACT_BYTES:
+            png = _encode(picture.quantize(256, dither=Image.Dither.NONE))
+        return png
+
+    def _pixels(self, dpi: int) -> Image.Image:
+        self.figure.set_dpi(dpi)
+        self._canvas.draw()
+        picture = Image.fromarray(np.asarray(self._canvas.buffer_rgba()))
+        self.figure.set_dpi(_DPI)
+        if not self._is_users:
+            return picture
+        white = Image.new("RGBA", picture.size, "white")  # below a figure that is transparent
+        return Image.alpha_composite(white, picture).convert("RGB")
+
+
+class ResultFigure(LiveFigure):
+    """A figure of one result, and then of others of the same shape.
+
+    Parameters
+    ----------
+    plot
+        One of nbshare's kinds, which shows the last result.
+    """
+
+    def __init__(self, plot: LivePlot) -> None:
+        super().__init__(cast(Any, SimpleNamespace(_inputs=None, _is_reduced=False)), plot)
+
+    @staticmethod
+    def blank(text: str) -> Frame:
+        """Return a frame of the same size with a text in it."""
+        width, height = _ALONE
+        figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI, facecolor="none")
+        figure.text(0.5, 0.5, text, ha="center", color=GREY, parse_math=False)
+        canvas: Any = FigureCanvasAgg(figure)
+        canvas.print_png(file := io.BytesIO())
+        return Frame(file.getvalue(), (width, height), text, is_complete=True)
+
+    def show(
+        self, name: str, rows: Any, limits: tuple[float, float] | None, *, sharp: bool
+    ) -> Frame:
+        """Draw a result, under its name, on a scale with these limits."""
+        self._name, self._rows, self._limits = name, rows, limits
+        frame = self.frame(final=sharp)
+        assert frame is not None  # there are rows
+        return frame
+
+    def paint(self, *, final: bool) -> tuple[str, bool]:
+        """Update the axes; return the title, and True: all is shown."""
+        present = np.ones(len(self._rows), bool)
+        if not self._n:
+            self._n = len(present)
+            self._build(self._rows, present)
+        # Laid out once: no result moves the axes. A sharp frame is again, if labels stick out.
+        self._n_frames = 2 * min(self._n_frames, 1)
+        painter: Any = self._painters[0]
+        painter.begin_anew(self._limits)
+        painter.paint(self._rows, present, final=final)
+        self._write_title(self._name)
+        return self._name, True
+
+
+class FunctionPainter:
+    """The user's ``callable(ax, partial)`` or `LivePlot.draw`."""
+
+    def __init__(self, figure: Any, plot: LivePlot, *, is_styled: bool) -> None:
+        self._figure, self._plot, self._is_styled = figure, plot, is_styled
+        self._axes = plot.make_axes(figure)
+        self._own = _all_axes(self._axes)
+
+    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:  # noqa: ARG002
+        """Clear the axes and call the function."""
+        for other in set(self._figure.axes).difference(self._own):
+            other.remove()
+        for axes in self._own:
+            axes.clear()
+            if self._is_styled:
+                dress(axes)
+        self._plot.draw(self._axes, partial)
+        if isinstance(self._axes, Axes):
+            self._label(self._axes)
+        return int(np.count_nonzero(present)), "{}"
+
+    def show_done(self) -> None:
+        """Leave the axes as the function has made them."""
+
+    def _label(self, axes: Axes) -> None:
+        """Set the plot's labels where the function has set none."""
+        plot = self._plot
+        if not axes.get_xlabel():
+            axes.set_xlabel(named(plot.xlabel, plot.xunit))
+        if not axes.get_ylabel():
+            axes.set_ylabel(named(plot.label or plot.ylabel, plot.unit or plot.yunit))
+
+
+def _painter_of(
+    axes: Axes, plot: LivePlot, inputs: Any, partial: Any, present: NDArray[np.bool_]
+) -> Painter:
+    """Return what draws one of nbshare's kinds."""
+    kind = _PAINTERS[str(plot.kind)]
+    if not isinstance(partial, Mosaic):
+        return kind(axes, plot, inputs, partial, present)
+    if kind is ImagePainter:
+        return MosaicPainter(axes, plot, inputs, partial, present)
+    return kind(axes, plot, None, *_as_rows(partial))
+
+
+def _as_rows(partial: Mosaic) -> tuple[Any, NDArray[np.bool_]]:
+    """Return the results of tiles as one array, and which of its rows are complete."""
+    whole = partial.image()
+    mask: Any = np.ma.getmaskarray(whole).reshape(len(whole), -1)
+    return whole, ~mask.any(axis=1)
+
+
+def _of_one(plot: LivePlot) -> LivePlot:
+    """Return a plot that shows the last of several results, not what they have in common."""
+    plot = copy.copy(plot)
+    plot.reduction, plot.label = "last", plot.label or "result"
+    return plot
+
+
+def _rows_of(value: Any, plot: LivePlot) -> tuple[Any, NDArray[np.bool_]]:
+    """Return one result as an image shows it, or its elements as other kinds do."""
+    rows: Any = [value]
+    if plot.value is None:
+        is_whole = plot.kind == "image" or np.ndim(value) == 0
+        rows = np.asarray(value)[None] if is_whole else np.asarray(value)
+    return rows, np.ones(len(rows), np.bool_)
+
+
+def _all_axes(made: Any) -> list[Axes]:
+    """Return the Axes in what `LivePlot.make_axes` has returned."""
+    axes = list(made.values() if isinstance(made, Mapping) else np.ravel(made))
+    if not axes or not all(isinstance(each, Axes) for each in axes):
+        raise TypeError(
+            f"LivePlot.make_axes must return Axes, or an array or dict of them, not {made!r}"
+        )
+    return axes
+
+
+def _encode(picture: Image.Image, compress_level: int = 6) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, "PNG", compress_level=compress_level)
+    return file.getvalue()

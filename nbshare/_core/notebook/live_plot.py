@@ -1,0 +1,350 @@
+"""LivePlot: how the user describes a plot of the results of a run."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.grid import Grid
+from nbshare._core.tracebacks import shown_from_the_call
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import FigureBase
+else:  # for typing.get_type_hints, without Matplotlib
+    Axes = FigureBase = Any
+
+KINDS = ("line", "image", "hist")
+REDUCTIONS = ("mean", "sum", "min", "max", "last")
+MAX_PLOTS = 6  # in two columns: more do not fit on a screen
+
+Draw: TypeAlias = Callable[[Any, Any], object]
+
+
+class CannotDrawError(Exception):
+    """These results do not suit the plot; the message says which ones would."""
+
+
+class LivePlot:
+    """Describe a plot that shows the results of a run while they arrive.
+
+    Pass it to `parallel_map` as ``plot=``; ``plot="line"`` is short for ``plot=LivePlot("line")``.
+    To draw something else, subclass it: override `draw`, and `make_axes` for several axes.
+
+    Parameters
+    ----------
+    kind : {"line", "image", "hist"} or callable, default "line"
+        ``"line"``: results against the items if these are numbers or dates, else against their
+        index, with gaps where results are missing. Results of up to 8 elements get a line each.
+        ``"image"``: results that are images (H, W) or colour images (H, W, 3 or 4) are combined
+        into one by `reduction`; results (k,) become rows of the image, numbers its pixels.
+        ``"hist"``: a histogram of the results.
+        ``callable(ax, partial)``: draws the results so far into matplotlib Axes, which are cleared
+        before each frame. `partial` is a masked array of shape ``(n, *shape)``, or a list with
+        `nbshare.MISSING` in its gaps.
+    x : array_like, shape (n,), optional
+        Numbers or dates. For a line, the x values: one per item. For an image, the coordinates of
+        its columns, evenly spaced.
+    y : array_like, optional
+        Coordinates of an image's rows, evenly spaced. Results that are numbers make an image of
+        ``len(y)`` rows of ``len(x)`` items. If `xunit` and `yunit` are the same, both axes have
+        the same scale, unless the image would become a narrow strip.
+    title : str, optional
+        Title of a plot that stands alone. Default: the label of the progress display.
+    label, unit : str, optional
+        Name and unit of the results: shown at the y axis of a line, the x axis of a histogram, and
+        the colour bar of an image.
+    xlabel, xunit : str, optional
+        Name and unit of the x axis of a line or an image.
+    ylabel, yunit : str, optional
+        Name and unit of the y axis of an image.
+    value : callable, optional
+        ``value(result)`` returns the number or array to draw for one result: ``np.angle``, or
+        ``lambda result: result["energy"]``. Called in the notebook process, once per result.
+    reduction : {"mean", "sum", "min", "max", "last"}, default "mean"
+        How images are combined into one, and how a result of more than 8 elements becomes one
+        number of a line.
+    limits : (low, high) or "robust", optional
+        Range of the results to show: of an image's colours, of a line's y axis, of a histogram's x
+        axis. ``"robust"``: from the 2nd to the 98th percentile of the finite results, where a few
+        outliers would hide the rest. Default: all finite results. An image's colour bar has an
+        arrow at an end that cuts results; the title of a line or histogram counts those outside.
+    bins : int, optional
+        Number of bars of a histogram, 1 to 1000. Default: as NumPy's ``bins="auto"``, at most 100.
+    interval_s : float, default 0.25
+        Minimum time between two frames, in seconds. Drawing takes at most 15 % of the time (5 %
+        if the workers use all CPUs), so frames that are slow to draw are further apart.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is not as described.
+
+    See Also
+    --------
+    parallel_map : draws plots with ``plot=``.
+    explore : shows one result at a time.
+
+    Notes
+    -----
+    Complex results are drawn by magnitude, timedeltas in seconds, bools as 0 and 1.
+    In an image, missing results are hatched; NaN and infinities have colours of their own, which a
+    key next to the plot names. On a line, crosses at the lower edge are NaN, and triangles at an
+    edge are infinities.
+    An image has at most 1024 × 1024 pixels: of larger results it shows every k-th pixel, as its
+    colour bar says; more rows, or more than 65,536 numbers, are combined by `reduction`.
+    nbshare's own plots have a transparent background, and greys that are readable in light and
+    dark themes. Your own function draws on white in the same style, or in your style if you have
+    changed ``matplotlib.rcParams``.
+    Drawing happens in the thread that waits for the run, with matplotlib's Agg backend and without
+    pyplot. One LivePlot can be used for several runs, also at the same time, so `draw` should not
+    change `self`.
+
+    Examples
+    --------
+    A line with labels and units:
+
+    >>> import math
+    >>> from nbshare import LivePlot, parallel_map
+    >>> plot = LivePlot("line", label="height", unit="m", xlabel="time", xunit="s")
+    >>> parallel_map(math.sqrt, [1.0, 4.0, 9.0], plot=plot)
+    SharedArray([1., 2., 3.])
+
+    Results that are numbers, as an image with axes in kilometres:
+
+    >>> x_km, y_km = [0, 1, 2], [0, 1]
+    >>> plot = LivePlot("image", x=x_km, y=y_km, xunit="km", yunit="km", label="height", unit="m")
+    >>> parallel_map(math.sqrt, range(6), plot=plot).shape
+    (6,)
+
+    Axes of your own:
+
+    >>> class MeanAndSpread(LivePlot):
+    ...     def make_axes(self, figure):
+    ...         return figure.subplots(1, 2)
+    ...
+    ...     def draw(self, axes, partial):
+    ...         axes[0].plot(partial.mean(axis=0))
+    ...         axes[1].plot(partial.std(axis=0))
+    """
+
+    __module__ = "nbshare"
+
+    _items: object = None  # of a run of another process, whose job has none
+    # Of a grid's values at the axes of an image, if these are no coordinates.
+    _xnames: list[str] | None = None
+    _ynames: list[str] | None = None
+
+    @shown_from_the_call
+    def __init__(
+        self,
+        kind: Literal["line", "image", "hist"] | Callable[[Axes, Any], object] = "line",
+        *,
+        x: npt.ArrayLike | None = None,
+        y: npt.ArrayLike | None = None,
+        title: str = "",
+        label: str = "",
+        unit: str = "",
+        xlabel: str = "",
+        xunit: str = "",
+        ylabel: str = "",
+        yunit: str = "",
+        value: Callable[[Any], Any] | None = None,
+        reduction: Literal["mean", "sum", "min", "max", "last"] = "mean",
+        limits: tuple[Any, Any] | Literal["robust"] | None = None,
+        bins: int | None = None,
+        interval_s: float = 0.25,
+    ) -> None:
+        self.kind = _checked_kind(kind)
+        self.x, self.y = _checked_axis("x", x), _checked_axis("y", y)
+        self.title, self.label, self.unit = title, label, unit
+        self.xlabel, self.xunit = xlabel, xunit
+        self.ylabel, self.yunit = ylabel, yunit
+        if value is not None and not callable(value):
+            raise TypeError(f"value={value!r} is not allowed: pass a function of one result.")
+        self.value = value
+        if reduction not in REDUCTIONS:
+            raise ValueError(f"reduction={reduction!r}: allowed are {', '.join(REDUCTIONS)}")
+        self.reduction = reduction
+        self.limits = _checked_limits(limits)
+        if bins is not None and not (isinstance(bins, int) and 1 <= bins <= 1000):
+            raise ValueError(f"bins={bins!r} is not allowed: pass a number from 1 to 1000.")
+        self.bins = bins
+        if not (isinstance(interval_s, int | float) and 0 < interval_s < math.inf):
+            raise ValueError(
+                f"interval_s={interval_s!r} is not allowed: pass seconds, more than 0."
+            )
+        self.interval_s = float(interval_s)
+
+    def __repr__(self) -> str:
+        parts = {name: repr(value) for name, value in vars(self).items()}
+        default = {name: repr(value) for name, value in vars(LivePlot()).items()}
+        kind = parts.pop("kind", "")
+        given = [f"{k}={part}" for k, part in parts.items() if part != default.get(k)]
+        return f"{type(self).__name__}({', '.join([kind, *given])})"
+
+    def make_axes(self, figure: FigureBase) -> Any:
+        """Make the axes, once, before the first frame.
+
+        Parameters
+        ----------
+        figure : matplotlib Figure or SubFigure
+            An empty figure; 760 × 440 pixels at 100 dots per inch if the plot stands alone.
+
+        Returns
+        -------
+        Axes, array or dict of Axes
+            Passed to `draw`.
+
+        Examples
+        --------
+        Two axes side by side, of which the left one is wider:
+
+        >>> from nbshare import LivePlot
+        >>> class Wide(LivePlot):
+        ...     def make_axes(self, figure):
+        ...         return figure.subplots(1, 2, width_ratios=[3, 1])
+
+        Axes for directions:
+
+        >>> class Compass(LivePlot):
+        ...     def make_axes(self, figure):
+        ...         return figure.add_subplot(projection="polar")
+        >>> from matplotlib.figure import Figure
+        >>> Compass().make_axes(Figure()).name
+        'polar'
+        """
+        return figure.add_subplot()
+
+    def draw(self, axes: Any, partial: Any) -> None:
+        """Draw one frame; override it to draw your own.
+
+        Parameters
+        ----------
+        axes : Axes, array or dict of Axes
+            The axes that `make_axes` returned, cleared.
+        partial : numpy.ma.MaskedArray or list
+            The results so far: an array of shape ``(n, *shape)``, masked where results are
+            missing, or a list with `nbshare.MISSING` in its gaps.
+
+        Examples
+        --------
+        Points instead of a line:
+
+        >>> from nbshare import LivePlot
+        >>> class Points(LivePlot):
+        ...     def draw(self, axes, partial):
+        ...         axes.plot(partial, "o", markersize=3)
+        ...         axes.set(xlabel="run", ylabel="energy (J)")
+
+        Results with an error bar, ``(mean, std)`` for each item:
+
+        >>> class ErrorBars(LivePlot):
+        ...     def draw(self, axes, partial):
+        ...         axes.errorbar(range(len(partial)), partial[:, 0], partial[:, 1], fmt=".")
+        >>> import numpy as np
+        >>> from matplotlib.figure import Figure
+        >>> plot, figure = ErrorBars(), Figure()
+        >>> plot.draw(figure.subplots(), np.ma.masked_invalid([[1.0, 0.1], [np.nan, np.nan]]))
+        """
+        cast(Draw, self.kind)(axes, partial)
+
+    def _on_grid(self, grid: Grid) -> LivePlot:
+        """Return this plot with the parameters of a grid at its axes, unless it has its own."""
+        coords = list(grid.coords.items())
+        is_image = self.kind == "image" and len(coords) == 2
+        if self._is_drawn_by_user or self.x is not None or self.y is not None:
+            return self
+        if not (is_image or (self.kind == "line" and len(coords) == 1)):
+            return self
+        plot = copy.copy(self)
+        name, values = coords[-1]
+        plot.xlabel, (plot.x, plot._xnames) = self.xlabel or name, _places(values, is_image)
+        if is_image:
+            name, values = coords[0]
+            plot.ylabel, (plot.y, plot._ynames) = self.ylabel or name, _places(values, is_image)
+        return plot
+
+    @property
+    def _is_drawn_by_user(self) -> bool:
+        """Whether the user's code draws the plot, not one of nbshare's kinds (bool)."""
+        return callable(self.kind) or type(self).draw is not LivePlot.draw
+
+
+OnePlot: TypeAlias = Literal["line", "image", "hist"] | LivePlot | Callable[..., Any]
+Plot: TypeAlias = OnePlot | Sequence[OnePlot] | None
+
+
+def as_plots(plot: Any) -> list[LivePlot]:
+    """Return one LivePlot for each plot that ``plot=`` asks for.
+
+    Raises
+    ------
+    TypeError, ValueError
+        ``plot=`` has another type or value.
+    """
+    if isinstance(plot, list | tuple):
+        if not 1 <= len(plot) <= MAX_PLOTS:
+            raise ValueError(f"plot= takes 1 to {MAX_PLOTS} plots in a list, not {len(plot)}.")
+    else:
+        plot = [] if plot is None else [plot]
+    return [each if isinstance(each, LivePlot) else LivePlot(each) for each in plot]
+
+
+def _places(values: npt.NDArray[Any], is_image: bool) -> tuple[npt.NDArray[Any], Any]:
+    """Return where the values of a grid are at an axis, and their names if these places are not."""
+    if values.dtype.kind in "biufmM" and not is_image:
+        return values, None
+    if values.dtype.kind in "iuf" and len(values) > 1:
+        steps = np.diff(values.astype(float))
+        if np.allclose(steps, steps[0], rtol=1e-3, atol=0) and steps[0]:
+            return values, None
+    for digits in (3, 6, 17):  # as few as tell them apart
+        names = [f"{x:.{digits}g}" if isinstance(x, float) else str(x) for x in values.tolist()]
+        if len(set(names)) == len(set(values.tolist())):
+            break
+    return np.arange(len(values)), names
+
+
+def _checked_kind(kind: Any) -> str | Draw:
+    if kind in KINDS if isinstance(kind, str) else callable(kind) and not isinstance(kind, type):
+        return cast("str | Draw", kind)
+    error = ValueError if isinstance(kind, str) else TypeError
+    hint = f" Did you mean {kind.__name__}()?" if isinstance(kind, type) else ""
+    raise error(
+        f"plot={kind!r} names no plot: pass 'line', 'image', 'hist', a LivePlot, a "
+        f"callable(ax, partial), a list of these, or None.{hint}"
+    )
+
+
+def _checked_limits(limits: Any) -> Any:
+    if limits is None or (isinstance(limits, str) and limits == "robust"):
+        return limits
+    try:
+        ends = np.asarray(limits)
+        fits = ends.shape == (2,) and ends.dtype.kind in "iufMm" and np.isfinite(ends).all()
+    except ValueError:  # lists of several lengths
+        fits = False
+    if not (fits and ends[0] < ends[1]):
+        raise ValueError(
+            f"limits={limits!r} is not allowed: pass (low, high), two finite numbers or dates with "
+            "low < high, or 'robust', or None for all finite results."
+        )
+    return tuple(ends)
+
+
+def _checked_axis(name: str, values: Any) -> npt.NDArray[Any] | None:
+    if values is None:
+        return None
+    array = np.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "biufMm":
+        raise TypeError(
+            f"{name}= must be one-dimensional, of numbers or dates (numpy.datetime64), not an "
+            f"array of shape {array.shape} and dtype {array.dtype}."
+        )
+    return array

@@ -1,0 +1,138 @@
+"""The browser page that shows a run: it asks for its state, and can stop it.
+
+An output that is only replaced freezes when the page is reloaded, says "running" for ever after a
+kernel restart, and takes the focus from its button with every change. So a script in the output
+asks three times a second, and changes only the differences::
+
+    script in the row ─► server's web socket ─► control thread ─► Row.press, Row.for_page
+
+The control channel has a thread of its own in every ipykernel since 6.0: it answers while a cell
+runs, while a plot is drawn, and after an interrupt. A page without that script (an export, one that
+does not trust the notebook, another front end) never asks, and gets new outputs.
+
+The plot below is an output that is replaced. A page says which picture it has, and gets the present
+one if it has missed that: it was loaded anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Protocol
+
+from nbshare._core.notebook.environment import KernelOutput, has_server, shell
+
+_ASK = "nbshare_rows"
+_LATE_S = 1.0  # until a page that is not loaded anew shows a picture
+_MOST_PLOTS = 50  # that are kept for pages
+_SCRIPT = files(__package__).joinpath("row.js").read_text("utf-8")
+
+
+class Row(Protocol):
+    """The display of a run; both methods are called in the kernel's control thread."""
+
+    def for_page(self) -> str:
+        """Return the present markup. A page follows the run, and this shows its state."""
+
+    def press(self) -> None:
+        """Stop the run, if it is not over."""
+
+
+# By the id of their output; of a run that is over, the last markup.
+_rows: dict[str, Row | str] = {}
+_plots: dict[str, KernelOutput] = {}
+
+
+def follow(row: Row, output_id: str, without_kernel: str, unknown: str) -> str:
+    """Answer pages about a run from now on.
+
+    Parameters
+    ----------
+    row
+        Its display.
+    output_id
+        The output that shows it, no longer the run that used it before.
+    without_kernel
+        What the page shows if the kernel ends while the page follows the run.
+    unknown
+        What a page shows that is opened when the kernel is gone: the run may have been over before.
+
+    Returns
+    -------
+    str
+        A script that follows the run; empty where no page can ask.
+    """
+    kernel_id = _kernel_id()
+    if kernel_id is None:
+        return ""
+    _rows[output_id] = row
+    _plots.pop(output_id, None)  # of an earlier run
+    arguments = kernel_id, output_id, without_kernel, unknown, _ASK
+    return f"<script>({_SCRIPT})({','.join(map(_literal, arguments))})</script>"
+
+
+def follow_plot(output_id: str, plot: KernelOutput) -> None:
+    """Bring the pictures of a run's plot to pages that miss them; `output_id`: of its row."""
+    if output_id in _rows:
+        _plots[output_id] = plot
+        if len(_plots) > _MOST_PLOTS:
+            del _plots[next(iter(_plots))]
+
+
+def end(output_id: str, html: str) -> None:
+    """Keep the markup of the last state for pages that ask."""
+    if output_id in _rows:
+        _rows[output_id] = html
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text).replace("<", "\\u003c")  # or a label could end the script
+
+
+def _kernel_id() -> str | None:
+    """Return the server's id of this kernel, ready for pages; None without a server."""
+    if not has_server():
+        return None
+    with contextlib.suppress(ImportError, AttributeError, RuntimeError):  # no ipykernel
+        from ipykernel.connect import get_connection_file
+
+        kernel = shell().kernel
+        kernel.control_handlers[_ASK] = _on_ask
+        return Path(get_connection_file()).stem.removeprefix("kernel-")
+    return None
+
+
+def _on_ask(stream: Any, sender: Any, message: dict[str, Any]) -> None:
+    asked = message["content"]
+    pressed = _rows.get(asked.get("stop", ""), "")
+    if not isinstance(pressed, str):
+        pressed.press()
+    seen = asked.get("pictures", {})
+    answer = {"rows": {name: _answer(name, seen.get(name)) for name in asked.get("rows", [])}}
+    session = shell().kernel.session
+    session.send(stream, f"{_ASK}_reply", answer, parent=message, ident=sender)
+
+
+def _answer(name: str, seen: list[str] | None) -> dict[str, Any] | None:
+    """Return the state of a row; `seen`: the ends of the pictures that the page has below it."""
+    row = _rows.get(name)
+    if row is None:
+        return None
+    is_over, picture = _picture(_plots.get(name), seen)
+    answer = {"picture": picture} if picture else {}
+    if isinstance(row, str):
+        return {"is_over": is_over, "html": row, **answer}
+    return {"is_over": False, "html": row.for_page(), **answer}
+
+
+def _picture(plot: KernelOutput | None, seen: list[str] | None) -> tuple[bool, str]:
+    """Return whether a page has the last picture of a plot, and the one that it has missed."""
+    if plot is None or not seen:
+        return True, ""
+    png = plot.shown.get("image/png", "")
+    is_old = bool(png) and not all(png.endswith(end) for end in seen)
+    is_late = is_old and time.monotonic() - plot.sent_at > _LATE_S
+    return plot.is_last and not is_old, png if is_late else ""

@@ -1,0 +1,218 @@
+"""What a run would take, from its arguments and one or two of its items."""
+
+import html
+import pickle
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy as np
+
+from nbshare._core.arrays.arena import Arena
+from nbshare._core.engine.preparing import pack_fixed, source
+from nbshare._core.engine.run import Request
+from nbshare._core.job import html_table
+from nbshare._core.mapping import KNOWN, Function, check_call, prepared
+from nbshare._core.memory.budget import SHARE, in_words
+from nbshare._core.options import Backend, Options, Out, refuse_others
+from nbshare._core.running import run_and_draw
+from nbshare._core.system import room
+from nbshare._core.tracebacks import shown_from_the_call
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run would take; `nbshare.plan` makes it.
+
+    Attributes
+    ----------
+    n_items : int or None
+        Number of items; None if it is unknown, as of a generator, whose items are not tried.
+    input_bytes : int
+        Bytes of the function, `shared` and the items that are copied to shared memory.
+    result_bytes : int
+        Bytes of all results, if they are like those that were tried.
+    item_s : float
+        Seconds for an item, the mean of those that were tried.
+    elapsed_s : float
+        Seconds of the run, without the start of workers.
+    workers : int
+        Workers that fit into the memory that is free, `max_workers` at most.
+    worker_bytes : int
+        The most memory that a worker takes for itself; 0 if it is unknown, as on other machines.
+    peak_bytes : int
+        The most memory that the run takes: inputs, results and workers.
+    refused : list of str
+        What is wrong: why the call would be refused, an error of an item, a lack of memory.
+
+    Examples
+    --------
+    How much memory do the results take?
+
+    >>> import numpy as np
+    >>> import nbshare
+    >>> plan = nbshare.plan(np.ones, [10_000] * 500)
+    >>> plan.n_items, plan.result_bytes, plan.refused
+    (500, 40000000, [])
+
+    What would be refused?
+
+    >>> nbshare.plan(float, ["1.5", "off"]).refused
+    ["item 1 ('off') fails: ValueError: could not convert string to float: 'off'"]
+    """
+
+    __module__ = "nbshare.types"
+
+    n_items: int | None
+    input_bytes: int = 0
+    result_bytes: int = 0
+    item_s: float = 0.0
+    elapsed_s: float = 0.0
+    workers: int = 0
+    worker_bytes: int = 0
+    peak_bytes: int = 0
+    refused: list[str]
+
+    def _lines(self) -> list[tuple[str, str]]:
+        items = "an unknown number" if self.n_items is None else f"{self.n_items:,}"
+        each = f", {in_words(self.worker_bytes)} each" if self.worker_bytes else ""
+        lines = [("items", items), ("inputs", in_words(self.input_bytes))]
+        if self.item_s:
+            lines += [
+                ("results", in_words(self.result_bytes)),
+                ("time", f"{self.elapsed_s:.2g} s, {self.item_s:.2g} s for an item"),
+                ("workers", f"{self.workers}{each}"),
+                ("peak", f"{in_words(self.peak_bytes)} of {in_words(room.available())} available"),
+            ]
+        return lines + [("refused", problem) for problem in self.refused]
+
+    def __repr__(self) -> str:
+        lines = "".join(f"\n  {name:9}{text}" for name, text in self._lines())
+        return f"<Plan{lines}>"
+
+    def _repr_html_(self) -> str:
+        rows = ((name, html.escape(text)) for name, text in self._lines())
+        return html_table(rows, styles=["text-align:left"] * 2)
+
+
+@shown_from_the_call
+def plan(
+    func: Function[Any], /, *iterables: Iterable[Any], out: Out = None, **options: Unpack[Options]
+) -> Plan:
+    """Tell what a run would take, by running one or two of its items.
+
+    Parameters
+    ----------
+    func : callable or str
+        As for `parallel_map`.
+    *iterables : iterable
+        As for `parallel_map`. The first item runs, and the one in the middle, in one worker. Items
+        of a generator are not taken, so none runs.
+    **options
+        As for `parallel_map`. Nothing is stored in a `checkpoint`.
+
+    Returns
+    -------
+    Plan
+        Items, bytes of inputs and results, time, workers, memory, and what would be refused. A
+        table in a notebook.
+
+    Raises
+    ------
+    TypeError
+        An argument that `parallel_map` does not have.
+    ValueError
+        ``reduce=`` or ``until=``, of which it does not tell.
+
+    See Also
+    --------
+    parallel_map : the run itself.
+
+    Examples
+    --------
+    Before a long run:
+
+    >>> import numpy as np
+    >>> import nbshare
+    >>> def spectrum(k, signal):
+    ...     return np.abs(np.fft.rfft(signal * k))
+    >>> plan = nbshare.plan(spectrum, range(1000), shared={"signal": np.ones(2000)})
+    >>> plan.n_items, plan.result_bytes
+    (1000, 8008000)
+
+    A function that cannot be sent:
+
+    >>> import threading
+    >>> plan = nbshare.plan(print, [threading.Lock()])
+    >>> plan.refused[0][:40]
+    'item 0 cannot be sent to another process'
+
+    Notes
+    -----
+    The items that it runs have all their effects, such as files that they write. Memory of a worker
+    that ran other calls before counts as well.
+    """
+    if options.get("reduce") is not None or options.get("until") is not None:
+        raise ValueError("plan does not tell of reduce= and until=: leave them out")
+    refuse_others("plan", [name for name in options if name not in KNOWN], KNOWN)
+    try:
+        _, request, where = check_call("plan", func, iterables, out, options)
+        arena = Arena()
+        pack_fixed(arena, request)
+        for column in request.iterables:
+            if column is not None:
+                source(arena, column)
+    except Exception as error:  # noqa: BLE001 - what it says is the answer
+        return Plan(n_items=None, refused=[str(error)])
+    if not request.n_items:
+        return Plan(n_items=request.n_items, input_bytes=arena.nbytes, refused=[])
+    return _tried(request, where, request.n_items, arena.nbytes)
+
+
+def _tried(request: Request, where: Backend, n: int, input_bytes: int) -> Plan:
+    """Return the plan for `n` items, from those that it runs."""
+    tried = sorted({0, n // 2})
+    few = request._replace(
+        iterables=[[column[i] for i in tried] for column in request.iterables],
+        n_items=len(tried),
+        max_workers=1,
+        chunksize=1,
+        out="list",
+        policy=request.policy._replace(on_error="return"),
+    )
+    call = prepared(few, where, None, None)
+    values, error = run_and_draw(lambda: call, request.label, False, None)
+    if error is not None:
+        return Plan(n_items=n, input_bytes=input_bytes, refused=[str(error)])
+    refused = [
+        f"{call.name_of(i, call.text_of(k))} fails: {type(value).__name__}: {value}"
+        for k, (i, value) in enumerate(zip(tried, values, strict=True))
+        if isinstance(value, BaseException)
+    ]
+    good = [value for value in values if not isinstance(value, BaseException)]
+    result_bytes = sum(map(_nbytes, good)) * n // max(len(good), 1)
+    item_s = sum(worker.working_s for worker in call.stats()) / len(tried)
+    each = call.private_peak() if where == "local" else 0
+    left = room.available() * SHARE - input_bytes - result_bytes
+    if left < each:
+        lack = f"{in_words(input_bytes)} of inputs, {in_words(result_bytes)} of results"
+        refused.append(f"it needs {lack} and {in_words(each)} for each worker: more than there is")
+    workers = max(1, min(request.max_workers, int(left // each) if each else request.max_workers))
+    return Plan(
+        n_items=n,
+        input_bytes=input_bytes,
+        result_bytes=result_bytes,
+        item_s=item_s,
+        elapsed_s=item_s * n / workers,
+        workers=workers,
+        worker_bytes=each,
+        peak_bytes=input_bytes + result_bytes + workers * each,
+        refused=refused,
+    )
+
+
+def _nbytes(value: Any) -> int:
+    """Return the bytes of a result, in an array or pickled."""
+    if isinstance(value, np.ndarray | np.generic | bool | int | float | complex):
+        return np.asarray(value).nbytes
+    return len(pickle.dumps(value, 5))

@@ -1,0 +1,95 @@
+"""Runs a job: in the background, or while its caller waits and draws."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from nbshare._core.interrupts import ignore_more_presses, start_thread
+from nbshare._core.job import NAP_S, Job, remember
+from nbshare._core.notebook import Display, Showing, open_display
+from nbshare._core.notebook.environment import surroundings
+from nbshare.errors import MapInterrupted
+
+if TYPE_CHECKING:
+    from nbshare._core.engine.run import Run
+
+INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
+MAX_PRESSES = 100  # during the last frame; a plot function may raise KeyboardInterrupt by itself
+
+
+def in_background(run: Run, label: str, progress: Any, plot: Any) -> Job:
+    """Start a run without waiting for it, and show it."""
+    remember(None)
+    shown = Showing(plot)
+    job = Job(run, label, shown)
+    remember(job)
+    job._leave_alone()
+    shown.begin(job, progress)
+    job._start()
+    if run.request.until is not None or run.request.reduce is not None:
+        start_thread(job._keep_asking)
+    if job.done():  # before the cell ends
+        job._note_end()
+    return job
+
+
+def run_and_draw(
+    make: Callable[[], Run], label: str, progress: Any, plot: Any
+) -> tuple[Any, BaseException | None]:
+    """Run a call and draw while waiting.
+
+    Returns the result and the error to raise. It is not raised here: notebooks keep the last
+    traceback, and with this frame the job with its memory.
+    """
+    remember(None)
+    job: Job | None = None
+    display: Display | None = None
+    try:
+        job = Job(make(), label, Showing(plot))
+        display = open_display(job, progress=progress, plot=plot)
+        pause_s = display.update()  # before anything that items print
+        job._start()
+        while not job._tick(min(pause_s, NAP_S)):
+            pause_s = display.update()
+    except KeyboardInterrupt:
+        if surroundings() == "kernel":
+            ignore_more_presses()
+        if job is not None:
+            _settle(job)
+    except BaseException:
+        if job is not None:
+            job.cancel()
+        raise
+    finally:
+        _show_end(job, display)
+    if job is None:
+        return None, MapInterrupted(f"{label}: interrupted before it had started")
+    return job._outcome()
+
+
+def _settle(job: Job) -> None:
+    """Stop an interrupted job and wait until all workers have left it, whatever else is pressed."""
+    deadline = time.monotonic() + INTERRUPT_S
+    while (left_s := deadline - time.monotonic()) > 0:
+        with contextlib.suppress(KeyboardInterrupt):
+            job._interrupt()
+            if job._tick(left_s):
+                return
+
+
+def _show_end(job: Job | None, display: Display | None) -> None:
+    """Draw the last frame of a run, whatever else is pressed."""
+    for _ in range(MAX_PRESSES):
+        try:
+            if job is not None:
+                job._run.fill_out()  # the plain array of out=
+            if display is not None:
+                display.close()
+        except KeyboardInterrupt:
+            if job is not None:
+                job._was_interrupted = True
+        else:
+            return

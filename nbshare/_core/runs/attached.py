@@ -1,0 +1,504 @@
+"""Jobs of runs that another process drives, read from the files of their checkpoint."""
+
+from __future__ import annotations
+
+import _thread
+import builtins
+import os
+import pickle
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import weakref
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from numbers import Real
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare import errors
+from nbshare._core.arrays.grid import Grid
+from nbshare._core.arrays.inputs import ArrayReference
+from nbshare._core.checkpoint import writer as writers
+from nbshare._core.checkpoint.directory import LOG_FILE, check_place
+from nbshare._core.checkpoint.files import (
+    check_folder,
+    damaged,
+    opened,
+    read,
+    replace,
+    size_of,
+    write,
+)
+from nbshare._core.checkpoint.reader import STORED
+from nbshare._core.checkpoint.sweep import STOP
+from nbshare._core.checkpoint.writer import LEASE, PARTS, check_free, is_here, writer_of
+from nbshare._core.engine.collect import as_masked, collect
+from nbshare._core.engine.local import refuse_frozen
+from nbshare._core.engine.prints import Prints
+from nbshare._core.engine.results import MISSING
+from nbshare._core.engine.run import Request, Run, RunState
+from nbshare._core.functions.pickling import dumps, dumps_apart
+from nbshare._core.job import Job
+from nbshare._core.memory import file_of
+from nbshare._core.memory.disk import open_own, write_all
+from nbshare._core.notebook import check_display
+from nbshare._core.notebook.environment import surroundings
+from nbshare._core.notebook.live_plot import LivePlot, as_plots
+from nbshare._core.notebook.prints import Printer
+from nbshare._core.options import MapOptions, checked_checkpoint
+from nbshare._core.running import in_background
+from nbshare._core.runs.stored import StoredRun
+from nbshare._core.system import files as system_files
+from nbshare._core.tracebacks import shown_from_the_call
+from nbshare._core.wire.orders import Policy
+from nbshare._core.wire.results import entry_parts
+from nbshare.errors import (
+    CheckpointError,
+    DisplayWarning,
+    TaskError,
+    UnsendableError,
+    WorkerDiedError,
+    warn_at_most,
+)
+
+__all__ = ["CALL_FILE", "CALL_START", "AttachedRun", "attach", "begin", "check_call", "keep_plot"]
+
+CALL_FILE = "driver/call.pickle"  # what `python -m nbshare resume` runs
+CALL_START = 64  # bytes of its checksum, before that
+PLOT_FILE = "plot.pickle"
+LOOK_S = 0.1
+LEAST = 1 << 16  # bytes of an array that is stored next to the pickle, and mapped from there
+BEGUN_S = 0.01
+
+_drivers: list[subprocess.Popen[bytes]] = []  # of this process
+
+
+def check_call(path: Path) -> None:
+    """Raise CheckpointError if a checkpoint, or its driver's folder, belongs to another user."""
+    check_place(path)
+    check_folder((path / CALL_FILE).parent)
+
+
+@shown_from_the_call
+def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = None) -> Job:
+    """Return a job for a run with a checkpoint that another process drives.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The ``checkpoint=`` of the run.
+    progress, plot
+        As for `parallel_map`; shown as by `map_async`. Default: label and plot of the run.
+
+    Returns
+    -------
+    Job
+        It shows and returns what is stored; `Job.cancel` stops a detached run. If the run is over,
+        ``job.result()`` returns its results, from the disk as they are used. If it was killed, this
+        raises `WorkerDiedError`, which says how to continue, and ``job.partial()`` returns them.
+
+    Raises
+    ------
+    nbshare.errors.CheckpointError
+        There is no checkpoint, it is damaged, or it belongs to another user.
+
+    See Also
+    --------
+    map_async : ``detach=True`` starts a run that goes on without this process.
+    open_checkpoint : what is stored, without a job.
+
+    Examples
+    --------
+    The results of a detached run:
+
+    >>> import math, tempfile
+    >>> import nbshare
+    >>> folder = tempfile.mkdtemp()
+    >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0], checkpoint=folder, detach=True)
+    >>> nbshare.attach(folder).result()
+    array([1., 2.])
+
+    After a restart of the kernel, how did it end, and what failed?
+
+    >>> job = nbshare.attach(folder)
+    >>> job.wait(), job.state, job.errors
+    (True, 'done', {})
+
+    Notes
+    -----
+    Any number of processes of one user may attach, at the same time. A run that is not detached can
+    be watched like this, and stopped only in its own process. If several processes share the run
+    (``python -m nbshare run``), the job tells of all of them together, and `Job.cancel` stops all.
+    An error that has ended the run keeps its type if it is one of Python's or nbshare's own, else
+    it is a `TaskError` with its text. In another process than that which began the run, the results
+    of a table come one for each item, and so do those of a `grid` that has more than 10,000 values
+    of parameters, or others than numbers and texts. What each worker does is not stored, so
+    ``job.stats`` is empty; ``open_checkpoint(path).item_stats`` tells what each item took.
+    """
+    check_display(progress, plot)
+    run = AttachedRun(Path(os.fspath(path)).expanduser().absolute())
+    if plot is None and surroundings() == "kernel":
+        plot = _kept_plot(run.stored.path)
+    label = progress if isinstance(progress, str) else run.stored.label
+    job: Job[Any] = in_background(run, label, progress, plot)
+    weakref.finalize(job, run.release).atexit = False
+    return job
+
+
+def keep_plot(path: Path, request: Request, plot: Any) -> None:
+    """Store the plot of a run for jobs of other processes, unless this one drives it for another.
+
+    Nothing is stored if it cannot be pickled.
+    """
+    if writers.is_driver:
+        return
+    items = request.iterables[0] if len(request.iterables) == 1 and plot is not None else None
+    if isinstance(items, list | tuple) and all(isinstance(item, Real) for item in items):
+        items = np.asarray(items)
+    if not (isinstance(items, Grid | range) or getattr(items, "ndim", 0) == 1):
+        items = None  # no axis is made of them
+    try:
+        pickled = dumps((as_plots(plot), items)) if plot is not None else b""
+    except Exception:  # noqa: BLE001 - whatever their code raises
+        pickled = b""
+    with suppress(OSError):  # a full disk is told of with the results
+        if pickled or (path / PLOT_FILE).exists():
+            replace(path / PLOT_FILE, pickled, is_needed=False)
+
+
+def _kept_plot(path: Path) -> list[LivePlot] | None:
+    """Return the plot of a run as its own process has it; None if there is none."""
+    pickled = read(path / PLOT_FILE)
+    if not pickled:
+        return None
+    try:
+        plots, items = pickle.loads(pickled)
+        for plot in plots:
+            plot._items = items
+    except Exception as error:  # noqa: BLE001 - whatever their code raises
+        warn_at_most(
+            f"{path / PLOT_FILE}: the plot of this run cannot be loaded here "
+            f"({type(error).__name__}: {error}). Pass plot= to attach().",
+            DisplayWarning,
+        )
+        return None
+    return cast("list[LivePlot]", plots)
+
+
+def _error_of(told: dict[str, Any]) -> BaseException:
+    """Return the error that a run has ended with: one of Python's or nbshare's own, or its text.
+
+    It comes from a file, so it is no pickle, which could run code.
+    """
+    where, _, name = told["type"].rpartition(".")
+    kind = getattr({"": builtins, errors.__name__: errors}.get(where), name, None)
+    error: BaseException = TaskError(f"{told['type']}: {told['text']}", type_name=told["type"])
+    with suppress(Exception):  # some take more than a text
+        if issubclass(cast("Any", kind), Exception):
+            error = cast("Any", kind)(told["text"])
+    for note in told["notes"]:
+        error.add_note(note)
+    return error
+
+
+class AttachedRun(Run):
+    """A run that another process drives, as a job sees it.
+
+    Parameters
+    ----------
+    path : Path
+        Its checkpoint.
+    """
+
+    def __init__(self, path: Path) -> None:
+        check_call(path)
+        self.stored, self._path = StoredRun(path), path
+        _, writer = self.stored._writer()
+        request: dict[str, Any] = dict.fromkeys(Request._fields)
+        request |= {"shared": {}, "iterables": (), "prints": Prints(Printer())}
+        request |= {"out": writer.get("out"), "max_workers": writer.get("max_workers", 1)}
+        request["policy"] = Policy(on_error=writer.get("on_error", "raise"))
+        if axes := writer.get("grid"):
+            request |= {"iterables": (Grid.from_json(axes),)}
+            request |= {"is_labelled": writer["is_labelled"]}
+        super().__init__(Request(**request))
+        self.stored_in = str(path)
+        self._end_state: RunState = "failed"
+        self._is_left = False  # nobody has its job any more
+        self._given, self._given_errors = np.zeros(0, np.bool_), set[int]()
+        self._began_at: float = writer.get("began_at", 0.0)
+        self._n_shown = size_of(path / LOG_FILE)
+        self.stored.present, self.stored.errors  # noqa: B018 - here, if they cannot be read
+
+    # ------------------------------------------------------------------ what a job reads
+
+    @property
+    def state(self) -> RunState:
+        """How far it is."""
+        if self.is_over:
+            return self._end_state
+        return "running" if self.n_items else "starting"
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it began, or until its end."""
+        is_running, writer = self.stored._writer()
+        until = time.time() if is_running else writer.get("ended")
+        if not until:  # it was killed
+            until = self.stored._whole().words["stored_at"].max(initial=0.0)
+        return max(0.0, float(until - self._began_at)) if self._began_at else 0.0
+
+    @property
+    def n_items(self) -> int | None:
+        """Number of items."""
+        return self.stored.n_items
+
+    @property
+    def n_done(self) -> int:
+        """Number of items that are finished."""
+        return self.stored.n_done
+
+    @property
+    def n_restored(self) -> int:
+        """Number of items that were done before it began."""
+        is_old = self.stored.item_stats["stored_at"] < self._began_at
+        return int((is_old & self.stored.present).sum())
+
+    @property
+    def errors(self) -> dict[int, BaseException]:
+        """Failures by item, as texts: they come from another process."""
+        return {**self.stored._failures(self._began_at)}
+
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Return which results are stored."""
+        return self.stored.present
+
+    def partial(self) -> Any:
+        """Return the results that are stored."""
+        return as_masked(self.stored.results()) if self.stored.present.any() else None
+
+    def final(self) -> Any:
+        """Return all results."""
+        results, errors = self.stored.results(), self.errors
+        is_there = np.isin(self.stored._whole(is_read=True).states, STORED)
+        lost = [i for i in np.flatnonzero(~is_there).tolist() if i not in errors]
+        if lost and self._end_state == "done":
+            raise CheckpointError(
+                f"{self._path}: results.npy, objects.*.log or index.npy is damaged: {len(lost)} "
+                f"results, the first of item {lost[0]}, do not have their checksums. Make the same "
+                "call again, which runs these items anew; partial() returns the others."
+            )
+        if not isinstance(results, list):
+            return as_masked(results) if self.request.policy.returns_errors else results
+        results = [errors.get(i, x) if x is MISSING else x for i, x in enumerate(results)]
+        return collect(results, errors) if self.request.out is None else results
+
+    def new_results(self) -> Iterator[tuple[int, Any]]:
+        """Yield what has come since the last time; for one reader."""
+        whole, errors = self.stored._whole(is_read=True), self.errors
+        there = np.isin(whole.states, STORED)
+        new = there.copy()
+        new[: len(self._given)] &= ~self._given
+        self._given = there
+        yield from whole.objects(new)
+        if self.request.policy.returns_errors:
+            for i in errors.keys() - self._given_errors:
+                self._given_errors.add(i)
+                yield i, errors[i]
+
+    def item(self, i: int) -> tuple[Any, ...]:
+        """Raise LookupError: items are not stored."""
+        raise LookupError(f"item {i} is in another process: call the function with it here")
+
+    # --------------------------------------------------------------------------- its life
+
+    def start(self) -> None:
+        """Begin to look."""
+        if self.stored._writer()[0]:
+            _thread.start_new_thread(self._watch, ())
+        else:
+            self._finish()
+
+    def stop(self, error: BaseException | None = None) -> None:  # noqa: ARG002 - there is none
+        """Interrupt its driver.
+
+        Raises
+        ------
+        RuntimeError
+            If it has none here.
+        """
+        check_folder(self._path / PARTS)
+        with suppress(FileNotFoundError):
+            write(self._path / PARTS / STOP, b"")  # those that share the run look for it
+            return
+        is_running, writer = self.stored._writer()
+        if not is_running:
+            return
+        if not (writer.get("is_driver") and is_here(writer)):
+            raise RuntimeError(
+                f"{self._path}: process {writer['pid']} on {writer['host']} runs this, and only it "
+                "can stop it: there is no detached run on this host."
+            )
+        with suppress(ProcessLookupError):
+            os.kill(writer["pid"], signal.SIGINT)
+
+    def release(self) -> None:
+        """Look no more: the job is gone."""
+        self._is_left = True
+
+    def _watch(self) -> None:
+        try:
+            while not self._is_left:
+                n_printed = size_of(self._path / LOG_FILE)  # first: after the end its driver prints
+                if not self.stored._writer()[0]:
+                    break
+                self._show_prints(n_printed)
+                time.sleep(LOOK_S)
+        except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
+            self.error = error
+        self._finish()
+
+    def _show_prints(self, stop: int) -> None:
+        """Show what workers have printed, below the cell."""
+        log = opened(self._path / LOG_FILE) if stop > self._n_shown else None
+        if log is not None:
+            text = system_files.read_at(log.fileno(), stop - self._n_shown, self._n_shown)
+            self.request.prints.is_any = True
+            self.request.prints.add("stdout", text.decode("utf-8", "replace"))
+            self._n_shown = stop
+
+    def _finish(self) -> None:
+        try:
+            if self.error is None:
+                self._end_state, self.error = self._outcome()
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._end_state, self.error = "failed", error
+        finally:
+            self._end()
+
+    def _outcome(self) -> tuple[RunState, BaseException | None]:
+        """Return how the run has ended."""
+        if not (self._path / "meta.json").exists():
+            return "failed", CheckpointError(f"{self._path}: the checkpoint of this run is gone")
+        _, writer = self.stored._writer()
+        if not writer:
+            why = "what tells how this run ended is gone"
+            remedy = "Make the same call again; partial() returns the results that are there."
+            return "failed", damaged(self._path / LEASE, why, remedy)
+        if (state := self.stored.state) == "ended":
+            return "failed", self._death()
+        self._show_prints(writer.get("n_printed", 0))
+        if "error" in writer:
+            return "failed", _error_of(writer["error"])
+        return cast("RunState", state), None
+
+    def _death(self) -> WorkerDiedError:
+        resume = f", or: python -m nbshare resume {shlex.quote(str(self._path))}"
+        return WorkerDiedError(
+            f"{self._path}: the process of this run was killed, or the machine restarted, after "
+            f"{self.n_done} of {self.n_items} items. Their results are kept, and partial() returns "
+            "them. To run the rest, make the same call again"
+            f"{resume if (self._path / CALL_FILE).exists() else ''}"
+        )
+
+
+# ------------------------------------------------------------------ a process that drives a run
+
+
+def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Job:
+    """Start a driver for a call, and return the job of its run."""
+    kept = checked_checkpoint(options)
+    if kept is None:
+        raise ValueError("detach=True needs checkpoint=, the folder in which the run is stored")
+    if request.source is not None:
+        raise TypeError("detach=True takes items that have a length: make a list of them")
+    if options.reduce is not None or options.until is not None:
+        raise TypeError("detach=True goes neither with reduce= nor with until=")
+    if isinstance(options.out, np.ndarray):
+        raise TypeError("detach=True cannot fill out=, an array of this process; leave it out")
+    refuse_frozen("detach=True", "run it without detach=True, with backend='threads'")
+    path = kept.path
+    check_place(path)
+    check_free(path)
+    (path / CALL_FILE).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_call(path)
+    _store(path / CALL_FILE, request, options._replace(checkpoint=kept))
+    n_printed = size_of(path / LOG_FILE)
+    _await_beginning(path, _start_driver(path), n_printed)
+    keep_plot(path, request, plot)
+    job = attach(path, progress=progress, plot=plot)
+    job._run.request = job._run.request._replace(  # these give the results their form
+        iterables=request.iterables, is_labelled=request.is_labelled
+    )
+    return job
+
+
+def _store(path: Path, request: Request, options: MapOptions) -> None:
+    """Store a call; an array of a mapped file as where it is."""
+    shared = {name: _by_file(value) for name, value in request.shared.items()}
+    columns = [_by_file(column) for column in request.iterables]
+    try:
+        label = options.progress if isinstance(options.progress, str) else None
+        kept = options._replace(shared=shared, progress=label, plot=None)._asdict()
+        data, buffers = dumps_apart((request.func, columns, kept), LEAST)
+    except Exception as error:
+        raise UnsendableError(
+            "detach=True stores the function and its arguments, and one of them cannot be pickled "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    parts, _ = entry_parts(request.context.settings, [memoryview(data), *buffers])
+    file, crc, end = write(path.with_suffix(".new"), b""), 0, 0
+    for offset, part in parts:
+        gap = bytes(offset - end)
+        end = offset + part.nbytes
+        write_all(file.fileno(), part, CALL_START + offset)
+        crc = zlib.crc32(part, zlib.crc32(gap, crc))
+    write_all(file.fileno(), crc.to_bytes(CALL_START, "little"), 0)
+    path.with_suffix(".new").replace(path)
+
+
+def _by_file(value: Any) -> Any:
+    found = file_of(value) if isinstance(value, np.ndarray) else None
+    if found is None:
+        return value
+    return ArrayReference(*found, value.shape, value.strides, value.dtype, False, False)
+
+
+def _start_driver(path: Path) -> subprocess.Popen[bytes]:
+    """Start a driver: in a session of its own, which no signal to this one reaches."""
+    options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    code = f"import sys; sys.path = {[os.path.abspath(p) for p in sys.path]!r}; "
+    code += "from nbshare.__main__ import main; sys.exit(main())"
+    command = [sys.executable, *options, "-P", "-c", code, "resume", str(path)]
+    _drivers[:] = [driver for driver in _drivers if driver.poll() is None]
+    log = open_own(path / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    kept: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+    kept["env"] = {**os.environ, "MPLBACKEND": "Agg"}  # the notebook's own needs a kernel
+    _drivers.append(subprocess.Popen(command, **kept, start_new_session=True))
+    return _drivers[-1]
+
+
+def _await_beginning(path: Path, driver: subprocess.Popen[bytes], n_printed: int) -> None:
+    """Wait until a driver writes to the checkpoint; raise what it says if it was refused.
+
+    `n_printed`: size of the log before.
+    """
+    has_ended = False
+    try:
+        while (writer_of(path) or {}).get("pid") != driver.pid:
+            if has_ended:
+                said = (read(path / LOG_FILE) or b"")[n_printed:].decode("utf-8", "replace")
+                said = said.strip().removeprefix("nbshare resume: ")
+                raise CheckpointError(said or f"{path}: the process of the run was killed")
+            has_ended = driver.poll() is not None  # and look once more: it may have been quick
+            time.sleep(BEGUN_S)
+    except BaseException:  # an interrupt
+        driver.terminate()
+        raise

@@ -1,0 +1,185 @@
+"""The process of a detached run, and of the command line: drives a run and tells how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import sys
+import zlib
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.lib.format import open_memmap
+
+from nbshare._core.arrays.inputs import ArrayReference, Inputs
+from nbshare._core.checkpoint import writer
+from nbshare._core.checkpoint.files import damaged, mapped, opened
+from nbshare._core.checkpoint.options import Checkpoint
+from nbshare._core.checkpoint.sweep import Sweep
+from nbshare._core.engine.local import dispatcher
+from nbshare._core.engine.preparing import prepare
+from nbshare._core.engine.prints import Prints
+from nbshare._core.functions.files import register_files
+from nbshare._core.functions.imports import import_as_the_caller
+from nbshare._core.job import Job, jobs
+from nbshare._core.mapping import map_async
+from nbshare._core.notebook.prints import Printer
+from nbshare._core.options import MapOptions, checked_checkpoint, checked_request
+from nbshare._core.running import in_background
+from nbshare._core.runs.attached import CALL_FILE, CALL_START, check_call
+from nbshare._core.wire.context import set_arithmetic
+from nbshare._core.wire.results import parts_in
+from nbshare.errors import CheckpointError
+
+__all__ = ["resume", "run"]
+
+ENDING_S = 2.0  # for a run that was interrupted
+AGAIN = 75  # exit code of what can be done later, EX_TEMPFAIL
+
+
+def resume(path: Path, grace: float) -> int:
+    """Run the call that is stored in a checkpoint; return the exit code."""
+    path = path.absolute()
+    check_call(path)
+    if (file := opened(path / CALL_FILE)) is None:
+        raise CheckpointError(
+            f"{path} holds no call: its run is complete, or was not begun with "
+            "map_async(..., detach=True). Make the same call again to continue."
+        )
+    status = os.fstat(file.fileno())
+    call = mapped(file) if status.st_size > CALL_START else np.ones(1, np.uint8)
+    if zlib.crc32(call[CALL_START:].data) != int.from_bytes(call[:CALL_START].tobytes(), "little"):
+        raise damaged(path / CALL_FILE, "its checksum differs")
+    settings, data, *buffers = parts_in(call[CALL_START:])
+    imports = pickle.loads(settings)
+    if imports["cwd"] is not None:
+        with suppress(OSError):  # it was removed
+            os.chdir(imports["cwd"])
+    sys.path, sys.argv = imports["path"], imports["argv"]
+    import_as_the_caller(imports["overridden"])
+    register_files(imports["files"])
+    set_arithmetic(imports)
+    func, columns, options = pickle.loads(data, buffers=buffers)
+    shared = {name: _from_file(value) for name, value in options["shared"].items()}
+    options["shared"], options["checkpoint"].path = shared, path  # the folder may have moved
+    run = partial(_run_alone, func, list(map(_from_file, columns)))
+    code = _drive(run, options, grace)
+    with suppress(OSError):
+        # It may be as large as the inputs. Another run may have begun, and stored its own.
+        if code == 0 and os.path.samestat(status, (path / CALL_FILE).stat()):
+            (path / CALL_FILE).unlink()
+    return code
+
+
+def _from_file(value: Any) -> Any:
+    return Inputs(()).array(value) if isinstance(value, ArrayReference) else value
+
+
+def run(
+    func: str,
+    items: list[str],
+    checkpoint: str,
+    *,
+    shared: Iterable[tuple[str, str]] = (),
+    if_changed: Any = None,
+    grace: float,
+    **options: Any,
+) -> int:
+    """Run a function with items from files; return the exit code."""
+    # It may import the files next to it, as a script may.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(func.rpartition(":")[0])))
+    options["shared"] = {name: _load(path) for name, path in shared}
+    options["checkpoint"] = Checkpoint(checkpoint, if_changed=if_changed)
+    return _drive(partial(_run_together, func, list(map(_load, items))), options, grace)
+
+
+def _load(path: str) -> Any:
+    """Return what a file holds: an array, a JSON value, or the lines of a text."""
+    kind = Path(path).suffix
+    if kind not in (".npy", ".json", ".txt"):
+        raise ValueError(f"{path}: its name must end with .npy, .json or .txt")
+    try:
+        if kind == ".npy":
+            return open_memmap(path, mode="r")
+        text = Path(path).read_text("utf-8")
+        return json.loads(text) if kind == ".json" else text.splitlines()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _run_alone(func: Any, items: list[Any], options: dict[str, Any]) -> bool:
+    """Run a parallel map; return whether it is complete."""
+    job = _ended(map_async(func, *items, **options))
+    if job._error is not None:
+        raise job._error
+    return job.state != "stopped" or job.n_done == job.n_items
+
+
+def _run_together(func: str, items: list[Any], options: dict[str, Any]) -> bool:
+    """Take part in a run that others may share; return whether it is complete."""
+    checked = MapOptions(**options)
+    request, _ = checked_request(func, items, checked)
+    sweep = Sweep(cast("Any", checked_checkpoint(checked)), request)
+    while True:
+        made = request._replace(prints=Prints(Printer()))
+        call = sweep.next_call(partial(prepare, made, dispatcher()))
+        if call is None:
+            return True
+        job = _ended(in_background(call, request.label, True, None))
+        if job._error is not None and sweep.has_place():
+            raise job._error
+        if sweep.is_stopped():
+            raise KeyboardInterrupt
+        if job.state == "stopped" and sweep.has_place():
+            return False
+
+
+def _ended(job: Job) -> Job:
+    """Wait for the end of a job; stop it if this process is interrupted."""
+    try:
+        job.wait()
+    except BaseException:
+        job.cancel()
+        job.wait(ENDING_S)  # what is stored by then is stored
+        raise
+    return job
+
+
+def _drive(run: Callable[[dict[str, Any]], bool], options: dict[str, Any], grace: float) -> int:
+    """Run a parallel map; return the exit code."""
+    path = options["checkpoint"].path
+    writer.is_driver = True
+    notices: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda number, _: _wind_up(number, grace, notices))
+    try:
+        return 0 if run(options) else AGAIN
+    except KeyboardInterrupt:
+        if notices:
+            return AGAIN
+        raise KeyboardInterrupt(f"interrupted; finished results are in {path}") from None
+    finally:
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _wind_up(number: int, grace: float, notices: list[int]) -> None:
+    """Let items that run finish, and leave the others for the next time; a signal's handler."""
+    notices.append(number)
+    if not (running := jobs()):
+        raise KeyboardInterrupt
+    for job in running:
+        job._run.halt()
+    name = signal.Signals(number).name
+    text = f"nbshare: {name}: items that run may finish within {grace:g} s\n"
+    with suppress(OSError):  # who reads it may have got the signal, too
+        if sys.stderr is not None:  # else the descriptor is of another file
+            os.write(2, text.encode())
+    signal.signal(signal.SIGALRM, lambda *_: [job.cancel() for job in running] and None)
+    signal.setitimer(signal.ITIMER_REAL, max(grace, 1e-6))  # 0 would be no limit

@@ -1,0 +1,429 @@
+"""A run on disk, seen from any process: its progress, its results, what a call would run again."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.create import zeros
+from nbshare._core.checkpoint.directory import check_place
+from nbshare._core.checkpoint.files import read_json
+from nbshare._core.checkpoint.items import Lookup
+from nbshare._core.checkpoint.key import Key, key_of
+from nbshare._core.checkpoint.reader import (
+    ERRORS_FILE,
+    STORED,
+    RowReader,
+    Whole,
+    copy_rows,
+    look,
+    whole_of,
+)
+from nbshare._core.checkpoint.versions import Versions
+from nbshare._core.checkpoint.writer import (
+    LEASE,
+    is_of_this_boot,
+    part_folders,
+    running_writer_of,
+    writer_of,
+)
+from nbshare._core.engine.collect import masked
+from nbshare._core.engine.results import MISSING
+from nbshare._core.engine.run import Request
+from nbshare._core.options import MapOptions, checked_checkpoint, checked_request, refuse_others
+from nbshare._core.tracebacks import shown_from_the_call
+from nbshare._core.wire.board import IN_LOG, IN_OUTPUT
+from nbshare.errors import CheckpointError, TaskError
+
+__all__ = ["Outdated", "StoredRun", "open_checkpoint"]
+
+RATE_S = 60.0  # of what was stored lately
+
+
+class Outdated(NamedTuple):
+    """What a call with a checkpoint would run, and why; see `StoredRun.outdated`.
+
+    Attributes
+    ----------
+    n_items : int
+        Number of items of the call.
+    n_stored : int
+        Number of items whose results would be taken from the checkpoint.
+    n_new : int
+        Number of items without a result.
+    n_changed : int
+        Number of items whose results depended on something that has changed.
+    changes : list of str
+        What changed, one sentence each.
+
+    Examples
+    --------
+    How much of a longer call is stored?
+
+    >>> import math, tempfile
+    >>> import nbshare
+    >>> folder = tempfile.mkdtemp()
+    >>> roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], checkpoint=folder)
+    >>> nbshare.open_checkpoint(folder).outdated(math.sqrt, [1.0, 4.0, 9.0])
+    Outdated(n_items=3, n_stored=2, n_new=1, n_changed=0, changes=[])
+
+    Would a call be refused, because something has changed?
+
+    >>> bool(nbshare.open_checkpoint(folder).outdated(math.log2, [1.0, 4.0]).changes)
+    True
+    """
+
+    n_items: int
+    n_stored: int
+    n_new: int
+    n_changed: int
+    changes: list[str]
+
+
+Outdated.__module__ = "nbshare.types"
+
+
+@shown_from_the_call
+def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
+    """Open a stored run, from any process, while it runs or afterwards.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The ``checkpoint=`` of the run.
+
+    Returns
+    -------
+    StoredRun
+        At the end of a notebook's cell it shows how far the run is.
+
+    Raises
+    ------
+    nbshare.errors.CheckpointError
+        There is no checkpoint, its format is unknown to this version, or it belongs to another
+        user. Its methods and attributes raise it if a file is damaged.
+
+    Examples
+    --------
+    The results of a run:
+
+    >>> import math, tempfile
+    >>> import nbshare
+    >>> folder = tempfile.mkdtemp()
+    >>> roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], checkpoint=folder, progress=False)
+    >>> nbshare.open_checkpoint(folder).results()
+    array([1., 2.])
+
+    In another process, how far is it?
+
+    >>> stored = nbshare.open_checkpoint(folder)
+    >>> f"{stored.n_done} of {stored.n_items} items, {stored.state}"
+    '2 of 2 items, done'
+    """
+    return StoredRun(Path(os.fspath(path)).expanduser().absolute())
+
+
+class StoredRun:
+    """A run that is stored, as it is at the moment of each question.
+
+    Attributes
+    ----------
+    path : Path
+        Its folder.
+    label : str
+        The name of its function.
+
+    Examples
+    --------
+    How far is a run, and what failed?
+
+    >>> import tempfile
+    >>> import nbshare
+    >>> folder = tempfile.mkdtemp()
+    >>> items = ["1.5", "off", "2"]
+    >>> values = nbshare.parallel_map(float, items, checkpoint=folder, on_error="return")
+    >>> stored = nbshare.open_checkpoint(folder)
+    >>> stored.n_done, stored.n_items, stored.errors
+    (3, 3, {1: TaskError("ValueError: could not convert string to float: 'off'")})
+
+    Which items are missing, and how long did the others take?
+
+    >>> [items[i] for i in (~stored.present).nonzero()[0]]
+    ['off']
+    >>> elapsed_s = stored.item_stats["elapsed_s"]
+    >>> elapsed_s.shape, bool(elapsed_s.max() < 60)
+    ((3,), True)
+    """
+
+    __module__ = "nbshare.types"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        check_place(path)
+        meta = read_json(path / "meta.json")
+        if meta is None:
+            raise CheckpointError(
+                f"{path} is not a checkpoint: it has no meta.json. Pass the checkpoint= "
+                "path of a run."
+            )
+        self.label = str(meta["label"])
+        self._reader = RowReader(path)
+        self._checked: dict[Path, npt.NDArray[Any]] = {}  # see `whole_of`
+
+    @property
+    def state(self) -> str:
+        """State: that of its job, "running", "done", "stopped" or "failed"; or "ended".
+
+        "ended" is a run whose process is gone: it was killed, or its machine is off. The same call
+        continues it. A run that was interrupted is "stopped".
+        """
+        is_running, writer = self._writer()
+        if is_running:
+            return "running"
+        if not writer.get("ended"):
+            return "ended"
+        if "error" in writer:
+            return "failed"
+        return "done" if self.n_done == self.n_items else "stopped"
+
+    def _writer(self) -> tuple[bool, dict[str, Any]]:
+        """Return whether it runs, and what the lease of the process that runs it tells.
+
+        If none runs it, the lease of the last one.
+        """
+        return look(self.path, self._last_writer)
+
+    def _last_writer(self) -> tuple[bool, dict[str, Any]]:
+        parts = sorted(part_folders(self.path), key=lambda part: (part / LEASE).stat().st_mtime)
+        folders = [self.path, *parts][::-1]  # the last one first
+        for folder in folders:
+            if (writer := running_writer_of(folder)) is not None:
+                return True, writer
+        return False, writer_of(folders[0]) or {}
+
+    def _whole(self, *, is_read: bool = False) -> Whole:
+        """Return what is stored.
+
+        Results that are to be read, or that the disk may not have, are checked, each once.
+        """
+        folders = [self.path, *part_folders(self.path)]
+        writers = [writer_of(folder) for folder in folders if running_writer_of(folder) is None]
+        is_sure = all(writer is not None and is_of_this_boot(writer) for writer in writers)
+        return whole_of(self.path, self._checked if is_read or not is_sure else None)
+
+    @property
+    def n_items(self) -> int:
+        """Number of items of the last call (int); of a generator those that were read."""
+        return len(self._reader.order())
+
+    @property
+    def n_done(self) -> int:
+        """Number of its items that are done (int), those that failed in the last run included."""
+        _, writer = self._writer()
+        return int(self.present.sum()) + len(self._failures(writer.get("began_at", 0.0)))
+
+    @property
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Which of its results are stored: a bool array of shape ``(n_items,)``."""
+        return np.isin(self._whole().states, STORED)
+
+    @property
+    def rate(self) -> float:
+        """Results per second (float) in the last minute before the newest was stored."""
+        words = self._whole().words
+        until = words["stored_at"].max(initial=0.0)
+        recent = words[words["stored_at"] >= max(until - RATE_S, 1.0)]
+        began = recent["stored_at"] - recent["elapsed_s"]
+        since = max(until - RATE_S, began.min(initial=until))
+        if since == until:
+            return 0.0
+        # Of items that take longer than that only a part is done in this time.
+        shares = (recent["stored_at"] - since) / np.maximum(recent["elapsed_s"], 1e-9)
+        return float(np.minimum(shares, 1.0).sum() / (until - since))
+
+    @property
+    def item_stats(self) -> dict[str, npt.NDArray[Any]]:
+        """What each item of the last call took: a dict of arrays of shape ``(n_items,)``.
+
+        ``elapsed_s``, ``attempts``, and ``stored_at`` in seconds since 1970; 0 where that is
+        unknown. Tiny items that run together have their mean time. With pandas installed,
+        ``pandas.DataFrame(run.item_stats)`` makes a table.
+        """
+        whole = self._whole()
+        words = whole.words[whole.order]
+        return {name: words[name] for name in ("elapsed_s", "attempts", "stored_at")}
+
+    @property
+    def errors(self) -> dict[int, TaskError]:
+        """Last failure of each item without a result: a dict of index to exception.
+
+        Each is a `TaskError` with type and text of the exception, which is not stored itself.
+        """
+        return self._failures()
+
+    def _failures(self, since: float = 0.0) -> dict[int, TaskError]:
+        """Return these failures; `since`: seconds since 1970."""
+        folders = self.path, *part_folders(self.path)
+        if not any(os.path.lexists(folder / ERRORS_FILE) for folder in folders):
+            return {}  # quickly: every look at a job asks for them
+        return look(self.path, lambda: self._failures_since(since))
+
+    def _failures_since(self, since: float) -> dict[int, TaskError]:
+        whole = self._whole()
+        missing = np.flatnonzero(~np.isin(whole.states, STORED))
+        item_of = np.full(len(whole.words), -1)  # of each row of the checkpoint
+        item_of[whole.order[missing]] = missing
+        found = {}
+        for k, reader in enumerate(whole.readers):
+            for each in reader.errors():  # in a part, rows are in the order of the items
+                row = each["row"] if k == 0 else whole.order[each["row"]]
+                if each["time"] >= since and (item_of[row : row + 1] >= 0).any():
+                    i, kind = int(item_of[row]), each["type"]
+                    found[i] = TaskError(f"{kind}: {each['text']}", i, type_name=kind)
+        return found
+
+    def results(self) -> Any:
+        """Return the results that are stored, in the order of the items of the last call.
+
+        Returns
+        -------
+        ndarray, MaskedArray or list
+            An array, masked where results are missing; or a list, with `nbshare.MISSING` in its
+            gaps. The array is read from the disk as it is used; it is a copy in memory if the last
+            call had its items in another order, or left some out. All results are read once to
+            compare them with their checksums; damaged ones are missing, with a
+            `CheckpointWarning`.
+
+        Examples
+        --------
+        An array of all results:
+
+        >>> import math, tempfile
+        >>> import nbshare
+        >>> folder = tempfile.mkdtemp()
+        >>> roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], checkpoint=folder)
+        >>> nbshare.open_checkpoint(folder).results()
+        array([1., 2.])
+
+        Where results are missing, it is masked:
+
+        >>> more = [1.0, 4.0, -9.0]
+        >>> roots = nbshare.parallel_map(math.sqrt, more, checkpoint=folder, on_error="return")
+        >>> nbshare.open_checkpoint(folder).results().tolist()
+        [1.0, 2.0, None]
+        """
+        return look(self.path, self._results)
+
+    def _results(self) -> Any:
+        whole = self._whole(is_read=True)
+        output = self._reader.load()[: len(whole.order)]
+        is_in_order = np.array_equal(whole.order, np.arange(len(output)))
+        if not is_in_order or len(whole.readers) > 1 or (whole.states == IN_LOG).any():
+            return _together(whole)
+        is_missing = whole.states != IN_OUTPUT
+        return masked(output, is_missing) if is_missing.any() else output
+
+    @shown_from_the_call
+    def outdated(
+        self, func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **options: Any
+    ) -> Outdated:
+        """Say what a call would run, and why, without running it.
+
+        Parameters
+        ----------
+        func, *iterables, **options
+            As for `parallel_map`; of ``checkpoint=`` the version of a `Checkpoint` counts. The
+            items of a generator are unknown, so it is refused.
+
+        Returns
+        -------
+        Outdated
+            A named tuple: ``n_items`` of the call, of which ``n_stored`` have a result, ``n_new``
+            have none, and ``n_changed`` have one that depended on something else; ``changes``, a
+            list of str that says what has changed. The call is refused if there are any, also if
+            the results of other items depended on it, unless its `Checkpoint` has ``if_changed=``.
+
+        Raises
+        ------
+        TypeError
+            The items are a generator.
+
+        Examples
+        --------
+        Two more items than last time:
+
+        >>> import math, tempfile
+        >>> import nbshare
+        >>> folder = tempfile.mkdtemp()
+        >>> roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], checkpoint=folder)
+        >>> stored = nbshare.open_checkpoint(folder)
+        >>> stored.outdated(math.sqrt, [1.0, 4.0, 9.0, 16.0]).n_new
+        2
+
+        Another function:
+
+        >>> outdated = stored.outdated(math.log2, [1.0, 4.0])
+        >>> outdated.n_changed, outdated.changes
+        (2, ['the function changed'])
+        """
+        known = MapOptions._fields
+        refuse_others("outdated", [option for option in options if option not in known], known)
+        checked = MapOptions(**options)
+        request, _ = checked_request(func, iterables, checked)
+        if request.source is not None:
+            raise TypeError("outdated() takes items that have a length: make a list of them")
+        kept = checked_checkpoint(checked)
+        key = key_of(request, None if kept is None else kept.version)
+        return look(self.path, lambda: self._outdated(request, key))
+
+    def _outdated(self, request: Request, key: Key) -> Outdated:
+        n_wanted, whole = request.n_items or 0, self._whole(is_read=True)
+        is_wanted = np.zeros(len(whole.words), np.bool_)
+        if n_wanted:
+            rows = Lookup(self._reader.digests()).find(key.items.next(request.iterables))
+            is_wanted[rows[(rows >= 0) & (rows < len(is_wanted))]] = True
+        is_stored = np.isin(whole.words["state"], STORED)
+        n_stored, n_old, changes = int((is_wanted & is_stored).sum()), 0, list[str]()
+        for k, reader in enumerate(whole.readers):
+            versions, codes = Versions(reader.folder, key), whole.words["code"]
+            is_old = is_stored & (whole.which == k) & ~np.isin(codes, versions.accepted)
+            n_old += int((is_old & is_wanted).sum())
+            changes = changes or (versions.changes_of(codes[is_old]) if is_old.any() else [])
+        return Outdated(n_wanted, n_stored - n_old, n_wanted - n_stored, n_old, changes)
+
+    def __repr__(self) -> str:
+        failed = f", {len(self.errors)} failed" if self.errors else ""
+        rate = f", {self.rate:.3g} a second" if self.state == "running" and self.rate else ""
+        return (
+            f"<StoredRun {self.label}: {self.state}, {self.n_done} of {self.n_items} items done"
+            f"{failed}{rate}, {self.path}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: a bar, and the line of text."""
+        line = html.escape(repr(self)[1:-1].removeprefix("StoredRun "))
+        n_items = max(self.n_items, 1)
+        return f'<progress value="{self.n_done}" max="{n_items}"></progress> {line}'
+
+
+def _together(whole: Whole) -> Any:
+    """Return the results of several readers: a masked array in memory, or a list."""
+    n, is_there = len(whole.order), np.isin(whole.states, STORED)
+    parts = [(items, x, reader.load()) for reader, items, x in whole.places(is_there)]
+    forms = {(output.dtype, output.shape[1:]) for *_, output in parts}
+    if len(forms) != 1 or (whole.states == IN_LOG).any():
+        results = [MISSING] * n
+        for i, value in whole.objects(is_there):
+            results[i] = value
+        return results
+    dtype, shape = forms.pop()
+    array = zeros((n, *shape), dtype)
+    for items, rows, output in parts:
+        copy_rows(array, items, output, rows)
+    return array if is_there.all() else masked(array, ~is_there)

@@ -1,0 +1,50 @@
+"""What a process, a piece of memory, a channel, a wait and a lock are on this system.
+
+Whatever nbshare asks the operating system for is asked here, and nowhere else: the rest of the
+package is the same on all systems. A system has these names, which are chosen once::
+
+    descriptors   owned by an object, closed with it
+    processes     who one is, what it takes, whether it lives; its end, with its children
+    files         reading and writing at a place, what the disk has
+    sections      memory that several processes map
+    room          how much memory is left, and how many CPUs
+    channels      packets with descriptors between two processes; pipes
+    waiting       for several things; for events of other processes; for a change in memory
+    order         in which other CPUs see memory
+    locks         between processes; they are released if their holder dies
+    workers       born in a group, they die with their owner
+"""
+
+import sys
+
+from nbshare._core.system.descriptors import Descriptor, close, opened, owned, with_room
+
+if sys.platform == "linux":
+    from nbshare._core.system.linux import (
+        channels,
+        files,
+        locks,
+        order,
+        processes,
+        room,
+        sections,
+        waiting,
+        workers,
+    )
+elif sys.platform == "win32":
+    from nbshare._core.system.windows import (
+        channels,
+        files,
+        locks,
+        order,
+        processes,
+        room,
+        sections,
+        waiting,
+        workers,
+    )
+    from nbshare._core.system.windows.handles import close
+else:
+    from nbshare._core.system import elsewhere
+
+    channels = files = locks = order = processes = room = sections = waiting = workers = elsewhere

@@ -1,0 +1,1 @@
+"""What Linux has for the names of `system`."""

@@ -1,0 +1,108 @@
+"""Locks between processes; the kernel releases them if their holder dies."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+from functools import cache
+from typing import Any
+
+from nbshare._core.system.descriptors import NOT_MINE
+from nbshare._core.system.linux.processes import has_thread
+from nbshare._core.system.linux.waiting import timespec as timespec
+
+
+class FileLock:
+    """A lock between processes, on a byte of a file; the kernel releases it if its holder dies.
+
+    The file is opened once per process and never mapped or closed: closing any descriptor of it
+    would drop the lock. It does not exclude threads of one process.
+
+    Parameters
+    ----------
+    fd : int
+        Of the file.
+    byte : int
+        Its offset; the file may be shorter.
+    """
+
+    def __init__(self, fd: int, byte: int) -> None:
+        self._fd, self._byte = fd, byte
+
+    def __enter__(self) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, self._byte)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, self._byte)
+
+
+def lock_file(fd: int) -> None:
+    """Lock a file until it is closed.
+
+    Raises
+    ------
+    BlockingIOError, PermissionError
+        Another process has locked it.
+    OSError
+        The file system refuses locks.
+    """
+    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+# From pthread.h: the same in glibc and musl.
+PTHREAD_MUTEX_ERRORCHECK = 2
+PTHREAD_PROCESS_SHARED = 1
+PTHREAD_MUTEX_ROBUST = 1
+
+
+class _Mutexes:
+    """The C library's functions for mutexes; each takes a lock and returns an errno.
+
+    Attributes
+    ----------
+    holder_offset : int
+        Where in a mutex its futex word is, which the kernel prescribes for a robust one: the
+        number of the thread that holds it, and flags.
+    """
+
+    HOLDER = 0x3FFFFFFF  # FUTEX_TID_MASK of linux/futex.h: of the word there; the rest are flags
+    # Bound here: at exit the modules' names may be gone before the last lock is.
+    has_thread = staticmethod(has_thread)
+
+    def __init__(self) -> None:
+        c: Any = ctypes.CDLL(None)
+        self._c = c
+        self.trylock, self.timedlock = c.pthread_mutex_trylock, c.pthread_mutex_timedlock
+        self.consistent, self.unlock = c.pthread_mutex_consistent, c.pthread_mutex_unlock
+        self.unlock.errcheck = _check_unlocked
+        # A reference that is never given up.
+        self.keep = ctypes.PyDLL(None).Py_IncRef
+        self.keep.argtypes, self.keep.restype = (ctypes.py_object,), None
+        self.holder_offset = 0 if hasattr(c, "gnu_get_libc_version") else 4  # glibc; musl
+
+    def initialise(self, address: int) -> None:
+        """Make a mutex in zeroed memory."""
+        c, attributes = self._c, (ctypes.c_uint64 * 8)()  # larger than any library's
+        code = max(
+            c.pthread_mutexattr_init(attributes),
+            c.pthread_mutexattr_settype(attributes, PTHREAD_MUTEX_ERRORCHECK),
+            c.pthread_mutexattr_setpshared(attributes, PTHREAD_PROCESS_SHARED),
+            c.pthread_mutexattr_setrobust(attributes, PTHREAD_MUTEX_ROBUST),
+            c.pthread_mutex_init(ctypes.c_void_p(address), attributes),
+        )
+        if code:
+            raise OSError(code, f"the system cannot make a robust mutex: {os.strerror(code)}")
+
+    def at(self, address: int) -> tuple[Any, Any]:
+        """Return the mutex at an address, as a parameter, and its futex word."""
+        word = ctypes.c_uint32.from_address(address + self.holder_offset)
+        return ctypes.c_void_p(address), word
+
+
+mutexes = cache(_Mutexes)
+
+
+def _check_unlocked(code: int, _function: Any, _arguments: Any) -> None:
+    if code:
+        raise RuntimeError(NOT_MINE)

@@ -1,0 +1,247 @@
+"""Memory that processes share: its kinds, and the files under it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import re
+import sys
+from contextlib import suppress
+from functools import cache
+from typing import Any, NamedTuple
+
+from nbshare._core.interrupts import uninterrupted
+from nbshare._core.system.descriptors import Descriptor, opened
+from nbshare._core.system.descriptors import owned as owned
+from nbshare._core.system.linux import room
+from nbshare._core.system.linux.processes import has_ended
+
+# From linux/fcntl.h: the module fcntl lacks the last one.
+F_ADD_SEALS = 1033
+F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE = 0x0002, 0x0010
+
+# Bytes per allocation: a signal undoes the present one, and a timer's signals could undo a large
+# one for ever.
+PIECE = 64 << 20
+
+_OURS = r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}"  # names; the process number is for `_sweep`
+
+# In /proc/self/maps, a file that is mapped, but not copy-on-write: first address, the one past the
+# last, offset, inode and path, which ends in " (deleted)" if the file was.
+ROW = rb"(?m)^(\w+)-(\w+) r..s (\w+) \S+ (\d+) +(/.*)"
+
+
+# Without it, as before Python 3.13, a mapping holds a duplicate of its descriptor.
+MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+
+# Private memory, which is not shared with forked processes: then it may have huge pages.
+PRIVATE: dict[str, Any] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
+
+# Whether fresh memory can also be written as a file is: that costs half of the page faults through
+# a mapping.
+CAN_WRITE = True
+
+
+class Memfd(NamedTuple):
+    """Anonymous memory: it never has a name, and can be sealed."""
+
+    setting: str = "memfd"  # what a user calls it
+    folder: str = ""  # whose space it takes
+
+    def open(self) -> Descriptor:
+        """Make an empty file, which grows as it is written."""
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        return opened(os.memfd_create, new_name(), flags)
+
+    def grow(self, fd: int, nbytes: int) -> None:
+        """Give it a fixed size, so that no access can fail."""
+        os.ftruncate(fd, nbytes)
+        fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)
+
+    def protect(self, fd: int) -> None:
+        """Make it read-only for other processes."""
+        with suppress(OSError):  # Linux before 5.1 has no such seal
+            fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
+
+
+class MappedFile(NamedTuple):
+    """An unnamed file; its space is allocated, and its writers can change its size."""
+
+    setting: str
+    folder: str
+
+    def open(self) -> Descriptor:
+        """Make an empty file, which grows as it is written."""
+        if not has_proc():
+            raise OSError(errno.ENOTSUP, "needs /proc, which is not mounted here")
+        _sweep(self.folder)
+        path = os.path.join(self.folder, new_name())
+        with uninterrupted():
+            file = opened(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600)
+            with suppress(FileNotFoundError):  # swept by another process
+                os.unlink(path)
+        return file
+
+    def grow(self, fd: int, nbytes: int) -> None:
+        """Give it a size, and allocate its space."""
+        if nbytes > room.free_in(self.folder):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.ftruncate(fd, nbytes)
+        # Without this, touching a page in a full directory would kill the process (SIGBUS).
+        for start in range(0, nbytes, PIECE):
+            os.posix_fallocate(fd, start, min(PIECE, nbytes - start))
+
+    def protect(self, fd: int) -> None:
+        """Make it read-only for other processes, except on purpose."""
+        with suppress(OSError):  # some file systems have no modes
+            os.fchmod(fd, 0o400)
+
+
+Shared = Memfd | MappedFile
+
+
+def kinds(temporary: str) -> dict[str, Shared]:
+    """Return the kinds by their settings, the best one first; one has files in a directory."""
+    return {
+        "memfd": Memfd(),
+        "named": MappedFile("named", "/dev/shm"),  # noqa: S108
+        "file": MappedFile(f"file:{temporary}", temporary),
+    }
+
+
+def in_folder(setting: str, folder: str) -> Shared:
+    """Return the kind that has files in a directory."""
+    return MappedFile(setting, folder)
+
+
+def made(kind: Shared, nbytes: int, *, grows: bool) -> Descriptor:  # noqa: ARG001 - all can
+    """Make memory of a kind, zeroed and of this size; it can grow."""
+    file = kind.open()
+    kind.grow(file.fileno(), nbytes)
+    return file
+
+
+def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of `mmap.mmap` that map memory; `mode` as of `numpy.memmap`."""
+    protection = mmap.PROT_READ | (mmap.PROT_WRITE if mode != "r" else 0)
+    flags = mmap.MAP_PRIVATE if mode == "c" else mmap.MAP_SHARED
+    return (fd, nbytes, flags, protection), MAP_OPTIONS
+
+
+def free(memory: mmap.mmap, start: int, nbytes: int) -> None:
+    """Free a part of mapped memory, which becomes zero; OSError for kinds that cannot."""
+    memory.madvise(mmap.MADV_REMOVE, start, nbytes)
+
+
+def size_of(fd: int) -> int:
+    """Return the size of memory, in bytes."""
+    return os.fstat(fd).st_size
+
+
+def key_of(fd: int) -> tuple[int, ...]:
+    """Return what tells memory from any other that is open, and its size."""
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino, status.st_size
+
+
+def inode_of(fd: int) -> int:
+    """Return the number of the file under memory: no other has it now."""
+    return os.fstat(fd).st_ino
+
+
+def duplicate(fd: int) -> Descriptor:
+    """Open memory once more."""
+    return opened(os.dup, fd)
+
+
+def has_proc() -> bool:
+    """Return whether ``/proc`` leads from descriptors to files here."""
+    return os.path.exists("/proc/self/fd")  # checked each time: it may be unmounted
+
+
+def name_of(fd: int) -> str:
+    """Return the name that the file of a descriptor had; needs ``/proc``."""
+    link = os.readlink(f"/proc/self/fd/{fd}").removesuffix(" (deleted)")
+    return os.path.basename(link).removeprefix("memfd:")
+
+
+def reopened(fd: int, flags: int, pid: int | str = "self") -> Descriptor:
+    """Open the file of a descriptor again, even of another process's; needs ``/proc``."""
+    return opened(os.open, f"/proc/{pid}/fd/{fd}", flags | os.O_CLOEXEC)
+
+
+def read_only(fd: int) -> Descriptor:
+    """Open a descriptor through which shared memory can only be read."""
+    if has_proc():
+        return reopened(fd, os.O_RDONLY)
+    return opened(os.dup, fd)  # a memfd is read-only by its seal
+
+
+def open_of(pid: int, fd: int, inode: int, name: str, access: int) -> Descriptor:
+    """Open a descriptor of another process, if it is of the right file.
+
+    Raises
+    ------
+    OSError
+        It is not, or not any more; or it cannot be opened.
+    """
+    # O_PATH first: a plain open of a descriptor number that means a pipe now could block.
+    found = reopened(fd, os.O_PATH, pid)
+    if (os.fstat(found.fileno()).st_ino, name_of(found.fileno())) != (inode, name):
+        raise FileNotFoundError
+    return reopened(found.fileno(), access)
+
+
+def bytes_held() -> int:
+    """Return the bytes of shared memory that this process has open."""
+    nbytes = 0
+    with suppress(OSError):  # no /proc
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            with suppress(OSError):  # the one that lists them
+                if name_of(fd).startswith("nbshare-"):
+                    nbytes += os.fstat(fd).st_blocks * 512
+    return nbytes
+
+
+def mapped_file(address: int) -> tuple[str, tuple[int, int], int]:
+    """Find the file that is mapped at an address.
+
+    Returns
+    -------
+    tuple of str, tuple of int, and int
+        Its path, inode and device, and the address where its first byte would be.
+
+    Raises
+    ------
+    OSError
+        None is, or a part of one that is copied when it is written to, or the file is gone.
+    """
+    with open("/proc/self/maps", "rb") as rows:
+        for first, end, offset, inode, path in re.findall(ROW, rows.read()):
+            if int(first, 16) <= address < int(end, 16):
+                identity = os.stat(path)[1:3]
+                if identity[0] == int(inode):  # the device differs from the file's on btrfs
+                    return os.fsdecode(path), identity, int(first, 16) - int(offset, 16)
+    raise FileNotFoundError
+
+
+def new_name() -> str:
+    """Return a random name."""
+    return f"nbshare-{os.getpid():x}-{os.urandom(7).hex()}"
+
+
+@cache
+def _sweep(folder: str) -> None:
+    """Remove files of processes that were killed before they could do it.
+
+    Once per process and folder. Another process number space (a container's, another machine's)
+    may share the folder: at worst, a name is removed that was about to be.
+    """
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            found = re.fullmatch(_OURS, entry.name)
+            if found and has_ended((int(found[1], 16), 0)):
+                with suppress(OSError):  # another process sweeps too, or the file is another user's
+                    os.unlink(entry.path)

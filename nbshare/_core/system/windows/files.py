@@ -1,0 +1,71 @@
+"""Files: reading and writing at a place, what the disk has, and who owns one."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+from nbshare._core.system.windows import sections
+from nbshare._core.system.windows.handles import Handle
+
+CAN_SYNC_FOLDERS = False
+MODE = os.O_BINARY | os.O_NOINHERIT
+REPLACE_S = 2.0  # that another process may have a file open which is replaced
+PAUSE_S = 0.01
+
+_moving = threading.Lock()  # the place of a descriptor is that of all threads
+
+sync = os.fsync
+
+
+def read_at(fd: int, nbytes: int, offset: int) -> bytes:
+    """Read from a file at a place; a small file of `system.sections`, too."""
+    if isinstance(fd, Handle):
+        return sections.read_scratch(fd, nbytes, offset)
+    with _moving:
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.read(fd, nbytes)
+
+
+def write_at(fd: int, data: Any, offset: int) -> int:
+    """Write to a file at a place; return how many bytes."""
+    if isinstance(fd, Handle):
+        return sections.write_scratch(fd, data, offset)
+    with _moving:
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.write(fd, data)
+
+
+def cut(fd: int, nbytes: int) -> None:
+    """Set the size of a file."""
+    if isinstance(fd, Handle):
+        sections.write_scratch(fd, bytes(sections.LENGTH), nbytes)  # it ends with a length of 0
+    else:
+        os.ftruncate(fd, nbytes)
+
+
+def allocate(fd: int, start: int, stop: int) -> None:  # noqa: ARG001
+    """Make a file so large that a part of it is there."""
+    if os.fstat(fd).st_size < stop:
+        os.ftruncate(fd, stop)
+
+
+def replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Put a file in the place of another; not while another process has that open."""
+    until_s = time.monotonic() + REPLACE_S
+    while True:
+        try:
+            os.replace(source, target)
+        except PermissionError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(PAUSE_S)
+        else:
+            return
+
+
+def other_owner(_status: os.stat_result) -> int | None:
+    """Return nothing: files have owners of another kind here."""
+    return None

@@ -1,0 +1,135 @@
+"""Locks between processes; the kernel releases them if their holder dies."""
+
+from __future__ import annotations
+
+import _winapi
+import ctypes
+import errno
+import math
+import msvcrt
+import os
+import threading
+import time
+from ctypes import wintypes
+from functools import cache
+from typing import Any, NamedTuple
+
+from nbshare._core.system.descriptors import NOT_MINE
+from nbshare._core.system.windows import handles
+from nbshare._core.system.windows.handles import OwnedHandle
+from nbshare._core.system.windows.sections import name_of
+
+WAIT_ABANDONED, WAIT_TIMEOUT = 0x80, 0x102
+FAR = 1 << 30  # a place in a file
+NAME_AT, NAME_BYTES = 8, 16  # of a mutex in memory
+
+_new_mutex = handles.function(
+    "CreateMutexW", handles.HANDLE, handles.POINTER, handles.BOOL, wintypes.LPCWSTR
+)
+_release = handles.function("ReleaseMutex", handles.BOOL, handles.HANDLE)
+
+
+class FileLock:
+    """A lock between processes: a mutex, whose name is that of a file and a place in it.
+
+    It does not exclude a thread of this process from itself.
+
+    Parameters
+    ----------
+    fd : int
+        Of the file.
+    byte : int
+        The place.
+    """
+
+    def __init__(self, fd: int, byte: int) -> None:
+        name = f"{name_of(fd)}-{byte}"
+        self._mutex = OwnedHandle(_new_mutex(None, False, name))
+
+    def __enter__(self) -> None:
+        _winapi.WaitForSingleObject(self._mutex.fileno(), _winapi.INFINITE)
+
+    def __exit__(self, *_: object) -> None:
+        _release(self._mutex.fileno())
+
+
+def lock_file(fd: int) -> None:
+    """Lock a file until it is closed.
+
+    Raises
+    ------
+    PermissionError
+        Another process has locked it.
+    """
+    os.lseek(fd, FAR, os.SEEK_SET)  # what is locked, others cannot read
+    msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+
+
+class _Mutexes:
+    """Functions for mutexes in shared memory; each takes a lock and returns an errno.
+
+    The memory has the number of the thread that holds the mutex, and what its name ends with.
+    """
+
+    HOLDER = 0xFFFFFFFF
+
+    def initialise(self, address: int) -> None:
+        """Make a mutex in zeroed memory."""
+        ctypes.memmove(address + NAME_AT, os.urandom(NAME_BYTES), NAME_BYTES)
+
+    def at(self, address: int) -> tuple[_Mutex, ctypes.c_uint32]:
+        """Return the mutex at an address, as a parameter, and the number of its holder."""
+        word = ctypes.c_uint32.from_address(address)
+        name = ctypes.string_at(address + NAME_AT, NAME_BYTES).hex()
+        return _Mutex(OwnedHandle(_new_mutex(None, False, f"nbshare-{name}")), word), word
+
+    def trylock(self, lock: Any) -> int:
+        """Take it, if it is free."""
+        return self._wait(lock, 0)
+
+    def timedlock(self, lock: Any, until: float) -> int:
+        """Wait for it, until a time of the clock that can be set."""
+        return self._wait(lock, max(0.0, until - time.time()))
+
+    def _wait(self, lock: Any, timeout_s: float) -> int:
+        mutex: _Mutex = lock._as_parameter_
+        ms = math.ceil(timeout_s * 1e3)
+        code = _winapi.WaitForSingleObject(mutex.handle.fileno(), ms)
+        if code == WAIT_TIMEOUT:
+            return errno.EBUSY
+        mutex.holder.value = threading.get_native_id()
+        return errno.EOWNERDEAD if code == WAIT_ABANDONED else 0
+
+    def consistent(self, lock: Any) -> None:
+        """Do nothing: a mutex taken over from a dead holder is whole."""
+
+    def unlock(self, lock: Any) -> None:
+        """Release it.
+
+        Raises
+        ------
+        RuntimeError
+            This thread does not hold it.
+        """
+        mutex: _Mutex = lock._as_parameter_
+        if mutex.holder.value != threading.get_native_id():
+            raise RuntimeError(NOT_MINE)
+        mutex.holder.value = 0
+        _release(mutex.handle.fileno())
+
+    def has_thread(self, number: int) -> bool:  # noqa: ARG002
+        """Return that no memory has to stay for a lock that is held."""
+        return False
+
+
+class _Mutex(NamedTuple):
+    handle: OwnedHandle
+    holder: ctypes.c_uint32
+
+
+mutexes = cache(_Mutexes)
+
+
+def timespec(seconds: float) -> float:
+    """Return a time as `timedlock` takes it."""
+    return seconds

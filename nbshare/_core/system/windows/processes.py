@@ -1,0 +1,247 @@
+"""A process: who it is, what it takes, and whether it still runs."""
+
+from __future__ import annotations
+
+import _winapi
+import ctypes
+import os
+import signal
+import subprocess
+from ctypes import byref, wintypes
+from functools import cache
+from typing import Any
+
+from nbshare._core.system.windows import handles
+from nbshare._core.system.windows.handles import NO_HANDLE
+
+Identity = tuple[int, int]  # process number, and start in units of 100 ns
+
+QUERY = 0x1000  # PROCESS_QUERY_LIMITED_INFORMATION
+SYNCHRONIZE = 0x00100000
+EPOCH_100NS = 116444736000000000  # from 1601, where the system's times begin, to 1970
+
+_times = handles.function(
+    *("GetProcessTimes", handles.BOOL, handles.HANDLE),
+    *[ctypes.POINTER(wintypes.FILETIME)] * 4,
+)
+
+
+class _Counters(ctypes.Structure):
+    _fields_ = (
+        ("size", handles.DWORD),
+        ("faults", handles.DWORD),
+        ("peak", handles.SIZE),
+        ("resident", handles.SIZE),
+        ("pools", handles.SIZE * 4),
+        ("private", handles.SIZE),
+        ("private_peak", handles.SIZE),
+    )
+
+
+_counters = handles.function(
+    "K32GetProcessMemoryInfo", handles.BOOL, handles.HANDLE, ctypes.c_void_p, handles.DWORD
+)
+
+
+@cache
+def identity() -> Identity:
+    """Return the identity of this process."""
+    return os.getpid(), _start(handles.HERE)
+
+
+def _start(process: int) -> int:
+    times = [wintypes.FILETIME() for _ in range(4)]
+    _times(process, *map(byref, times))
+    return times[0].dwHighDateTime << 32 | times[0].dwLowDateTime
+
+
+def begun_ns() -> int:
+    """Return when this process began, in ns since 1970."""
+    return (identity()[1] - EPOCH_100NS) * 100
+
+
+def _open(pid: int) -> handles.OwnedHandle:
+    return handles.OwnedHandle(_winapi.OpenProcess(QUERY | SYNCHRONIZE, False, pid))
+
+
+def has_ended(who: Identity) -> bool:
+    """Return whether a process will never touch memory again; in doubt False."""
+    pid, start = who
+    try:
+        process = _open(pid)
+    except PermissionError:  # another user's
+        return False
+    except OSError:
+        return True
+    is_ended = _winapi.WaitForSingleObject(process.fileno(), 0) == _winapi.WAIT_OBJECT_0
+    return is_ended or (start != 0 and _start(process.fileno()) != start)
+
+
+def _memory(process: int) -> _Counters:
+    counters = _Counters(ctypes.sizeof(_Counters))
+    _counters(process, byref(counters), counters.size)
+    return counters
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory of a process that is not swapped out; 0 if that is not known."""
+    try:
+        return int(_memory(_open(pid).fileno()).resident)
+    except OSError:  # it has just ended
+        return 0
+
+
+def private_bytes(pid: int) -> tuple[int, int, int]:
+    """Return the memory of a process that it shares with none, now and at its peak; and that peak.
+
+    The last one includes shared memory, as `peak_bytes`. All are 0 if they are not known.
+    """
+    try:
+        counters = _memory(_open(pid).fileno())
+    except OSError:  # it has just ended
+        return 0, 0, 0
+    return int(counters.private), int(counters.private_peak), int(counters.peak)
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has had at a time."""
+    return int(_memory(handles.HERE).peak)
+
+
+def umask() -> int | None:
+    """Return nothing: files have no modes here."""
+    return None
+
+
+def number_space() -> int:
+    """Return what tells where process numbers mean the same processes: everywhere here."""
+    return 0
+
+
+def boot_id() -> str:
+    """Return what differs after each start of the machine: this system does not tell."""
+    return ""
+
+
+def has_thread(number: int) -> bool:  # noqa: ARG001
+    """Return whether this process has a thread of that number: in doubt it has."""
+    return True
+
+
+def members_of(session: int) -> list[int]:  # noqa: ARG001
+    """Return the processes of a session: there are none here."""
+    return []
+
+
+def user_in_words(uid: int) -> str:
+    """Return the name of a user."""
+    return f"user {uid}"
+
+
+def at_fork(**_: Any) -> None:
+    """Do nothing: processes do not fork here."""
+
+
+def interrupt() -> None:
+    """Interrupt this process as Ctrl-C does."""
+    signal.raise_signal(signal.SIGINT)
+
+
+def blocked_signals() -> set[int]:
+    """Return the signals that this thread blocks: none can be blocked here."""
+    return set()
+
+
+def block_signals(numbers: set[int]) -> None:
+    """Do nothing: see `blocked_signals`."""
+
+
+def running_timers() -> set[int]:
+    """Return the timers of this process that are set: there are none here."""
+    return set()
+
+
+def stop_timers(kept: set[int]) -> None:
+    """Do nothing: see `running_timers`."""
+
+
+# A job ends all its processes when its last handle closes, as at the end of its owner.
+KILL_ON_CLOSE = 0x2000
+LIMITS = 9  # JobObjectExtendedLimitInformation
+
+
+class _Limits(ctypes.Structure):
+    _fields_ = (
+        ("times", ctypes.c_int64 * 2),
+        ("flags", handles.DWORD),
+        ("rest", handles.SIZE * 15),
+    )
+
+
+_new_job = handles.function("CreateJobObjectW", handles.HANDLE, handles.POINTER, handles.POINTER)
+_limit_job = handles.function(
+    *("SetInformationJobObject", handles.BOOL, handles.HANDLE),
+    *(ctypes.c_int, handles.POINTER, handles.DWORD),
+)
+_join_job = handles.function(
+    "AssignProcessToJobObject", handles.BOOL, handles.HANDLE, handles.HANDLE
+)
+_end_job = handles.function("TerminateJobObject", handles.BOOL, handles.HANDLE, wintypes.UINT)
+ENDED = 9  # the exit code of what we end
+
+
+class Child:
+    """A process in a job, which holds what it starts, too.
+
+    Parameters
+    ----------
+    process : Popen, optional
+        The process, before it does anything; None: it has not started.
+
+    Attributes
+    ----------
+    pid : int
+        Its number, which no other has while it is held.
+    fd : int
+        -1: the end of its channel tells that it has ended.
+    """
+
+    fd = NO_HANDLE
+
+    def __init__(self, process: subprocess.Popen[bytes] | None = None) -> None:
+        self._process = process
+        self.pid = 0 if process is None else process.pid
+        if process is not None:
+            self._job = handles.OwnedHandle(_new_job(None, None))
+            limits = _Limits(flags=KILL_ON_CLOSE)
+            _limit_job(self._job.fileno(), LIMITS, byref(limits), ctypes.sizeof(limits))
+            _join_job(self._job.fileno(), self.handle)
+
+    @property
+    def handle(self) -> int:
+        """The handle of the process."""
+        return int(self._process._handle)  # type: ignore[union-attr]
+
+    def note(self, pid: int) -> None:
+        """Do nothing: the number is known."""
+
+    def kill(self) -> None:
+        """End it and the processes that it has started."""
+        if self._process is not None:
+            _end_job(self._job.fileno(), ENDED)
+
+    def await_end(self, timeout_s: float) -> bool:
+        """Wait until it runs nothing; return whether that is so."""
+        if self._process is None:
+            return True
+        ms = round(timeout_s * 1e3)
+        return _winapi.WaitForSingleObject(self.handle, ms) == _winapi.WAIT_OBJECT_0
+
+    def status(self) -> int | None:
+        """Return the exit code of a process that has ended."""
+        return None if self._process is None else self._process.poll()
+
+    def close(self) -> None:
+        """Close what holds it."""
+        if self._process is not None:
+            self._job.close()

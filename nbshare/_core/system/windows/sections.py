@@ -1,0 +1,212 @@
+"""Memory that processes share: sections of the system's paging file, which have random names."""
+
+from __future__ import annotations
+
+import _winapi
+import ctypes
+import errno
+import mmap
+import os
+from typing import Any, ClassVar, NamedTuple, NoReturn
+
+from nbshare._core.system.descriptors import Descriptor
+from nbshare._core.system.windows import handles, room
+from nbshare._core.system.windows.handles import Handle, OwnedHandle
+from nbshare.errors import NotBuiltYetError
+
+PAGE_READWRITE, SEC_RESERVE, MEM_COMMIT = 0x4, 0x4000000, 0x1000
+FILE_MAP_READ, FILE_MAP_WRITE = 0x4, 0x2
+LENGTH = 8  # bytes that are zero after what was written
+SCRATCH = 64 << 20  # bytes that a small file may have: reserved, so only used ones take memory
+
+CAN_WRITE = False  # only through a mapping
+PRIVATE: dict[str, Any] = {}
+_ACCESS = {"r": mmap.ACCESS_READ, "r+": mmap.ACCESS_WRITE, "c": mmap.ACCESS_COPY}
+
+_commit = handles.function(
+    *("VirtualAlloc", handles.POINTER, handles.POINTER),
+    *(handles.SIZE, handles.DWORD, handles.DWORD),
+)
+
+
+class Section(NamedTuple):
+    """Memory of the paging file; others find it by its name."""
+
+    setting: str = "section"  # what a user calls it
+    folder: str = ""
+
+    def open(self) -> Descriptor:
+        """Make an empty file, which grows as it is written."""
+        return _Scratch(_new(0, SCRATCH))
+
+    def grow(self, fd: int, nbytes: int) -> None:
+        """Give a section that grows a larger part of what is reserved for it."""
+        assert isinstance(fd, Handle)
+        if nbytes > fd.reserved:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        _commit_first(fd, nbytes)
+        fd.nbytes = nbytes
+
+    def protect(self, fd: int) -> None:
+        """Do nothing: workers map it read-only, and the processor enforces that."""
+
+
+Shared = Section
+
+
+def kinds(_temporary: str) -> dict[str, Section]:
+    """Return the kinds by their settings."""
+    return {"section": Section()}
+
+
+def in_folder(setting: str, _folder: str) -> NoReturn:
+    """Refuse: arrays in files of a directory are not built here yet."""
+    raise NotBuiltYetError(f"NBSHARE_MEMORY={setting} needs Linux. Unset it.")
+
+
+def made(_kind: Section, nbytes: int, *, grows: bool) -> Descriptor:
+    """Make memory, zeroed and of this size; what grows reserves as much as the machine has."""
+    if not grows:
+        return OwnedHandle(_new(nbytes, nbytes))
+    handle = _new(nbytes, max(nbytes, handles.aligned(room.total()[0])))
+    _commit_first(handle, nbytes)
+    return OwnedHandle(handle)
+
+
+def _new(nbytes: int, reserved: int) -> Handle:
+    name = new_name()
+    flags = PAGE_READWRITE | (SEC_RESERVE if reserved > nbytes else 0)
+    size = reserved >> 32, reserved & 0xFFFFFFFF
+    handle = _winapi.CreateFileMapping(handles.NO_HANDLE, 0, flags, *size, name)
+    return Handle(handle).of(name, nbytes, reserved)
+
+
+def _commit_first(handle: Handle, nbytes: int) -> None:
+    address = _winapi.MapViewOfFile(handle, FILE_MAP_WRITE, 0, 0, nbytes)
+    try:
+        _commit(address, nbytes, MEM_COMMIT, PAGE_READWRITE)
+    finally:
+        _winapi.UnmapViewOfFile(address)
+
+
+def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of `mmap.mmap` that map memory; `mode` as of `numpy.memmap`."""
+    if not isinstance(fd, Handle):
+        return (fd, nbytes), {"access": _ACCESS[mode]}
+    # All that is reserved: it need not be mapped again when it has grown.
+    return (-1, max(nbytes, fd.reserved), fd.name), {"access": _ACCESS[mode]}
+
+
+def name_of(fd: int) -> str:
+    """Return the name of the section."""
+    assert isinstance(fd, Handle)
+    return fd.name
+
+
+def size_of(fd: int) -> int:
+    """Return the size of memory, or of a file, in bytes."""
+    return fd.nbytes if isinstance(fd, Handle) else os.fstat(fd).st_size
+
+
+def key_of(fd: int) -> tuple[Any, ...]:
+    """Return what tells memory from any other that is open, and its size."""
+    return name_of(fd), size_of(fd)
+
+
+def free(*_: object) -> NoReturn:
+    """Refuse: pages of a section stay."""
+    raise OSError
+
+
+def owned(fd: int) -> Descriptor:
+    """Take over the descriptor of memory, or of a small file."""
+    return OwnedHandle(fd) if size_of(fd) else _Scratch(fd)
+
+
+def duplicate(fd: int) -> Descriptor:
+    """Open memory once more."""
+    return OwnedHandle(handles.duplicate(fd))
+
+
+def read_only(fd: int) -> Descriptor:
+    """Open a descriptor through which shared memory can only be read."""
+    return OwnedHandle(handles.duplicate(fd, access=FILE_MAP_READ))
+
+
+def inode_of(_fd: int) -> int:
+    """Return the number of the file under memory: there is none."""
+    return 0
+
+
+def open_of(_pid: int, fd: int, _inode: int, name: str, access: int) -> Descriptor:
+    """Open memory of another process.
+
+    Raises
+    ------
+    FileNotFoundError
+        No process has it any more.
+    """
+    assert isinstance(fd, Handle)
+    rights = FILE_MAP_READ if access == os.O_RDONLY else FILE_MAP_READ | FILE_MAP_WRITE
+    handle = _winapi.OpenFileMapping(rights, False, name)
+    return owned(Handle(handle).of(name, fd.nbytes, fd.reserved))
+
+
+def bytes_held() -> int:
+    """Return the bytes of shared memory that this process has open: not known."""
+    return 0
+
+
+def mapped_file(_address: int) -> NoReturn:
+    """Find the file that is mapped at an address: not known."""
+    raise FileNotFoundError
+
+
+def new_name() -> str:
+    """Return a random name."""
+    return f"nbshare-{os.getpid():x}-{os.urandom(7).hex()}"
+
+
+# ------------------------------------------------------------------------------- small files
+
+
+class _Scratch(OwnedHandle):
+    """A reserved section that is used as a file; its pages are committed as it is written."""
+
+    all: ClassVar[dict[int, _Scratch]] = {}  # by handle
+
+    def __init__(self, handle: int) -> None:
+        super().__init__(handle)
+        self.all[int(handle)] = self
+        args, options = mapping(handle, 0, "r+")
+        self.memory = mmap.mmap(*args, **options)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.commit(mmap.PAGESIZE)
+
+    def commit(self, nbytes: int) -> None:
+        """Give it memory up to a place; what is there already stays."""
+        if nbytes > SCRATCH:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        _commit(self._address, nbytes, MEM_COMMIT, PAGE_READWRITE)
+
+    def close(self) -> None:
+        """Close it now."""
+        self.all.pop(int(self.fileno()), None)
+        super().close()
+
+    __del__ = close
+
+
+def read_scratch(fd: int, nbytes: int, offset: int) -> bytes:
+    """Read from a small file; what has not been written is zeros."""
+    scratch = _Scratch.all[int(fd)]
+    scratch.commit(offset + nbytes)
+    return scratch.memory[offset : offset + nbytes]
+
+
+def write_scratch(fd: int, data: Any, offset: int) -> int:
+    """Write to a small file; return how many bytes."""
+    scratch, stop = _Scratch.all[int(fd)], offset + len(data)
+    scratch.commit(stop)
+    scratch.memory[offset:stop] = bytes(data)
+    return len(data)

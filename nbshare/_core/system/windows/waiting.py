@@ -1,0 +1,305 @@
+"""Waiting: for packets and prints, for events of other processes."""
+
+from __future__ import annotations
+
+import _overlapped
+import _thread
+import _winapi
+import ctypes
+import math
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from nbshare._core.system.windows import handles
+from nbshare._core.system.windows.handles import OwnedHandle
+
+LONGEST_S = 3600.0  # of a wait
+# An interrupt of Jupyter sets a flag, which Python looks at between two waits of the main thread.
+SLICE_S = 0.05
+LOOK_S = 0.001
+WOKEN = 1  # stands for the address of an operation, of which none has this
+
+_LARGE = 1 << 30  # of a semaphore
+
+
+class _Reading:
+    """A read of no bytes, which ends when there is something to read."""
+
+    def __init__(self, handle: int) -> None:
+        self._operation = _overlapped.Overlapped(0)
+        with suppress(OSError):  # the other end is gone: that is to be read
+            self._operation.ReadFile(handle, 0)
+        self.address = self._operation.address
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is something, or the other end is closed."""
+        return not self._operation.pending
+
+    def cancel(self) -> None:
+        """End it."""
+        if self._operation.pending:
+            with suppress(OSError):
+                self._operation.cancel()
+                self._operation.getresult(True)
+
+
+class Waiter:
+    """Waits for several pipes, and for `wake`; each stands for an object.
+
+    Notes
+    -----
+    `wake` is for any thread, everything else for one.
+    """
+
+    def __init__(self) -> None:
+        invalid = _overlapped.INVALID_HANDLE_VALUE
+        self._port = OwnedHandle(_overlapped.CreateIoCompletionPort(invalid, 0, 0, 1))
+        self._watched: dict[int, object] = {}
+        self._readings: dict[int, _Reading] = {}
+        self._new: dict[int, object] = {}  # of `NewData`, by pipe
+        self._woken: object = None
+
+    def waker(self, what: object) -> OwnerEvent:
+        """Return an event that has this report `what`; its `set` is for any thread."""
+        self._woken = what
+        return Waker(self._port)
+
+    def watch_new(self, fd: int, what: object) -> None:
+        """Report `what` once when a read of no bytes ends."""
+        _overlapped.CreateIoCompletionPort(fd, self._port.fileno(), fd, 0)
+        self._new[fd] = what
+
+    def watch(self, fd: int, what: object) -> None:
+        """Report `what` when a pipe can be read or its other end is closed."""
+        _overlapped.CreateIoCompletionPort(fd, self._port.fileno(), fd, 0)
+        self._watched[fd] = what
+
+    def unwatch(self, fd: int) -> None:
+        """Stop watching."""
+        del self._watched[fd]
+        if (reading := self._readings.pop(fd, None)) is not None:
+            reading.cancel()
+
+    def wait(self, until_s: float) -> list[object]:
+        """Wait for something to report, until a time on the monotonic clock; return each once."""
+        found: dict[object, None] = {}
+        while True:
+            for fd, what in self._watched.items():
+                reading = self._readings.get(fd) or self._readings.setdefault(fd, _Reading(fd))
+                if reading.is_over:
+                    del self._readings[fd]
+                    found[what] = None
+            left_s = 0.0 if found else min(max(0.0, until_s - time.monotonic()), LONGEST_S)
+            ms = math.ceil(left_s * 1e3)
+            packet = _overlapped.GetQueuedCompletionStatus(self._port.fileno(), ms)
+            while packet is not None:
+                if packet[3] == WOKEN:
+                    found[self._woken] = None
+                elif packet[2] in self._new:
+                    found[self._new[packet[2]]] = None
+                packet = _overlapped.GetQueuedCompletionStatus(self._port.fileno(), 0)
+            if found or time.monotonic() >= until_s:
+                return list(found)
+
+
+class NewData:
+    """Knows which pipes have got new data; data that is left in one is not new again.
+
+    Parameters
+    ----------
+    waiter : Waiter
+        Reports it when there is one.
+    what : object
+        What it reports.
+    """
+
+    def __init__(self, waiter: Waiter, what: object) -> None:
+        self._waiter, self._what = waiter, what
+        self._readings: dict[int, _Reading] = {}
+
+    def watch(self, fd: int) -> None:
+        """Report a pipe that gets data from now on, or has some."""
+        self._waiter.watch_new(fd, self._what)
+        self._readings[fd] = _Reading(fd)
+
+    def unwatch(self, fd: int) -> None:
+        """Stop watching a pipe."""
+        self._readings.pop(fd).cancel()
+
+    def fds(self) -> Iterable[int]:
+        """Return the pipes with new data."""
+        return [fd for fd, reading in self._readings.items() if reading.is_over]
+
+    def read(self, fd: int, nbytes: int) -> bytes:
+        """Read what is in a pipe, of at most so many bytes; BlockingIOError if that is nothing."""
+        try:
+            n = int(_winapi.PeekNamedPipe(fd)[0])
+            if not n:
+                raise BlockingIOError
+            reading, _ = _winapi.ReadFile(fd, min(n, nbytes), overlapped=True)
+            reading.GetOverlappedResult(True)
+            return bytes(reading.getbuffer() or b"").replace(b"\r\n", b"\n")
+        except BrokenPipeError:  # it has ended
+            return b""
+        finally:
+            if self._readings[fd].is_over:  # only now: what is left unread must not wake
+                self._readings[fd] = _Reading(fd)
+
+    def close(self) -> None:
+        """Do nothing: the pipes have been closed."""
+
+
+def is_readable(fd: int, timeout_s: float | None = None) -> bool:
+    """Wait until a pipe is readable or its other end is closed; return whether it is."""
+    try:
+        reading, _ = _winapi.ReadFile(fd, 0, overlapped=True)
+    except BrokenPipeError:
+        return True
+    ms = _winapi.INFINITE if timeout_s is None else math.ceil(min(timeout_s, LONGEST_S) * 1e3)
+    if _winapi.WaitForSingleObject(reading.event, ms) == _winapi.WAIT_OBJECT_0:
+        return True
+    reading.cancel()
+    with suppress(OSError):
+        reading.GetOverlappedResult(True)
+    return False
+
+
+def acquire(lock: _thread.LockType, timeout_s: float) -> bool:
+    """Acquire a lock within a time; return whether it was. An interrupt ends the wait."""
+    return _in_slices(lambda slice_s: lock.acquire(timeout=slice_s), timeout_s)
+
+
+def _wait(handle: int, timeout_s: float) -> bool:
+    def wait(slice_s: float) -> bool:
+        ms = math.ceil(slice_s * 1e3)
+        return _winapi.WaitForSingleObject(handle, ms) == _winapi.WAIT_OBJECT_0
+
+    return _in_slices(wait, timeout_s)
+
+
+def _in_slices(wait: Callable[[float], bool], timeout_s: float) -> bool:
+    until_s = time.monotonic() + timeout_s
+    while True:
+        left_s = max(0.0, until_s - time.monotonic())
+        if wait(min(left_s, SLICE_S)):
+            return True
+        if left_s <= SLICE_S:
+            return False
+
+
+_new_semaphore = handles.function(
+    *("CreateSemaphoreW", handles.HANDLE, handles.POINTER),
+    *(handles.DWORD, handles.DWORD, handles.POINTER),
+)
+_release = handles.function(
+    "ReleaseSemaphore", handles.BOOL, handles.HANDLE, handles.DWORD, handles.POINTER
+)
+
+
+class WorkerEvent:
+    """Wakes one waiting worker process each time it is set; if none waits, the next one to wait.
+
+    Attributes
+    ----------
+    fd : int
+        The handle to wait for. It closes with this object.
+
+    Notes
+    -----
+    For any thread.
+    """
+
+    def __init__(self) -> None:
+        self._file = OwnedHandle(_new_semaphore(None, 0, _LARGE, None))
+        self.fd = self._file.fileno()
+
+    def set(self, n: int = 1) -> None:
+        """Set it, `n` times."""
+        _release(self.fd, n, None)
+
+
+class OwnerEvent:
+    """Wakes a waiting thread, once however often it was set.
+
+    Other processes set it with `set_event`.
+
+    Notes
+    -----
+    `set` is for any thread, everything else for the waiting one.
+    """
+
+    def __init__(self) -> None:
+        self._file = OwnedHandle(_overlapped.CreateEvent(None, False, False, None))
+        self.fd = self._file.fileno()
+
+    def set(self) -> None:
+        """Set it."""
+        set_event(self.fd)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it is set, and clear it; return whether it was set."""
+        return _wait(self.fd, timeout_s)
+
+    def clear(self) -> None:
+        """Clear it: the next wait lasts until it is set again."""
+        _overlapped.ResetEvent(self.fd)
+
+
+class Waker(OwnerEvent):
+    """Wakes a `Waiter`; each `set` is reported once.
+
+    Parameters
+    ----------
+    port : OwnedHandle
+        Of the waiter.
+    """
+
+    def __init__(self, port: OwnedHandle) -> None:
+        self._port = port
+
+    def set(self) -> None:
+        """Wake it."""
+        _overlapped.PostQueuedCompletionStatus(self._port.fileno(), 0, 0, WOKEN)
+
+    def clear(self) -> None:
+        """Do nothing."""
+
+
+class TokenWaiter:
+    """Waits for a `WorkerEvent`, as several processes do: each token wakes one of them."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for a token, and take it; return if there was one."""
+        return _wait(self._fd, timeout_s)
+
+    def close(self) -> None:
+        """Do nothing: the handle is the caller's."""
+
+
+def set_event(fd: int) -> None:
+    """Set an event, by its handle."""
+    _overlapped.SetEvent(fd)
+
+
+def futex() -> None:
+    """Do nothing: see `sleep_while`."""
+
+
+def sleep_while(address: int, value: int, timeout_s: float) -> None:
+    """Sleep while a word of shared memory has a value.
+
+    The system wakes no sleeper of another process (WaitOnAddress is for threads of one), so this
+    looks every millisecond, which takes some per cent of a CPU.
+    """
+    word, until_s = ctypes.c_uint32.from_address(address), time.monotonic() + timeout_s
+    while word.value == value and time.monotonic() < until_s:
+        time.sleep(LOOK_S)
+
+
+def wake_all(address: int) -> None:
+    """Do nothing: see `sleep_while`."""

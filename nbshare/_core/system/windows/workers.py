@@ -1,0 +1,78 @@
+"""What worker processes need of Windows: new interpreters, each in a job that ends with its owner.
+
+No console is there, so none flashes up, and no interrupt reaches a worker: its owner ends it.
+"""
+
+from __future__ import annotations
+
+import msvcrt
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from nbshare._core.system.windows import handles, order
+from nbshare._core.system.windows.handles import Handle
+from nbshare._core.system.windows.processes import Child
+
+NEEDED: dict[str, Callable[[], object]] = {"order of memory": order.register}
+
+
+def spawned(command: Sequence[str], environ: Mapping[str, str], fds: Sequence[int]) -> Child:
+    """Start an interpreter that takes over duplicates of handles: see `given`."""
+    executable, *rest = command
+    base = getattr(sys, "_base_executable", executable)
+    if executable != base:  # that of a virtual environment is a program that starts this one
+        environ = {**environ, "__PYVENV_LAUNCHER__": executable}
+    process = subprocess.Popen(
+        [base, *rest],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environ,
+        creationflags=subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP,
+    )
+    child = Child(process)
+    owner = handles.duplicate(handles.HERE, child.handle)
+    message = [owner, *(handles.duplicate(fd, child.handle) for fd in fds)]
+    assert process.stdin is not None
+    with process.stdin:
+        pickle.dump(message, process.stdin)
+    return child
+
+
+def given() -> tuple[Handle, list[Handle]]:
+    """Return the owner and the handles that this interpreter was started with."""
+    owner, *fds = pickle.load(sys.stdin.buffer)
+    return owner, fds
+
+
+def stream(fd: int) -> int:
+    """Return a descriptor of the C library for a pipe."""
+    return msvcrt.open_osfhandle(fd, os.O_WRONLY | os.O_BINARY)
+
+
+def kill_group() -> None:
+    """End this process, and those that it has started: its job ends with the owner."""
+    os._exit(1)
+
+
+def lead_group(owner_fd: int, life_fd: int) -> None:
+    """Do nothing: this process is in a job already."""
+
+
+def end_first() -> None:
+    """Do nothing: the system has no such choice."""
+
+
+def keep_freed() -> None:
+    """Do nothing: the C library has no such settings."""
+
+
+def return_freed() -> None:
+    """Do nothing: the C library returns it."""
+
+
+def end_lines() -> None:
+    """Do nothing: C sends what it prints at once, as its buffers have no lines here."""

@@ -1,0 +1,698 @@
+"""The board of a call, in shared memory: which worker has which items, and what is done.
+
+::
+
+    header   next item, stop flag, number of ranges given back, what the results are, prints,
+             whether any item has failed, how often items have come after a pause, whether
+             anything has been imported, the number of items so far, their final number, at how few
+             unclaimed items to tell the owner, whether some were done before the call, the
+             first items that have drawn unseeded random numbers
+    ranges   items that a dead worker had claimed and left for others
+    slots    per worker: the items that it runs, since when; its chunk; its figures; the report of
+             the item
+    pages    of items: one page if their number is known, else as many as it takes
+
+and each page::
+
+    done     per item, 1 byte: 0 missing, 1 in the output array, 2 in a worker's log, 3 failed
+    blocks   number of blocks of an `ItemFeed`, first item, offset and bytes of each   (untouched,
+             so free, without one)
+    views    per block of a feed, at its first item: whether a worker may still see it   (likewise)
+    index    per item: which log, offset, bytes, place in the batch that is there   (likewise)
+    attempts per item: how often it has failed, or its worker died   (likewise)
+    numbers  per item: the result, if results are numbers of 8 bytes at most   (likewise)
+    rows     per item: its row in a checkpoint, -1 for none   (likewise)
+
+Workers claim chunks themselves, larger ones of quick items, under a file lock that the kernel
+releases if its holder dies (`Claims`); the caller only reads. Each byte and word has one writer at
+a time, and a result is written before its ``done`` byte. A reader that has seen the byte may read
+the result; on machines other than x86-64 it calls `system.order.after_marks` first. A chunk
+never spans two pages.
+"""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from functools import cached_property, lru_cache
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.memory import Segment, View, aligned, slab
+from nbshare._core.system import order, sections
+
+# Header words.
+NEXT, STOP, RETURNED, KIND, PRINTED, FAILURES, ROUND, IMPORTED, N_THERE, TOTAL, FEW = range(11)
+SKIPPED, DREW = 11, 12
+NOT_KNOWN = -1  # as TOTAL
+
+# In DREW, after the first item and their number: from which global random numbers they drew.
+NUMPY, PYTHON = 1, 2
+DREW_BITS, DREW_MOST = 22, (1 << 20) - 1
+
+NOT_DONE, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
+# In `views`: no worker has loaded the block; one has; it has released it; several have.
+UNSEEN, SEEN, LEFT, KEPT = 0, 1, 2, 3
+
+NUMBER_BYTES = 8
+# Of the words `attempts`: the count, and a mark of items that may have killed their worker.
+ATTEMPTS, SUSPECT = (1 << 30) - 1, 1 << 30
+HEADER_WORDS = 16
+RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and these are claimed first
+LOOK_ITEMS = 4096  # at a time, when done ones are skipped
+PAGE_ITEMS = 1 << 14  # if the number of items is unknown
+
+# Words of a slot; times in ns of the monotonic clock, which all processes share.
+ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
+# LEAVES: whether the owner wants it to leave; PEAK_BEFORE: of its process, before the call.
+PID, BEGUN, LOADED, ENDED, WORKED, N_ITEMS, PEAK, PEAK_BEFORE, LEAVES = range(5, 14)
+SLOWEST = 14  # N_SLOWEST pairs of ns and item
+N_SLOWEST = 3
+REPORTED = SLOWEST + 2 * N_SLOWEST  # SINCE of the item that has reported (see `reports`)
+FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text takes the rest
+SLOT_WORDS = 32  # whole cache lines: two workers writing to one would slow each other down
+
+NOT_TOLD = 0  # as FRACTION
+MILLIONTHS = 1_000_000  # in which fractions are stored, from 1 on
+CUT = "…".encode()
+NO_ITEM = -1
+ONE = 0  # as ITEM_STOP: the one after ITEM
+
+# Target time of a chunk. A claim costs 1.2 µs, negligible in 20 ms, and at the end no worker runs
+# alone for longer.
+CHUNK_S = 0.02
+GROWTH = 8  # at most, from one chunk to the next: a few quick items do not mean that all are
+LOAD_S = 1e-3  # items that are loaded together and take no longer go to one worker
+# Of a chunk of tiny items: to claim one, and what a worker does around it, take 40 µs.
+LEAST_S = 1e-4
+
+
+class _Word:
+    """A word of the header, as an attribute of the board."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def __get__(self, board: Any, cls: type) -> int:
+        return board.header[self._place]  # type: ignore[no-any-return]
+
+    def __set__(self, board: Any, value: int) -> None:
+        board.header[self._place] = value
+
+
+class Page:
+    """The state of some of a call's items.
+
+    Parameters
+    ----------
+    memory : memoryview
+        The memory, from its first byte on.
+    first, n : int
+        The items.
+    """
+
+    def __init__(self, memory: memoryview, first: int, n: int) -> None:
+        self.first, self.n = first, n
+        self._array = View(memory).array
+        self._places = page_layout(n)[0]
+        self.done = self._array(np.uint8, (n,), self._places[0])
+
+    def states(self) -> npt.NDArray[np.uint8]:
+        """Return a copy of the ``done`` bytes; what they tell of can be read."""
+        states = self.done.copy()
+        if order.IS_WEAK:
+            order.after_marks()
+        return states
+
+    # Most calls do not need all of these.
+
+    @cached_property
+    def _blocks(self) -> memoryview:
+        """First items of the blocks of a feed, in order, after their number; offsets; sizes."""
+        return self._array(np.int64, (3 * (self.n + 1),), self._places[1]).data
+
+    def add_block(self, first: int, offset: int, nbytes: int) -> None:
+        """Note where the next block is, and which item of this page is its first."""
+        words, k = self._blocks, self._blocks[0] + 1
+        words[k], words[self.n + 1 + k], words[2 * self.n + 2 + k] = first, offset, nbytes
+        words[0] = k
+
+    def place_of_block(self, i: int) -> tuple[int, int]:
+        """Return where the block of item `i` is, and its size."""
+        words = self._blocks
+        k = bisect(words, i, 1, words[0] + 1) - 1
+        return words[self.n + 1 + k], words[2 * self.n + 2 + k]
+
+    @cached_property
+    def views(self) -> npt.NDArray[np.uint8]:
+        """Whether workers may see a block, by its first item."""
+        return self._array(np.uint8, (self.n,), self._places[2])
+
+    @cached_property
+    def index(self) -> npt.NDArray[np.int64]:
+        """Places of the results in logs."""
+        return self._array(np.int64, (4, self.n), self._places[3])
+
+    @cached_property
+    def attempts(self) -> npt.NDArray[np.int32]:
+        """Number of failures per item."""
+        return self._array(np.int32, (self.n,), self._places[4])
+
+    def numbers(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Return the room for results that are numbers of `NUMBER_BYTES` at most."""
+        return self._array(dtype, (self.n,), self._places[5])
+
+    @cached_property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """Rows of the items in a checkpoint."""
+        return self._array(np.int64, (self.n,), self._places[6])
+
+
+# Called twice per call, and small boards are alike.
+
+
+@lru_cache(16)
+def board_layout(n_items: int | None, n_slots: int) -> tuple[int, ...]:
+    """Return the offsets of the board's parts, in bytes; last of its pages."""
+    sizes = [
+        HEADER_WORDS * 8,
+        RETURNED_PER_SLOT * n_slots * 16,
+        n_slots * SLOT_WORDS * 8,
+    ]
+    offsets, end = _placed(sizes)
+    # Pages of an open board are freed, which works for whole system pages only.
+    return *offsets, aligned(end, mmap.PAGESIZE if n_items is None else 64)
+
+
+@lru_cache(16)
+def page_layout(n: int) -> tuple[tuple[int, ...], int]:
+    """Return the offsets of a page's parts, and its size, in bytes."""
+    offsets, end = _placed([n, 24 * (n + 1), n, 32 * n, 4 * n, NUMBER_BYTES * n, 8 * n])
+    return tuple(offsets), aligned(end, mmap.PAGESIZE) if n == PAGE_ITEMS else end
+
+
+def _placed(sizes: Sequence[int]) -> tuple[list[int], int]:
+    offsets, end = [], 0
+    for size in sizes:
+        offsets.append(end)
+        end = aligned(end + size)
+    return offsets, end
+
+
+class Board:
+    """The shared state of one call.
+
+    Parameters
+    ----------
+    segment : Segment
+        Made by `Board.create`, or attached in a worker.
+    offset : int
+        Offset of the board in it, in bytes.
+    n_items : int or None
+        Number of items; None if unknown. Then the board has the segment for itself.
+    n_slots : int
+        Number of workers that may take part (replacements included).
+
+    Attributes
+    ----------
+    n_there : int
+        Number of items that workers may claim, or have claimed.
+    next_item : int
+        The first item that nobody has claimed; ranges that were given back come before it.
+    n_skipped : int
+        Number of items that this call does not run: they were done before, or others run them.
+    few : int
+        Workers wake the owner when so many items are unclaimed, or fewer.
+    has_printed, has_imported, has_failures : int
+        1 if a worker has printed, has imported more files, or if an item has failed: each is told
+        in full elsewhere.
+
+    Notes
+    -----
+    One thread of the owner adds and frees pages.
+    """
+
+    n_there, next_item, n_skipped = _Word(N_THERE), _Word(NEXT), _Word(SKIPPED)
+    few, has_printed = _Word(FEW), _Word(PRINTED)
+    has_imported, has_failures = _Word(IMPORTED), _Word(FAILURES)
+
+    def __init__(self, segment: Segment, offset: int, n_items: int | None, n_slots: int) -> None:
+        self.segment, self.offset = segment, offset
+        self.n_slots = n_slots
+        self._memory = memoryview(segment)[offset:]
+        self._array = View(self._memory).array
+        self.is_open = n_items is None
+        self.page_items = n_items or (PAGE_ITEMS if n_items is None else 1)
+        self._places = board_layout(n_items, n_slots)
+        self._page_nbytes = page_layout(self.page_items)[1]
+        # A memoryview gives Python's numbers: NumPy's take three times as long.
+        self.header = self._words(0, HEADER_WORDS)
+        self._pages: dict[int, Page] = {}
+        self._n_pages_gone = 0  # that the owner has freed
+
+    @classmethod
+    def create(cls, n_items: int | None, n_slots: int, *, is_private: bool = False) -> Self:
+        """Make an empty board, private if possible: the numbers of a closed one are results."""
+        end = board_layout(n_items, n_slots)[-1]
+        if n_items is None:
+            nbytes = end + page_layout(PAGE_ITEMS)[1]
+            place = Segment.create(nbytes, is_private=is_private, grows=True), 0
+        else:
+            place = slab.take(end + page_layout(max(n_items, 1))[1])
+        board = cls(*place, n_items, n_slots)
+        board.slots[:, ITEM] = NO_ITEM
+        board.header[TOTAL] = NOT_KNOWN if n_items is None else n_items
+        board.n_there = n_items or 0
+        return board
+
+    @property
+    def place(self) -> tuple[int, int | None, int]:
+        """What a worker needs to attach it, next to the segment."""
+        return self.offset, None if self.is_open else self.n_items, self.n_slots
+
+    # ------------------------------------------------------------------------ pages
+
+    def page(self, i: int) -> Page:
+        """Return the page of an existing item."""
+        k = i // self.page_items
+        return self._pages.get(k) or self._map_page(k)
+
+    def newest_page(self) -> Page:
+        """Return the page of the last item so far; others may have been freed."""
+        return self.page(max(0, self.n_there - 1))
+
+    def _map_page(self, k: int) -> Page:
+        nbytes = self._page_nbytes
+        start = self._places[-1] + k * nbytes
+        if self.segment.is_private and k:  # in memory of its own, which goes with it
+            memory = memoryview(Segment.create(nbytes, is_private=True))
+        else:
+            if self.offset + start + nbytes > self.segment.nbytes:  # the owner has made it larger
+                self.segment = self.segment.whole("r+")
+            memory = memoryview(self.segment)[self.offset :][start : start + nbytes]
+        self._pages[k] = page = Page(memory, k * self.page_items, self.page_items)
+        return page
+
+    def forget_pages(self) -> None:
+        """Release the mapped pages of a worker process; it needs another one."""
+        if self.segment.kind is None and len(self._pages) > 1:
+            self._pages.clear()
+
+    @property
+    def pages(self) -> list[Page]:
+        """The pages that the owner has."""
+        if not self.is_open and not self._pages:
+            self._map_page(0)
+        return list(self._pages.values())
+
+    def extend(self, n: int) -> None:
+        """Add pages for so many more items."""
+        start, stop = self.n_there, self.n_there + n
+        for k in range(start // self.page_items, (stop - 1) // self.page_items + 1):
+            if k not in self._pages:
+                end = self._places[-1] + (k + 1) * self._page_nbytes
+                if end > self.segment.nbytes and not self.segment.is_private:
+                    self.segment = self.segment.grown(end, 2 * end)
+                self._map_page(k)
+
+    def drop_page(self, page: Page) -> None:
+        """Free a page whose items are all done, and whose results are not needed."""
+        k, nbytes = page.first // self.page_items, self._page_nbytes
+        del self._pages[k]
+        page.done[:] = 0  # a thread that begins to work just now may map it again
+        self._n_pages_gone += 1
+        if not self.segment.is_private:
+            with suppress(OSError):  # not possible for every kind of memory
+                sections.free(self.segment, self._places[-1] + k * nbytes, nbytes)
+
+    # ------------------------------------------------------------------------ items
+
+    @property
+    def n_items(self) -> int:
+        """Number of items, as far as known."""
+        total = self.header[TOTAL]
+        return self.n_there if total == NOT_KNOWN else total
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no more items than `n_items` will come."""
+        return self.header[TOTAL] != NOT_KNOWN
+
+    def publish(self, n: int) -> None:
+        """Make so many more items visible to workers."""
+        self.n_there += n
+
+    def close(self, n: int | None = None) -> None:
+        """Close the board: no more items follow those there, or the first `n`."""
+        self.header[TOTAL] = self.n_there if n is None else n
+
+    def parts(self, start: int, stop: int) -> list[tuple[Page, int, int]]:
+        """Return the pages of some items that have not been freed, and the items of each."""
+        parts = []
+        for page in self.pages:
+            low, high = max(start - page.first, 0), min(stop - page.first, page.n)
+            if low < high:
+                parts.append((page, low, high))
+        return parts
+
+    def state(self, i: int) -> int:
+        """Return the ``done`` byte of an item."""
+        page = self.page(i)
+        state = int(page.done[i - page.first])
+        if order.IS_WEAK and state:
+            order.after_marks()
+        return state
+
+    def fail(self, i: int) -> None:
+        """Mark an item as finally failed."""
+        page = self.page(i)
+        page.done[i - page.first] = FAILED
+
+    def done(self) -> npt.NDArray[np.uint8]:
+        """Return the ``done`` bytes of all items; a copy, unless their number was known.
+
+        What they tell of can be read.
+        """
+        n = self.n_items
+        if not self.is_open:
+            page = self.page(0)
+            return (page.states() if order.IS_WEAK else page.done)[:n]
+        done = np.zeros(n, np.uint8)
+        for page, low, high in self.parts(0, n):
+            done[page.first + low : page.first + high] = page.done[low:high]
+        if order.IS_WEAK:
+            order.after_marks()
+        return done
+
+    def n_done(self) -> int:
+        """Count the present results; 20 µs for a million."""
+        n_gone = self._n_pages_gone * self.page_items
+        n = sum(int(np.count_nonzero(page.done)) for page in self.pages)
+        if order.IS_WEAK:
+            order.after_marks()  # all may be done: then nobody looks again
+        return n_gone + n
+
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Return a flag per item: whether its result is there."""
+        return np.isin(self.done(), (IN_OUTPUT, IN_LOG))
+
+    def n_done_in(self, start: int, stop: int) -> int:
+        """Count the results of a chunk that is running."""
+        # Items of a chunk are done in their order.
+        if start >= stop:
+            return 0
+        page = self.page(start)
+        return int(np.count_nonzero(page.done[start - page.first : stop - page.first]))
+
+    def attempts_to_count(self, start: int, stop: int) -> npt.NDArray[np.int32]:
+        """Return the words `attempts` of items after a failure, for the caller to count."""
+        self.has_failures = 1
+        page = self.page(start)
+        return page.attempts[start - page.first : stop - page.first]
+
+    def has_failed(self, start: int, stop: int) -> bool:
+        """Return whether one of these items, all of one page, has failed before."""
+        # The flag avoids reading, and so allocating, pages of `attempts` in the common case.
+        if not self.has_failures:
+            return False
+        page = self.page(start)
+        return bool(page.attempts[start - page.first : stop - page.first].any())
+
+    # ----------------------------------------------------------------------- claims
+
+    @property
+    def returned(self) -> npt.NDArray[np.int64]:
+        """Ranges given back."""
+        return self._array(np.int64, (RETURNED_PER_SLOT * self.n_slots, 2), self._places[1])
+
+    @property
+    def n_unclaimed(self) -> int:
+        """Number of unclaimed items; ranges given back count as one."""
+        return self.n_items - self.next_item + self.header[RETURNED]
+
+    def has_waiting(self) -> bool:
+        """Whether some items have been neither claimed nor withdrawn."""
+        return bool(self.header[RETURNED]) or self.next_claim() < self.n_there
+
+    def withdraw(self, i: int) -> bool:
+        """Mark an unclaimed item as failed; return whether it was unclaimed.
+
+        Under the lock; every chunk must have one item.
+        """
+        if self.is_claimed(i) or self.state(i):
+            return False
+        self.fail(i)
+        return True
+
+    def is_claimed(self, i: int) -> bool:
+        """Whether a worker has claimed an item."""
+        return i < self.next_item
+
+    def next_claim(self) -> int:
+        """Return the first item that is neither claimed nor withdrawn. Under the lock."""
+        return self.first(self.next_item, self.n_there, is_done=False)
+
+    def first(self, start: int, stop: int, *, is_done: bool) -> int:
+        """Return the first of some items that is done, or that is not; `stop` if there is none."""
+        while start < stop:
+            page = self.page(start)
+            low = start - page.first
+            done = page.done[low : min(low + LOOK_ITEMS, stop - page.first)]
+            if bool(done[0]) == is_done:
+                return start
+            found = (done != 0) == is_done
+            if found[k := int(found.argmax())]:
+                return start + k
+            start += len(done)
+        return stop
+
+    def stop(self) -> None:
+        """Ask workers to claim and begin nothing more."""
+        self.header[STOP] = 1
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return bool(self.header[STOP])
+
+    # ---------------------------------------------------------------------- results
+
+    def agree(self, kind: int, lock: AbstractContextManager[Any]) -> int:
+        """Return the kind of results of the call; the first worker that asks decides."""
+        if not self.header[KIND]:
+            with lock:
+                if not self.header[KIND]:
+                    self.header[KIND] = kind
+        return self.header[KIND]
+
+    # ------------------------------------------------------------------------ slots
+
+    @cached_property
+    def slots(self) -> npt.NDArray[np.int64]:
+        """The rows of all workers."""
+        return self._array(np.int64, (self.n_slots, SLOT_WORDS), self._places[2])
+
+    def row(self, slot: int) -> memoryview:
+        """Return the words of a slot."""
+        return self._words(self._places[2] + slot * SLOT_WORDS * 8, SLOT_WORDS)
+
+    def _words(self, offset: int, n: int) -> memoryview:
+        return self._memory[offset : offset + 8 * n].cast("q")
+
+    def note_draws(self, items: range, which: int) -> None:
+        """Note that some items drew from global random numbers; the first ones that are noted."""
+        if not self.header[DREW]:
+            self.header[DREW] = items.start << DREW_BITS | min(len(items), DREW_MOST) << 2 | which
+
+    @property
+    def draws(self) -> tuple[range, int]:
+        """The items that drew from global random numbers, if any, and from which."""
+        word = self.header[DREW]
+        start, n = word >> DREW_BITS, word >> 2 & DREW_MOST
+        return range(start, start + n), word & 3
+
+    def clear_slot(self, slot: int) -> None:
+        """Reset a slot for another worker."""
+        self.slots[slot] = 0
+        self.slots[slot, ITEM] = NO_ITEM
+
+    def items_of(self, slot: int) -> range:
+        """Return the items that a worker is running: one, several tiny ones, or none."""
+        start, stop = self.row(slot)[ITEM : ITEM_STOP + 1]
+        if start == NO_ITEM:
+            return range(0)
+        stop = stop or start + 1
+        return range(start + self.n_done_in(start, stop), stop)
+
+    def unbegun(self, slot: int) -> range:
+        """Return the items that a dead worker had claimed and not begun."""
+        item, after, _, start, stop = self.row(slot)[ITEM : CHUNK_STOP + 1]
+        if item != NO_ITEM:
+            start = after or item + 1
+        return range(start + self.n_done_in(start, stop), stop)
+
+
+class Claims:
+    """Claims chunks of items for a worker.
+
+    Parameters
+    ----------
+    board : Board
+        Of the call.
+    slot : int
+        This worker's row.
+    lock : context manager
+        Held while a chunk is claimed.
+    n_workers : int
+        Number of workers that share the remaining items.
+    chunksize : int or None
+        None: chosen by measured time.
+    block_of : callable, optional
+        Returns the items that are loaded together with one. Chunks end between such blocks, so no
+        block is loaded by two workers.
+    wait : callable
+        Waits for more items for a while; returns whether to continue waiting.
+
+    Attributes
+    ----------
+    chunk_s, least_s : float
+        Target time of a chunk, and the least one for the last items.
+    most : int or None
+        The most items of a chunk; None: no limit.
+
+    References
+    ----------
+    .. [1] S. F. Hummel, E. Schonberg, L. E. Flynn, "Factoring: A method for scheduling parallel
+       loops", Communications of the ACM 35(8), 90-101, 1992: chunks of half an even share.
+    """
+
+    chunk_s, least_s = CHUNK_S, LEAST_S
+    most: int | None = None
+
+    def __init__(
+        self,
+        board: Board,
+        slot: int,
+        lock: AbstractContextManager[Any],
+        n_workers: int,
+        chunksize: int | None,
+        block_of: Callable[[int], range] | None,
+        wait: Callable[[], bool],
+    ) -> None:
+        self._board = board
+        self._slot = board.row(slot)
+        self._lock = lock
+        self._n_workers = n_workers
+        self._chunksize = chunksize
+        self._block_of, self._wait = block_of, wait
+        self._last = 0
+
+    def claim(self, item_s: float) -> range:
+        """Take the next chunk, waiting for one if necessary; empty when nothing is left.
+
+        `item_s`: seconds per item lately.
+        """
+        while not (chunk := self._claim(item_s)):
+            # The pages of its last chunk may be freed: were it to die now, it would leave nothing.
+            self._slot[CHUNK_STOP] = self._slot[CHUNK_START]
+            if chunk is not None or not self._wait():
+                return range(0)
+        return chunk
+
+    def _claim(self, item_s: float) -> range | None:
+        """Return a chunk, an empty one at the end, None if items are still to come."""
+        board, header = self._board, self._board.header
+        if header[NEXT] >= header[N_THERE] and not header[RETURNED]:
+            is_over = header[STOP] or header[NEXT] == header[TOTAL]
+            return range(0) if is_over else None  # the lock takes five times as long
+        with self._lock:
+            if header[STOP]:
+                return range(0)
+            n_returned = header[RETURNED]
+            if n_returned:
+                start, stop = map(int, board.returned[n_returned - 1])
+            else:
+                start, n_there = board.next_claim(), header[N_THERE]
+                if order.IS_WEAK:
+                    order.after_marks()  # the items came before the count
+                if start >= n_there:
+                    header[NEXT] = start  # all others have been withdrawn
+                    return range(0) if start == header[TOTAL] else None
+                stop = self._stop(start, n_there, item_s)
+                if header[SKIPPED]:
+                    stop = board.first(start, stop, is_done=True)
+            # The slot first: a worker that dies here has claimed nothing (see `give_back`).
+            self._slot[CHUNK_START], self._slot[CHUNK_STOP] = start, stop
+            if n_returned:
+                header[RETURNED] = n_returned - 1
+            else:
+                header[NEXT] = stop
+        self._last = stop - start
+        return range(start, stop)
+
+    def _stop(self, start: int, n_there: int, item_s: float) -> int:
+        page_end = start - start % self._board.page_items + self._board.page_items
+        end = min(n_there, page_end)
+        if self.most is not None:
+            end = min(end, start + self.most)
+        if self._chunksize is not None:
+            return min(start + self._chunksize, end)
+        n_left = n_there - start
+        block = range(start, start + 1) if self._block_of is None else self._block_of(start)
+        by_time = self.chunk_s / item_s if item_s > 0 else 1
+        # Half of an even share of the rest: chunks shrink towards the end, so all workers finish
+        # together.
+        share = max(n_left / (2 * self._n_workers), by_time * self.least_s / self.chunk_s)
+        if by_time * LOAD_S > len(block) * self.chunk_s:
+            share = max(share, len(block))
+        stop = start + max(1, int(min(by_time, share, GROWTH * self._last)))
+        if stop >= end:
+            return end
+        if self._block_of is not None and stop >= block.stop:
+            stop = max(block.stop, self._block_of(stop).start)
+        return stop
+
+
+def give_back(board: Board, items: range, lock: AbstractContextManager[Any]) -> None:
+    """Give back the items that a dead worker had claimed, and those to try again."""
+    if not items:
+        return
+    header, returned = board.header, board.returned
+    with lock:
+        n = header[RETURNED]
+        # It may have died in the middle of its claim, before it took anything.
+        if items.start < header[NEXT] and items.start not in returned[:n, 0]:
+            returned[n] = items.start, items.stop
+            header[RETURNED] = n + 1
+
+
+def busy_since(row: Sequence[int]) -> float | None:
+    """Return when a worker began the item it is in, in s of the monotonic clock, or None."""
+    if row[ITEM] == NO_ITEM:
+        return None
+    if order.IS_WEAK:
+        order.after_marks()
+    return row[SINCE] / 1e9
+
+
+def reported(row: Sequence[int]) -> tuple[float | None, str]:
+    """Read the report of the item that a worker runs: fraction, if any, and text."""
+    if row[REPORTED] != row[SINCE]:
+        return None, ""
+    fraction = None if row[FRACTION] == NOT_TOLD else (row[FRACTION] - 1) / MILLIONTHS
+    data = np.array(row[REPORT_TEXT:], np.int64).tobytes()
+    return fraction, data.rstrip(b"\0").decode("utf-8", "ignore")
+
+
+def write_text(row: memoryview, text: str) -> None:
+    """Write a text into a worker's row."""
+    place = row[REPORT_TEXT:].cast("B")
+    nbytes = len(place)
+    data = text[: nbytes + 1].encode("utf-8", "replace")
+    if len(data) > nbytes:
+        data = data[: nbytes - len(CUT)] + CUT
+    place[:] = data.ljust(nbytes, b"\0")

@@ -1,0 +1,314 @@
+"""How a failure in a worker travels to the caller: as the same exception if possible."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from nbshare import errors
+from nbshare._core.functions.pickling import dumps
+from nbshare._core.wire import is_worker
+from nbshare.errors import TaskError, TaskTimeoutError, cut, is_ours, noted
+
+MAX_PICKLE = 1 << 20  # bytes; an exception larger than that holds data, and travels as text
+MAX_ITEM = 60  # characters of an item's repr in a message
+MAX_PART = 10_000  # characters of one frame or message of a traceback
+COPY = "the function called os.fork; this copy of the process ends here, the original continues"
+# What objects say that work in their own thread only: database cursors, thread-local values.
+_OF_A_THREAD = re.compile("thread|greenlet|event loop|outside of .* context|ContextVar", re.I)
+MAX_LINES = 40  # of the beginning and the end of a traceback, each
+
+
+class Failure(NamedTuple):
+    """The description of one failed task."""
+
+    item: int  # its index; -1 before the first item
+    item_repr: str  # cut
+    pickled: bytes | None  # the exception, if it can be pickled and unpickled
+    type_name: str
+    text: str
+    traceback: str  # of the worker, without the engine's frames
+
+    def as_error(self, name: str, worker: object) -> BaseException:
+        """Return the exception to raise in the caller, with a note naming the item and its worker.
+
+        `worker` is its number, from 1; None if the item ran in the caller's process.
+        """
+        where = f"for {name}" if self.item >= 0 else ""
+        if worker is not None:
+            where = f"{where} in worker {worker}".lstrip()
+        error: BaseException | None = None
+        if self.pickled is not None:
+            # Its class may exist in the worker only.
+            with suppress(Exception, SystemExit):
+                error = pickle.loads(self.pickled)
+        if not isinstance(error, BaseException) or not noted(error, _note(self, where)):
+            error = _task_error(self, where)
+        return explained(error)
+
+
+class Death(NamedTuple):
+    """The description of the end of a worker."""
+
+    item: int  # that it ran; -1 for none
+    status: int | None
+    has_closed: bool  # its channel, while it lived
+    doing: str = ""  # if it ran none
+    timeout_s: float | None = None  # if it was ended because the item took longer
+
+    def as_error(self, name: str, worker: object) -> BaseException:
+        """Return the error of an item of that name."""
+        if self.timeout_s is not None:
+            return TaskTimeoutError(
+                f"{name} took longer than timeout={self.timeout_s:g} s; worker {worker}, which "
+                "worked on it, was ended",
+                self.item,
+            )
+        hint, doing = "", self.doing or f"worked on {name}"
+        if self.has_closed:
+            how = "was ended because it closed its connection to this process"
+            hint = (
+                " os.exec closes it: run other programs with subprocess. Or the function closed "
+                "file descriptors that it had not opened (os.closerange)."
+            )
+        elif self.status is None:
+            how = "ended for an unknown reason"
+        elif self.status >= 0:
+            how = f"exited with status {self.status}"
+            hint = (
+                " The function, or a library, ended the process (os._exit and os.exec do, "
+                "sys.exit does not)."
+            )
+        else:
+            name = name_of_signal(-self.status)
+            how = f"was ended by {name}"
+            if name == "SIGXCPU":
+                hint = " It had used all the CPU time that a process may use here (ulimit -t)."
+            elif name == "SIGKILL":
+                hint = (
+                    " Probably memory ran out (check `dmesg`): try fewer workers (max_workers=) or "
+                    "smaller items. Or it had used all the CPU time that a process may use here "
+                    "(ulimit -t)."
+                )
+            elif name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"):
+                hint = " It crashed in compiled code; a stack trace was printed to stderr."
+        return errors.WorkerDiedError(f"worker {worker} {how} while it {doing}.{hint}", self.item)
+
+
+def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failure:
+    """Describe an exception that an item raised, in up to `n` characters; in the worker.
+
+    Never raises.
+    """
+    pickled = _pickled(error)
+    return Failure(
+        item=index,
+        item_repr=item,
+        pickled=pickled,
+        type_name=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
+        text=cut(_text(error), n),
+        traceback=_format(error, with_notes=pickled is None),
+    )
+
+
+class SharedName(str):
+    """A name in ``shared=`` whose pickle tells which object is loaded next."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> Any:
+        return _load_next, (str(self),)
+
+
+_loading = threading.local()
+
+
+def _load_next(name: str) -> str:
+    _loading.name = name
+    return name
+
+
+@contextmanager
+def naming_shared() -> Iterator[None]:
+    """Name the object of ``shared=`` that cannot be loaded in its error."""
+    _loading.name = None
+    try:
+        yield
+    except Exception as error:
+        if _loading.name is not None:
+            what = f"raised while shared[{_loading.name!r}] was loaded"
+            noted(error, f"{what}: pass what it is made from, and make it in initializer=")
+        raise
+
+
+def raised_by_source(
+    error: BaseException, index: int, *, by_other_thread: bool = False
+) -> BaseException:
+    """Return the error of a run whose iterable raised one."""
+    where = f"when item {index} was taken from the iterable"
+    if by_other_thread and _OF_A_THREAD.search(f"{type(error).__name__}: {error}"):
+        where += " by another thread than yours: pass list(...) of it instead"
+    if not isinstance(error, Exception):  # SystemExit must not end the caller
+        return _task_error(describe(error, index, ""), where)
+    noted(error, f"raised {where}")
+    return error
+
+
+def _task_error(failure: Failure, where: str) -> TaskError:
+    error = TaskError(
+        f"{failure.type_name} was raised {where}: {failure.text}",
+        failure.item,
+        failure.item_repr,
+        failure.type_name,
+    )
+    error.add_note(_note(failure, where))
+    return error
+
+
+def _note(failure: Failure, where: str) -> str:
+    return f"raised {where}:\n{failure.traceback}" if failure.traceback else f"raised {where}"
+
+
+def end_fork(error: BaseException | None) -> NoReturn:
+    """End a process that a function forked, when it returns or raises there."""
+    status = int(error is not None or not is_worker())  # 1 in a program that runs items itself
+    with suppress(BaseException):
+        if isinstance(error, SystemExit):
+            status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        elif status:
+            traceback.print_exception(error or RuntimeError(COPY))
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status & 0xFF)
+
+
+def explained(error: BaseException) -> BaseException:
+    """Return an error, with advice about read-only memory or a missing file."""
+    if issubclass(type(error), ValueError) and "read-only" in _text(error):
+        noted(
+            error,
+            "Objects in shared=, and plain arrays among the items, are read-only in the workers. "
+            "To change values, work on a copy (x = x.copy()). Or pass share(x, mode='c'): each "
+            "worker sees only its own changes. Or pass share(x) as an item or in a "
+            "functools.partial: all workers write to the same memory.",
+        )
+    elif type(error) is ModuleNotFoundError and (module := sys.modules.get(error.name or "")):
+        path = getattr(module, "__file__", None)
+        if path and not os.path.exists(path):
+            noted(error, f"Its file {path!r} is gone. Restore it, or import it from its new place.")
+    return error
+
+
+def note_on_iterables(error: BaseException, iterables: Sequence[Any]) -> BaseException:
+    """Return the error of an item, with a note on where its arguments come from, if of several.
+
+    Data that every call needs may have been passed as one more iterable, as other libraries take
+    it: then the function fails because it gets a part instead of the whole.
+    """
+    if len(iterables) > 1 and issubclass(type(error), TypeError | LookupError | AttributeError):
+        kinds = ", ".join("iterator" if x is None else type(x).__name__ for x in iterables)
+        noted(
+            error,
+            f"Each call gets one item of each of the {len(iterables)} iterables ({kinds}). Pass "
+            "an argument that is the same for every call, as a whole, in shared={name: ...}.",
+        )
+    return error
+
+
+def name_of_signal(number: int) -> str:
+    """Return the name of a signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have none
+        return f"signal {number}"
+
+
+def text_of(args: Sequence[Any]) -> str:
+    """Return what messages call an item: its repr, and the plain number of a NumPy scalar."""
+    texts = [str(x) if isinstance(x, np.number) else safe_repr(x) for x in args]
+    return texts[0] if len(texts) == 1 else cut(f"({', '.join(texts)})")
+
+
+def name_of_item(i: int, text: str) -> str:
+    """Return the name of an item in messages, on one line; `text`: its repr."""
+    line = cut(" ".join(text.split()), MAX_ITEM)
+    if line in ("", str(i)):
+        return f"item {i}"
+    return f"item {i} {line}" if line[0] == "(" else f"item {i} ({line})"
+
+
+def safe_repr(item: Any) -> str:
+    """Return a repr of at most 200 characters; never raise."""
+    try:
+        # The repr of a long string is long; NumPy summarises that of an array.
+        return cut(repr(item[:200] if isinstance(item, str | bytes) else item))
+    except BaseException:  # noqa: BLE001 - a user's __repr__
+        return f"<{type(item).__qualname__} whose repr fails>"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001 - a user's __str__
+        return f"<{type(error).__qualname__} whose str fails>"
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    # SystemExit and KeyboardInterrupt must not end the caller.
+    if not issubclass(type(error), Exception):
+        return None
+    try:
+        data = dumps(error)
+        # Many exceptions can be pickled but not unpickled: find out here.
+        if len(data) > MAX_PICKLE or type(pickle.loads(data)) is not type(error):
+            return None
+    except BaseException:  # noqa: BLE001 - whatever its __reduce__ does
+        return None
+    return data
+
+
+def _format(error: BaseException, *, with_notes: bool) -> str:
+    """Return the traceback below the engine; nothing if it would only repeat the message."""
+    frames = _own_frames(object.__getattribute__(error, "__traceback__"))  # whatever its own does
+    try:
+        # A deep recursion may have 100,000 frames; the limit is for those of its causes.
+        shown = traceback.TracebackException(
+            type(error), error, frames, limit=2 * MAX_LINES, compact=True
+        )
+        if not with_notes:  # they travel with the error
+            shown.__notes__ = None
+            if frames is None and shown.__cause__ is shown.__context__ is None:
+                return ""
+        parts = list(shown.format())
+    except BaseException:  # noqa: BLE001 - formatting calls the exception's methods
+        parts = [*traceback.format_tb(frames), type(error).__name__]
+    lines = [cut(line) for part in parts for line in part[:MAX_PART].splitlines()]
+    if len(lines) > 2 * MAX_LINES:  # the ends of a recursion say most
+        lines[MAX_LINES:-MAX_LINES] = ["  …"]
+    return "\n".join(lines)
+
+
+def _own_frames(tb: TracebackType | None) -> TracebackType | None:
+    """Drop the engine's frames above the user's function, and those amid very many."""
+    while tb is not None and is_ours(tb.tb_frame):
+        tb = tb.tb_next
+    found = []
+    while tb is not None:
+        found.append(tb)
+        tb = tb.tb_next
+    if len(found) <= 2 * MAX_LINES:
+        return found[0] if found else None
+    for each in reversed(found[:MAX_LINES] + found[-MAX_LINES:]):
+        tb = TracebackType(tb, each.tb_frame, each.tb_lasti, each.tb_lineno or 0)
+    return tb

@@ -1,0 +1,295 @@
+"""How the items of an open call arrive: in blocks, while workers run earlier ones.
+
+::
+
+    caller                                             worker
+    feed = ItemFeed(board)
+    feed.append([items], 9)  blocks, then the count ►  items = FedItems(inputs, board)
+    …                                                  items.packed(i, column)
+    feed.sweep()             room of blocks that are done
+
+A block is a few items that are pickled together: a pickle per column, large buffers next to them,
+and a header, which is a pickle too. The board has the place of each header. The segment is made
+larger when it is full; a worker that needs a part beyond its mapping maps it again. When the items
+of a block are done, its space is reused, unless a worker may still see an array in it.
+
+Workers receive no other segment later: arrays in shared memory are sent by handle, and the caller
+keeps the items until they are done.
+"""
+
+from __future__ import annotations
+
+import bisect
+import pickle
+import weakref
+from collections.abc import Sequence
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+from nbshare._core.arrays.arena import Arena
+from nbshare._core.arrays.inputs import Inputs, Packed
+from nbshare._core.memory import Segment, View, aligned
+from nbshare._core.system import order
+from nbshare._core.wire.board import KEPT, LEFT, SEEN, UNSEEN, Board, Page
+
+FIRST_BYTES = 256 << 10  # of the segment
+SMALL_BYTES = 64 << 10  # of blocks that are written in one piece; each piece takes 5 µs
+GROWTH = 1.5
+
+# A block's header, which follows its pickles: first item, number of items, whether workers may see
+# arrays in it, its offset, and the place of each column. Offsets count from the first block of the
+# same write.
+Header = tuple[int, int, bool, int, list[Packed]]
+
+
+class _Block(NamedTuple):
+    """The items of a block that is not done."""
+
+    first: int
+    n: int
+    start: int  # bytes
+    stop: int
+    where: tuple[int, int]  # its header is, and its size
+    has_views: bool
+    columns: Sequence[Sequence[Any]]
+
+
+class ItemFeed:
+    """The caller's side: packs items block by block.
+
+    Parameters
+    ----------
+    board : Board
+        Of the call.
+
+    Attributes
+    ----------
+    segment : Segment
+        The memory of the blocks.
+    nbytes : int
+        Bytes of the blocks that are not known to be done.
+
+    Notes
+    -----
+    For one thread.
+    """
+
+    def __init__(self, board: Board) -> None:
+        self.nbytes = 0
+        self.segment = Segment.create(FIRST_BYTES, is_private=board.segment.is_private, grows=True)
+        self._board = board
+        self._room = _Room(self.segment.nbytes)
+        self._blocks: dict[int, _Block] = {}  # by the first item
+        self._arena = self._new_arena()
+        self._added: list[_Block] = []
+        self._begin = self._n_added = 0  # bytes, and items
+
+    def append(self, columns: Sequence[Sequence[Any]], step: int) -> None:
+        """Pack items in blocks of `step`, and make them visible to workers.
+
+        Raises
+        ------
+        UnsendableError
+            An item cannot be pickled; then none is visible.
+        OutOfMemoryError
+            There is no room for them.
+        """
+        for start in range(0, len(columns[0]), step):
+            self.add([column[start : start + step] for column in columns])
+        self._board.publish(self.flush())
+
+    def add(self, columns: Sequence[Sequence[Any]]) -> int:
+        """Pack the next items as a block, to be written by `flush`; return the first.
+
+        Raises
+        ------
+        UnsendableError
+            An item cannot be pickled; then none of the block is added.
+        """
+        arena, n = self._arena, len(columns[0])
+        first = self._board.n_there + self._n_added
+        arena.begin_part()  # shared parts would be freed with the first block
+        packed = [arena.pack_block(column, first) for column in columns]
+        has_views = arena.has_views
+        where = arena.add(pickle.dumps((first, n, has_views, aligned(arena.nbytes), packed)))
+        end = aligned(arena.nbytes)
+        self._added.append(_Block(first, n, self._begin, end, where, has_views, columns))
+        self._begin, self._n_added = end, self._n_added + n
+        return first
+
+    def flush(self) -> int:
+        """Write the added blocks; return the number of items, which may then be published.
+
+        Raises
+        ------
+        OutOfMemoryError
+            There is no room; then the blocks are not added.
+        """
+        nbytes = self._arena.nbytes
+        is_small = nbytes <= SMALL_BYTES
+        parts = [(0, self._arena.all_contents())] if is_small else self._arena.contents()[1]
+        added, n = self._added, self._n_added
+        self._arena, self._added = self._new_arena(), []
+        self._begin = self._n_added = 0
+        if not n:
+            return 0
+        self.sweep()
+        board = self._board
+        board.extend(n)
+        base = self._take(nbytes)
+        self.nbytes += nbytes
+        self.segment.refill(((base + start, part) for start, part in parts), are_fresh=True)
+        for block in added:
+            for page, low, _ in board.parts(block.first, block.first + block.n):
+                offset, size = block.where
+                page.add_block(page.first + low, base + offset, size)
+            self._blocks[block.first] = block._replace(
+                start=base + block.start, stop=base + block.stop
+            )
+        return n
+
+    def _new_arena(self) -> Arena:
+        return Arena(by_handle=True, stays_here=self.segment.is_private)
+
+    def _take(self, nbytes: int) -> int:
+        """Return the offset of free space."""
+        offset = self._room.take(nbytes)
+        if offset is None:
+            before = self.segment.nbytes
+            self.segment = self.segment.grown(before + nbytes, int(GROWTH * before) + nbytes)
+            self._room.give(before, self.segment.nbytes - before)
+            offset = self._room.take(nbytes)
+            assert offset is not None
+        return offset
+
+    def sweep(self) -> None:
+        """Reuse the space of blocks that are done, and release their items.
+
+        Space is kept while a worker may see an array in it.
+        """
+        board = self._board
+        for first, block in list(self._blocks.items()):
+            # Most of those that are not done are not begun.
+            if not board.state(first):
+                continue
+            stop = first + block.n
+            if block.n > 1 and board.first(first, stop, is_done=False) < stop:
+                continue
+            page = board.page(first)
+            if block.has_views and page.views[first - page.first] != LEFT:
+                self._blocks[first] = block._replace(columns=())
+            else:
+                del self._blocks[first]
+                self._room.give(block.start, block.stop - block.start)
+                self.nbytes -= block.stop - block.start
+        if order.IS_WEAK:
+            order.after_marks()  # before anything is written there
+
+    def has_any_of(self, page: Page) -> bool:
+        """Return whether some blocks of a page are still in use."""
+        return any(page.first <= first < page.first + page.n for first in self._blocks)
+
+    def columns(self, start: int, stop: int) -> tuple[list[Any], ...]:
+        """Return what each column gives to some items, none of which is done."""
+        blocks = [b for b in self._blocks.values() if b.first < stop and b.first + b.n > start]
+        first, columns = blocks[0].first, [b.columns for b in blocks]
+        whole = (chain.from_iterable(parts) for parts in zip(*columns, strict=True))
+        return tuple(list(islice(column, start - first, stop - first)) for column in whole)
+
+    def item(self, i: int) -> tuple[Any, ...] | None:
+        """Return an item that is not done; None if it is not kept."""
+        for block in list(self._blocks.values()):
+            if block.columns and 0 <= i - block.first < block.n:
+                return tuple(column[i - block.first] for column in block.columns)
+        return None
+
+
+class FedItems:
+    """The worker's side: loads items of blocks.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        Of the feed's segment.
+    board : Board
+        Of the call.
+    """
+
+    def __init__(self, inputs: Inputs, board: Board) -> None:
+        self._inputs, self._board = inputs, board
+        self._block = range(0)
+        self._columns: list[Packed] = []  # of the block
+        self._of_block = inputs  # loads them
+        self._may_be_seen: list[tuple[weakref.ref[Any], Page, int]] = []
+
+    def block_of(self, i: int) -> range:
+        """Return the items that are loaded together with item `i`."""
+        if i in self._block:
+            return self._block
+        first, n, *_ = self._header(*self._board.page(i).place_of_block(i))
+        return range(first, first + n)
+
+    def packed(self, i: int, column: int) -> tuple[Inputs, Packed]:
+        """Return the place of a column of the block of item `i`, and the inputs that load it."""
+        if i not in self._block:
+            self._turn_to(i)
+        return self._of_block, self._columns[column]
+
+    def _turn_to(self, i: int) -> None:
+        start, nbytes = self._board.page(i).place_of_block(i)
+        first, n, has_views, offset, self._columns = self._header(start, nbytes)
+        view = View(self._inputs.bytes(start - offset, offset))
+        self._block, self._of_block = range(first, first + n), Inputs([view])
+        self._note_views()
+        if has_views:
+            page, place = self._board.page(first), first % self._board.page_items
+            page.views[place] = SEEN if page.views[place] == UNSEEN else KEPT
+            self._may_be_seen.append((weakref.ref(view.root), page, place))
+
+    def rest(self) -> None:
+        """Release the block; no item is running."""
+        self._block, self._columns, self._of_block = range(0), [], self._inputs
+        self._note_views()
+
+    def _note_views(self) -> None:
+        """Mark the blocks of which this worker has no views any more."""
+        seen = self._may_be_seen
+        self._may_be_seen = []
+        for ref, page, place in seen:
+            if ref() is not None:
+                self._may_be_seen.append((ref, page, place))
+            elif page.views[place] == SEEN:
+                page.views[place] = LEFT
+
+    def _header(self, start: int, nbytes: int) -> Header:
+        self._inputs.reach(start + nbytes, is_private=self._board.segment.is_private)
+        return pickle.loads(self._inputs.bytes(start, nbytes))  # type: ignore[no-any-return]
+
+
+class _Room:
+    """The free places of a segment."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._free = [(0, nbytes)]  # start and bytes, in their order
+
+    def take(self, nbytes: int) -> int | None:
+        """Take the first place that is large enough; return its offset."""
+        nbytes = aligned(nbytes)
+        for k, (start, size) in enumerate(self._free):
+            if size >= nbytes:
+                if size == nbytes:
+                    del self._free[k]
+                else:
+                    self._free[k] = start + nbytes, size - nbytes
+                return start
+        return None
+
+    def give(self, start: int, nbytes: int) -> None:
+        """Free a place."""
+        free, size = self._free, aligned(nbytes)
+        k = bisect.bisect(free, (start,))
+        if k < len(free) and free[k][0] == start + size:
+            size += free.pop(k)[1]
+        if k and sum(free[k - 1]) == start:
+            k, start, size = k - 1, free[k - 1][0], size + free.pop(k - 1)[1]
+        free.insert(k, (start, size))

@@ -1,0 +1,153 @@
+"""Blocks of items whose results a worker reduces to one, for ``reduce=``.
+
+Which items are in a block depends on nothing but their indices, so the result is the same for any
+number of workers. Blocks become longer: the first ones show something early, and many items make
+few blocks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count, islice
+from typing import Any, NamedTuple
+
+from nbshare._core.arrays.shaped import ShapedItems
+from nbshare._core.wire.failures import Failure, describe, name_of_item, text_of
+from nbshare._core.wire.orders import Policy, generator
+from nbshare.errors import noted
+
+SAME = 64  # blocks of one length; then they are longer by one item
+
+
+def start_of(k: Any) -> Any:
+    """Return the first item of block `k`; also for an array of such numbers."""
+    length, rest = k // SAME + 1, k % SAME
+    return SAME * (length - 1) * length // 2 + rest * length
+
+
+def items_in(k: int, n: int | None = None) -> range:
+    """Return the items of block `k`, of `n` items."""
+    start, stop = start_of(k), start_of(k + 1)
+    return range(start, stop if n is None else min(stop, n))
+
+
+class Block(NamedTuple):
+    """Items that a worker runs one after the other."""
+
+    first: int
+    columns: tuple[Sequence[Any], ...]  # what each iterable gives
+
+    def __repr__(self) -> str:
+        n = len(self.columns[0])
+        if n == 1:
+            return text_of([column[0] for column in self.columns])
+        return f"items {self.first} to {self.first + n - 1}"
+
+
+class Blocks(ShapedItems):
+    """All items of a run, in blocks.
+
+    Parameters
+    ----------
+    columns : sequence
+        What each iterable gives.
+    n_items : int
+        How many items there are.
+
+    Attributes
+    ----------
+    columns, n_items
+        The same.
+    """
+
+    def __init__(self, columns: Sequence[Any], n_items: int) -> None:
+        self.columns, self.n_items = columns, n_items
+        self._n = bisect_left(range(n_items + 1), n_items, key=start_of)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[k] for k in range(self._n)[i]]
+        items = items_in(range(self._n)[i], self.n_items)
+        return Block(items.start, tuple(c[items.start : items.stop] for c in self.columns))
+
+    def taken_by(
+        self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
+    ) -> Callable[..., Any]:
+        """Return the function: it takes a block."""
+        del shared, extra
+        return func
+
+    def shaped(self, results: Any) -> Any:
+        """Return the one result."""
+        return results
+
+
+def blocks_of(items: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Block]]:
+    """Yield the items of a source in blocks."""
+    for k in count():
+        some = list(islice(items, len(items_in(k))))
+        if not some:
+            return
+        yield (Block(start_of(k), tuple(map(list, zip(*some, strict=True)))),)
+
+
+class Folded(NamedTuple):
+    """What has become of a block."""
+
+    values: list[Any]  # one; none, if all items have failed
+    n: int  # items that are in it
+    failures: list[Failure]
+
+
+class Fold:
+    """A function of a block: the user's, for each item, and what reduces its results.
+
+    Parameters
+    ----------
+    func : callable
+        The user's.
+    reduce : callable
+        ``reduce(a, b)`` returns one result for two.
+    policy : Policy
+        For failures and random numbers.
+    """
+
+    def __init__(
+        self, func: Callable[..., Any], reduce: Callable[[Any, Any], Any], policy: Policy
+    ) -> None:
+        self.func, self.reduce, self.policy = func, reduce, policy
+
+    def __call__(self, block: Block, /, **shared: Any) -> Folded:
+        """Run the items of a block."""
+        func, n = partial(self.func, **shared), 0
+        values: list[Any] = []
+        failures: list[Failure] = []
+        for i, args in enumerate(zip(*block.columns, strict=True), block.first):
+            try:
+                value = self._value(func, i, args)
+            except Exception as error:
+                if not self.policy.returns_errors:
+                    if len(block.columns[0]) > 1:
+                        noted(error, f"raised for {name_of_item(i, text_of(args))}")
+                    raise
+                failures.append(describe(error, i, text_of(args)))
+                continue
+            values = [self.reduce(values[0], value) if values else value]
+            n += 1
+        return Folded(values, n, failures)
+
+    def _value(self, func: Callable[..., Any], i: int, args: tuple[Any, ...]) -> Any:
+        for left in range(self.policy.retries, -1, -1):
+            # Anew for each attempt, so that they get the same numbers.
+            rng = {"rng": generator(self.policy.seed, i)} if self.policy.seed else {}
+            try:
+                return func(*args, **rng)
+            except Exception:
+                if not left:
+                    raise
+        raise AssertionError

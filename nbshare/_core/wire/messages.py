@@ -1,0 +1,105 @@
+"""Messages between processes: Python objects and descriptors over a connection of the system."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nbshare._core.memory import Segment, View
+from nbshare._core.system import channels, waiting
+
+INLINE = 32 << 10  # bytes; longer messages travel as a segment (a packet must fit the send buffer)
+
+_INLINE, _SEGMENT, _FDS_ONLY = b"i", b"s", b"f"
+
+
+class Channel:
+    """One end of a connection.
+
+    Attributes
+    ----------
+    end : End
+        That of the system.
+
+    Notes
+    -----
+    One thread may send, and one receive.
+    """
+
+    def __init__(self, end: channels.End) -> None:
+        self.end = end
+        self._fds: list[int] = []
+
+    @classmethod
+    def from_fd(cls, fd: int, owner: int) -> Channel:
+        """Take over a descriptor that was inherited; `owner`: the process at the other end."""
+        return cls(channels.end_from(fd, owner))
+
+    def fileno(self) -> int:
+        """Return the descriptor, to wait for."""
+        return self.end.fileno()
+
+    def send(self, message: Any, fds: Sequence[int] = (), *, wait: bool = True) -> None:
+        """Send a message and duplicates of `fds`.
+
+        Raises
+        ------
+        OSError
+            The other end is gone or, with ``wait=False``, does not read its messages.
+        """
+        data = pickle.dumps(message, protocol=5)
+        kind, rest = _INLINE, list(fds)
+        segment = None
+        if len(data) > INLINE:
+            segment = Segment.filled(len(data), [(0, data)])
+            kind, data = _SEGMENT, len(data).to_bytes(8, "little")
+            rest.append(segment.fd)
+        most = channels.MAX_FDS
+        while len(rest) > most:
+            channels.send(self.end, _FDS_ONLY, rest[:most], wait=wait)
+            del rest[:most]
+        channels.send(self.end, kind + data, rest, wait=wait)
+        del segment  # needed until here for its descriptor
+
+    def receive(
+        self, *, wait: bool = True, timeout_s: float | None = None
+    ) -> tuple[Any, list[int]]:
+        """Return the next message and its descriptors; the caller closes these.
+
+        Raises
+        ------
+        EOFError
+            The other end is gone.
+        BlockingIOError
+            With ``wait=False``: there is no message.
+        TimeoutError
+            There was no message for `timeout_s` seconds.
+        """
+        if timeout_s is not None and not waiting.is_readable(self.fileno(), timeout_s):
+            raise TimeoutError(f"no message for {timeout_s} s")
+        while True:
+            data, fds = channels.receive(self.end, INLINE + 256, wait=wait)
+            if not data:
+                raise EOFError
+            self._fds += fds
+            if data[:1] != _FDS_ONLY:
+                break
+        received, self._fds = self._fds, []
+        if data[:1] == _SEGMENT:
+            nbytes = int.from_bytes(data[1:], "little")
+            segment = Segment.open(received.pop(), "r")
+            return pickle.loads(View(segment).array(np.uint8, (nbytes,)).data), received
+        return pickle.loads(memoryview(data)[1:]), received
+
+    def close(self) -> None:
+        """Close this end."""
+        self.end.close()
+
+
+def channel_pair() -> tuple[Channel, Channel]:
+    """Return our end, and the end to pass to the other process and close."""
+    ours, theirs = channels.pair()
+    return Channel(ours), Channel(theirs)

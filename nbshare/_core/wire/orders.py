@@ -1,0 +1,128 @@
+"""Orders for workers: the call, and the task for its items.
+
+Separate from the code that carries them out, which the owner need not import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from nbshare._core.arrays.inputs import Itself, Packed
+from nbshare._core.arrays.ring import RingBuffer
+from nbshare._core.functions.reference import label_of
+from nbshare._core.memory import Mode
+from nbshare._core.wire.failures import safe_repr
+from nbshare.errors import cut
+
+STREAMS = ("stdout", "stderr")  # workers start with a pipe for each
+
+N_WEIGHED = 8  # of many items in a chunk, which are usually alike
+
+Seed = tuple[Any, tuple[int, ...], int]  # a SeedSequence's entropy, spawn key and pool size
+
+
+def generator(seed: Seed, i: int) -> np.random.Generator:
+    """Return the random generator of item `i`."""
+    entropy, key, pool_size = seed
+    child = np.random.SeedSequence(entropy, spawn_key=(*key, i), pool_size=pool_size)
+    return np.random.Generator(np.random.PCG64(child))
+
+
+class Policy(NamedTuple):
+    """How a call treats failures, random numbers, and workers that have run many items."""
+
+    on_error: Literal["raise", "return"] = "raise"
+    retries: int = 0  # per item
+    timeout_s: float | None = None  # per item
+    seed: Seed | None = None
+    max_tasks: int | None = None  # of a worker process, in all calls; then another one starts
+
+    @property
+    def returns_errors(self) -> bool:
+        """Whether a call continues after failures."""
+        return self.on_error == "return"
+
+
+class Fixed(NamedTuple):
+    """The parts that are the same for all items, by their places in the inputs."""
+
+    func: Packed | Itself
+    shared: Packed | None
+    initializer: Packed | Itself | None
+    initializer_key: bytes | None  # equal for equal ones
+
+
+class CallOrder(NamedTuple):
+    """The order for all workers of a call."""
+
+    settings: bytes  # of the caller's, see `wire.context`
+    n_threads: int  # of BLAS and the like
+    board: tuple[int, int | None, int]  # its offset in bytes, items, slots
+    inputs: list[tuple[bytes | None, tuple[Mode, ...]]]  # small ones, and segments' modes
+    fixed: Fixed
+    stage: Packed | None  # the rings of a pipeline's stage
+    sources: list[tuple[Any, ...]]  # what `ItemSource` takes
+    is_fed: bool  # whether items come by a feed, whose segment is then the last of the inputs
+    policy: Policy
+    n_workers: int
+    chunksize: int | None
+    first: int = 0  # the index of the first item, in the call that this one is a part of
+
+
+class Stage(NamedTuple):
+    """The ring buffers before and after one stage."""
+
+    source: RingBuffer | None  # None: it is the loader
+    sink: RingBuffer | None  # None: it returns the results of the call
+
+
+class Task(NamedTuple):
+    """A function and its arguments."""
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        func = self.func
+        while isinstance(func, partial) and func.func is run_chunk:
+            (func,) = func.args
+        given = [*map(safe_repr, self.args)]
+        given += [f"{name}={safe_repr(value)}" for name, value in self.kwargs.items()]
+        return cut(f"{label_of(func)}({', '.join(given)})")
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate bytes to copy."""
+        return nbytes_of((*self.args, *self.kwargs.values()))
+
+
+def run_task(task: Task) -> Any:
+    """Run a task; in a worker."""
+    return task.func(*task.args, **task.kwargs)
+
+
+def run_chunk(func: Callable[..., Any], *items: tuple[Any, ...]) -> list[Any]:
+    """Call a function for several items: a task of `Executor.map` with a chunksize."""
+    return [func(*args) for args in items]
+
+
+def nbytes_of(item: Any, depth: int = 3) -> int:
+    """Estimate the memory of an item in bytes; only arrays and texts count much."""
+    # By the methods of the base classes: a thread that weighs items must not run users' code.
+    if depth and isinstance(item, tuple | list):
+        kind: Any = tuple if isinstance(item, tuple) else list
+        some = kind.__getitem__(item, slice(N_WEIGHED))
+        nbytes = sum(nbytes_of(part, depth - 1) for part in some)
+        n: int = kind.__len__(item)
+        return nbytes * n // max(len(some), 1)
+    if type(item) in (bytes, bytearray, str):
+        return len(item)
+    return int(_nbytes_of_array(item)) if isinstance(item, np.ndarray) else 64
+
+
+_nbytes_of_array = np.ndarray.nbytes.__get__

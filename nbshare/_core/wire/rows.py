@@ -1,0 +1,209 @@
+"""The rows of a checkpoint, as the workers and the keeper of a call write them.
+
+A row is a result, there or in a log, and last its entry in the index. So whenever a process is
+killed, a row either has its result or is missing. Each writer has a log of its own, so none waits
+for another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.memory import aligned, disk
+from nbshare._core.system import Descriptor
+from nbshare._core.wire.board import ATTEMPTS, FAILED, IN_LOG, IN_OUTPUT, Board, Page
+from nbshare._core.wire.results import ALONE, Entry, LogReader
+
+RESULTS_FILE, INDEX_FILE = "results.npy", "index.npy"
+# Of a row: first times and, of a result in a log, its offset, its size and its place in the batch.
+# The state comes after them: a write may be cut between two pages.
+FIRST = [("stored_at", "<f8"), ("elapsed_s", "<f8"), ("at", "<i8", 3)]
+INDEX = np.dtype([*FIRST, ("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
+HEAD = INDEX.itemsize - 4  # bytes of a word before its checksum
+FEW, SHORT = 8, 256  # rows, and bytes of one: of more and shorter ones, all are copied together
+LOG_BIT = 44  # of an offset in the logs: from it on, the number of the log
+
+RowNumbers = npt.NDArray[np.int64]
+
+
+class FilePlace(NamedTuple):
+    """Where and how a worker writes results to files."""
+
+    folder: str
+    starts: Mapping[str, int]  # of the first row of each file, in bytes
+    code: int  # the version of the code that the worker has imported
+    log: int  # which log is its own
+
+
+class TransferSource(NamedTuple):
+    """Where results are that become rows: in the memory of a call, or in a part of a run."""
+
+    values: Callable[[int, int], npt.NDArray[Any]]  # from a place to another, if they form an array
+    entries: Callable[[RowNumbers], list[Entry]]  # the places of others in the logs
+    logs: LogReader
+    as_object: Callable[[Any], Any] | None = None  # of a value, if the rows have no such array
+
+
+def log_file(number: int | str) -> str:
+    """Return the name of a log; "*": a pattern that finds all."""
+    return f"objects.{number}.log"
+
+
+def runs_of(numbers: RowNumbers) -> Iterator[slice]:
+    """Yield slices in which numbers go up by one; a negative one is alone."""
+    n, breaks = len(numbers), []
+    if n > 1:
+        breaks = (np.flatnonzero((np.diff(numbers) != 1) | (numbers[:-1] < 0)) + 1).tolist()
+    for start, stop in itertools.pairwise([0, *breaks, n] if n else []):
+        yield slice(start, stop)
+
+
+def bytes_in(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Return the bytes of each row of an array."""
+    nbytes = values.nbytes // max(1, len(values))
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).reshape(len(values), nbytes)
+
+
+def checksums(index: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> list[int]:
+    """Return the CRC-32 of rows, of which these are the bytes, and of their index words."""
+    if len(data) < FEW or data.shape[1] > SHORT:
+        return record_checksums(index, map(zlib.crc32, data))
+    together = np.concatenate([data, bytes_in(index)[:, :HEAD]], axis=1)
+    return [*map(zlib.crc32, together.view(f"V{together.shape[1]}").ravel().tolist())]
+
+
+def record_checksums(index: npt.NDArray[Any], crcs: Iterable[int]) -> list[int]:
+    """Return the CRC-32 of records, which these are without, and of their index words."""
+    words, size = index.tobytes(), INDEX.itemsize
+    heads = (words[at : at + HEAD] for at in range(0, len(words), size))
+    return [*map(zlib.crc32, heads, crcs)]
+
+
+def index_of(
+    board: Board, page: Page, places: Any, n: int, code: int, took_s: float = 0.0
+) -> npt.NDArray[Any]:
+    """Return what the index tells of `n` items that have just run, without their results."""
+    index = np.zeros(n, INDEX)
+    index["stored_at"] = time.time()
+    index["elapsed_s"] = took_s
+    index["code"] = code
+    index["attempts"] = 1
+    if board.has_failures:
+        index["attempts"] = np.minimum(1 + (page.attempts[places] & ATTEMPTS), 255)
+    return index
+
+
+class RowWriter:
+    """Writes rows.
+
+    Parameters
+    ----------
+    place : FilePlace
+        Where, and how.
+
+    Attributes
+    ----------
+    code : int
+        The version of the code of its results.
+
+    Notes
+    -----
+    All methods raise OSError if the disk is full, or fails, and CheckpointError if a file has been
+    replaced by something else. What has no row, -1, is left out.
+    """
+
+    def __init__(self, place: FilePlace) -> None:
+        self._place, self.code = place, place.code
+        self._files: dict[str, Descriptor] = {}
+        self._log_end = 0
+
+    def put(self, rows: RowNumbers, values: npt.NDArray[Any], index: npt.NDArray[Any]) -> None:
+        """Write results that fit the array."""
+        if values.nbytes:
+            self._write(RESULTS_FILE, rows, values)
+        index["state"] = IN_OUTPUT
+        index["crc"] = checksums(index, bytes_in(values))
+        self.commit(rows, index)
+
+    def put_record(
+        self, rows: RowNumbers, record: memoryview, entries: Any, index: npt.NDArray[Any]
+    ) -> None:
+        """Write results that are together in a record; `entries`: size and place of each in it."""
+        start = self._log_end
+        self._fd(INDEX_FILE)  # first: without it, the log would be new in another folder
+        disk.write_all(self._fd(log_file(self._place.log)), record, start)
+        self._log_end = aligned(start + record.nbytes)
+        index["at"][:, 0] = start | self._place.log << LOG_BIT
+        index["at"][:, 1:] = entries
+        index["state"] = IN_LOG
+        index["crc"] = record_checksums(index, itertools.repeat(zlib.crc32(record)))
+        self.commit(rows, index)
+
+    def transfer(
+        self, source: TransferSource, places: RowNumbers, rows: RowNumbers, index: npt.NDArray[Any]
+    ) -> None:
+        """Write results that are elsewhere.
+
+        Parameters
+        ----------
+        source : TransferSource
+            Where they are.
+        places, rows, index : ndarray
+            The place of each result there, the row that it gets, and what the index tells of it.
+        """
+        there = np.flatnonzero(index["state"] == IN_OUTPUT)
+        for run in runs_of(places[there]):
+            some = there[run]
+            values = source.values(int(places[some[0]]), int(places[some[-1]]) + 1)
+            if (as_object := source.as_object) is None:
+                self.put(rows[some], values, index[some])
+            else:
+                for k, value in zip(some.tolist(), values, strict=True):
+                    record = memoryview(pickle.dumps(as_object(value), 5))
+                    self.put_record(rows[[k]], record, [(record.nbytes, ALONE)], index[[k]])
+        logged = np.flatnonzero(index["state"] == IN_LOG)
+        together = defaultdict[Any, dict[int, Entry]](dict)
+        for k, entry in zip(logged.tolist(), source.entries(places[logged]), strict=True):
+            if source.logs.has(entry):  # its message comes after the ``done`` byte
+                together[entry[:2]][k] = entry
+        for entries in together.values():
+            found = [*entries.values()]
+            record = source.logs.bytes_of(found[0])
+            some = np.array([*entries])
+            self.put_record(rows[some], record, [entry[2:] for entry in found], index[some])
+        failed = np.flatnonzero(index["state"] == FAILED)
+        words = index[failed]
+        words["crc"] = record_checksums(words, itertools.repeat(0))
+        self.commit(rows[failed], words)
+
+    def commit(self, rows: RowNumbers, index: npt.NDArray[Any]) -> None:
+        """Write the index of rows, after all that it tells of."""
+        self._write(INDEX_FILE, rows, index)
+
+    def _write(self, name: str, rows: RowNumbers, values: npt.NDArray[Any]) -> None:
+        """Write a value for each row."""
+        nbytes = values[:1].nbytes
+        data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        for run in runs_of(rows):
+            if (first := int(rows[run.start])) >= 0:
+                part = data[run.start * nbytes : run.stop * nbytes]
+                disk.write_all(self._fd(name), part, self._place.starts[name] + first * nbytes)
+
+    def _fd(self, name: str) -> int:
+        if name not in self._files:
+            path = Path(self._place.folder, name)
+            # The owner has made the others, and reads them: new ones would be in another folder.
+            flags = os.O_RDWR if name in self._place.starts else os.O_RDWR | os.O_CREAT
+            self._files[name] = disk.open_own(path, flags)
+        return self._files[name].fileno()

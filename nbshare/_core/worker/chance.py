@@ -1,0 +1,145 @@
+"""Whether items draw from the global random numbers of NumPy or of `random`.
+
+Nothing repeats these: each worker has a state of its own, and another one in each call. Both are a
+Mersenne Twister, whose state is compared before and after a chunk: two copies of 2.5 KB, which take
+less than a microsecond each.
+
+No draws are: a state that is seeded anew, as by ``np.random.seed(i)`` in the function, from which
+the old one cannot be reached; what happens while modules are imported, which may draw themselves;
+generators of one's own.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from array import array
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nbshare._core.functions.freshness import n_executed
+from nbshare._core.wire.board import NUMPY, PYTHON
+
+N_WORDS = 624  # of a Mersenne Twister, 4 bytes each, besides the place of the next one
+KEY_BYTES, STATE_BYTES = 4 * N_WORDS, 4 * N_WORDS + 4
+
+# A changed state is searched among those that follow the one before, once in a call, if ever. That
+# takes as long as drawing so many numbers: no longer than the chunk, but for other programs.
+LEAST_S, MOST_S, SHARE = 2e-3, 0.25, 2  # the last: of the chunk's time
+
+
+class State(NamedTuple):
+    """The state of a generator: its words, and the place of the next one."""
+
+    key: bytes
+    place: int
+
+
+class Watched(NamedTuple):
+    """The memory of a generator's state."""
+
+    which: int  # NUMPY or PYTHON
+    memory: memoryview
+    key: slice
+    place: slice
+    owner: object  # of the memory
+    # A copy, made in place: new small objects could keep an item from reusing the heap's memory.
+    before: bytearray
+
+    def state(self, words: bytes) -> State:
+        """Return the state in a copy of the memory."""
+        return State(words[self.key], int.from_bytes(words[self.place], sys.byteorder))
+
+
+_found: set[int] = set()  # of NUMPY and PYTHON
+_watched: list[Watched] = []  # those that are what they seem
+
+
+class Draws:
+    """Finds out whether anything was drawn since `note`."""
+
+    def __init__(self) -> None:
+        self._modules = 0, 0
+        self._since = 0.0
+
+    def note(self) -> None:
+        """Note the states."""
+        if len(_found) < 2:
+            _find()
+        for each in _watched:
+            memoryview(each.before)[:] = each.memory
+        self._modules = len(sys.modules), n_executed[0]
+        self._since = time.monotonic()
+
+    def may_be(self) -> bool:
+        """Whether a state has changed."""
+        is_changed = any(each.before != each.memory for each in _watched)
+        return is_changed and self._modules == (len(sys.modules), n_executed[0])
+
+    def drawn(self) -> int:
+        """Return from which states was drawn, as a sum of NUMPY and PYTHON."""
+        took_s = time.monotonic() - self._since
+        limit_s = max(LEAST_S, min(SHARE * took_s, MOST_S))
+        return sum(
+            each.which
+            for each in _watched
+            if each.before != each.memory
+            and follows(each.state(bytes(each.before)), each.state(bytes(each.memory)), limit_s)
+        )
+
+
+def _find() -> None:
+    """Find the states of generators that have been loaded."""
+    numpy: Any = sys.modules.get("numpy.random.mtrand")
+    if NUMPY not in _found and hasattr(numpy, "_rand"):
+        _found.add(NUMPY)
+        generator = numpy._rand._bit_generator
+        if type(generator).__name__ == "MT19937":
+            known = generator.state["state"]
+            place = generator.ctypes.state_address, slice(KEY_BYTES), slice(KEY_BYTES, None)
+            _watch(NUMPY, generator, *place, State(known["key"].tobytes(), known["pos"]))
+    python: Any = sys.modules.get("random")
+    if PYTHON not in _found and hasattr(python, "_inst"):
+        _found.add(PYTHON)
+        if sys.implementation.name == "cpython":
+            *key, next_word = python._inst.getstate()[1]
+            place = id(python._inst) + object.__basicsize__, slice(4, None), slice(4)
+            _watch(PYTHON, python._inst, *place, State(array("I", key).tobytes(), next_word))
+
+
+def _watch(which: int, owner: object, address: int, key: slice, place: slice, known: State) -> None:
+    """Watch a state, if it is what is known of it: both generators could change their layout."""
+    found = Watched(which, _memory(address), key, place, owner, bytearray(STATE_BYTES))
+    if found.state(bytes(found.memory)) == known:
+        _watched.append(found)
+
+
+class _Place:
+    """What NumPy makes an array of, at an address."""
+
+    def __init__(self, address: int) -> None:
+        words = {"shape": (STATE_BYTES,), "typestr": "|u1", "data": (address, False)}
+        self.__array_interface__ = {"version": 3, **words}
+
+
+def _memory(address: int) -> memoryview:
+    return np.asarray(_Place(address)).data
+
+
+def follows(old: State, new: State, limit_s: float) -> bool:
+    """Return whether drawing leads from one state to another; False if the search takes longer."""
+    if old.key == new.key:
+        return new.place > old.place  # else somebody has restored an earlier one
+    from numpy.random import MT19937
+
+    generator = MT19937(0)
+    words = _memory(generator.ctypes.state_address)
+    words[:] = old.key + N_WORDS.to_bytes(4, sys.byteorder)
+    generator.random_raw(output=False)  # the next words, of which it takes one
+    until_s = time.monotonic() + limit_s
+    while words[:KEY_BYTES] != new.key:
+        if time.monotonic() > until_s:
+            return False
+        generator.random_raw(N_WORDS, output=False)
+    return True

@@ -1,0 +1,310 @@
+"""A worker process: waits for calls, claims chunks, runs the function, stores results.
+
+::
+
+    started ──► ready ──► call ──► claim ─► run items ─► claim … nothing left ──► finished ─┐
+                  ▲                                                                          │
+                  └──────────────────────────────────────────────────────────────────────────┘
+
+It never runs the caller's ``__main__``, and it dies with its owner, however that dies: only the
+owner holds the writing end of a pipe, the *life pipe*. When the owner ends, the kernel closes that
+end and signals the workers. No Python has to run for it, so a worker in C code that holds the
+interpreter lock is killed as well.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import signal
+import sys
+import weakref
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, NoReturn
+
+import numpy.typing as npt
+
+from nbshare._core.arrays.inputs import Inputs, opened
+from nbshare._core.arrays.tiles import MosaicTarget
+from nbshare._core.functions.freshness import ImportLog, use_snapshot
+from nbshare._core.memory import Mode, Segment, View, segment_of, silence_warnings
+from nbshare._core.system import close, locks, processes, sections, waiting, workers
+from nbshare._core.wire import become_worker
+from nbshare._core.wire.board import NO_ITEM, Board
+from nbshare._core.wire.failures import describe
+from nbshare._core.wire.messages import Channel
+from nbshare._core.wire.orders import CallOrder
+from nbshare._core.wire.results import LogKey, OutputSpec
+from nbshare._core.wire.rows import RowWriter
+from nbshare._core.worker import streams
+from nbshare._core.worker.state import WorkerState, leave, restore_variables, show_crashes
+from nbshare._core.worker.store import Decided, Rows
+from nbshare._core.worker.work import Caller, Work
+
+KEEP_S = 0.5  # freed memory must be free within a second
+LOOK_S = 0.1  # between looks for unannounced items, and for a stopped call
+
+
+class InheritedFds(NamedTuple):
+    """The descriptors and facts that a worker starts with."""
+
+    owner_fd: int  # becomes readable when the owner ends; or -1
+    life_fd: int  # reading end of the owner's life pipe
+    channel_fd: int
+    lock_fd: int  # where chunks are claimed
+    sources_fd: int  # a `Snapshot`
+    out_fd: int  # pipes to the owner for printed output
+    err_fd: int
+
+
+def run(inherited: InheritedFds) -> NoReturn:
+    """Work until the owner ends."""
+    try:
+        channel = _set_up(inherited)
+        # A child that an item forks must not keep it open: its end signals the death of this
+        # process.
+        processes.at_fork(after_in_child=channel.close)
+        channel.send(("ready", os.getpid()))
+    except (EOFError, ConnectionError, RuntimeError):
+        os._exit(1)  # the owner is gone or has given up, or no thread can be started
+    state, mappings = WorkerState(), Mappings()
+    imports, is_idle = ImportLog(), True
+    while True:
+        try:
+            message, fds = channel.receive(timeout_s=None if is_idle else KEEP_S)
+        except TimeoutError:
+            mappings.drop()
+            workers.return_freed()
+            is_idle = True
+            continue
+        except (EOFError, OSError):
+            # The owner is gone. The kernel would signal our group too, but not if we close our end
+            # of the life pipe first.
+            workers.kill_group()
+        if message is None:
+            leave()
+            workers.kill_group()
+        call, slot, order = message
+        caller = _RemoteCaller(call, channel, imports, mappings, state)
+        work_on(order, slot, fds, caller, locks.FileLock(inherited.lock_fd, call))
+        is_idle = False
+        channel.send(("finished", call, imports.take(), mappings.end_call(), caller.is_spent))
+        # Now: descriptors of the next message could take the numbers of closed ones.
+        state.restore_after()
+
+
+def _set_up(inherited: InheritedFds) -> Channel:
+    """Become a worker: in its own process group, bound to its owner, with the caller's settings."""
+    silence_warnings()  # the owner has warned of the kind of memory
+    workers.lead_group(inherited.owner_fd, inherited.life_fd)
+    workers.end_first()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    channel = Channel.from_fd(inherited.channel_fd, inherited.owner_fd)
+    (index, environ), _ = channel.receive()
+    become_worker(index)
+    use_snapshot(inherited.sources_fd)
+    os.environ.clear()
+    os.environ.update(environ)
+    os.environ["MPLBACKEND"] = "Agg"  # the notebook's own needs a kernel
+    has_low = any(0 <= fd <= streams.HIGHEST for fd in inherited)
+    if not has_low:  # the owner has no standard streams
+        streams.replace_streams((inherited.out_fd, inherited.err_fd))
+    show_crashes()
+    if "numpy.random" in sys.modules:  # or all forked workers would draw the same numbers
+        sys.modules["numpy.random"].seed()
+    return channel
+
+
+SegmentKey = tuple[Any, ...]  # see `system.sections.key_of`; and the mode
+
+Seen = list[weakref.ref[Any]]  # the roots of views
+
+
+class Mappings:
+    """The mappings of a worker process, kept from one call to the next.
+
+    Mapping an existing 1 GiB again costs 0.2 s of page faults. The next call that uses the same
+    segments has them immediately; any other call drops them. An idle worker drops them after
+    `KEEP_S`, since a mapping keeps memory that its owner may have freed.
+
+    Notes
+    -----
+    For one thread.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[SegmentKey, Segment] = {}
+        self._used: dict[SegmentKey, Segment] = {}  # in this call
+        self._seen: Seen = []
+
+    def inputs(self, fds: Iterable[int], modes: Sequence[Mode]) -> list[View]:
+        """Map the segments of inputs or outputs."""
+        views = [View(self.segment(fd, mode)) for fd, mode in zip(fds, modes, strict=True)]
+        self._seen += [weakref.ref(view.root) for view in views]
+        return views
+
+    def end_call(self) -> bool:
+        """Keep the mappings of the call; return whether no view of them is left."""
+        self._kept, self._used = self._used, {}
+        seen, self._seen = self._seen, []
+        return are_gone(seen)
+
+    def drop(self, *, but_outputs: bool = False) -> None:
+        """Drop mappings that this call does not use."""
+        self._kept = {k: s for k, s in self._kept.items() if but_outputs and s.mode == "r+"}
+
+    def segment(self, fd: int, mode: Mode) -> Segment:
+        """Map a segment."""
+        key = *sections.key_of(fd), mode
+        segment = self._kept.get(key) or self._used.get(key)
+        if segment is None:
+            segment = Segment.open(fd, mode)
+        else:
+            close(fd)
+        self._used[key] = segment
+        return segment
+
+
+def are_gone(seen: Seen) -> bool:
+    """Return whether no view of a call's memory is left in this process."""
+    if any(ref() is not None for ref in seen):
+        gc.collect()  # a cycle, such as a function with its globals, may hold one
+    return all(ref() is None for ref in seen)
+
+
+def work_on(
+    packed: bytes, slot: int, fds: Sequence[int], caller: _RemoteCaller, lock: locks.FileLock
+) -> None:
+    """Work on a call until nothing is left to claim; send failures to the owner.
+
+    The descriptors are of the board, the inputs, and maybe events.
+    """
+    mappings = caller.mappings
+    try:
+        caller.order = order = CallOrder(*pickle.loads(packed))
+        caller.state.restore(order.settings, order.n_threads)
+        board = Board(mappings.segment(fds[0], "r+"), *order.board)
+        inputs, rest = [], iter(fds[1:])
+        for small, modes in order.inputs:
+            inputs.append(inputs_of(small, mappings.inputs(islice(rest, len(modes)), modes)))
+        caller.news_fd, caller.items_fd = next(rest, -1), next(rest, -1)
+        mappings.drop(but_outputs=True)  # outputs come with the first result
+        work = Work(order, board, slot, inputs, caller, lock)
+        del inputs
+        caller.tell_news()  # the function is loaded
+        try:
+            while work.step():
+                mappings.drop()
+                caller.is_tidy = False
+        except KeyboardInterrupt:  # between items: sent to this process alone
+            os._exit(1)
+        work.note_peak()
+        caller.is_spent = work.is_spent
+    except BaseException as error:  # noqa: BLE001 - loading the function runs users' code
+        caller.failed(NO_ITEM, error, "")
+    finally:
+        caller.close()
+
+
+def _rows_in(view: View, spec: OutputSpec, offset: int, strides: tuple[int, ...]) -> Rows:
+    """Return what returns rows of the output in a segment, which may grow."""
+    dtype = spec.dtype
+    assert dtype is not None
+
+    def rows(first: int, n: int) -> npt.NDArray[Any]:
+        nonlocal view
+        start, step = offset + first * strides[0], strides[0]
+        found = segment_of(view.root)
+        if found is not None and start + n * step > view.root.nbytes:
+            view = View(found[0].whole("r+"))
+        return view.array(dtype, (n, *spec.shape), start, strides)
+
+    return rows
+
+
+def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:
+    """Return the inputs of a call; small ones came with the message."""
+    return Inputs(segments if small is None else [View(small), *segments])
+
+
+class _RemoteCaller(Caller):
+    """The caller, at the other end of a channel."""
+
+    in_process = False
+    order: CallOrder  # set when it has been loaded
+
+    def __init__(
+        self,
+        call: int,
+        channel: Channel,
+        imports: ImportLog,
+        mappings: Mappings,
+        state: WorkerState,
+    ) -> None:
+        self._call = call
+        self._channel, self._imports = channel, imports
+        self.mappings, self.state = mappings, state
+        self.news_fd = self.items_fd = -1  # events, if there are any
+        self._tokens: waiting.TokenWaiter | None = None
+        self._n_looks = 0  # for items, since the last ones came
+        self.is_tidy = False  # this process is ready for the next item
+        self.is_spent = False  # it has run as many items as it may
+
+    def tell_news(self) -> None:
+        if self.news_fd >= 0:
+            waiting.set_event(self.news_fd)
+
+    def await_items(self) -> bool:
+        if self._tokens is None:
+            self._tokens = waiting.TokenWaiter(self.items_fd)
+        self.tidy_up()  # now, while no item waits
+        self._n_looks = 0 if self._tokens.wait(LOOK_S) else self._n_looks + 1
+        return self._n_looks * LOOK_S < KEEP_S  # then other calls may need this worker
+
+    def tidy_up(self) -> None:
+        if not self.is_tidy:
+            self.state.restore_after()
+            self.state.restore(self.order.settings, self.order.n_threads)
+            self.is_tidy = True
+
+    def tell_imports(self) -> bool:
+        # When all items are done, the next call may begin: it needs the list of imported files.
+        if stamps := self._imports.take():
+            self._channel.send(("imported", stamps))
+        return bool(stamps)
+
+    def close(self) -> None:
+        """Close descriptors."""
+        opened.clear()
+        restore_variables()
+        if self._tokens is not None:
+            self._tokens.close()
+        for fd in (self.news_fd, self.items_fd):
+            if fd >= 0:
+                close(fd)
+
+    def decide(self, spec: OutputSpec) -> Decided:
+        self._channel.send(("wanted", self._call, spec))
+        (decided, place, files), fds = self._channel.receive()
+        writer = None if files is None else RowWriter(files)
+        views = self.mappings.inputs(fds, ["r+"] * len(fds))
+        if isinstance(place, MosaicTarget):
+            return decided, place.rows(views), writer
+        if not views:
+            return decided, None, writer
+        return decided, _rows_in(views[0], decided, *place), writer
+
+    def make_room(self, n: int) -> int:
+        self._channel.send(("wanted", self._call, n))
+        return int(self._channel.receive()[0])
+
+    def add_log(self, key: LogKey, log: Segment) -> None:
+        self._channel.send(("log", self._call, key), [log.fd])
+
+    def sends_prints(self) -> bool:
+        return streams.flush()
+
+    def failed(self, i: int, error: BaseException, item: str) -> None:
+        self._channel.send(("failed", self._call, describe(error, i, item)))

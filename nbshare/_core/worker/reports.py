@@ -1,0 +1,208 @@
+"""`report` and `worker_index`: what a function tells, and asks, inside a worker.
+
+A report goes to the worker's row of the board, next to the start time of its item. A report of
+another item has another time, so nothing has to be cleared when an item begins.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any
+
+from nbshare._core.wire import index_here
+from nbshare._core.wire.board import (
+    FRACTION,
+    ITEM,
+    MILLIONTHS,
+    NO_ITEM,
+    NOT_TOLD,
+    REPORTED,
+    SINCE,
+    Board,
+    write_text,
+)
+
+
+class ItemStopped(BaseException):
+    """Leaves an item of a stopped call: no ``except Exception`` of the function catches it."""
+
+
+def report(fraction: float, text: str = "") -> None:
+    """Report the progress of a long item from inside the function.
+
+    The progress display shows it in its table of workers until the item is done. When the run has
+    been stopped, the item ends here. Elsewhere, such as in a plain loop or a test of the function,
+    it does nothing.
+
+    Parameters
+    ----------
+    fraction : float
+        Part that is done, from 0 to 1; NaN if unknown.
+    text : str, optional
+        Present step; about 60 characters are shown. Other objects are passed to `str`.
+
+    Raises
+    ------
+    TypeError
+        `fraction` is not a number.
+
+    See Also
+    --------
+    parallel_map
+
+    Notes
+    -----
+    A call takes about a microsecond, without a system call: call it as often as you like.
+
+    Call it in the thread in which the item runs. With ``backend="serial"`` nothing is drawn while
+    an item runs. In a nested call it is about the items of that call, which has no display.
+
+    To end the item it raises an exception that is no `Exception`. ``try: ... finally: ...`` and
+    ``with`` clean up as usual; the item counts as not done.
+
+    Examples
+    --------
+    The fraction that is done, and a text:
+
+    >>> import nbshare
+    >>> def simulate(n_steps):
+    ...     energy = 1.0
+    ...     for step in range(n_steps):
+    ...         nbshare.report(step / n_steps, f"step {step}")
+    ...         energy *= 0.999
+    ...     return energy
+    >>> nbshare.parallel_map(simulate, [1000, 1000]).round(3)
+    array([0.368, 0.368])
+
+    An iteration whose length is unknown:
+
+    >>> def root(x):
+    ...     guess, error = x, x
+    ...     while error > 1e-9:
+    ...         guess, before = (guess + x / guess) / 2, guess
+    ...         error = abs(guess - before)
+    ...         nbshare.report(float("nan"), f"error {error:.1e}")
+    ...     return guess
+    >>> nbshare.parallel_map(root, [4.0, 9.0])
+    SharedArray([2., 3.])
+    """
+    try:
+        share = float(fraction)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(
+            f"report(fraction): a number from 0 to 1 is needed, not {fraction!r:.200}"
+        ) from None
+    reporter = _present.reporter
+    if reporter is not None:
+        reporter.write(share, text)
+
+
+def worker_index() -> int | None:
+    """Return the number of the worker that runs this code; None outside of workers.
+
+    Use it to give each worker one of several GPUs, licences, ports or sets of CPUs.
+
+    Returns
+    -------
+    int or None
+        Workers that run at the same time have different numbers. A new worker takes the lowest free
+        one, so with one run at a time they are 0 … `max_workers` − 1. Two runs at the same time
+        have different workers, as their numbers tell: take the remainder if there are only so many
+        devices, as below.
+
+    See Also
+    --------
+    parallel_map
+
+    Notes
+    -----
+    A worker process keeps its number while it lives, from one run to the next. So what an
+    initializer has opened for it stays right. Tasks of an `Executor` and stages of a `pipeline` run
+    in the same workers. On a cluster the numbers are those of the workers of one machine.
+
+    Threads of ``backend="threads"`` have numbers within their run. Their initializer runs once for
+    all of them, as worker 0. With ``backend="serial"`` there is only worker 0. A nested call of a
+    worker process runs there and has its number.
+
+    Any thread of a worker process may ask.
+
+    Examples
+    --------
+    One GPU for each worker, chosen before a library looks for GPUs:
+
+    >>> import os
+    >>> import nbshare
+    >>> def choose_gpu(n_gpus):
+    ...     os.environ["CUDA_VISIBLE_DEVICES"] = str(nbshare.worker_index() % n_gpus)
+    >>> def gpu_of(x):
+    ...     return os.environ["CUDA_VISIBLE_DEVICES"]
+    >>> names = nbshare.parallel_map(gpu_of, range(100), initializer=choose_gpu, initargs=[2])
+    >>> set(names) <= {"0", "1"}
+    True
+
+    In this process there is no worker:
+
+    >>> print(nbshare.worker_index())
+    None
+    """
+    return index_here()
+
+
+class Reporter:
+    """Where the items of one worker report: its row of the board.
+
+    Parameters
+    ----------
+    board : Board
+        Of the call.
+    slot : int
+        Of the worker.
+    """
+
+    def __init__(self, board: Board, slot: int) -> None:
+        self._board, self._row = board, board.row(slot)
+        self._before: list[Reporter | None] = []
+        self._shown: Any = ""  # the present text
+
+    def __enter__(self) -> None:
+        """Report from items that run in this thread."""
+        self._before.append(_present.reporter)
+        _present.reporter = self
+
+    def __exit__(self, *_: object) -> None:
+        _present.reporter = self._before.pop()
+
+    @property
+    def item(self) -> int | None:
+        """Return the index of the present item, if there is one."""
+        item = self._row[ITEM]
+        return None if item == NO_ITEM else item
+
+    def write(self, share: float, text: Any) -> None:
+        """Record the progress of the present item; leave it if the call was stopped."""
+        if self._board.stopped:
+            raise ItemStopped
+        row = self._row
+        if math.isnan(share):
+            row[FRACTION] = NOT_TOLD
+        else:
+            row[FRACTION] = 1 + int(MILLIONTHS * min(max(share, 0.0), 1.0))
+        if text is not self._shown or not isinstance(text, str):
+            self._shown = text
+            write_text(row, str(text))
+        row[REPORTED] = row[SINCE]
+
+
+class _Present(threading.local):
+    """Where the items that run in this thread report."""
+
+    reporter: Reporter | None = None
+
+
+_present = _Present()
+
+
+def present_item() -> int | None:
+    """Return the index of the item that this thread runs; None outside of items."""
+    return None if _present.reporter is None else _present.reporter.item

@@ -1,0 +1,16 @@
+"""A worker in an interpreter of its own."""
+
+from __future__ import annotations
+
+import gc
+from typing import NoReturn
+
+from nbshare._core.system import workers
+from nbshare._core.worker import process as worker
+
+
+def live() -> NoReturn:
+    """Take over what the owner has given to this process, and work until it ends."""
+    gc.enable()  # off since the start: during imports it takes a tenth of the time
+    owner, fds = workers.given()
+    worker.run(worker.InheritedFds(owner, -1, *fds))

@@ -1,0 +1,224 @@
+"""The state of a worker process at the start of each call, as caller and initializer set it.
+
+Changes by an initializer stay, since it does not run again.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # `signal` takes 0.5 µs per signal
+import faulthandler
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from types import GeneratorType
+from typing import Any
+
+from nbshare._core.arrays.inputs import Inputs
+from nbshare._core.functions.files import register_files
+from nbshare._core.functions.imports import import_as_the_caller
+from nbshare._core.functions.namespaces import Namespaces
+from nbshare._core.functions.reference import label_of
+from nbshare._core.system import processes, room
+from nbshare._core.wire import context
+from nbshare._core.wire.context import limit_threads, thread_variables
+from nbshare._core.wire.orders import Fixed
+from nbshare._core.worker import streams
+from nbshare.errors import noted
+
+_SIGNALS = sorted(map(int, signal.valid_signals()))
+
+_mine: WorkerState | None = None  # None outside of workers
+
+
+class WorkerState:
+    """The state this worker started with; one per process."""
+
+    def __init__(self) -> None:
+        global _mine
+        _mine = self
+        self._environ = dict(os.environ)
+        self._restored: Any = None  # the environment as last set, encoded
+        self._n_threads = 0
+        self._settings: tuple[bytes, Any] = b"", {}  # the caller's, pickled, and unpickled
+        self._kept: dict[str, Any] = {}  # set here by an initializer: kept, whatever the caller has
+        self._note_signals()
+
+    def restore(self, settings: bytes, n_threads: int) -> None:
+        """Before a call: set the environment, threads of libraries, and the caller's settings.
+
+        `settings`: see `wire.context`.
+        """
+        # Comparing it encoded takes 3 µs, decoded 100.
+        if n_threads != self._n_threads or context.encoded_environ() != self._restored:
+            os.environ.clear()
+            os.environ.update({**thread_variables(n_threads), **self._environ})
+            self._restored, self._n_threads = context.encoded_environ(), n_threads
+        limit_threads(n_threads)
+        if settings != self._settings[0]:
+            self._settings = settings, pickle.loads(settings)
+            self._apply()
+        self._enter()
+
+    def restore_after(self) -> None:
+        """After a call: reset signals and timers that could end or slow down an idle worker."""
+        processes.stop_timers(self._timers)
+        processes.block_signals(self._blocked)
+        if self._handlers != [_signal.getsignal(number) for number in _SIGNALS]:
+            for number, handler in zip(_SIGNALS, self._handlers, strict=True):
+                if handler is not None and handler != _signal.getsignal(number):
+                    signal.signal(number, handler)
+            faulthandler.disable()
+            show_crashes()
+        streams.restore()
+        try:
+            self._apply()
+            self._enter()
+        except Exception:  # noqa: BLE001 - items may have changed them to anything
+            self._settings = b"", {}  # the next call sends them
+
+    def _apply(self) -> None:
+        values = {**self._settings[1], **self._kept}
+        if sys.path != values["path"]:
+            sys.path = list(values["path"])
+        import_as_the_caller(values["overridden"])
+        register_files(values["files"])
+        if values["authkey"]:
+            import multiprocessing.process  # late: few callers have managers
+
+            multiprocessing.process.current_process().authkey = values["authkey"]
+        sys.argv = [*values["argv"]]
+        if values["umask"] is not None:
+            os.umask(values["umask"])
+        context.set_arithmetic(values)
+        context.filter_warnings(values["warnings"])
+        if values["affinity"] is not None:
+            room.set_affinity(values["affinity"])
+
+    def filter_warnings(self) -> None:
+        """Set the filters again, for categories of modules that were imported since."""
+        context.filter_warnings({**self._settings[1], **self._kept}["warnings"])
+
+    def _enter(self) -> None:
+        """Change to the caller's directory, also if unchanged: a new one may have the old name."""
+        cwd = self._kept.get("cwd", self._settings[1]["cwd"])
+        if cwd is not None:
+            with suppress(OSError):  # it was removed
+                os.chdir(cwd)
+
+    @contextmanager
+    def keep_changes(self) -> Iterator[None]:
+        """Keep the changes made in the block, until they are changed again."""
+        environ, settings = dict(os.environ), context.settings()
+        yield
+        for name in environ.keys() | os.environ.keys():
+            if environ.get(name) != os.environ.get(name):
+                self._environ.pop(name, None)
+                if name in os.environ:
+                    self._environ[name] = os.environ[name]
+        now = context.settings()
+        self._kept |= {name: now[name] for name in now if now[name] != settings[name]}
+        self._note_signals()
+        streams.keep()
+
+    def _note_signals(self) -> None:
+        self._handlers = [_signal.getsignal(number) for number in _SIGNALS]
+        self._blocked, self._timers = processes.blocked_signals(), processes.running_timers()
+
+
+def filter_warnings() -> None:
+    """Set the caller's filters when the function's modules have been imported."""
+    if _mine is not None:
+        _mine.filter_warnings()
+
+
+def show_crashes() -> None:
+    """Print the stack to stderr when C code crashes."""
+    with suppress(RuntimeError, ValueError, AttributeError):  # there may be no stderr
+        faulthandler.enable()
+
+
+# The initializers that have run in this process, and the variables of their functions.
+_initialized: dict[bytes, Namespaces] = {}
+_initializing = threading.RLock()  # one at a time; it may make calls with another one
+_entered = ExitStack()  # what they have entered
+
+
+def initialized(inputs: Inputs, fixed: Fixed) -> Namespaces:
+    """Return the variables for the functions of a call, as its initializer has left them.
+
+    The initializer, if there is one, has been run here already, or is loaded and run now.
+    """
+    key = fixed.initializer_key
+    if fixed.initializer is None or key is None:
+        return Namespaces()
+    with _initializing:
+        if key not in _initialized:
+            with Namespaces() as namespaces:
+                initializer, initargs = inputs.load(fixed.initializer)
+            _run(initializer, initargs)
+            namespaces.adopt(initializer)
+            namespaces.keep()
+            _initialized.clear()
+            _initialized[key] = namespaces
+        return Namespaces(_initialized[key])
+
+
+@contextmanager
+def initializing_anew() -> Iterator[ExitStack]:
+    """Run the initializer once more, for all that load its call within the block.
+
+    Outside of worker processes, where nothing stays set: what it has entered is yielded. Other
+    threads wait meanwhile.
+    """
+    global _entered
+    with _initializing:
+        if _mine is not None:
+            yield ExitStack()  # it is left when the worker ends
+            return
+        _initialized.clear()
+        outer, _entered = _entered, ExitStack()
+        try:
+            yield _entered
+        except BaseException:
+            leave()
+            raise
+        finally:
+            _entered = outer
+
+
+def leave(entered: ExitStack | None = None) -> None:
+    """Leave what initializers have entered; errors are printed: nobody waits for them."""
+    try:
+        (_entered if entered is None else entered).close()
+    except BaseException:  # noqa: BLE001 - a user's
+        traceback.print_exc()
+    streams.flush()
+
+
+def _enter_returned(context: Any) -> None:
+    """Enter what an initializer has returned, if that is a context manager or a generator."""
+    if isinstance(context, AbstractContextManager):
+        _entered.enter_context(context)
+    elif isinstance(context, GeneratorType):
+        _entered.enter_context(contextmanager(lambda: context)())
+
+
+def _run(initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
+    try:
+        # Its changes stay, in a worker as anywhere else.
+        with _mine.keep_changes() if _mine else nullcontext():
+            _enter_returned(initializer(*initargs))
+    except BaseException as error:
+        noted(error, f"raised by the initializer {label_of(initializer)}")
+        raise
+
+
+def restore_variables() -> None:
+    """After a call: release the variables that its functions have brought."""
+    for namespaces in _initialized.values():
+        namespaces.restore()

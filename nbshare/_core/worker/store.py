@@ -1,0 +1,290 @@
+"""Where results go: an array in shared memory that all workers fill, or the workers' logs.
+
+The first result decides. Numbers and arrays get one output array, ``(n, *shape)``. A result that
+does not fit it, and any other object, is pickled and appended to a log; the board has the place of
+each. So no work is lost when results differ.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import struct
+import time
+from _thread import get_native_id
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.functions.pickling import dumps_apart
+from nbshare._core.memory import Segment, aligned
+from nbshare._core.wire.board import IN_LOG, IN_OUTPUT, SINCE, Board, Page
+from nbshare._core.wire.results import (
+    ALONE,
+    ASK,
+    KIND_OF,
+    KINDS,
+    OBJECTS,
+    OUT_OF_BAND,
+    Entry,
+    LogKey,
+    OutputSpec,
+    entry_parts,
+    spec_for,
+)
+from nbshare._core.wire.rows import RowWriter, index_of
+from nbshare.errors import CheckpointError, noted
+
+LOG_BYTES = 1 << 20  # of a worker's first log; unused pages cost nothing
+# Of later logs. Every log costs the caller a descriptor, so later ones are larger; but a log is
+# kept as long as any result in it.
+MOST_LOG_BYTES = 64 << 20
+
+_log_numbers = itertools.count()
+
+Rows = Callable[[int, int], npt.NDArray[Any]]  # of an output, by the first and how many
+# What results look like; where they go, None if only to logs or files; what writes files.
+Decided = tuple[OutputSpec, Rows | None, RowWriter | None]
+
+
+class LogWriter:
+    """The worker's side: appends to a log, and begins another when it is full.
+
+    Parameters
+    ----------
+    announce : callable
+        ``announce(key, segment)`` tells the caller of a new log.
+    """
+
+    def __init__(self, announce: Callable[[LogKey, Segment], None]) -> None:
+        self._announce = announce
+        self._log: Segment | None = None
+        self._key: LogKey = 0
+        self._start = self._position = 0  # bytes: of what was written last, and of its end
+        self._n_bytes = 0  # written so far
+
+    def append(self, data: bytes, buffers: list[memoryview] | None = None) -> Entry:
+        """Write the pickle of a result and its buffers; return its place."""
+        parts, nbytes = entry_parts(data, buffers) if buffers else ([(0, data)], len(data))
+        start, self._n_bytes = aligned(self._position), self._n_bytes + nbytes
+        log = self._log
+        if log is None or start + nbytes > log.nbytes:
+            size = max(LOG_BYTES, min(self._n_bytes, MOST_LOG_BYTES), nbytes)
+            log, start = Segment.create(size), 0
+            self._log, self._key = log, (get_native_id() << 32) + next(_log_numbers)
+            self._announce(self._key, log)
+        self._start, self._position = start, start + nbytes
+        for offset, part in parts:
+            log[start + offset : start + offset + len(part)] = part
+        return self._key, start, -nbytes if buffers else nbytes, ALONE
+
+    def last(self) -> memoryview:
+        """Return the bytes that were written last."""
+        assert self._log is not None
+        return memoryview(self._log)[self._start : self._position]
+
+
+class ResultStore:
+    """The worker's side: puts results into the output array or into its log.
+
+    Parameters
+    ----------
+    board : Board
+        Of the call.
+    ask : callable
+        ``ask(spec)`` returns the call's spec; a function of the first row and the number of rows
+        that returns these rows of the output, if there is one; and with a checkpoint what writes
+        results to its files. Called with the first result, and again after `forget_code`.
+    announce : callable
+        As for `LogWriter`.
+    lock : context manager
+        Held to agree with the other workers.
+    slot : memoryview
+        This worker's row of the board.
+
+    Attributes
+    ----------
+    number : type or None
+        The class of results that `put_numbers` takes; None for none, or before the first.
+    takes_objects : bool
+        Whether a result was not such a number: later ones go through `put_objects`.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        ask: Callable[[OutputSpec], Decided],
+        announce: Callable[[LogKey, Segment], None],
+        lock: AbstractContextManager[Any],
+        slot: memoryview,
+    ) -> None:
+        self._board, self._lock, self._slot = board, lock, slot
+        self._ask = ask
+        self._log = LogWriter(announce)
+        self._spec: OutputSpec | None = None
+        self._page, self._n = board.newest_page(), 0  # and up to which of its items
+        self._rows: Rows | None = None
+        self._writer: RowWriter | None = None  # with a checkpoint
+        self._out: Any = None  # the rows of the page
+        self.number: type | None = None
+        self.takes_objects = False
+
+    def turn_to(self, page: Page, stop: int) -> None:
+        """Prepare to store results of a page, before item `stop`."""
+        is_other = page is not self._page
+        self._page, self._n = page, stop - page.first
+        if self._rows is not None and (is_other or len(self._out) < self._n):
+            self._out = self._rows(page.first, self._n)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether each result takes some time to store, which several may share."""
+        return self.takes_objects or self._writer is not None
+
+    def forget_code(self) -> None:
+        """With the next result, ask again where it goes: the number of the code is another one."""
+        if self._writer is not None:
+            self._spec = None
+
+    def put_numbers(self, items: range, values: list[Any]) -> bool:
+        """Store several results that are such numbers, if the dtype can hold all."""
+        if self._spec is None:
+            self._settle(spec_for(values[0]))
+        first = self._page.first
+        places = slice(items.start - first, items.stop - first)
+        out = self._out[places]
+        try:
+            # An assignment would look up the dtype of each value: two or three times as slow.
+            struct.pack_into(f"{len(values)}{out.dtype.char}", out, 0, *values)
+        except struct.error:  # an int too large for the dtype of earlier ones
+            return False
+        self._write(places, out)
+        self._page.done[places] = IN_OUTPUT
+        return True
+
+    def put(self, i: int, value: Any) -> None:
+        """Store the result of item `i`, then mark it as done."""
+        spec = self._spec or self._settle(spec_for(value))
+        place = i - self._page.first
+        at = slice(place, place + 1)
+        if spec.is_given:
+            fill_row(self._out, place, value)
+        elif type(value) is not self.number and not spec.holds(value):
+            return self._append(place, value)
+        elif self._out is not None:
+            try:
+                self._out[place] = value
+            except OverflowError:  # an int too large for the dtype of those before it
+                return self._append(place, value)
+        if self._writer is not None:
+            row = np.asarray(value, spec.dtype)[None]
+            if not self._write(at, row):
+                return self._append(place, value)
+        self._page.done[place] = IN_OUTPUT
+        return None
+
+    def _write(self, places: slice, values: npt.NDArray[Any]) -> bool:
+        """Write results to the files, if there are any; return whether they are anywhere."""
+        if (writer := self._writer) is None:
+            return True
+        try:
+            writer.put(self._page.rows[places], values, self._told(writer, places))
+        except (OSError, CheckpointError):  # the owner tries again, and reports it
+            return self._out is not None
+        return True
+
+    def _write_record(self, places: slice) -> None:
+        """Write the last entry of the log to the files, too."""
+        if (writer := self._writer) is not None:
+            rows, entries = self._page.rows[places], self._page.index[2:, places].T
+            with suppress(OSError, CheckpointError):
+                writer.put_record(rows, self._log.last(), entries, self._told(writer, places))
+
+    def _told(self, writer: RowWriter, places: slice) -> npt.NDArray[Any]:
+        """Return what the index tells of some results."""
+        n = places.stop - places.start
+        took_s = (time.monotonic_ns() - self._slot[SINCE]) / n / 1e9
+        return index_of(self._board, self._page, places, n, writer.code, took_s)
+
+    def _settle(self, wanted: OutputSpec) -> OutputSpec:
+        """With the first result, learn where results go."""
+        kind = self._board.agree(KIND_OF.get(wanted, ASK), self._lock)
+        if kind == ASK:
+            self._spec, self._rows, self._writer = self._ask(wanted)
+        else:
+            self._spec = KINDS[kind]
+            if self._spec.dtype is not None:
+                board, dtype = self._board, self._spec.dtype
+                self._rows = lambda first, _: board.page(first).numbers(dtype)
+        if self._rows is not None:
+            self._out = self._rows(self._page.first, self._n)
+        spec = self._spec
+        if spec.dtype is not None and not spec.is_given and spec in KIND_OF:
+            self.number = spec.number or spec.dtype.type
+        return spec
+
+    def _append(self, place: int, value: Any) -> None:
+        try:
+            data, buffers = dumps_apart(value, OUT_OF_BAND)
+        except Exception as error:
+            noted(error, f"its result, a {type(value).__name__}, cannot be sent: {_remedy(value)}")
+            raise
+        is_array = self._spec is not None and self._spec.dtype is not None
+        self.takes_objects = self.number is not None or not is_array
+        self._page.index[:, place] = self._log.append(data, buffers)
+        self._write_record(slice(place, place + 1))
+        self._page.done[place] = IN_LOG
+
+    def put_objects(self, items: range, values: list[Any]) -> bool:
+        """Store the frozen results of several items, if their pickle fits."""
+        try:
+            self._put_batch(items, values)
+        except (MemoryError, OSError):
+            return False
+        return True
+
+    def put_object(self, i: int, value: Any) -> None:
+        """Store the frozen result of item `i`."""
+        self._put_batch(range(i, i + 1), [value])
+
+    def _put_batch(self, items: range, values: list[Any]) -> None:
+        if self._spec is None:
+            self._settle(OBJECTS)
+        entry = self._log.append(pickle.dumps(values, 5))
+        first = self._page.first
+        places = slice(items.start - first, items.stop - first)
+        index = self._page.index[:, places]
+        index[0], index[1], index[2], _ = entry
+        index[3] = np.arange(len(items))
+        self._write_record(places)
+        self._page.done[places] = IN_LOG
+
+
+def _remedy(value: Any) -> str:
+    """Return advice for a result that cannot be pickled."""
+    if hasattr(value, "send"):
+        if hasattr(value, "__await__"):
+            return "run it, and return what asyncio.run(...) gives"
+        return "return what it gives, list(...) of it"
+    return "return numbers, arrays, or other objects that can be pickled"
+
+
+def fill_row(out: npt.NDArray[Any], i: int, value: Any) -> None:
+    """Fill a row of the caller's array, or raise an error that says why the result does not fit."""
+    row = out[i, ...]
+    # NumPy's rule for a Python number: it adopts the array's dtype if the kind allows.
+    weak = value if type(value) in (bool, int, float, complex) else np.asarray(value)
+    if np.shape(weak) != row.shape:
+        raise ValueError(
+            f"the result has shape {np.shape(weak)}, a row of out= has shape {row.shape}"
+        )
+    try:
+        np.copyto(row, weak, casting="same_kind")
+    except TypeError:
+        raise TypeError(
+            f"the result has dtype {np.asarray(weak).dtype}, which out= of dtype {row.dtype} "
+            "cannot hold. Pass out= with a dtype that can, or convert the result in the function"
+        ) from None

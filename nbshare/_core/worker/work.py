@@ -1,0 +1,485 @@
+"""One worker's part in a call: claims chunks, runs items, stores results, handles failures."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from heapq import heappushpop
+from itertools import chain
+from typing import Any
+
+from nbshare._core.arrays.inputs import Inputs
+from nbshare._core.functions.freshness import n_executed
+from nbshare._core.memory import Segment
+from nbshare._core.system import processes
+from nbshare._core.wire.board import (
+    ATTEMPTS,
+    BEGUN,
+    ENDED,
+    ITEM,
+    ITEM_STOP,
+    LEAVES,
+    LOADED,
+    N_ITEMS,
+    NO_ITEM,
+    ONE,
+    PEAK,
+    PEAK_BEFORE,
+    PID,
+    REPORTED,
+    ROUND,
+    SINCE,
+    SLOWEST,
+    STOP,
+    WORKED,
+    Board,
+    Claims,
+)
+from nbshare._core.wire.failures import end_fork, naming_shared, text_of
+from nbshare._core.wire.feed import FedItems
+from nbshare._core.wire.orders import CallOrder, Fixed
+from nbshare._core.wire.results import LogKey, OutputSpec
+from nbshare._core.worker import streams
+from nbshare._core.worker.chance import Draws
+from nbshare._core.worker.items import (
+    MOST_UNSEEN,
+    ItemSource,
+    frozen,
+    gather,
+    indices_of,
+    numbers,
+    seeded,
+)
+from nbshare._core.worker.reports import ItemStopped, Reporter
+from nbshare._core.worker.stages import Blocks, Column, LoadedBlocks, PassingStore, QueuedBlocks
+from nbshare._core.worker.state import filter_warnings, initialized
+from nbshare._core.worker.store import Decided, ResultStore
+
+# Items that take less than this run in batches of at most this time, which share the cost of
+# storing results. If a worker dies, only their range is known; then they run one by one.
+TINY_S = 20e-6
+SLOW_TINY_S = 100e-6  # if results are objects or go to files: to store one takes some 15 µs
+TOGETHER_S = 1e-3
+LOAD_ITEMS = 64  # items that are loaded at a time
+SHORTEST_S = 1e-8  # no function call takes less, whatever the clock says
+
+# Holds another object in each forked process: `os.getpid` takes five times as long.
+_process = [object()]
+_n_taken = [0]  # items, by this process, in all calls
+processes.at_fork(after_in_child=lambda: _process.__setitem__(0, object()))
+
+
+class _Stopped(Exception):  # noqa: N818 - not an error
+    """The call is over: no more of its items run."""
+
+
+class Caller:
+    """What a worker tells its caller, and asks it. Defaults: nothing to tell."""
+
+    def decide(self, spec: OutputSpec) -> Decided:
+        """Return where results go, for the spec of the first one."""
+        raise NotImplementedError
+
+    def add_log(self, key: LogKey, log: Segment) -> None:
+        """Take a new log."""
+        raise NotImplementedError
+
+    def make_room(self, n: int) -> int:
+        """Allocate places for the first `n` blocks of a stage; return how many there are."""
+        raise NotImplementedError
+
+    in_process = True  # the items run in the caller's
+
+    def await_items(self) -> bool:
+        """Wait for items for a while; return whether to continue waiting."""
+        raise NotImplementedError
+
+    def tidy_up(self) -> None:
+        """Undo what items have changed in this process."""
+
+    def tell_news(self) -> None:
+        """Announce new results, or that few items are left."""
+
+    def tell_imports(self) -> bool:
+        """Tell what has been imported so far; return whether anything is new."""
+        return False
+
+    def sends_prints(self) -> bool:
+        """Send what items have printed so far; return whether there is anything to read."""
+        return False
+
+    def failed(self, i: int, error: BaseException, item: str) -> None:
+        """Record a failure of item `i`."""
+        raise NotImplementedError
+
+
+class Work:
+    """One worker's part in a call.
+
+    Parameters
+    ----------
+    order : CallOrder
+        The function, its inputs and its options.
+    board : Board
+        Of the call.
+    slot : int
+        This worker's row of it.
+    inputs : sequence of Inputs
+        Hold the function and shared objects; the last one holds the items.
+    caller : Caller
+        Receives first results, logs and failures.
+    lock : context manager
+        Held to claim a chunk.
+    """
+
+    def __init__(
+        self,
+        order: CallOrder,
+        board: Board,
+        slot: int,
+        inputs: Sequence[Inputs],
+        caller: Caller,
+        lock: AbstractContextManager[Any],
+    ) -> None:
+        self._policy, self._process = order.policy, _process[0]
+        self._board = board
+        self._slot = board.row(slot)
+        self._reporter = Reporter(board, slot)
+        self._caller = caller
+        if self._slot[PID] == 0:  # else it was in this call before
+            self._slot[PEAK_BEFORE] = processes.peak_bytes()
+            self._slot[BEGUN], self._slot[PID] = time.monotonic_ns(), os.getpid()
+        self._slot[LOADED] = 0
+        inputs_of_all, items = inputs[0], inputs[-2 if order.is_fed else -1]
+        self._func = self._loaded(inputs_of_all, order.fixed)
+        self._fed = FedItems(inputs[-1], board) if order.is_fed else None
+        self._sources = [ItemSource(items, self._fed, *what) for what in order.sources]
+        self._columns: list[Column] = [source.items for source in self._sources]
+        if order.policy.seed is not None:
+            self._func = partial(seeded, self._func, order.policy.seed)
+            self._columns.insert(0, partial(indices_of, order.first))
+        self._item_s = 0.0  # recent seconds per item
+        self._is_odd = False  # most results of this chunk are stored one by one
+        self._round = board.header[ROUND]
+        is_unseeded = order.policy.seed is None and order.stage is None
+        self._draws = Draws() if is_unseeded and not caller.in_process else None
+        words = self._slot[SLOWEST:REPORTED].tolist()
+        self._slowest = list(zip(words[::2], words[1::2], strict=True))  # a heap of (ns, index)
+        self._page = board.newest_page()
+        block_ofs = (source.block_of for source in self._sources)
+        self._block_of = next((block_of for block_of in block_ofs if block_of is not None), None)
+        # Not a method: a cycle would keep the inputs until the garbage collector runs.
+        wait = partial(_await_items, self._sources, self._fed, caller)
+        self._claims = Claims(
+            board, slot, lock, order.n_workers, order.chunksize, self._block_of, wait
+        )
+        of_results = board, caller.decide, caller.add_log, lock, self._slot
+        self._store = ResultStore(*of_results)
+        self._claim: Callable[[float], range] = self._claims.claim
+        if order.stage is not None:
+            stage = inputs_of_all.load(order.stage)
+            others = stage.sink, board, self._slot, caller.make_room
+            blocks: Blocks = (
+                LoadedBlocks(self._func, *others)
+                if stage.source is None
+                else QueuedBlocks(self._func, stage.source, lock, *others)
+            )
+            self._func, self._columns, self._claim = blocks.func, blocks.columns, blocks.claim
+            if stage.sink is not None:
+                self._store = PassingStore(blocks, *of_results)
+        self._tell_imports()  # first: a call may end as soon as a worker has loaded the function
+        self._slot[LOADED] = time.monotonic_ns()
+
+    def _loaded(self, inputs: Inputs, fixed: Fixed) -> Callable[..., Any]:
+        """Return the function, with the objects that are the same for all items."""
+        try:
+            self._namespaces = initialized(inputs, fixed)
+            with self._namespaces as namespaces:
+                func: Callable[..., Any] = inputs.load(fixed.func)
+                namespaces.keep()
+                if fixed.shared is not None:
+                    with naming_shared():
+                        func = partial(func, **inputs.load(fixed.shared))
+                    namespaces.keep()
+            filter_warnings()
+            return func
+        finally:
+            self._end_copy()
+
+    def run(self) -> None:
+        """Work until nothing is left to claim."""
+        while self.step():
+            pass
+        self.note_peak()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether this process has run as many items as a worker may."""
+        most = self._policy.max_tasks
+        return most is not None and _n_taken[0] >= most
+
+    def step(self) -> bool:
+        """Claim and run a chunk; return whether there may be more."""
+        self._end_copy()
+        if self._slot[LEAVES]:
+            return False
+        if (most := self._policy.max_tasks) is not None:
+            if self.is_spent:
+                return False
+            self._claims.most = most - _n_taken[0]
+        chunk = self._claim(self._item_s)
+        _n_taken[0] += len(chunk)
+        if chunk:
+            if not 0 <= chunk.start - self._page.first < self._page.n:
+                self._board.forget_pages()
+                self._page = self._board.page(chunk.start)
+            self._store.turn_to(self._page, chunk.stop)
+        if self._round != self._board.header[ROUND]:
+            self._round = self._board.header[ROUND]
+            self._caller.tidy_up()
+        self._is_odd = False
+        if (draws := self._draws) is not None:
+            draws.note()
+        with self._reporter:
+            goes_on = bool(chunk) and self._run_chunk(chunk)
+        if draws is not None and draws.may_be():
+            self._draws = None  # once
+            if which := draws.drawn():
+                self._board.note_draws(chunk, which)
+        self._slot[ENDED] = time.monotonic_ns()
+        if self._board.n_unclaimed <= self._board.few:
+            self._caller.tell_news()
+        return goes_on
+
+    def _tell_imports(self) -> None:
+        if self._caller.tell_imports():
+            self._board.has_imported = 1
+            self._store.forget_code()
+
+    def _run_chunk(self, chunk: range) -> bool:
+        """Run the items of a chunk, tiny ones in batches; return whether to continue."""
+        position = alone_until = chunk.start
+        start_ns = time.monotonic_ns()
+        try:
+            while position < chunk.stop:
+                if self._board.stopped:
+                    raise _Stopped
+                is_alone = position < alone_until
+                n_together = 0 if is_alone else self._n_together(position)
+                size = 1 if is_alone else n_together or LOAD_ITEMS
+                items = range(position, min(position + size, chunk.stop))
+                if len(items) == 1:  # a death while loading is its fault
+                    self._begin(items)
+                try:
+                    with self._namespaces:
+                        columns = [column(items) for column in self._columns]
+                    self._end_copy()
+                except BaseException as error:  # noqa: BLE001 - loading items runs users' code
+                    if len(items) > 1:  # find out which one it is
+                        alone_until = items.stop
+                        continue
+                    position += self._counts_as_done(position, error)
+                else:
+                    run = self._run_together if n_together else self._run_singly
+                    position += run(items, columns)
+            # Loading them counts, what follows does not: it would make tiny items seem longer.
+            self._item_s = (time.monotonic_ns() - start_ns) / 1e9 / len(chunk)
+        except _Stopped:
+            return False
+        finally:
+            self._tell_imports()
+            if self._caller.sends_prints():
+                self._board.has_printed = 1
+            self._slot[ITEM] = NO_ITEM
+        return True
+
+    def _begin(self, items: range) -> int:
+        """Record what this worker is doing now; return the time in ns."""
+        slot = self._slot
+        slot[SINCE] = since = time.monotonic_ns()
+        slot[ITEM_STOP] = items.stop
+        slot[ITEM] = items.start
+        return since
+
+    def _n_together(self, position: int) -> int:
+        """Return how many items to run together, or 0 for one by one."""
+        store = self._store
+        if store.number is None and not store.takes_objects:
+            return 0
+        tiny_s = SLOW_TINY_S if store.is_slow else TINY_S
+        if not 0 < self._item_s < tiny_s or self._is_odd or streams.is_marking():
+            return 0
+        n = int(TOGETHER_S / max(self._item_s, SHORTEST_S))
+        if self._block_of is not None and len(block := self._block_of(position)) > LOAD_ITEMS:
+            n = min(n, block.stop - position)  # a whole block is not copied
+        # Items that have failed run one by one, so that the cause is known.
+        return 0 if self._board.has_failed(position, position + n) else n
+
+    def _run_singly(self, items: range, columns: list[Sequence[Any]]) -> int:
+        """Run items one by one; return how many are done."""
+        # A line of the loop costs 40 ns: with ten of them, a hundredth of what 40 µs take.
+        slot, header, clock = self._slot, self._board.header, time.monotonic_ns
+        func, put, process = self._func, self._store.put, self._process
+        self._tell_imports()  # of loading the items
+        modules, n_modules, n_before = sys.modules, len(sys.modules), n_executed[0]
+        slot[ITEM_STOP] = ONE
+        slowest = self._slowest
+        slow_ns = slowest[0][0]
+        n, began = 0, clock()
+        since = began
+        try:
+            for i, args in zip(items, zip(*columns, strict=True), strict=True):
+                if header[STOP]:
+                    raise _Stopped
+                slot[SINCE] = since
+                slot[ITEM] = i
+                try:
+                    value = func(*args)
+                    if _process[0] is not process:
+                        end_fork(None)
+                    # Before the result is done: it depends on what it has imported.
+                    if len(modules) != n_modules or n_executed[0] != n_before:
+                        self._tell_imports()
+                        n_modules, n_before = len(modules), n_executed[0]
+                    put(i, value)
+                    value = None  # frees an array's memory for the next one
+                except BaseException as error:  # noqa: BLE001 - SystemExit too is its failure
+                    return n + self._counts_as_done(i, error)
+                n += 1
+                now = clock()
+                if now - since > slow_ns:
+                    self._note_slow(now - since, i)
+                    slow_ns = slowest[0][0]
+                since = now
+        finally:
+            self._note(n, since - began)
+        return n
+
+    def _run_together(self, items: range, columns: list[Sequence[Any]]) -> int:
+        """Run tiny items, store their results together; return how many are done."""
+        since = self._begin(items)
+        try:
+            return self._run_and_store(items, columns)
+        finally:
+            took_ns = time.monotonic_ns() - since
+            if n_done := self._board.n_done_in(items.start, items.stop):
+                self._note_slow(took_ns // n_done, items.start)
+                self._note(n_done, took_ns)
+
+    def _run_and_store(self, items: range, columns: list[Sequence[Any]]) -> int:
+        values: list[Any] = []  # numbers, or frozen objects
+        odd: list[Any] = []
+        store, header, clock = self._store, self._board.header, time.monotonic
+        until_s = clock() + 2 * TOGETHER_S
+        # After each 20 µs or so: a long item may follow, and no other may begin after a stop.
+        every = max(1, min(MOST_UNSEEN, int(TINY_S / max(self._item_s, SHORTEST_S))))
+        are_objects = store.takes_objects
+        try:
+            results = map(self._func, *columns)
+            parts = frozen(results) if are_objects else numbers(results, store.number)
+            try:
+                is_end = gather(
+                    parts, values, odd, every, lambda: clock() < until_s and not header[STOP]
+                )
+            finally:
+                self._end_copy()
+                self._tell_imports()
+            if is_end and len(values) < len(items):
+                raise StopIteration("raised by the function; among tiny items its text is lost")
+        except BaseException as error:  # noqa: BLE001
+            n = len(values)
+            if (n_stored := self._store_together(items[:n], values, are_objects)) != n:
+                return n_stored
+            n_more: int = self._counts_as_done(items[n], error)
+        else:
+            n = len(values)
+            if (n_stored := self._store_together(items[:n], values, are_objects)) != n:
+                return n_stored
+            self._is_odd = are_objects and bool(odd) and n < MOST_UNSEEN
+            n_more = self._store_singly(items[n:], odd, store.put)
+        return n + n_more
+
+    def _store_together(self, items: range, values: list[Any], are_objects: bool) -> int:
+        """Store results; return how many are done."""
+        store = self._store
+        put_all = store.put_objects if are_objects else store.put_numbers
+        if not values or put_all(items, values):
+            return len(values)
+        return self._store_singly(items, values, store.put_object if are_objects else store.put)
+
+    def _store_singly(
+        self, items: range, values: list[Any], put: Callable[[int, Any], None]
+    ) -> int:
+        """Store results; return how many are done."""
+        for n, value in enumerate(values):
+            try:
+                put(items[n], value)
+            except BaseException as error:  # noqa: BLE001 - pickling runs users' code
+                if not self._counts_as_done(items[n], error):
+                    return n
+        return len(values)
+
+    def _counts_as_done(self, i: int, error: BaseException) -> bool:
+        """Return whether an item that has failed is done, or tried again.
+
+        Raises
+        ------
+        _Stopped
+            If the failure ends the call.
+        """
+        self._end_copy()
+        if issubclass(type(error), ItemStopped):  # `isinstance` would ask the error
+            raise _Stopped
+        attempts = self._board.attempts_to_count(i, i + 1)
+        attempts += 1
+        if issubclass(type(error), Exception) and attempts[0] & ATTEMPTS <= self._policy.retries:
+            return False
+        self._caller.failed(i, error, self._text_of(i))
+        if not self._policy.returns_errors:
+            raise _Stopped
+        self._board.fail(i)
+        return True
+
+    def _end_copy(self) -> None:
+        """End this process if an item, or loaded code, has forked it."""
+        if _process[0] is not self._process:
+            end_fork(sys.exception())
+
+    def _text_of(self, i: int) -> str:
+        """Return what messages call an item."""
+        columns = self._columns[self._policy.seed is not None :]
+        try:
+            args = [column(range(i, i + 1))[0] for column in columns]
+        except BaseException:  # noqa: BLE001 - it is the item that cannot be loaded
+            return "an item that cannot be loaded"
+        return text_of(args)
+
+    # What `Job.stats` shows.
+
+    def note_peak(self) -> None:
+        """Record the peak memory of this process."""
+        self._slot[PEAK] = processes.peak_bytes()
+
+    def _note(self, n: int, worked_ns: int) -> None:
+        if n:
+            self._slot[WORKED] += worked_ns
+            self._slot[N_ITEMS] += n
+            self._item_s = worked_ns / n / 1e9  # long items may follow tiny ones
+
+    def _note_slow(self, took_ns: int, i: int) -> None:
+        """Record an item that may be among the slowest."""
+        heappushpop(self._slowest, (took_ns, i))
+        self._slot[SLOWEST:REPORTED] = array("q", chain.from_iterable(self._slowest))
+
+
+def _await_items(sources: Sequence[ItemSource], fed: FedItems | None, caller: Caller) -> bool:
+    for source in sources:
+        source.rest()
+    if fed is not None:
+        fed.rest()
+    return caller.await_items()

@@ -1,1 +1,0 @@
-"""What Linux has for the names of `nbshare.system`."""
