@@ -23,10 +23,10 @@ from matplotlib import font_manager
 from PIL import Image, ImageChops, ImageDraw, ImageFont
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "notebook"), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT))
 
-import browser  # noqa: E402 - the browser of the tests
-from test_readme import fences  # noqa: E402
+from tests.support import browser  # noqa: E402 - the browser of the tests
+from tests.test_readme import fences  # noqa: E402
 
 IMAGES = ROOT / "notebooks" / "images"
 WIDTH = 640  # pixels, of the film

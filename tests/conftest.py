@@ -1,4 +1,4 @@
-"""Fixtures for all: worker modules on the import path, cold starts, scripts in new processes."""
+"""Fixtures for all: subjects, kernels, cold starts, scripts in new processes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from typing import Any
 import hypothesis
 import psutil
 import pytest
-from faultlab import FOLDERS, TESTS, Lab, Ran, Session
 
-sys.path[:0] = FOLDERS
+from tests.support.faultlab import TESTS, Lab, Ran, Session
 
 # OpenBLAS's threads, which tests have no work for, look for some for 30 ms in each process before
 # they sleep. There are as many as without this.
@@ -85,7 +84,7 @@ def run_script(_session: Session, tmp_path: Path) -> Callable[..., Ran]:
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Any]]:
     """Give a laboratory and a kernel to all tests that leave it usable, if they pass."""
-    from kernels import Kernel  # late: most tests need none
+    from tests.support.kernels import Kernel  # late: most tests need none
 
     lab = Lab(tmp_path_factory.mktemp("common"))
     try:
@@ -130,7 +129,7 @@ def cold() -> Iterator[list[psutil.Process]]:
 
 
 @pytest.fixture
-def script(tmp_path: Path, request: pytest.FixtureRequest) -> Script:
+def script(tmp_path: Path) -> Script:
     """Run code as a script, or as given to ``python -c``, in a folder of its own.
 
     ``script(code, as_command=False, **environ)`` returns what it printed; it has to end well.
@@ -139,11 +138,10 @@ def script(tmp_path: Path, request: pytest.FixtureRequest) -> Script:
     def run(code: str, *, as_command: bool = False, **environ: str) -> str:
         path = tmp_path / "script.py"
         path.write_text(code)
-        python_path = os.pathsep.join(map(str, (TESTS.parent, TESTS, request.path.parent)))
         ended = subprocess.run(
             [sys.executable, "-W", "error", *(["-c", code] if as_command else [str(path)])],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": python_path, **environ},
+            env={**os.environ, "PYTHONPATH": str(TESTS.parent), **environ},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -166,7 +164,7 @@ def no_helpers_left() -> Iterator[None]:
 @pytest.fixture
 def tally(tmp_path):
     """Give the file in which workers count how often each item was begun."""
-    from outcomes import MANY  # late: it imports NumPy
+    from tests.support.outcomes import MANY  # late: it imports NumPy
 
     path = tmp_path / "tally"
     path.write_bytes(bytes(MANY))

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from kernels import Page
 
 import nbshare
 from nbshare._core import checkup
+from tests.support.kernels import Page
 
 STEPS = list(checkup.STEPS)
 NUMBERS = {"x86_64": {"memfd": 319, "eventfd": 290}}.get(platform.machine())
@@ -75,7 +75,8 @@ def test_the_text_is_aligned_and_narrow():
 def test_a_failed_self_test_is_an_exit_status_of_1(lab):
     """The text names the step, what is wrong and what to do; what follows is not run."""
     lab.run(f"""
-import contextlib, io, refused
+import contextlib, io
+from tests.support import refused
 from nbshare.__main__ import main
 refused.refuse({NUMBERS["eventfd"]})
 with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -178,7 +179,8 @@ def test_every_variable_is_documented_and_known():
 def test_where_memfds_are_refused_the_report_says_what_is_used_instead(script):
     """The self-test passes, and tells of the other kind."""
     printed = script(f"""
-import nbshare, refused
+import nbshare
+from tests.support import refused
 refused.refuse({NUMBERS["memfd"]})
 report = nbshare.doctor()
 print(report.ok)
@@ -194,7 +196,8 @@ def test_memory_that_cannot_be_made_fails_the_first_step(script):
     """The step holds the error and what to do; those after it are not run."""
     printed = script(
         f"""
-import nbshare, refused
+import nbshare
+from tests.support import refused
 refused.refuse({NUMBERS["memfd"]})
 report = nbshare.doctor()
 print(report.ok, [step.state for step in report.steps])
@@ -244,7 +247,7 @@ assert first.state == "failed" and "not over after 1 s" in first.detail, first
 
 def test_an_interrupt_ends_the_self_test_too(lab):
     """Ctrl-C in the middle is a KeyboardInterrupt, and no process is left."""
-    code = "import faultlab, time; faultlab.raise_flag('begun'); time.sleep(60)"
+    code = "from tests.support import faultlab as f; f.raise_flag('begun'); f.time.sleep(60)"
     subject = lab.start(f"""
 {BROKEN_NUMPY.format(code=code)}
 try:

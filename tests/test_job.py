@@ -17,18 +17,16 @@ import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
-import figures
 import numpy as np
 import psutil
 import pytest
-import streams
-import tasks
-from faultlab import wait_until
 
 import nbshare
 from nbshare import Job, last_job, map_async, parallel_map
 from nbshare._core.options import MapOptions
 from nbshare.errors import PartialResultWarning
+from tests.support import figures, streams, tasks
+from tests.support.faultlab import wait_until
 
 LONG_S = 60.0
 FORKS = pytest.mark.filterwarnings(
@@ -404,7 +402,8 @@ def test_an_interrupt_ends_the_wait_and_not_the_map(script):
     out = script(
         """
 import os, signal, threading, time
-import nbshare, tasks, figures
+import nbshare
+from tests.support import tasks, figures
 signal.signal(signal.SIGINT, signal.default_int_handler)
 job = nbshare.map_async(figures.sleep_for, [0.0, 60.0], max_workers=2)
 while not job.n_done:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tasks
 
 import nbshare
 from nbshare import SharedArray, parallel_map
 from nbshare._core import demo
+from tests.support import tasks
 
 
 def assert_equal_bits(result, expected):
@@ -63,8 +63,8 @@ def test_sums_of_the_rows_of_a_file(tmp_path):
 MEMORY = """
 import os, pathlib, threading
 import numpy as np, psutil
-import tasks
-from faultlab import wait_until
+from tests.support import tasks
+from tests.support.faultlab import wait_until
 from nbshare import parallel_map
 
 n = int(os.environ["N_WORKERS"])

@@ -6,10 +6,10 @@ import signal
 import threading
 
 import pytest
-from interrupts import each_interrupt
 
 from nbshare._core import interrupts
 from nbshare._core.interrupts import uninterrupted
+from tests.support.interrupts import each_interrupt
 
 
 def interrupt():

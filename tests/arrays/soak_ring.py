@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import rings
 
 import nbshare
 from nbshare.errors import RingAbortedError
+from tests.support import rings
 
 WARM_UP = 5  # runs, after which things are to stay as they are
 LIMIT_S = 30.0  # for a run

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tasks
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -22,6 +21,7 @@ from hypothesis.extra import numpy as hnp
 import nbshare
 from nbshare import SharedArray, parallel_map
 from nbshare.errors import OutOfMemoryError
+from tests.support import tasks
 
 DTYPES = [
     np.dtype(name)

@@ -12,15 +12,14 @@ import pickle
 import re
 from concurrent.futures import ProcessPoolExecutor
 
-import locking
 import numpy as np
 import pytest
-import tasks
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nbshare import SharedArray, SharedBuffer, parallel_map
 from nbshare._core.memory import segment_of
+from tests.support import locking, tasks
 
 DTYPES = [
     *["?", "i1", "u8", "f2", "f4", "f8", "g", "F", "G", "S5", "U3", "V7", "U0", "S0", "V0"],

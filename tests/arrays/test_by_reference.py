@@ -14,12 +14,12 @@ from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
-import receivers
-from programs import held
 
 import nbshare
 from nbshare._core.memory import Handle, handle_of, open_handle, segment_of
 from nbshare.errors import StaleReferenceError, UnsendableError
+from tests.support import receivers
+from tests.support.programs import held
 
 STARTS = ["spawn", "fork", "forkserver"]
 pytestmark = [
@@ -223,6 +223,6 @@ def test_another_container_is_refused():
 
 def deadline(holds):
     """Wait until something holds, for 5 s at most."""
-    from faultlab import wait_until
+    from tests.support.faultlab import wait_until
 
     wait_until(holds, 5, "it never held")

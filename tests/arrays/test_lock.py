@@ -18,15 +18,15 @@ import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing.reduction import ForkingPickler
 
-import locking
 import pytest
-from faultlab import wait_until
-from interrupts import each_interrupt
 
 import nbshare
 from nbshare import SharedLock, parallel_map
 from nbshare._core.arrays import lock as lock_module
 from nbshare.errors import WorkerDiedError
+from tests.support import locking
+from tests.support.faultlab import wait_until
+from tests.support.interrupts import each_interrupt
 
 STARTS = ["spawn", "fork", "forkserver"]
 N = 300  # increments by each of two
@@ -157,7 +157,8 @@ def test_it_travels_through_joblib(script):
     """Workers of joblib's exclude each other."""
     pytest.importorskip("joblib")
     script(f"""
-import joblib, locking, nbshare
+import joblib, nbshare
+from tests.support import locking
 lock, counter = nbshare.SharedLock(), nbshare.zeros(3, int)
 with joblib.parallel_config("loky", n_jobs=2):
     joblib.Parallel()(joblib.delayed(locking.count)(lock, counter, me, {N}) for me in range(2))

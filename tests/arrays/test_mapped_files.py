@@ -8,16 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import joblib
-import mapped
 import numpy as np
 import pytest
-import tasks
-from faultlab import wait_until
 from numpy.lib.stride_tricks import as_strided
 
 import nbshare
 from nbshare import Executor, parallel_map, pipeline, register_joblib
 from nbshare.errors import StaleReferenceError
+from tests.support import mapped, tasks
+from tests.support.faultlab import wait_until
 
 register_joblib()
 

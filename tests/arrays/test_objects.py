@@ -11,15 +11,15 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
-import objects
 import pytest
-from objects import OBJECTS, equal, is_shared
 
 import nbshare
 from nbshare import parallel_map
 from nbshare._core.arrays.arena import Arena
 from nbshare._core.memory import segment_of
 from nbshare.errors import UnsendableError
+from tests.support import objects
+from tests.support.objects import OBJECTS, equal, is_shared
 
 # By what its class does: a tree copies the arrays that it is loaded from.
 COPYING = "scikit-learn forest"

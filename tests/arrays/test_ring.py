@@ -17,15 +17,15 @@ from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
-import rings
-from faultlab import TESTS, wait_until
-from ring_states import FORK, SPAWN, WAITED, figures, fill, held_by_other, running
 
 import nbshare
 from nbshare import RingBuffer, SharedArray, parallel_map
 from nbshare._core.memory import segment_of
 from nbshare._core.system import waiting
 from nbshare.errors import NotBuiltYetError, RingAbortedError, RingClosedError, RingTimeoutError
+from tests.support import rings
+from tests.support.faultlab import TESTS, wait_until
+from tests.support.ring_states import FORK, SPAWN, WAITED, figures, fill, held_by_other, running
 
 STARTS = ["spawn", "fork", "forkserver"]
 
@@ -424,7 +424,8 @@ def test_it_travels_through_joblib(script):
     """Workers of joblib's put into a ring."""
     pytest.importorskip("joblib")
     script("""
-import joblib, rings, nbshare
+import joblib, nbshare
+from tests.support import rings
 ring = nbshare.RingBuffer(9, 2, int)
 with joblib.parallel_config("loky", n_jobs=2):
     joblib.Parallel()(joblib.delayed(rings.add_item)((ring, i)) for i in range(9))

@@ -11,16 +11,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import rings
-from faultlab import wait_until
-from interrupts import each_interrupt
-from ring_states import FORK, SPAWN, WAITED, figures, fill, held_by_other, running
 
 import nbshare
 from nbshare import RingBuffer
 from nbshare._core.arrays import buffer, lock, ring, ring_slots, ring_waiting
 from nbshare._core.system import locks, waiting
 from nbshare.errors import RingAbortedError, RingTimeoutError
+from tests.support import rings
+from tests.support.faultlab import wait_until
+from tests.support.interrupts import each_interrupt
+from tests.support.ring_states import FORK, SPAWN, WAITED, figures, fill, held_by_other, running
 
 FILES = {
     module.__file__ for module in (buffer, lock, locks, ring, ring_slots, ring_waiting, waiting)

@@ -18,8 +18,6 @@ from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
-import receivers
-import tasks
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -27,6 +25,7 @@ from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 import nbshare
 from nbshare import parallel_map
+from tests.support import receivers, tasks
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "default")
 
@@ -330,7 +329,8 @@ def test_views_go_through_joblib(script):
     """The workers of loky get the memory itself, not a copy."""
     pytest.importorskip("joblib")
     script("""
-import joblib, nbshare, numpy as np, pickle, receivers
+import joblib, nbshare, numpy as np, pickle
+from tests.support import receivers
 array = nbshare.share(np.arange(600_000.0).reshape(2, 3, -1))
 views = [array, array[::-1, 1:, ::-2], array.T, array[0, 0]]
 with joblib.parallel_config("loky", n_jobs=2):

@@ -6,14 +6,14 @@ import multiprocessing.reduction
 import pickle
 import sys
 
-import duties
 import numpy as np
 import pytest
-from contract import BackendContract
 
 import nbshare
 from nbshare._core.memory import segment_of
 from nbshare.errors import NotBuiltYetError
+from tests.support import duties
+from tests.support.contract import BackendContract
 
 LACKING = frozenset({"timeout", "checkpoint"})
 

@@ -10,16 +10,15 @@ import threading
 import time
 import warnings
 
-import duties
-import farm
 import numpy as np
 import pytest
-from contract import BackendContract
-from faultlab import wait_until
 
 import nbshare
 from nbshare import last_job, map_async, parallel_map
 from nbshare.errors import WorkerDiedError
+from tests.support import duties, farm
+from tests.support.contract import BackendContract
+from tests.support.faultlab import wait_until
 
 pytestmark = pytest.mark.slow
 

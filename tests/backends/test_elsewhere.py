@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from faultlab import FOLDERS, TESTS
+from tests.support.faultlab import TESTS
 
 # Other packages have to find what they need of this system: they are imported before.
 PROGRAM = """
 import sys
 import asyncio, multiprocessing.reduction, subprocess, tempfile
 import cloudpickle, matplotlib.figure, numpy, PIL.Image, psutil, pytest, tqdm
-import elsewhere
+from tests.support import elsewhere
 sys.exit(pytest.main(sys.argv[1:]))
 """
 
@@ -24,10 +24,9 @@ def test_calls_run_in_this_process(tmp_path):
     suite = Path(__file__).with_name("suite_elsewhere.py")
     options = ["-q", "-c", os.devnull, "--noconftest", "--basetemp", tmp_path / "tests"]
     options += ["-p", "no:cacheprovider", "-W", "error", "--rootdir", TESTS]
-    python_path = os.pathsep.join([str(TESTS.parent), *FOLDERS])
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, *options, suite],
-        env={**os.environ, "PYTHONPATH": python_path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env={**os.environ, "PYTHONPATH": str(TESTS.parent), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

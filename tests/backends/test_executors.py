@@ -5,14 +5,14 @@ from __future__ import annotations
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
-import duties
 import pytest
-from contract import BackendContract
 
 import nbshare
 from nbshare import map_async
 from nbshare._core.wire.results import LogReader
 from nbshare._core.worker import store
+from tests.support import duties
+from tests.support.contract import BackendContract
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ import os
 import sys
 import threading
 
-import duties
 import numpy as np
 import pytest
-from contract import CASES, BackendContract, check_case
 
 import nbshare
+from tests.support import duties
+from tests.support.contract import CASES, BackendContract, check_case
 
 N_THREADS = 8
 
@@ -83,7 +83,8 @@ class HereContract(BackendContract):
         """The others wait for the one that does, and get the same functions."""
         file = tmp_path / "power.py"
         file.write_text(
-            f"import duties, os, time\nduties.note({log!r}, os.getpid())\n"
+            f"import os, time\nfrom tests.support import duties\n"
+            f"duties.note({log!r}, os.getpid())\n"
             "time.sleep(0.05)\ndef power(x):\n    return x**3\n"
         )
 

@@ -10,12 +10,9 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import duties
-import farm
 import numpy as np
 import psutil
 import pytest
-from faultlab import wait_until
 
 import nbshare
 from nbshare import last_job, map_async, parallel_map
@@ -27,6 +24,8 @@ from nbshare.errors import (
     UnsendableError,
     WorkerDiedError,
 )
+from tests.support import duties, farm
+from tests.support.faultlab import TESTS, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +266,8 @@ def test_an_error_of_a_thread_that_serves_a_host_ends_the_run(threads, monkeypat
 NO_FILES = """
 import contextlib, os, resource
 from concurrent.futures import ProcessPoolExecutor
-import duties, nbshare
+import nbshare
+from tests.support import duties
 
 class Full(ProcessPoolExecutor):
     is_full = False
@@ -294,7 +294,7 @@ if __name__ == "__main__":
 def test_no_host_can_connect_any_more(tmp_path):
     """With too many open files the run ends with an error that says so."""
     (path := tmp_path / "full.py").write_text(NO_FILES)
-    environ = {**os.environ, "PYTHONPATH": os.path.dirname(duties.__file__)}
+    environ = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
     ran = subprocess.run(
         [sys.executable, path], env=environ, capture_output=True, text=True, timeout=60, check=False
     )
@@ -362,7 +362,7 @@ def test_nothing_is_left_of_a_client_that_ended(lab, way):
     """Agents and workers end with it, busy or idle; the lab looks for them."""
     subject = lab.start(f"""
 from concurrent.futures import ThreadPoolExecutor
-import farm
+from tests.support import farm
 job = nbshare.map_async(farm.linger, range(2), shared={{"folder": os.getcwd()}}, chunksize=1,
                         backend=ThreadPoolExecutor(2), max_workers=2)
 while not all(farm.worker_of(".", i) for i in range(2)):

@@ -10,16 +10,15 @@ import sys
 import venv
 from pathlib import Path
 
-import duties
-import machines
 import numpy as np
 import pytest
 
 import nbshare
 from nbshare import parallel_map
 from nbshare._core.hosts import line
+from tests.support import duties, machines
+from tests.support.faultlab import TESTS
 
-HERE = [str(Path(__file__).parent)]
 NEEDED = ("numpy*", "cloudpickle*")
 
 
@@ -57,26 +56,34 @@ def sent(monkeypatch):
     return sent
 
 
+@pytest.fixture
+def path(tmp_path):
+    """Give a path on which there are the tests, and no nbshare."""
+    (folder := tmp_path / "path").mkdir()
+    (folder / "tests").symlink_to(TESTS)
+    return [str(folder)]
+
+
 def options(host):
     """Return options of calls that use a host with two workers."""
     return {"backend": host, "max_workers": 2, "progress": False}
 
 
 @pytest.mark.parametrize("there", ["nothing", "older"])
-def test_the_library_travels(tmp_path, sent, there):
+def test_the_library_travels(tmp_path, sent, there, path):
     """Once, into memory: the host's own version and its files stay as they are."""
     python, libraries = make_python(tmp_path / "python")
     if there == "older":
         make_older(libraries)
     (scratch := tmp_path / "scratch").mkdir()
-    with machines.Interpreter(2, python, HERE, TMPDIR=str(scratch), HOME=str(scratch)) as host:
+    with machines.Interpreter(2, python, path, TMPDIR=str(scratch), HOME=str(scratch)) as host:
         table = np.arange(100_000.0)
         for _ in range(2):
             shared = {"table": table}
             found = parallel_map(duties.library, range(9), shared=shared, **options(host))
             assert [total for *_, total in found] == [table.sum() + i for i in range(9)]
             assert {version for version, *_ in found} == {nbshare.__version__}
-            assert not any(os.path.exists(path) for _, path, _ in found)
+            assert not any(os.path.exists(file) for _, file, _ in found)
         with pytest.raises(ValueError, match="no way on at 3") as caught:
             parallel_map(duties.fail_at, range(6), shared={"bad": {3}}, **options(host))
         assert "item 3" in caught.value.__notes__[0]
@@ -96,20 +103,20 @@ def test_the_same_library_does_not_travel(sent):
 @pytest.mark.parametrize(
     ("needed", "words"), [(NEEDED[1:], "has no NumPy"), (NEEDED[:1], "has no cloudpickle")]
 )
-def test_what_a_host_needs(tmp_path, needed, words):
+def test_what_a_host_needs(tmp_path, needed, words, path):
     """The message names the library."""
     python, _ = make_python(tmp_path / "python", needed)
-    with machines.Interpreter(1, python, HERE) as host, pytest.raises(RuntimeError, match=words):
+    with machines.Interpreter(1, python, path) as host, pytest.raises(RuntimeError, match=words):
         parallel_map(duties.identity, range(3), **options(host))
 
 
-def test_another_numpy_is_refused(tmp_path):
+def test_another_numpy_is_refused(tmp_path, path):
     """With both versions, if the major ones differ."""
     python, libraries = make_python(tmp_path / "python", NEEDED[1:])
     (libraries / "numpy.py").write_text('__version__ = "0.9.8"')
     words = f"has NumPy 0 instead of {np.__version__.partition('.')[0]}"
     with (
-        machines.Interpreter(1, python, HERE) as host,
+        machines.Interpreter(1, python, path) as host,
         pytest.raises(RuntimeError, match=words),
     ):
         parallel_map(duties.identity, range(3), **options(host))
@@ -127,12 +134,12 @@ def another_python():
     return pytest.skip("there is no other Python")
 
 
-def test_another_python_is_refused():
+def test_another_python_is_refused(path):
     """With both versions, though it has none of the libraries."""
     python, version = another_python()
     words = rf"has Python {version} instead of 3.{sys.version_info.minor}"
     with (
-        machines.Interpreter(1, python, HERE) as host,
+        machines.Interpreter(1, python, path) as host,
         pytest.raises(RuntimeError, match=words),
     ):
         parallel_map(duties.identity, range(3), **options(host))

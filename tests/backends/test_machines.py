@@ -6,18 +6,16 @@ import contextlib
 import operator
 import time
 
-import duties
-import farm
-import machines
 import numpy as np
 import psutil
 import pytest
-from faultlab import wait_until
 
 import nbshare
 from nbshare import map_async, parallel_map
 from nbshare._core.hosts import inputs
 from nbshare.errors import PartialResultWarning
+from tests.support import duties, farm, machines
+from tests.support.faultlab import wait_until
 
 pytestmark = [
     pytest.mark.slow,

@@ -5,17 +5,16 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-import duties
-import farm
 import numpy as np
 import psutil
 import pytest
-from faultlab import SOON_S, wait_until
 
 import nbshare
 from nbshare import last_job, map_async, parallel_map
 from nbshare._core.hosts.choice import ray_hosts
 from nbshare.errors import WorkerDiedError
+from tests.support import duties, farm
+from tests.support.faultlab import SOON_S, wait_until
 
 pytestmark = [
     pytest.mark.slow,

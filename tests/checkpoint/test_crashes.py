@@ -20,13 +20,8 @@ import warnings
 import zlib
 from pathlib import Path
 
-import disks
 import numpy as np
 import pytest
-import small_sweeps
-import sweeps
-from faultlab import wait_until
-from grids import thinned
 
 from nbshare import Checkpoint, map_async, open_checkpoint, parallel_map, shutdown
 from nbshare._core.checkpoint import directory, files, keeper, writer
@@ -35,6 +30,9 @@ from nbshare._core.memory import disk as disk_calls
 from nbshare._core.system import locks
 from nbshare._core.wire.rows import INDEX
 from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning
+from tests.support import disks, small_sweeps, sweeps
+from tests.support.faultlab import wait_until
+from tests.support.grids import thinned
 
 N = 6
 MOST_QUICK = 90  # states in the quick suite
@@ -546,7 +544,8 @@ def nbshare_start_of(pid):
 # --------------------------------------------------------------------------------- kills
 
 PROGRAM = """
-import sys, numpy as np, sweeps, nbshare
+import sys, numpy as np, nbshare
+from tests.support import sweeps
 func, path, log, seed = sys.argv[1:5]
 seed = int(seed) if seed != "None" else None
 results = nbshare.parallel_map(getattr(sweeps, func), range(60), shared={"log": log}, seed=seed,
@@ -608,7 +607,8 @@ def test_kills_at_any_moment(func, n_kills, tmp_path):
 
 
 KILLED = """
-import os, sys, numpy as np, sweeps, nbshare
+import os, sys, numpy as np, nbshare
+from tests.support import sweeps
 func, path, log, durability, kind = sys.argv[1:6]
 items = list(range(5000))
 seed = 3 if func == "slow_drawn" else None

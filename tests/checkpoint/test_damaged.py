@@ -16,12 +16,9 @@ import tracemalloc
 import warnings
 from pathlib import Path
 
-import format_work
 import numpy as np
 import psutil
 import pytest
-import sweeps
-from faultlab import wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +27,8 @@ from nbshare import MISSING, attach, map_async, open_checkpoint, parallel_map
 from nbshare._core.checkpoint import files
 from nbshare._core.memory.disk import open_own
 from nbshare.errors import CheckpointError, WorkerDiedError
+from tests.support import format_work, sweeps
+from tests.support.faultlab import wait_until
 
 ROOTS = [9.0, -1.0, 4.0, 16.0, 25.0, 36.0]  # one of them fails
 SHAPES = ["[]", "{}", "3", "null", '"x"', "[[1]]", '{"a": 1}', "[" * 5000]

@@ -15,19 +15,19 @@ from typing import ClassVar
 import numpy as np
 import psutil
 import pytest
-import sweeps
-from faultlab import PREAMBLE, wait_until
-from kernels import Page
 
 import nbshare
 from nbshare import Checkpoint, attach, map_async, parallel_map
 from nbshare.__main__ import main
 from nbshare._core.runs import attached
 from nbshare.errors import CheckpointError, CheckpointInUseError, TaskError, WorkerDiedError
+from tests.support import sweeps
+from tests.support.faultlab import PREAMBLE, wait_until
+from tests.support.kernels import Page
 
 TWICE = [2.0 * i for i in range(12)]
 CELL = """
-import sweeps
+from tests.support import sweeps
 def gated(x, log):
     return sweeps.gated(x, log)
 call = functools.partial(nbshare.map_async, gated, range(12), shared={"log": "log"},
@@ -219,7 +219,7 @@ def test_results_have_the_form_that_was_asked_for(tmp_path, capfd):
     """As without a driver; and what workers print appears."""
     shared = {"log": str(tmp_path / "log")}
     options = {"shared": shared, "out": "stack", "detach": True}
-    (tmp_path / "pairs.py").write_text("from sweeps import pair as together")
+    (tmp_path / "pairs.py").write_text("from tests.support.sweeps import pair as together")
     pair = f"{tmp_path / 'pairs.py'}:together"
     job = map_async(pair, [3, 1, 2], checkpoint=tmp_path / "run", **options)
     numbers, rows = job.result()

@@ -6,13 +6,13 @@ import json
 import shutil
 from pathlib import Path
 
-import format_work
 import numpy as np
 import pytest
 
 from nbshare import attach, open_checkpoint, parallel_map
 from nbshare._core.wire.rows import INDEX, FilePlace, RowWriter
 from nbshare.errors import CheckpointError
+from tests.support import format_work
 
 FORMATS = sorted(Path(__file__).parent.glob("format_[0-9]*"))
 

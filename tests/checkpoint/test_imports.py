@@ -10,13 +10,13 @@ import threading
 
 import numpy as np
 import pytest
-from faultlab import wait_until
 
 import nbshare
 from nbshare import Checkpoint, map_async, open_checkpoint, parallel_map
 from nbshare._core.checkpoint.files import read_json
 from nbshare._core.engine.local import dispatcher
 from nbshare.errors import CheckpointError
+from tests.support.faultlab import wait_until
 
 SIM = """
 import importlib, os, time

@@ -12,13 +12,13 @@ import warnings
 
 import numpy as np
 import pytest
-import sweeps
-from faultlab import wait_until
-from grids import thinned
 
 import nbshare
 from nbshare import Checkpoint, MapInterrupted, map_async, parallel_map
 from nbshare.errors import CheckpointError, MixedResultsWarning, PartialResultWarning
+from tests.support import sweeps
+from tests.support.faultlab import wait_until
+from tests.support.grids import thinned
 
 BACKENDS = [None, "serial", "threads"]
 
@@ -244,7 +244,9 @@ def variant(tmp_path, monkeypatch, text):
     return nbshare.import_file(file).f
 
 
-VARIANT = "from sweeps import note\ndef helper(x):\n    return x + {k}\ndef f(x, log):\n"
+VARIANT = (
+    "from tests.support.sweeps import note\ndef helper(x):\n    return x + {k}\ndef f(x, log):\n"
+)
 VARIANT += "    note(log, x)\n    return helper(1.0 * x)\n"
 
 
@@ -394,7 +396,7 @@ def test_two_runs_at_once_are_refused(tmp_path, log):
     with pytest.raises(BlockingIOError, match="another run of this process"):
         parallel_map(sweeps.slow, range(3), shared={"log": log}, checkpoint=path)
     program = (
-        "import nbshare, sweeps\n"
+        "import nbshare\nfrom tests.support import sweeps\n"
         f"shared = {{'log': {log!r}}}\n"
         f"nbshare.parallel_map(sweeps.slow, [1], shared=shared, checkpoint={str(path)!r})"
     )

@@ -11,12 +11,12 @@ import sys
 
 import numpy as np
 import pytest
-import sweeps
-from faultlab import wait_until
 
 import nbshare
 from nbshare import MISSING, Checkpoint, attach, map_async, open_checkpoint, parallel_map
 from nbshare.errors import CheckpointError
+from tests.support import sweeps
+from tests.support.faultlab import wait_until
 
 
 @pytest.mark.parametrize("func", sweeps.RESULTS, ids=lambda f: f.__name__)

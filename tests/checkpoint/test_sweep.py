@@ -15,16 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-import machines
 import numpy as np
 import pytest
-import sweeps
-from faultlab import wait_until
 
 import nbshare
 from nbshare import attach, open_checkpoint, parallel_map
 from nbshare._core.checkpoint import files, writer
 from nbshare.errors import CheckpointInUseError
+from tests.support import machines, sweeps
+from tests.support.faultlab import wait_until
 
 TWICE = [2.0 * i for i in range(12)]
 WHY_NOT = machines.why_not()

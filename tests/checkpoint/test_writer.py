@@ -7,13 +7,13 @@ import shutil
 import threading
 
 import pytest
-import sweeps
-from faultlab import wait_until
 
 from nbshare import attach, map_async, open_checkpoint, parallel_map
 from nbshare._core.checkpoint.writer import Writer
 from nbshare._core.runs import attached
 from nbshare.errors import CheckpointInUseError, WorkerDiedError
+from tests.support import sweeps
+from tests.support.faultlab import wait_until
 
 
 @pytest.fixture(autouse=True)

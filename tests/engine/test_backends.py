@@ -9,12 +9,12 @@ import os
 import re
 import traceback
 
-import policies
 import psutil
 import pytest
-from outcomes import MANY, no_interrupt, runs, said, worker_pids
 
 from nbshare import MapInterrupted, last_job, parallel_map
+from tests.support import policies
+from tests.support.outcomes import MANY, no_interrupt, runs, said, worker_pids
 
 
 @pytest.mark.parametrize("backend", ["serial", "threads"])

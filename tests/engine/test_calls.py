@@ -15,10 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import psutil
 import pytest
-import tasks
-from faultlab import memfd_bytes, wait_until
-from interrupts import InterruptAt
-from outcomes import notes_of
 
 import nbshare
 from nbshare import MapInterrupted, last_job, map_async, parallel_map
@@ -28,6 +24,10 @@ from nbshare.errors import (
     OutOfMemoryError,
     TaskError,
 )
+from tests.support import tasks
+from tests.support.faultlab import memfd_bytes, wait_until
+from tests.support.interrupts import InterruptAt
+from tests.support.outcomes import notes_of
 
 
 def line_of(function, text):
@@ -416,7 +416,7 @@ def test_a_filter_of_a_library_s_warning_does_not_import_the_library(tmp_path, m
 def test_much_output_from_many_threads_does_not_block(script):
     """Workers print megabytes from several threads, and every line arrives."""
     printed = script(
-        "import tasks, nbshare\n"
+        "import nbshare\nfrom tests.support import tasks\n"
         'nbshare.parallel_map(tasks.chatter, range(8), shared={"n_lines": 6_000}, max_workers=4)'
     )
     assert printed.count("x") == 8 * 2 * 6_000 * 99
@@ -429,7 +429,7 @@ def test_a_caller_without_standard_streams(tmp_path):
         "for fd in (0, 1, 2): os.close(fd)\n"
         "sys.stdin = sys.stdout = sys.stderr = None\n"
         f"sys.path[:0] = {sys.path!r}\n"
-        "import tasks, nbshare\n"
+        "import nbshare\nfrom tests.support import tasks\n"
         "result = nbshare.parallel_map(tasks.double, range(3))\n"
         "pathlib.Path('result').write_text(str(result.tolist()))\n"
     )

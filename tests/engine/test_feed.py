@@ -6,13 +6,10 @@ import os
 import threading
 from contextlib import suppress
 
-import feeds
 import numpy as np
 import pytest
-from faultlab import memfd_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from interrupts import InterruptAt
 
 import nbshare
 from nbshare import MapInterrupted, last_job, map_async, parallel_map
@@ -20,6 +17,9 @@ from nbshare._core.arrays import arena
 from nbshare._core.arrays.arena import BLOCK_BYTES, Arena
 from nbshare._core.engine import preparing
 from nbshare.errors import UnsendableError
+from tests.support import feeds
+from tests.support.faultlab import memfd_bytes
+from tests.support.interrupts import InterruptAt
 
 MANY = 40_000  # small items, many of which are packed together
 

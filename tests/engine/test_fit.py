@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 
-import large
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from nbshare._core.engine.fit import Private, workers_that_fit
 from nbshare._core.notebook.bar import Speed, describe
 from nbshare._core.system import room
 from nbshare.errors import WorkerDiedError
+from tests.support import large
 
 GB = 1 << 30
 sizes = st.tuples(st.integers(0, 8 * GB), st.integers(1, 8 * GB)).map(

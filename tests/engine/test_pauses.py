@@ -10,8 +10,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-import streams
-from faultlab import wait_until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +17,8 @@ import nbshare
 from nbshare import map_async, parallel_map
 from nbshare._core.wire.board import PAGE_ITEMS
 from nbshare._core.worker.process import KEEP_S
+from tests.support import streams
+from tests.support.faultlab import wait_until
 
 LEFT_S = KEEP_S + 0.2  # then its workers have left a call without items
 

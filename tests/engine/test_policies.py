@@ -10,11 +10,8 @@ import time
 from functools import partial
 
 import numpy as np
-import policies
 import psutil
 import pytest
-from grids import thinned
-from outcomes import MANY, SOON_S, backends, no_interrupt, runs, said, worker_pids
 
 import nbshare
 from nbshare import last_job, parallel_map
@@ -24,6 +21,9 @@ from nbshare.errors import (
     TaskTimeoutError,
     WorkerDiedError,
 )
+from tests.support import policies
+from tests.support.grids import thinned
+from tests.support.outcomes import MANY, SOON_S, backends, no_interrupt, runs, said, worker_pids
 
 
 class Bar:

@@ -10,7 +10,6 @@ import os
 import time
 import warnings
 
-import figures
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -25,6 +24,7 @@ from nbshare._core.wire.board import Board
 from nbshare._core.wire.context import threads_per_worker
 from nbshare._core.wire.results import spec_for
 from nbshare.errors import MixedResultsWarning, TaskError
+from tests.support import figures
 
 
 @pytest.fixture

@@ -19,14 +19,14 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-import small_tasks as tasks
-from faultlab import SOON_S, await_flag, wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbshare
 from nbshare import MapInterrupted, errors, last_job, parallel_map, share
 from nbshare.errors import MixedResultsWarning, PartialResultWarning, WorkerDiedError
+from tests.support import small_tasks as tasks
+from tests.support.faultlab import SOON_S, await_flag, wait_until
 
 quiet = partial(parallel_map, progress=False, max_workers=2)
 again = partial(quiet, tasks.perform)

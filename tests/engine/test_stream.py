@@ -16,14 +16,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-import streams
-from faultlab import wait_until
-from grids import thinned
 
 import nbshare
 from nbshare import MapInterrupted, last_job, map_async, parallel_map
 from nbshare._core.memory import segment_of
 from nbshare.errors import TaskError, TaskTimeoutError, UnsendableError
+from tests.support import streams
+from tests.support.faultlab import wait_until
+from tests.support.grids import thinned
 
 pair = partial(parallel_map, max_workers=2, progress=False)
 background = partial(map_async, max_workers=2)

@@ -34,15 +34,15 @@ from concurrent import futures
 from pathlib import Path
 
 import numpy as np
-import pool_tasks as tasks
 import pytest
-from faultlab import LIMIT_S, wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbshare
 from nbshare import Executor, errors
 from nbshare._core.memory import segment_of
+from tests.support import pool_tasks as tasks
+from tests.support.faultlab import LIMIT_S, wait_until
 
 # --------------------------------------------------------------------------- submit, map
 

@@ -14,16 +14,16 @@ import threading
 import time
 from concurrent import futures
 
-import pool_tasks as tasks
 import pytest
-from faultlab import parent_of, wait_until
-from grids import thinned
-from interrupts import each_interrupt
 
 import nbshare
 from nbshare import Executor, errors
 from nbshare._core import interrupts
 from nbshare._core.engine import tasks as engine_tasks
+from tests.support import pool_tasks as tasks
+from tests.support.faultlab import parent_of, wait_until
+from tests.support.grids import thinned
+from tests.support.interrupts import each_interrupt
 
 SHORT_S = 20  # of a wait for what comes at once
 FILES = {

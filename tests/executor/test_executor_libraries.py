@@ -7,16 +7,16 @@ import math
 import operator
 from concurrent import futures
 
-import figures
 import joblib
 import numpy as np
-import pool_tasks as tasks
 import pytest
 from tqdm import tqdm
 from tqdm.contrib import concurrent as tqdm_concurrent
 
 from nbshare import Executor, register_joblib
 from nbshare._core.system import room
+from tests.support import figures
+from tests.support import pool_tasks as tasks
 
 register_joblib()
 

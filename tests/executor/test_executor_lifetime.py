@@ -16,13 +16,13 @@ from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
-import pool_tasks as tasks
 import pytest
-import streams
-from faultlab import LIMIT_S, wait_until
 
 import nbshare
 from nbshare import Executor, errors
+from tests.support import pool_tasks as tasks
+from tests.support import streams
+from tests.support.faultlab import LIMIT_S, wait_until
 
 # ------------------------------------------------------------------------------ failures
 
@@ -340,7 +340,8 @@ starts_threads_at_the_end = pytest.mark.skipif(
 def test_the_interpreter_waits_for_what_is_queued(script, last):
     """At the end of a script queued tasks are done, without a word of complaint."""
     code = f"""
-import nbshare, pool_tasks as tasks
+import nbshare
+from tests.support import pool_tasks as tasks
 executor = nbshare.Executor(1)
 executor.submit(tasks.sleep_and_print, 0.1, "apple")
 executor.submit(tasks.sleep_and_print, 0.1, "pear")
@@ -353,7 +354,8 @@ executor.submit(tasks.sleep_and_print, 0.1, "pear")
 def test_a_death_while_the_interpreter_ends_is_told_as_ever(script):
     """Though what a WorkerDiedError is based on cannot be imported any more."""
     code = """
-import nbshare, pool_tasks as tasks
+import nbshare
+from tests.support import pool_tasks as tasks
 executor = nbshare.Executor(1)
 executor.submit(tasks.sleep_and_print, 0.1, "apple")
 future = executor.submit(tasks.die)

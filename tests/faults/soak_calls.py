@@ -41,10 +41,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
-from faultlab import TAG, helpers
 
 import nbshare
 from nbshare.errors import (
@@ -53,6 +52,7 @@ from nbshare.errors import (
     TaskTimeoutError,
     WorkerDiedError,
 )
+from tests.support.faultlab import TAG, helpers
 
 SETTLE_S = 10.0  # for what is under way to end, and for the system to give memory back
 HANGS_S = 30.0  # longer than any call takes

@@ -16,8 +16,9 @@ import sys
 import termios
 
 import pytest
-from faultlab import SOON_S, wait_until
-from grids import thinned
+
+from tests.support.faultlab import SOON_S, wait_until
+from tests.support.grids import thinned
 
 # ------------------------------------------------------- N2: what items start themselves
 
@@ -348,7 +349,7 @@ for i in range(30):
     assert set(quiet(module.f, range(4)).tolist()) == {22}, i
 lazy = Path("lazy.py")
 lazy.write_text("V = 1\\n")
-Path("user.py").write_text("import faultlab\\ndef f(flag):\\n    import lazy\\n"
+Path("user.py").write_text("from tests.support import faultlab\\ndef f(flag):\\n    import lazy\\n"
     "    faultlab.raise_flag('in')\\n    faultlab.await_flag(flag)\\n    return lazy.V\\n")
 import user
 job = nbshare.map_async(user.f, ["edited"], max_workers=1)

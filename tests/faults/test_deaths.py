@@ -13,11 +13,11 @@ import signal
 import time
 
 import pytest
-from catalogue import ENDINGS
-from faultlab import FACTS, SOON_S, STUMBLES, Lab, cpu_s, wait_until
-from grids import thinned
 
 from nbshare._core.engine.events import Events
+from tests.support.catalogue import ENDINGS
+from tests.support.faultlab import FACTS, SOON_S, STUMBLES, Lab, cpu_s, wait_until
+from tests.support.grids import thinned
 
 # ------------------------------------------------------------ E, D: items that fail
 
@@ -142,7 +142,8 @@ def test_d4_a_worker_dies_before_its_first_item(run_script):
     """A worker that dies before an item is replaced, so that the call has all that it asked for."""
     run_script("""
 Path("fragile.py").write_text('''
-import os, faultlab
+import os
+from tests.support import faultlab
 from pathlib import Path
 try:
     os.close(os.open("once", os.O_CREAT | os.O_EXCL))

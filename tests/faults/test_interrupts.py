@@ -11,14 +11,15 @@ from __future__ import annotations
 import time
 
 import pytest
-from faultlab import (
+
+from tests.support.faultlab import (
     SOON_S,
     cpu_s,
     memfd_bytes,
     parent_of,
     wait_until,
 )
-from grids import thinned
+from tests.support.grids import thinned
 
 # ------------------------------------------------------------------- I: interrupts
 

@@ -12,9 +12,10 @@ import signal
 import time
 
 import pytest
-from faultlab import SOON_S, STUMBLES, cpu_s, wait_until
-from grids import thinned
-from kernels import LONG, Kernel
+
+from tests.support.faultlab import SOON_S, STUMBLES, cpu_s, wait_until
+from tests.support.grids import thinned
+from tests.support.kernels import LONG, Kernel
 
 
 @pytest.fixture

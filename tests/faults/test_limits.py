@@ -15,10 +15,11 @@ import signal
 import subprocess
 
 import pytest
-from catalogue import CENSUS
-from faultlab import PREAMBLE, Lab
-from grids import thinned
-from kernels import Kernel
+
+from tests.support.catalogue import CENSUS
+from tests.support.faultlab import PREAMBLE, Lab
+from tests.support.grids import thinned
+from tests.support.kernels import Kernel
 
 # ---------------------------------------------------------------- R: the system's limits
 
@@ -394,7 +395,8 @@ WITH_ANOTHER_WAY = {
 
 
 REFUSE = """
-import errno, refused, warnings
+import errno, warnings
+from tests.support import refused
 warnings.filterwarnings("ignore", "arrays use shared memory of the kind")
 refused.refuse({})
 """

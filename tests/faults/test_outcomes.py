@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from catalogue import CENSUS
 
 from nbshare._core.memory import Segment
+from tests.support.catalogue import CENSUS
 
 # --------------------------------------------------------------- after every case
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from catalogue import LEAVE
-from faultlab_tasks import LITTER
-from grids import thinned
+
+from tests.support.catalogue import LEAVE
+from tests.support.faultlab_tasks import LITTER
+from tests.support.grids import thinned
 
 # ---------------------------------------------------- C, N, P: code and processes
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from catalogue import ENDINGS, LEAVE
-from faultlab import may_mount
+
+from tests.support.catalogue import ENDINGS, LEAVE
+from tests.support.faultlab import may_mount
 
 
 def guarded(code):
@@ -635,7 +636,8 @@ tasks.check_double()
 
 LETS_GO = """
 import os, pickle, sys
-import faultlab_tasks as tasks, nbshare
+import nbshare
+from tests.support import faultlab_tasks as tasks
 from nbshare._core.memory import handle_of, segment_of
 arrays = [nbshare.full(10_000, 1.0) for _ in tasks.STALE]  # small ones share a segment
 sent = [tasks.reference_to(array) for array in arrays]
@@ -704,7 +706,8 @@ class Elsewhere:
 import ctypes, os, subprocess, sys
 from pathlib import Path
 import numpy as np
-import faultlab_tasks as tasks, nbshare
+import nbshare
+from tests.support import faultlab_tasks as tasks
 def be_dumpable():  # as processes are that such a user has started
     assert ctypes.CDLL(None).prctl(4, 1, 0, 0, 0) == 0
 def mount(*arguments):

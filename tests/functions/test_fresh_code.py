@@ -17,11 +17,11 @@ from py_compile import PycInvalidationMode
 
 import psutil
 import pytest
-import tasks
-from faultlab import wait_until
 
 import nbshare
 from nbshare import parallel_map
+from tests.support import tasks
+from tests.support.faultlab import wait_until
 
 # --------------------------------------------------------------------------- fresh code
 
@@ -254,7 +254,7 @@ def test_an_edit_does_not_split_a_call(module, tmp_path, is_known, is_imported_b
     """
     code = """
         import os, signal
-        from faultlab import wait_until
+        from tests.support.faultlab import wait_until
         from pathlib import Path
         VERSION = 1.0
         def answer(i, late, folder):

@@ -17,14 +17,14 @@ import warnings
 import numpy as np
 import psutil
 import pytest
-import tasks
-from faultlab import wait_until
 
 import nbshare
 from nbshare import import_file, parallel_map
 from nbshare._core.functions import freshness
 from nbshare._core.functions.freshness import STANDARD_LIBRARY, is_installed
 from nbshare.errors import MixedResultsWarning, UnsendableError
+from tests.support import tasks
+from tests.support.faultlab import wait_until
 
 
 @pytest.fixture

@@ -10,16 +10,12 @@ import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
-import feeds
 import numpy as np
 import psutil
 import pytest
-import tasks
-from faultlab import wait_until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from outcomes import notes_of
 
 import nbshare
 from nbshare import SharedArray, parallel_map
@@ -28,6 +24,9 @@ from nbshare.errors import (
     MixedResultsWarning,
     UnsendableError,
 )
+from tests.support import feeds, tasks
+from tests.support.faultlab import wait_until
+from tests.support.outcomes import notes_of
 
 LARGE = 1000  # float64 values: an array that does not travel inside a pickle
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from programs import SETTING, Program
+
+from tests.support.programs import SETTING, Program
 
 
 @pytest.fixture(params=["memfd", "named", "file"])

@@ -8,9 +8,6 @@ import platform
 
 import numpy as np
 import pytest
-from faultlab import may_mount
-from interrupts import each_interrupt
-from programs import FILES, SETTING, held, names_left
 
 import nbshare
 from nbshare._core.memory import (
@@ -18,6 +15,9 @@ from nbshare._core.memory import (
     pool,
     segment_of,
 )
+from tests.support.faultlab import may_mount
+from tests.support.interrupts import each_interrupt
+from tests.support.programs import FILES, SETTING, held, names_left
 
 needs_mounts = pytest.mark.skipif(not may_mount(), reason="needs a mount namespace")
 
@@ -71,7 +71,7 @@ needs_seccomp = pytest.mark.skipif(NUMBER is None, reason="the system call's num
 
 REFUSE_MEMFD = f"""
 import os, warnings
-import refused
+from tests.support import refused
 refused.refuse({NUMBER})
 try:
     os.memfd_create("refused")
@@ -80,7 +80,8 @@ except PermissionError:
 else:
     raise AssertionError("memfd_create works")
 import numpy as np
-import nbshare, tasks
+import nbshare
+from tests.support import tasks
 from nbshare._core.memory import segment_of
 warnings.simplefilter("error")
 """
@@ -290,7 +291,8 @@ def test_without_proc_workers_can_only_read_what_is_read_only(program):
     """Sealed memory, and memory that its owner may write, is read-only in a worker."""
     printed = program(
         """
-import numpy as np, nbshare, tasks
+import numpy as np, nbshare
+from tests.support import tasks
 from nbshare._core.memory import Segment
 segment = Segment.filled(8, [(0, b"original")])
 try:

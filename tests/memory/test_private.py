@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from grids import thinned
 
 from nbshare import map_async, parallel_map
 from nbshare._core.memory import Segment, View, segment_of
 from nbshare._core.wire.board import PAGE_ITEMS
+from tests.support.grids import thinned
 
 N = 1 << 19  # numbers: large enough for memory that is used again
 

@@ -20,10 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tasks
-from faultlab import wait_until
-from interrupts import InterruptAt, each_interrupt
-from programs import FILES, SETTING, held, make, names_left
 
 import nbshare
 from nbshare._core import interrupts
@@ -40,6 +36,10 @@ from nbshare._core.memory import (
     warm,
 )
 from nbshare.errors import OutOfMemoryError, StaleReferenceError
+from tests.support import tasks
+from tests.support.faultlab import wait_until
+from tests.support.interrupts import InterruptAt, each_interrupt
+from tests.support.programs import FILES, SETTING, held, make, names_left
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -209,7 +209,7 @@ except PermissionError:
 
     def test_a_handle_outlived_by_nobody_is_refused(self, program, kind):
         """When its owner has ended the memory is gone, which is said."""
-        code = "from programs import make\nprint(repr(tuple(make())))"
+        code = "from tests.support.programs import make\nprint(repr(tuple(make())))"
         values = eval(program(code, **{SETTING: kind}))
         with pytest.raises(StaleReferenceError, match="has ended or freed it"):
             open_handle(type(handle_of(Segment.create(8)))(*values))

@@ -9,9 +9,10 @@ import re
 import time
 from types import SimpleNamespace
 
-import browser
 import pytest
-from faultlab import SOON_S
+
+from tests.support import browser
+from tests.support.faultlab import SOON_S
 
 browser.require()
 

@@ -9,8 +9,9 @@ import json
 import time
 from types import SimpleNamespace
 
-import browser
 import pytest
+
+from tests.support import browser
 
 browser.require()
 

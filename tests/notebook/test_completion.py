@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from kernels import listening
 
 import nbshare
+from tests.support.kernels import listening
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from kernels import listening
+
+from tests.support.kernels import listening
 
 pytestmark = pytest.mark.skipif(
     getattr(sys, "_is_gil_enabled", lambda: True)(), reason="this Python has the GIL"

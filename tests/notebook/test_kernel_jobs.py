@@ -6,8 +6,9 @@ import os
 import re
 
 import pytest
-from faultlab import Lab, wait_until
-from kernels import Page
+
+from tests.support.faultlab import Lab, wait_until
+from tests.support.kernels import Page
 
 TASKS = """
 import os, time

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from matplotlib.dates import num2date
 from PIL import Image
-from played import PlayedJob, images, played
 
 from nbshare import MISSING, LivePlot, grid
 from nbshare._core.notebook import values
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare._core.notebook.image import ImagePainter
 from nbshare._core.notebook.live_plot import REDUCTIONS, CannotDrawError
+from tests.support.played import PlayedJob, images, played
 
 
 def render(job, plot="image"):

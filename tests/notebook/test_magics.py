@@ -12,16 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from faultlab import Lab
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from kernels import Kernel
 from traitlets.config import Config
 
 from nbshare import import_file, parallel_map
 from nbshare.errors import UnsendableError
+from tests.support.faultlab import Lab
+from tests.support.kernels import Kernel
 
 
 class Notebook:

@@ -25,27 +25,26 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
-from played import PlayedJob, images, play
 from tqdm.std import tqdm
 
 from nbshare import LivePlot, MapInterrupted, map_async, parallel_map
 from nbshare._core.notebook import NEVER_S, Display, bar, check_display, open_display
 from nbshare.errors import DisplayWarning
+from tests.support.played import PlayedJob, images, play
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 PLAYER = (
     "import time\nimport nbshare\nimport numpy as np\n"
     "from nbshare import LivePlot, parallel_map\n"
-    "from played import PlayedJob, images, play\n"
+    "from tests.support.played import PlayedJob, images, play\n"
 )
 
 # -- a real kernel ---------------------------------------------------------------------------------
 
 CELLS = {
-    "setup": f"import sys; sys.path[:0] = {[str(ROOT), str(HERE)]!r}\n{PLAYER}",
+    "setup": f"import sys; sys.path[:0] = {[str(ROOT)]!r}\n{PLAYER}",
     "image": ("job = PlayedJob(images())\njob.n_workers = 1\nplay(job, plot='image', seconds=2.5)"),
     "changed": (
         "import os\nos.environ['NBSHARE_STATIC'] = '1'\n"  # frames before the last set the layout
@@ -328,7 +327,7 @@ def script(line):
     return [
         sys.executable,
         "-c",
-        f"import sys; sys.path.append('tests/notebook')\n{PLAYER}\n{line}",
+        f"{PLAYER}\n{line}",
     ]
 
 

@@ -14,12 +14,12 @@ import termios
 import warnings
 
 import pytest
-import talkers
-from faultlab import Lab, wait_until
-from kernels import Kernel
 
 import nbshare
 from nbshare import errors, map_async, parallel_map
+from tests.support import talkers
+from tests.support.faultlab import Lab, wait_until
+from tests.support.kernels import Kernel
 
 
 def quiet(*args, **options):
@@ -220,7 +220,7 @@ def test_a_caller_whose_stream_is_closed():
 def test_nothing_of_a_flood_is_lost_in_a_script(script):
     """Where the caller's output takes all, all arrives."""
     printed = script(
-        "import nbshare, talkers\n"
+        "import nbshare\nfrom tests.support import talkers\n"
         "nbshare.parallel_map(talkers.flood, range(2), shared={'n_lines': 100_000})"
     )
     assert printed == ("x" * 99 + "\n") * 200_000
@@ -293,10 +293,10 @@ def test_a_bar_in_a_terminal_is_not_torn(tmp_path):
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
     code = (
-        "import nbshare, talkers\n"
+        "import nbshare\nfrom tests.support import talkers\n"
         "nbshare.parallel_map(talkers.slowly, range(20), max_workers=2, chunksize=1)"
     )
-    path = os.pathsep.join([*sys.path, os.path.dirname(talkers.__file__)])
+    path = os.pathsep.join(sys.path)
     with subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=theirs,
@@ -327,8 +327,7 @@ def kernel(tmp_path_factory):
     try:
         kernel = Kernel(lab)
         try:
-            folder = os.path.dirname(talkers.__file__)
-            cell = kernel.run(f"sys.path.append({folder!r}); import talkers")
+            cell = kernel.run("from tests.support import talkers")
             assert cell.status == "ok", cell.traceback
             yield kernel
         finally:

@@ -7,9 +7,10 @@ import re
 import time
 
 import pytest
-from faultlab import SOON_S, wait_until
-from grids import thinned
-from kernels import LONG, listening
+
+from tests.support.faultlab import SOON_S, wait_until
+from tests.support.grids import thinned
+from tests.support.kernels import LONG, listening
 
 
 @pytest.fixture(scope="module")

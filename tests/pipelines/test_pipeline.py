@@ -9,12 +9,7 @@ import threading
 from functools import partial
 
 import numpy as np
-import plumbing
 import pytest
-import streams
-from faultlab import wait_until
-from grids import thinned
-from plumbing import ROWS
 
 import nbshare
 from nbshare import last_job
@@ -22,6 +17,10 @@ from nbshare._core.engine.local import dispatcher
 from nbshare._core.engine.preparing import prepare
 from nbshare._core.options import MapOptions, checked_request
 from nbshare.errors import TaskError
+from tests.support import plumbing, streams
+from tests.support.faultlab import wait_until
+from tests.support.grids import thinned
+from tests.support.plumbing import ROWS
 
 pipeline = partial(nbshare.pipeline, shape=ROWS, dtype=int, progress=False)
 

@@ -11,12 +11,13 @@ import re
 import time
 
 import pytest
-from faultlab import SOON_S, cpu_s, wait_until
-from kernels import listening
+
+from tests.support.faultlab import SOON_S, cpu_s, wait_until
+from tests.support.kernels import listening
 
 HEAD = """
 import contextlib
-import plumbing
+from tests.support import plumbing
 from nbshare.errors import TaskTimeoutError, WorkerDiedError
 pipeline = functools.partial(nbshare.pipeline, shape=plumbing.ROWS, dtype=int, progress=False)
 def check():

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 import warnings
 
-import draws
 import pytest
 
 from nbshare import map_async, parallel_map
 from nbshare._core import job
 from nbshare._core.worker.chance import Draws
 from nbshare.errors import UnseededWarning
+from tests.support import draws
 
 
 @pytest.fixture(autouse=True)

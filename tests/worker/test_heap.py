@@ -8,10 +8,10 @@ import resource
 import numpy as np
 import psutil
 import pytest
-from faultlab import wait_until
 
 import nbshare
 from nbshare import parallel_map
+from tests.support.faultlab import wait_until
 
 TEMPORARY = 3 << 20  # bytes: several such arrays live at a time in NumPy's expressions
 

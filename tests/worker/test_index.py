@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from concurrent.futures import wait
 
-import numbered
 import pytest
 
 import nbshare
 from nbshare import parallel_map
+from tests.support import numbered
 
 
 @pytest.fixture

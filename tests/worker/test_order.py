@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from faultlab import TESTS
+
+from tests.support.faultlab import TESTS
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="other machines do it in all tests"
@@ -41,7 +42,7 @@ def weak(tmp_path):
     (tmp_path / "weak_tasks.py").write_text(TASKS)
 
     def run(program):
-        path = os.pathsep.join([str(tmp_path), str(TESTS.parent), str(TESTS)])
+        path = os.pathsep.join([str(tmp_path), str(TESTS.parent)])
         ended = subprocess.run(
             [sys.executable, "-c", f"import nbshare, numpy as np, weak_tasks\n{program}"],
             env={**os.environ, "PYTHONPATH": path},
@@ -93,7 +94,7 @@ with ring.get() as slot:
 def test_where_it_is_refused_no_worker_starts(weak):
     """In words, which name the call; threads have the interpreter's own order."""
     code = """
-import refused
+from tests.support import refused
 refused.refuse(324)
 print(nbshare.parallel_map(len, ["ab"] * 3, backend="threads").sum())
 try:

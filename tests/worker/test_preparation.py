@@ -12,12 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import policies
 import psutil
 import pytest
-from faultlab import wait_until
-from grids import thinned
-from outcomes import SOON_S, backends, runs, said
 
 import nbshare
 from nbshare import last_job, parallel_map
@@ -26,6 +22,10 @@ from nbshare.errors import (
     TaskTimeoutError,
     WorkerDiedError,
 )
+from tests.support import policies
+from tests.support.faultlab import wait_until
+from tests.support.grids import thinned
+from tests.support.outcomes import SOON_S, backends, runs, said
 
 # ------------------------------------------------------------------------------- seed
 

@@ -7,15 +7,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
-import renewed
 
 import nbshare
 from nbshare import Executor, parallel_map
+from tests.support import renewed
+from tests.support.faultlab import TESTS
 
-HERE = Path(__file__).parent
 INITIALIZERS = [renewed.opened, renewed.generate, renewed.Opened]
 
 
@@ -125,11 +124,11 @@ def test_one_that_hangs_delays_the_end_by_a_second(tmp_path):
 
 def test_at_the_exit_of_the_interpreter_all_workers_leave(tmp_path):
     code = (
-        "import nbshare, renewed\n"
+        "import nbshare\nfrom tests.support import renewed\n"
         "nbshare.parallel_map(renewed.pid, range(50), initializer=renewed.opened, "
         "initargs=(FOLDER,), max_workers=3)".replace("FOLDER", repr(str(tmp_path)))
     )
-    subprocess.run([sys.executable, "-c", code], cwd=HERE, check=True)
+    subprocess.run([sys.executable, "-c", code], cwd=TESTS.parent, check=True)
     came, left = (
         {name.split()[1] for name in renewed.names(tmp_path) if name.startswith(way)}
         for way in ("in ", "out ")

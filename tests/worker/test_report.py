@@ -7,14 +7,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-import reporters
-from faultlab import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nbshare import map_async, parallel_map, report
 from nbshare._core.wire.board import SINCE, Board, reported
 from nbshare._core.worker.reports import Reporter
+from tests.support import reporters
+from tests.support.faultlab import wait_until
 
 
 @pytest.fixture

@@ -5,12 +5,9 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-import policies
 import pytest
-from grids import thinned
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outcomes import BACKENDS, MANY, backends, runs, said
 
 import nbshare
 from nbshare import SharedArray, last_job, parallel_map
@@ -18,6 +15,9 @@ from nbshare.errors import (
     MixedResultsWarning,
     TaskError,
 )
+from tests.support import policies
+from tests.support.grids import thinned
+from tests.support.outcomes import BACKENDS, MANY, backends, runs, said
 
 SOME = 6_000  # where each one is looked at
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from faultlab import await_flag, raise_flag, wait_until
 
 import nbshare
 from nbshare._core.memory import Handle, View, handle_of, open_handle, segment_of
 from nbshare.errors import StaleReferenceError
+from tests.support.faultlab import await_flag, raise_flag, wait_until
 
 HUGE = 60 << 20  # characters, of what is asked for a text
 FOREVER_S = 40.0  # longer than any subject may live

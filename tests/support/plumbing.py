@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from faultlab import wait_until
+
+from tests.support.faultlab import wait_until
 
 ROWS = 4  # of a block
 

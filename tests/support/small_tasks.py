@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from policies import look_and_litter
+
+from tests.support.policies import look_and_litter
 
 
 def echo(x: Any) -> Any:

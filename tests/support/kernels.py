@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from faultlab import LIMIT_S, PREAMBLE, Lab, wait_until
 from jupyter_client import KernelManager
 from jupyter_client.kernelspec import KernelSpecManager
+
+from tests.support.faultlab import LIMIT_S, PREAMBLE, Lab, wait_until
 
 
 @dataclass

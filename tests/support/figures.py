@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from faultlab import wait_until
 
 import nbshare
+from tests.support.faultlab import wait_until
 
 
 class Tagged(np.ndarray):

@@ -12,9 +12,9 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from faultlab import wait_until
 
 import nbshare
+from tests.support.faultlab import wait_until
 
 # ---------------------------------------------------------------- items and results
 

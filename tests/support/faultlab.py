@@ -28,13 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TESTS = Path(__file__).resolve().parent
-FOLDERS = [str(TESTS), *sorted(map(str, TESTS.glob("[a-z]*/")))]
+TESTS = Path(__file__).resolve().parents[1]
 TAG = "NBSHARE_FAULTLAB"
-# All tests have them on their import path; subjects have them at its end, since Python looks into
-# one folder after the other for each module.
-if TAG in os.environ:
-    sys.path += [folder for folder in FOLDERS if folder not in sys.path]
 SOON_S = 8.0  # what the catalogue allows 1 s for, on a machine that may stand still for some
 LIMIT_S = 20.0  # after which a subject hangs
 FACTS = "facts.json"
@@ -208,9 +203,8 @@ def run_scripts() -> None:
 def provoke(way: str, **options: Any) -> None:
     """Run a run whose item 3 fails in some way, then a good one; tell what the caller sees."""
     options.setdefault("progress", False)
-    import faultlab_tasks as tasks
-
     from nbshare import last_job, parallel_map
+    from tests.support import faultlab_tasks as tasks
 
     items = [f"stone-{i}" for i in range(8)]
     tasks.check_double()  # workers are warm
@@ -405,7 +399,7 @@ class Lab:
             TAG: self.tag,
             "TMPDIR": str(self.tmp),
             "HOME": str(folder),
-            "PYTHONPATH": f"{TESTS.parent}{os.pathsep}{TESTS}",
+            "PYTHONPATH": str(TESTS.parent),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         self.strangers: set[int] = set()  # tagged processes that are no business of the library
@@ -612,8 +606,8 @@ PREAMBLE = """\
 import functools, gc, os, signal, sys, threading, time
 from pathlib import Path
 import numpy as np
-import faultlab, faultlab_tasks as tasks
-from faultlab import await_flag, helpers, kill, raise_flag, tell, wait_until
+from tests.support import faultlab, faultlab_tasks as tasks
+from tests.support.faultlab import await_flag, helpers, kill, raise_flag, tell, wait_until
 import nbshare
 from nbshare import MapInterrupted, last_job, parallel_map
 quiet = functools.partial(parallel_map, progress=False)

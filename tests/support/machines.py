@@ -104,11 +104,16 @@ class Interpreter(Executor):
         self._lock = threading.Lock()
         path = os.pathsep.join(filter(None, sys.path) if path is None else path)
         self._popen = subprocess.Popen(
-            [*prefix, str(python), "-c", f"import machines; machines.serve({n})"],
+            [
+                *prefix,
+                str(python),
+                "-c",
+                f"from tests.support import machines; machines.serve({n})",
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path, **environ},
-            cwd=os.path.dirname(__file__),  # which is on its path, too
+            cwd="/",  # it is on its path, too
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()

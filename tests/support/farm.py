@@ -11,11 +11,11 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
 
-import duties
 import psutil
-from faultlab import wait_until
 
 from nbshare._core.hosts import inputs
+from tests.support import duties
+from tests.support.faultlab import wait_until
 
 
 def be_host(name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 
-import rings
+from tests.support import rings
 
 WAITED = {"put": "producers_waited_s", "get": "consumers_waited_s"}
 

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from faultlab import TESTS
 
 from nbshare._core import interrupts
 from nbshare._core.memory import (
@@ -22,6 +21,7 @@ from nbshare._core.memory import (
     warm,
 )
 from nbshare._core.system import descriptors, sections
+from tests.support.faultlab import TESTS
 
 SETTING = "NBSHARE_MEMORY"
 
@@ -62,14 +62,13 @@ class Program:
         """Start it; the end is the caller's to see to."""
         path = self.folder / "program.py"
         path.write_text(code)
-        python_path = os.pathsep.join(map(str, (TESTS.parent, TESTS, TESTS / "memory")))
         inherited = {name: value for name, value in os.environ.items() if name != SETTING}
         command = [sys.executable, str(path)]
         if before:
             command = ["unshare", "-m", "sh", "-c", f'{before} && exec "$@"', "sh", *command]
         return subprocess.Popen(
             command,
-            env={**inherited, "PYTHONPATH": python_path, **environ},
+            env={**inherited, "PYTHONPATH": str(TESTS.parent), **environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

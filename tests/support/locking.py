@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 import numpy as np
-from faultlab import wait_until
 
 import nbshare
+from tests.support.faultlab import wait_until
 
 
 def count(lock: Any, counter: np.ndarray, me: int, n: int) -> None:

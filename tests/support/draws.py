@@ -27,8 +27,8 @@ def _once(state, draw):
 
 def import_and_return(i):
     """Import, in each worker, a library that draws."""
-    sys.modules.pop("draws_at_import", None)
-    return importlib.import_module("draws_at_import").token[0]
+    sys.modules.pop("tests.support.draws_at_import", None)
+    return importlib.import_module("tests.support.draws_at_import").token[0]
 
 
 def pandas_sample(i):

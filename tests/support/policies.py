@@ -17,9 +17,9 @@ import weakref
 from pathlib import Path
 
 import numpy as np
-from faultlab import wait_until
 
 import nbshare
+from tests.support.faultlab import wait_until
 
 # ------------------------------------------------------------------------- mishaps
 

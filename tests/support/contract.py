@@ -27,16 +27,16 @@ import time
 import traceback
 import warnings
 
-import duties
 import numpy as np
 import pytest
-from faultlab import SOON_S, wait_until
-from outcomes import no_interrupt, said
 
 import nbshare
 from nbshare import MISSING, MapInterrupted, SharedArray, last_job, map_async, parallel_map
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare.errors import PartialResultWarning, TaskError
+from tests.support import duties
+from tests.support.faultlab import SOON_S, wait_until
+from tests.support.outcomes import no_interrupt, said
 
 TABLE = np.arange(12.0).reshape(4, 3)
 

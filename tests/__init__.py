@@ -1,0 +1,1 @@
+"""The tests of nbshare, in folders named for the package's; `support` is what they share."""

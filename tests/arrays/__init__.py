@@ -1,0 +1,1 @@
+"""Arrays and objects in shared memory, locks and ring buffers."""

@@ -1,0 +1,1 @@
+"""The contract of backends, and clusters that keep it."""

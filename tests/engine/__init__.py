@@ -1,0 +1,1 @@
+"""Calls: what is asked for, and what comes back."""

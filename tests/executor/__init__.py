@@ -1,0 +1,1 @@
+"""`nbshare.Executor`."""

@@ -1,0 +1,1 @@
+"""What goes wrong: deaths, hangs, interrupts, limits."""

@@ -1,0 +1,1 @@
+"""The function that workers import, and whether it is fresh."""

@@ -1,0 +1,1 @@
+"""What `parallel_map` takes and gives."""

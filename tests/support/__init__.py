@@ -1,0 +1,18 @@
+"""What tests share: subjects and kernels to try things on, and the functions that workers run.
+
+Start a process or a kernel
+    `faultlab` scripts that are interrupted, killed and looked at, and their workers
+    (`faultlab_tasks`); `kernels` Jupyter kernels; `browser` JupyterLab in Chromium; `programs`
+    scripts whose memory is looked at; `machines`, `farm` other hosts; `elsewhere` another system.
+Make something fail
+    `interrupts` at each moment; `refused` system calls; `disks` that fail; `catalogue` of faults.
+What workers run
+    `tasks`, one function for each thing that a call can meet; `policies` failures, time, chance;
+    `figures` results; `feeds`, `streams` sources of items; `large` memory; `small_tasks` small
+    calls; `draws` chance; `numbered`, `renewed`, `reporters` workers; `pool_tasks` executors;
+    `plumbing` pipelines; `rings`, `locking`, `mapped`, `objects`, `receivers` arrays; `sweeps`,
+    `small_sweeps`, `format_work` stored runs; `talkers` prints; `duties` the contract of backends.
+Ask what came of it
+    `outcomes` of calls; `contract` what each backend keeps; `ring_states` slots; `played` jobs for
+    the drawing code; `grids` of parameters, of which the quick suite runs a part.
+"""
