@@ -90,7 +90,7 @@ def parsed(source: bytes) -> ast.Module:
                 raise
     for part in () if b"__doc__" in source else ast.walk(tree):
         if isinstance(part, ast.Module | DEFINITIONS) and ast.get_docstring(part, clean=False):
-            part.body = part.body[1:] or [ast.Pass()]
+            part.body = part.body[1:] or [ast.copy_location(ast.Pass(), part.body[0])]
     return tree
 
 
