@@ -67,8 +67,8 @@ class HereContract(BackendContract):
 
         def own_data(k):
             values = [np.full(10, k), np.full(9_000, k), nbshare.full(9_000, k)]
-            for n in range(9):
-                own = {"whose": f"thread {k}", "values": values[n % 3]}
+            for n in range(3):
+                own = {"whose": f"thread {k}", "values": values[n]}
                 items = [np.full(600, i * k) for i in range(40)]
                 shared = {"own": own, "table": values[(n + 1) % 3]}
                 found = run(duties.both, make(items), shared=shared, out="list")

@@ -220,7 +220,7 @@ def test_an_image_shows_the_full_range_of_its_results():
     assert (abs(colours(figure) - of_map(peak, low, high)) <= 2).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(hnp.arrays(float, (6, 7), elements=st.floats(-1e15, 1e15)))
 def test_no_finite_result_of_an_image_is_cut(results):
     figure, bar = image_of(results)
@@ -363,7 +363,7 @@ def test_a_line_marks_what_is_not_finite_where_it_is():
     assert places == [[[2, 0]], [[3, 1]], [[5, 0]]]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**32), st.integers(5000, 30_000))
 def test_every_point_of_a_long_line_is_a_result_at_its_place(seed, n):
     rng = np.random.default_rng(seed)
@@ -485,7 +485,7 @@ def line_of(job, plot="line", k=0):
     return axes.lines[k].get_data()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     results=hnp.arrays(float, 20, elements=st.floats(-1e9, 1e9)),
     there=hnp.arrays(bool, 20).filter(np.any),
@@ -630,7 +630,7 @@ def bars(job, plot="hist"):
     return axes.patches[0].get_data()[:2]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(hnp.arrays(float, 30, elements=st.floats(-1e6, 1e6, width=32)))
 def test_a_histogram_counts_every_result_once(results):
     counts, edges = bars(played(results, 1))
