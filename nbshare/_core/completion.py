@@ -1,7 +1,4 @@
-"""Completion in a notebook: the values of ``plot="…"``, and the names of ``from nbshare import …``.
-
-Jedi completes no values of Literal types, and offers inner modules with the public names.
-"""
+"""Completion in a notebook: the values of ``plot="…"``, which Jedi does not offer."""
 
 from __future__ import annotations
 
@@ -13,13 +10,12 @@ from typing import Any
 
 import nbshare
 
-_IMPORT = re.compile(r"\s*from nbshare import [\w\s,(]*?(\w*)")
-_VALUE = re.compile(r"""(?:(\w+)\s*=\s*|\(\s*)(["'])(\w*)""")  # the last one of a text
+_VALUE = re.compile(r"""(?:(\w+)\s*=\s*|\(\s*)(["'])(\w*)\Z""")  # at the end of a text
 _INNER = re.compile(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}")  # brackets that are closed
 
 
 def complete_in(shell: Any) -> None:
-    """Offer these completions in a shell of IPython."""
+    """Offer these values in a shell of IPython."""
     try:
         from IPython.core.completer import context_matcher
     except ImportError:  # before 8.6
@@ -40,9 +36,7 @@ def _offered(context: Any) -> dict[str, Any]:
 
 def _values(text: str) -> tuple[str, list[str]]:
     """Return the word at the end of a text, and what may be there."""
-    if found := _IMPORT.fullmatch(text.rpartition("\n")[2]):
-        return found[1], nbshare.__all__
-    found = re.search(_VALUE.pattern + r"\Z", text)
+    found = _VALUE.search(text)
     if found is None:
         return "", []
     before = text[: found.start() + 1] if found[1] is None else text[: found.start()]
