@@ -1,17 +1,48 @@
-"""Draw four rows of the README's table of times: ``python notebooks/bars.py``."""
+"""Write the README's table of times from the benchmark's measurements, and draw four of its rows.
+
+On a machine that does nothing else, for a quarter of an hour::
+
+    python tests/benchmarks --rounds 3 --json race.json --picture notebooks/images/race.png
+    python notebooks/bars.py race.json
+
+Without a file it draws the table as it is. The sentence below it, which names the machine, is
+to be written by hand.
+"""
 
 from __future__ import annotations
 
 import io
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
 PICTURE = ROOT / "notebooks" / "images" / "bars.png"
+TITLES = {  # of the benchmark's workloads
+    "large results": "8 results of 50 MB as one array",
+    "tiny items": "100,000 items of 0.1 µs",
+    "small dicts": "20,000 small dicts as results",
+    "items of 50 µs": "20,000 items of 50 µs",
+    "uneven items": "200 items of very different length",
+    "large input": "24 items that read an array of 400 MB",
+    "calls that do nothing": "8 items that do nothing",
+}
+COLUMNS = {
+    "loop": "loop",
+    "threads": "ThreadPoolExecutor",
+    "joblib": "joblib",
+    "Executor": "ProcessPoolExecutor",
+    "Pool (fork)": "Pool (fork)",
+    "mpire": "mpire",
+    "Dask": "Dask",
+    "Ray": "Ray",
+}
 ROWS = (
     "8 results of 50 MB as one array, later call",
     "100,000 items of 0.1 µs",
@@ -20,13 +51,47 @@ ROWS = (
 )
 OTHERS = ("loop", "threads", "joblib", "Executor", "Dask")
 SLOWER, FASTER = "#0072B2", "#D55E00"
+CLEARLY_FASTER = 0.9  # times nbshare's time
+
+
+def measured(file: Path) -> str:
+    """Return the lines of the table, without its head."""
+    sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
+    from report import Report, seconds
+
+    rows = sorted(Report.load(file).rows(), key=lambda row: list(TITLES).index(row.title))
+    titles = [row.title for row in rows]
+    lines = []
+    for row in rows:
+        phase = f", {row.phase} call" if titles.count(row.title) > 1 else ""
+        cells = [TITLES[row.title] + phase, seconds(row.typical("nbshare"))]
+        cells += [cell(row, name) for name in COLUMNS.values()]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def cell(row: Any, name: str) -> str:
+    """Return how many times as long as nbshare a library takes, in two digits."""
+    ratio = row.ratio(name, "nbshare")
+    if ratio is None:
+        return "–"
+    value = ratio.median
+    if value < 0.005:
+        text = "0"
+    else:
+        text = f"{value:.0f}" if value > 9.95 else f"{value:.{1 if value > 0.995 else 2}f}"
+    return f"**{text}**" if value < CLEARLY_FASTER else text
+
+
+def table(readme: str) -> str:
+    """Return the README's table of times, with its head."""
+    start = readme.rindex("\n", 0, readme.index("| nbshare | loop |")) + 1
+    return readme[start : readme.index("\n\n", start)]
 
 
 def times(readme: str) -> dict[str, dict[str, str]]:
     """Return the cells of the table of times, by row and library."""
-    start = readme.rindex("\n", 0, readme.index("| nbshare | loop |"))
-    table = readme[start:].strip().split("\n\n")[0]
-    head, _, *lines = [re.split(r" *\| *", line.strip("| ")) for line in table.splitlines()]
+    head, _, *lines = [re.split(r" *\| *", line.strip("| ")) for line in table(readme).splitlines()]
     return {title: dict(zip(head[1:], cells, strict=True)) for title, *cells in lines}
 
 
@@ -36,7 +101,7 @@ def draw(rows: dict[str, dict[str, str]], path: Path) -> None:
     for ax, title in zip(figure.subplots(2, 2, sharex=True).flat, ROWS, strict=True):
         cells = rows[title]
         values = [float(cells[name].strip("*")) for name in OTHERS]
-        colours = [FASTER if value < 0.9 else SLOWER for value in values]
+        colours = [FASTER if value < CLEARLY_FASTER else SLOWER for value in values]
         # Bars begin at 1, nbshare's own time: longer ones go to the right.
         ax.barh(OTHERS, [value - 1 for value in values], left=1, color=colours, height=0.7)
         for name, value in zip(OTHERS, values, strict=True):
@@ -63,4 +128,10 @@ def draw(rows: dict[str, dict[str, str]], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    draw(times((ROOT / "README.md").read_text("utf-8")), PICTURE)
+    text = README.read_text("utf-8")
+    if sys.argv[1:]:
+        head = "\n".join(table(text).split("\n")[:2])
+        new = f"{head}\n{measured(Path(sys.argv[1]))}"
+        text = text.replace(table(text), new)
+        README.write_text(text, "utf-8")
+    draw(times(text), PICTURE)
