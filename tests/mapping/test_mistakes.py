@@ -134,6 +134,11 @@ REFUSED = {
         TypeError,
         ["If the items are tuples", "parallel_map(func, *zip(*items))"],
     ),
+    "dicts": (
+        lambda: parallel_map(add, [{"a": 1, "b": 2}]),
+        TypeError,
+        ["The items are dicts", "parallel_map(lambda item: func(**item), items)"],
+    ),
     "a number of items": (lambda: parallel_map(double, 10), TypeError, ["range(n)"]),
     "a generator fails": (
         lambda: parallel_map(double, broken()),

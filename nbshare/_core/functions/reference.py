@@ -135,6 +135,7 @@ def _cures(
     missing = [k for k in named if parameters[k].default is inspect.Parameter.empty]
     missing = [name for name in missing if name not in {*shared, *extra}]
     unknown = [name for name in shared if name not in parameters]
+    first = arguments[0][0] if n and isinstance(arguments[0], Sequence) and arguments[0] else None
     yield "Each iterable gives one positional argument, shared= the keyword arguments."
     if any(name not in parameters for name in extra):
         yield "seed= passes rng=, a numpy.random.Generator: add a parameter rng, or drop seed="
@@ -147,19 +148,16 @@ def _cures(
         yield f"The function has no parameter {unknown[0]!r} for shared=: {advice}"
     elif "rng" in missing:
         yield "For rng, pass seed=1, or another integer: each call gets its own generator."
-    elif missing and n == 1 and _first_is_tuple(arguments[0], len(missing) + 1):
+    elif missing and n == 1 and isinstance(first, tuple) and len(first) == len(missing) + 1:
         yield "The items are tuples: to pass their parts, use parallel_map(func, *zip(*items))."
+    elif missing and n == 1 and isinstance(first, dict) and first.keys() >= {*missing}:
+        yield "The items are dicts: to pass their parts, use"
+        yield "parallel_map(lambda item: func(**item), items)."
     elif missing:
         name = missing[0]
         yield f"For an argument that is the same in every call, pass shared={{{name!r}: ...}}."
         if n == 1 and not isinstance(arguments[0], Sequence):
             yield "If the items are tuples of arguments, use parallel_map(func, *zip(*items))."
-
-
-def _first_is_tuple(items: Any, n: int) -> bool:
-    """Whether items can be looked at, and the first one is a tuple of `n` parts."""
-    first = items[0] if isinstance(items, Sequence) and items else None
-    return isinstance(first, tuple) and len(first) == n
 
 
 def assigned_around(func: Any) -> str | None:
