@@ -50,10 +50,9 @@ _INSTALLED = tuple(
 def stamp_of(path: str) -> Stamp | None:
     """Return the stamp of a file; None if it is gone."""
     try:
-        status = os.stat(path)
+        return Stamp(*files.stamp(path))
     except OSError:
         return None
-    return Stamp(status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns)
 
 
 _read: dict[str, Stamp | None] = {}  # source files that were compiled here

@@ -18,7 +18,6 @@ Identity = tuple[int, int]  # process number, and start in units of 100 ns
 
 QUERY = 0x1000  # PROCESS_QUERY_LIMITED_INFORMATION
 SYNCHRONIZE = 0x00100000
-EPOCH_100NS = 116444736000000000  # from 1601, where the system's times begin, to 1970
 
 _times = handles.function(
     *("GetProcessTimes", handles.BOOL, handles.HANDLE),
@@ -57,7 +56,7 @@ def _start(process: int) -> int:
 
 def begun_ns() -> int:
     """Return when this process began, in ns since 1970."""
-    return (identity()[1] - EPOCH_100NS) * 100
+    return handles.unix_ns(identity()[1])
 
 
 def _open(pid: int) -> handles.OwnedHandle:
