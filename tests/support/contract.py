@@ -20,7 +20,6 @@ import functools
 import itertools
 import operator
 import os
-import signal
 import tempfile
 import threading
 import time
@@ -33,6 +32,7 @@ import pytest
 import nbshare
 from nbshare import MISSING, MapInterrupted, SharedArray, last_job, map_async, parallel_map
 from nbshare._core.notebook.figure import LiveFigure
+from nbshare._core.system import processes
 from nbshare.errors import PartialResultWarning, TaskError
 from tests.support import duties
 from tests.support.faultlab import SOON_S, wait_until
@@ -417,7 +417,7 @@ class BackendContract:
 
         def interrupt():
             running()
-            os.kill(os.getpid(), signal.SIGINT)
+            processes.interrupt()
 
         began = time.monotonic()
         with (
