@@ -27,6 +27,9 @@ _new_mutex = handles.function(
     "CreateMutexW", handles.HANDLE, handles.POINTER, handles.BOOL, wintypes.LPCWSTR
 )
 _release = handles.function("ReleaseMutex", handles.BOOL, handles.HANDLE)
+# It tells the count of a mutex, which is 1 if no thread holds it, without taking it.
+_query: Any = ctypes.WinDLL("ntdll").NtQueryMutant
+_query.argtypes = handles.HANDLE, ctypes.c_int, handles.POINTER, handles.DWORD, handles.POINTER
 
 
 class FileLock:
@@ -77,11 +80,12 @@ class _Mutexes:
         """Make a mutex in zeroed memory."""
         ctypes.memmove(address + NAME_AT, os.urandom(NAME_BYTES), NAME_BYTES)
 
-    def at(self, address: int) -> tuple[_Mutex, ctypes.c_uint32]:
-        """Return the mutex at an address, as a parameter, and the number of its holder."""
+    def at(self, address: int) -> tuple[_Mutex, _Mutex]:
+        """Return the mutex at an address, as a parameter, and what has the number of its holder."""
         word = ctypes.c_uint32.from_address(address)
         name = ctypes.string_at(address + NAME_AT, NAME_BYTES).hex()
-        return _Mutex(OwnedHandle(_new_mutex(None, False, f"nbshare-{name}")), word), word
+        mutex = _Mutex(OwnedHandle(_new_mutex(None, False, f"nbshare-{name}")), word)
+        return mutex, mutex
 
     def trylock(self, lock: Any) -> int:
         """Take it, if it is free."""
@@ -124,7 +128,15 @@ class _Mutexes:
 
 class _Mutex(NamedTuple):
     handle: OwnedHandle
-    holder: ctypes.c_uint32
+    holder: ctypes.c_uint32  # a dead one stays until the next thread takes the mutex
+
+    @property
+    def value(self) -> int:
+        """The number of the thread that holds it; 0 if none does that lives."""
+        holder, state = self.holder.value, (ctypes.c_int32 * 2)()
+        if holder:
+            _query(self.handle.fileno(), 0, state, ctypes.sizeof(state), None)
+        return 0 if state[0] > 0 else holder
 
 
 mutexes = cache(_Mutexes)
