@@ -9,6 +9,7 @@ processes is checked after every one, or after those that share a process (`Lab.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 
@@ -16,7 +17,7 @@ import pytest
 
 from nbshare._core.engine.events import Events
 from tests.support.catalogue import ENDINGS
-from tests.support.faultlab import FACTS, SOON_S, STUMBLES, Lab, cpu_s, wait_until
+from tests.support.faultlab import FACTS, SIGKILL, SOON_S, STUMBLES, Lab, cpu_s, wait_until
 from tests.support.grids import thinned
 
 # ------------------------------------------------------------ E, D: items that fail
@@ -379,6 +380,22 @@ def test_nobody_outlives_an_owner_killed_while_workers_start(lab, kill):
         subject.signal(signal.SIGKILL, group=KILLS[kill])
         assert lab.nobody_left()
         subject.wait()
+
+
+@pytest.mark.parametrize("n", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_nobody_outlives_an_owner_killed_at_any_moment(lab, n):
+    """From the start of its interpreter until its workers have been at work for a while."""
+    dice, start = random.Random(n), time.monotonic()
+    code = "pair(functools.partial(tasks.hang, 'sleep'), range(4, 12))"
+    subject = lab.start(code)
+    lab.await_flag("busy-*", 2)
+    until_busy_s = time.monotonic() - start
+    for _ in range(n):
+        subject.signal(SIGKILL)
+        subject.wait()
+        assert lab.nobody_left()
+        subject = lab.start(code)
+        time.sleep(dice.uniform(0, 1.3 * until_busy_s))
 
 
 @pytest.mark.parametrize(("ending", "during"), thinned(2, ENDINGS, ["idle", "gil"]))

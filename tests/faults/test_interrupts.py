@@ -262,3 +262,30 @@ wait_until(lambda: descriptors() <= at_start, 2, f"{at_start}, then {descriptors
 """,
         limit_s=40,
     )
+
+
+@pytest.mark.parametrize("n", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_i3_one_interrupt_after_the_other(run_script, n):
+    """Each comes back at once with what is done, and the next call works."""
+    ran = run_script(f"""
+from nbshare._core.system import processes
+tasks.check_double()
+waits = []
+def press():
+    wait_until(lambda: [job for job in nbshare.jobs() if job.n_done == 4], what="not 4 of 8")
+    waits.append(-time.monotonic())
+    processes.interrupt()
+for k in range({n}):
+    thread = threading.Thread(target=press)
+    thread.start()
+    try:
+        pair(functools.partial(tasks.hang, ("sleep", "spin")[k % 2]), range(8))
+    except MapInterrupted:
+        waits[-1] += time.monotonic()
+    thread.join()
+    assert last_job().partial().tolist() == [0, 10, 20, 30, None, None, None, None]
+    tasks.check_double()
+tell(waits=waits)
+""")
+    assert len(ran.facts["waits"]) == n
+    assert 0 < max(ran.facts["waits"]) < SOON_S

@@ -1,8 +1,8 @@
 """A laboratory for accidents: subjects own workers, and are interrupted, killed and looked at.
 
 A subject is a script or a kernel in a session of its own, with a tag in its environment by which
-all its processes are found in ``/proc``, a private ``TMPDIR`` and, where the system allows it, a
-private ``/dev/shm`` of 64 MB. Whatever happened to it, `Lab.close` sees to it that nothing is left.
+all its processes are found, a private ``TMPDIR`` and, where the system allows it, a private
+``/dev/shm`` of 64 MB. Whatever happened to it, `Lab.close` sees to it that nothing is left.
 
 Subjects import this module too: `tell` what they saw, raise and await flags (files in the working
 directory, which workers share), and `provoke` failures. So do their workers: what only some need is
@@ -23,16 +23,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tests.support.processes import TAG, cpu_s, is_asleep, kill_now, lives, parent_of, tagged
+
 if TYPE_CHECKING:
     import subprocess
+
+__all__ = ["cpu_s", "is_asleep", "parent_of", "tagged"]  # from here, too
 
 T = TypeVar("T")
 
 TESTS = Path(__file__).resolve().parents[1]
-TAG = "NBSHARE_FAULTLAB"
 SOON_S = 8.0  # what the catalogue allows 1 s for, on a machine that may stand still for some
-LIMIT_S = 20.0  # after which a subject hangs
+# After which a subject hangs. Under Wine, imports take seconds on a busy machine.
+LIMIT_S = 60.0 if sys.platform == "win32" else 20.0
 FACTS = "facts.json"
+SIGKILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows ends a process by it
 
 _MOUNT = "mount -t tmpfs -o size=64m tmpfs /dev/shm"
 # The kernel's OOM killer must choose a subject, no other process.
@@ -55,46 +60,6 @@ def wait_until(predicate: Callable[[], T], limit_s: float = LIMIT_S, what: Any =
             raise AssertionError(f"{text or 'not so'} after {limit_s} s")
         time.sleep(min(0.001 + waited_s / 20, 0.02))  # the CPU is for those it waits for
     return value
-
-
-def tagged(tag: str | None = None) -> set[int]:
-    """Return the processes that have a tag; zombies have no environment. Default: our own tag."""
-    entry = f"{TAG}={tag or os.environ[TAG]}".encode()
-    found = set()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/environ", "rb", 0) as file:  # a Path takes eight times as long
-                environ = file.read()
-            if entry in environ and entry in environ.split(b"\0"):
-                found.add(int(pid))
-        except OSError:  # ended meanwhile, or another user's
-            continue
-    return found
-
-
-def parent_of(pid: int) -> int:
-    """Return a process's parent; 0 if it is gone."""
-    return int((_stat(pid) or ["", "0"])[1])
-
-
-def is_asleep(pid: int) -> bool:
-    """Return whether a process, or rather its first thread, waits for something."""
-    return bool(fields := _stat(pid)) and fields[0] == "S"
-
-
-def cpu_s(pid: int) -> float | None:
-    """Return the seconds of processor time that a process has had; None if it is gone."""
-    fields = _stat(pid)
-    return fields and sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
-
-
-def _stat(pid: int) -> Any:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else fields
 
 
 def memfd_bytes(pids: Iterable[int]) -> int:
@@ -157,9 +122,8 @@ def kill(pids: Iterable[int]) -> None:
     """Kill processes; returns when they are dead."""
     pids = set(pids)
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):  # it was about to end
-            os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not any(map(_stat, pids)), what=f"{pids} alive")
+        kill_now(pid)
+    wait_until(lambda: not any(map(lives, pids)), what=f"{pids} alive")
 
 
 def run_scripts() -> None:
@@ -172,7 +136,7 @@ def run_scripts() -> None:
     base, path, own = Path.cwd(), sys.path.copy(), os.getpid()
     while True:
         wait_until((base / "asked").exists, 1000)
-        script = Path((base / "asked").rename(base / "taken").read_text())
+        script = Path((base / "asked").replace(base / "taken").read_text())
         os.chdir(script.parent)
         sys.path[0] = str(script.parent)
         try:
@@ -192,7 +156,8 @@ def run_scripts() -> None:
         for name, module in list(sys.modules.items()):
             if str(getattr(module, "__file__", None)).startswith(str(script.parent)):
                 del sys.modules[name]
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        if sys.platform != "win32":
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
         sys.unraisablehook = sys.__unraisablehook__
         gc.enable()
         gc.set_threshold(700, 10, 10)
@@ -337,6 +302,10 @@ def may_mount() -> bool:
     return ended.returncode == 0
 
 
+def _in_shm() -> list[str]:
+    return [] if sys.platform == "win32" else os.listdir("/dev/shm")
+
+
 class Subject:
     """A script that runs, or has run."""
 
@@ -357,7 +326,11 @@ class Subject:
     def signal(self, number: int, *, group: bool = False) -> float:
         """Signal it, or its process group as a terminal does; returns when, before it."""
         now = time.monotonic()
-        (os.killpg if group else os.kill)(self.pid, number)
+        if sys.platform == "win32" and number == signal.SIGINT:
+            import pytest
+
+            pytest.skip("Windows: no console, through which Ctrl-C could come from outside")
+        (os.killpg if group and hasattr(os, "killpg") else os.kill)(self.pid, number)
         return now
 
     def interrupt(self) -> float:
@@ -393,25 +366,29 @@ class Lab:
         self.folder = folder
         self.tmp = folder / "tmp"
         self.tmp.mkdir()
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "NBSHARE"))}
+        taken = "PYTHON", "NBSHARE"
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(taken)}
         self.environ = {
             **inherited,
             TAG: self.tag,
             "TMPDIR": str(self.tmp),
             "HOME": str(folder),
+            "USERPROFILE": str(folder),  # Windows' name for it
             "PYTHONPATH": str(TESTS.parent),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         self.strangers: set[int] = set()  # tagged processes that are no business of the library
         self._subjects: list[Subject] = []
         self._shm_fds: list[int] = []
-        self._shm_before = set(os.listdir("/dev/shm"))
+        self._shm_before = set(_in_shm())
 
     def command(self, *arguments: str, wrapper: Iterable[str] = ()) -> list[str]:
         """Return the command line that runs Python with these arguments as a subject.
 
         The `wrapper` is a command that runs another one.
         """
+        if sys.platform == "win32":
+            return [*wrapper, sys.executable, "-X", "utf8", *arguments]
         script = f'{_VICTIM}; {_MOUNT} && exec "$@"' if may_mount() else f'{_VICTIM}; exec "$@"'
         unshare = ["unshare", "-m"] if may_mount() else []
         # A test that was itself started in the background ignores SIGINT, and would pass that on.
@@ -516,14 +493,14 @@ class Lab:
         """Return what is in ``/dev/shm`` that was not there before."""
         if may_mount():
             return {name for fd in self._shm_fds for name in os.listdir(fd)}
-        return set(os.listdir("/dev/shm")) - self._shm_before
+        return set(_in_shm()) - self._shm_before
 
     def close(self) -> None:
         """End what still runs; nothing may be left of anybody."""
         try:
             for subject in self._subjects:
                 if subject.runs:
-                    subject.signal(signal.SIGKILL, group=True)
+                    subject.signal(SIGKILL, group=True)
                     subject.wait()
             assert self.nobody_left()
             assert not self.shm()
@@ -532,8 +509,7 @@ class Lab:
             assert "resource_tracker" not in self._stderr()
         finally:
             for pid in tagged(self.tag):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                kill_now(pid)
             for fd in self._shm_fds:
                 os.close(fd)
 
@@ -589,7 +565,7 @@ class Session:
         ran = Ran(folder, subject.stdout[n_out:], subject.stderr[n_err:])
         if not is_good or not is_over:  # the next script has another process
             if subject.runs:
-                subject.signal(signal.SIGKILL, group=True)
+                subject.signal(SIGKILL, group=True)
                 subject.wait()
             self._subject = None
         assert is_over, f"it hangs or died; so far:\n{ran.stdout}\n{ran.stderr}"

@@ -6,7 +6,6 @@ import ctypes
 import mmap
 import os
 import pickle
-import resource
 import signal
 import sys
 import threading
@@ -189,6 +188,8 @@ def becomes_sleep() -> None:
 
 
 def _spins_for(soft_s: int, hard_s: int) -> None:
+    import resource
+
     resource.setrlimit(resource.RLIMIT_CPU, (soft_s, hard_s))
     while True:
         pass
