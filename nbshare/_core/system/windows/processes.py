@@ -6,13 +6,15 @@ import _winapi
 import ctypes
 import os
 import signal
-import subprocess
 from ctypes import byref, wintypes
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbshare._core.system.windows import handles
 from nbshare._core.system.windows.handles import NO_HANDLE
+
+if TYPE_CHECKING:
+    import subprocess  # workers import this module, and start no process
 
 Identity = tuple[int, int]  # process number, and start in units of 100 ns
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import msvcrt
 import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
@@ -21,6 +20,8 @@ NEEDED: dict[str, Callable[[], object]] = {"order of memory": order.register}
 
 def spawned(command: Sequence[str], environ: Mapping[str, str], fds: Sequence[int]) -> Child:
     """Start an interpreter that takes over duplicates of handles: see `given`."""
+    import subprocess  # the owner alone needs it
+
     executable, *rest = command
     base = getattr(sys, "_base_executable", executable)
     if executable != base:  # that of a virtual environment is a program that starts this one
