@@ -182,7 +182,8 @@ def parallel_map(
     max_tasks_per_child : int, optional
         Items that a worker process runs, in this call and those before, until a new one takes its
         place: for C libraries that never free their memory. Default: no limit. A new worker takes
-        some 10 ms, and what the imports of `func` and the initializer take.
+        some 10 ms, and what the imports of `func` and the initializer take. With `reduce` a worker
+        first ends its block of items.
     checkpoint : str, path-like or Checkpoint, optional
         A folder in which results are stored while the run continues. After a crash, an interrupt or
         a kernel restart the same call continues: finished items do not run again, also if the
@@ -444,7 +445,8 @@ def parallel_map(
     needed for the blocks under way. `reduce` may change its first argument. Progress counts the
     items of blocks that are done; `chunksize` and `Job.stats` count blocks. A plot shows the value
     so far. An item is tried again by itself, as `retries` says, and with ``on_error="return"``
-    those that failed are left out; if a worker dies, its block counts as one item. A checkpoint
+    those that failed are left out; if a worker dies, or an item cannot be loaded, its block counts
+    as one item. A checkpoint
     stores the values of blocks, and not which items failed.
 
     **Generators** are read ahead of the workers, or of a slower loop over a job's results, by what

@@ -6,6 +6,7 @@ import functools
 import itertools
 import operator
 import os
+import re
 import signal
 import threading
 import time
@@ -261,6 +262,43 @@ def test_an_error_of_the_reduction_ends_the_run(n):
     """Whether a worker raises it or the owner: the first blocks have one item each."""
     with pytest.raises(ArithmeticError, match="not these"):
         parallel_map(itself, range(n), reduce=refuses)
+
+
+class Loaded:
+    """An item that notes where it is loaded, or cannot be."""
+
+    def __init__(self, folder, k, *, fails=False):
+        self.given = folder, k, fails
+
+    def __reduce__(self):
+        return load, self.given
+
+
+def load(folder, k, fails):
+    if fails:
+        raise OSError("its file is gone")
+    (folder / str(k)).touch()
+    return k
+
+
+def test_a_worker_loads_the_items_of_its_block_alone(tmp_path):
+    items = [Loaded(tmp_path, k) for k in range(100)]
+    with pytest.raises(TypeError, match="operand"):
+        parallel_map(lambda k: k + "", items, reduce=operator.add, max_workers=1, chunksize=1)
+    assert 1 <= len(os.listdir(tmp_path)) < 10  # a few are pickled together
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_item_that_cannot_be_loaded_costs_its_block(tmp_path, backend):
+    items = [Loaded(tmp_path, k, fails=k == 70) for k in range(100)]
+    options = {"reduce": operator.add, "backend": backend}
+    found = parallel_map(itself, items, on_error="return", **options)
+    lost = nbshare.last_job().errors
+    assert found == sum(range(100)) - sum(lost)
+    assert {70, 71} <= {*lost} <= {*range(60, 80)}
+    with pytest.raises(OSError, match="gone") as caught:
+        parallel_map(itself, items, **options)
+    assert re.search(r"raised for one of items \d+ to \d+", "\n".join(caught.value.__notes__))
 
 
 def noted(x, folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import subprocess
 import sys
@@ -53,6 +54,15 @@ def test_items_of_a_generator_get_new_workers_too():
         renewed.pid, iter(range(20)), max_workers=2, max_tasks_per_child=4, out="list"
     )
     assert max(Counter(pids).values()) <= 4
+
+
+def test_items_that_are_reduced_count_one_by_one():
+    """A worker ends its block, which has one or two of so few items."""
+    runs = parallel_map(
+        renewed.one_more, range(190), max_workers=2, max_tasks_per_child=7, reduce=operator.add
+    )
+    assert max(runs.values()) <= 8
+    assert runs.total() == 190
 
 
 def test_tasks_of_an_executor_get_new_workers():

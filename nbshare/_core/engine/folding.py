@@ -150,9 +150,10 @@ class FoldingCall(Call):
 
     def name_of(self, i: int, text: str | None = None) -> str:
         """Return the name of a block in messages; `text`: its repr, if known."""
-        text = self.text_of(i) if text is None else text
         items = self._items_in(i)
-        return name_of_item(items.start, text) if len(items) == 1 else f"one of the {text}"
+        if len(items) > 1:
+            return f"one of items {items.start} to {items.stop - 1}"
+        return name_of_item(items.start, self.text_of(i) if text is None else text)
 
     # -------------------------------------------------------------------------- blocks
 

@@ -27,6 +27,7 @@ from nbshare._core.wire.board import Board
 from nbshare._core.wire.context import threads_per_worker
 from nbshare._core.wire.failures import SharedName
 from nbshare._core.wire.feed import ItemFeed
+from nbshare._core.wire.folding import Blocks
 from nbshare._core.wire.orders import CallOrder, Fixed, Stage
 from nbshare.errors import UnsendableError
 
@@ -132,6 +133,9 @@ def source(arena: Arena, iterable: Any, first: int = 0) -> tuple[Any, ...]:
     if isinstance(iterable, np.ndarray):
         is_shared = isinstance(iterable, SharedArray) or segment_of(iterable) is None  # or a file
         return "rows", *arena.refer(iterable, writable=is_shared)
+    if isinstance(iterable, Blocks):
+        columns = [source(arena, column) for column in iterable.columns]
+        return "folded", iterable.n_items, columns
     if isinstance(iterable, ShapedItems):
         return "whole", arena.pack(iterable, "the items", writable=True)
     if isinstance(iterable, range) or _is_plain(iterable):
@@ -237,6 +241,7 @@ def new_call(
         n_workers=request.max_workers,
         chunksize=request.chunksize,
         first=first,
+        is_folded=request.reduce is not None,
     )
     kind = FoldingCall if request.reduce is not None else make
     return kind(request, engine, board, placed, order, feed)

@@ -33,6 +33,11 @@ def items_in(k: int, n: int | None = None) -> range:
     return range(start, stop if n is None else min(stop, n))
 
 
+def n_items_in(blocks: range) -> int:
+    """Return the number of items in some blocks, if the last one is whole."""
+    return int(start_of(blocks.stop) - start_of(blocks.start))
+
+
 class Block(NamedTuple):
     """Items that a worker runs one after the other."""
 

@@ -71,6 +71,7 @@ class CallOrder(NamedTuple):
     n_workers: int
     chunksize: int | None
     first: int = 0  # the index of the first item, in the call that this one is a part of
+    is_folded: bool = False  # its items are blocks of the user's
 
 
 class Stage(NamedTuple):

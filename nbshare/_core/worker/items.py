@@ -12,6 +12,7 @@ import numpy as np
 from nbshare._core.arrays.inputs import ArrayReference, Inputs
 from nbshare._core.functions.pickling import may_name_main
 from nbshare._core.wire.feed import FedItems
+from nbshare._core.wire.folding import Blocks
 from nbshare._core.wire.orders import Seed, generator
 from nbshare._core.wire.results import OUT_OF_BAND
 
@@ -30,12 +31,13 @@ class ItemSource:
         Of the call.
     fed : FedItems or None
         Items that arrive during the call.
-    kind : {"rows", "plain", "whole", "blocks", "fed"}
+    kind : {"rows", "plain", "whole", "blocks", "fed", "folded"}
         Rows of an array; a range or a few simple objects; a sequence that is pickled as a whole;
-        pickled objects; or pickled objects that arrive during the call.
+        pickled objects; pickled objects that arrive during the call; or, for ``reduce=``, blocks of
+        items.
     *what
-        An ArrayReference; the items; where they are; the size of a block, and the blocks; or the
-        column of the feed.
+        An ArrayReference; the items; where they are; the size of a block, and the blocks; the
+        column of the feed; or the number of items, and what each iterable gives, as here.
 
     Attributes
     ----------
@@ -54,6 +56,9 @@ class ItemSource:
             (self._rows,) = what
         elif kind == "whole":
             self._rows = inputs.load(*what)
+        elif kind == "folded":
+            n, columns = what
+            self._rows = Blocks([ItemSource(inputs, fed, *column) for column in columns], n)
         elif kind == "blocks":
             self._step, self._packed = step, _ = what
             self.block_of = lambda i: range(i - i % step, i - i % step + step)
@@ -61,6 +66,9 @@ class ItemSource:
             assert fed is not None
             (self._column,) = what
             self.block_of = fed.block_of
+
+    def __getitem__(self, part: slice) -> Sequence[Any]:
+        return self.items(range(part.start, part.stop))
 
     def items(self, indices: range) -> Sequence[Any]:
         """Return the items of a range of indices."""

@@ -42,6 +42,7 @@ from nbshare._core.wire.board import (
 )
 from nbshare._core.wire.failures import end_fork, naming_shared, text_of
 from nbshare._core.wire.feed import FedItems
+from nbshare._core.wire.folding import n_items_in
 from nbshare._core.wire.orders import CallOrder, Fixed
 from nbshare._core.wire.results import LogKey, OutputSpec
 from nbshare._core.worker import streams
@@ -166,6 +167,7 @@ class Work:
         self._item_s = 0.0  # recent seconds per item
         self._is_odd = False  # most results of this chunk are stored one by one
         self._round = board.header[ROUND]
+        self._is_folded = order.is_folded
         is_unseeded = order.policy.seed is None and order.stage is None
         self._draws = Draws() if is_unseeded and not caller.in_process else None
         words = self._slot[SLOWEST:REPORTED].tolist()
@@ -231,9 +233,9 @@ class Work:
         if (most := self._policy.max_tasks) is not None:
             if self.is_spent:
                 return False
-            self._claims.most = most - _n_taken[0]
+            self._claims.most = 1 if self._is_folded else most - _n_taken[0]
         chunk = self._claim(self._item_s)
-        _n_taken[0] += len(chunk)
+        _n_taken[0] += n_items_in(chunk) if self._is_folded else len(chunk)
         if chunk:
             if not 0 <= chunk.start - self._page.first < self._page.n:
                 self._board.forget_pages()
