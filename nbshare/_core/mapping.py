@@ -176,7 +176,8 @@ def parallel_map(
         `contextlib.contextmanager` does, that is entered, and left when the worker ends: after
         `max_tasks_per_child` items, after five idle minutes, by a change of files or `shutdown`,
         and at the end of this process. It may take a second. A worker that is killed leaves
-        nothing. With ``backend="serial"`` and ``"threads"`` it is left at the end of the call.
+        nothing. With ``backend="serial"`` and ``"threads"``, and in a call inside an item, it is
+        left at the end of the call.
     initargs : sequence, optional
         Positional arguments of the initializer.
     max_tasks_per_child : int, optional

@@ -9,6 +9,8 @@ from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
+from nbshare import parallel_map
+
 ENOUGH_S = 20.0
 
 
@@ -62,6 +64,25 @@ def hanging(folder):
     Path(folder, f"in {os.getpid()}").touch()
     yield
     time.sleep(3600)
+
+
+@contextmanager
+def talking(folder):
+    """Print more than a pipe holds while it is left."""
+    Path(folder, f"in {os.getpid()}").touch()
+    yield
+    for _ in range(3000):
+        print("x" * 99)
+    Path(folder, f"out {os.getpid()}").touch()
+
+
+def call_with_others(i, folder):
+    """Return what is there after calls with this worker's initializer, and with another one."""
+    after = []
+    for initializer, where in ((opened, "outer"), (generate, "inner")):
+        parallel_map(pid, [i], initializer=initializer, initargs=(str(folder / where),))
+        after.append([name.split()[0] for name in names(folder / where)])
+    return after
 
 
 @contextmanager

@@ -132,6 +132,31 @@ def test_one_that_hangs_delays_the_end_by_a_second(tmp_path):
         os.kill(int(name.split()[1]), 0)
 
 
+def test_one_that_prints_much_is_left(tmp_path, capfd):
+    parallel_map(renewed.pid, [0], initializer=renewed.talking, initargs=(str(tmp_path),))
+    nbshare.shutdown()
+    assert [name.split()[0] for name in renewed.names(tmp_path)] == ["in", "out"]
+    assert capfd.readouterr().out.count("\n") == 3000
+
+
+def test_a_call_inside_an_item_leaves_its_own_at_its_end(tmp_path):
+    """And the worker keeps what its own initializer has entered, which does not run again."""
+    for name in ("outer", "inner"):
+        (tmp_path / name).mkdir()
+    for _ in range(2):
+        after = parallel_map(
+            renewed.call_with_others,
+            range(2),
+            shared={"folder": tmp_path},
+            max_workers=1,
+            initializer=renewed.opened,
+            initargs=(str(tmp_path / "outer"),),
+        )
+        assert after == [[["in"], ["in", "out"]]] * 2
+    nbshare.shutdown()
+    assert [name.split()[0] for name in renewed.names(tmp_path / "outer")] == ["in", "out"]
+
+
 def test_at_the_exit_of_the_interpreter_all_workers_leave(tmp_path):
     code = (
         "import nbshare\nfrom tests.support import renewed\n"

@@ -16,6 +16,7 @@ from nbshare._core.memory import scratch_file
 from nbshare._core.wire.context import Context
 
 LEAVE_S = 1.0  # for a worker that ends to leave what its initializer has entered
+READ_S = 0.002  # between looks at what it prints then
 NO_STAMP = Stamp(-1, -1, -1, -1)
 
 
@@ -227,8 +228,8 @@ class WorkerPool:
         for worker in [worker for worker in self._members if worker.call is None]:
             self.dismiss(worker)
         for worker in self._members:
-            if worker.ends_by:
-                worker.child.await_end(max(0.0, worker.ends_by - time.monotonic()))
+            while worker.ends_by > time.monotonic() and not worker.child.await_end(READ_S):
+                self._pipes.read_all()  # or one that prints much would wait
 
     def close(self) -> None:
         """Free the snapshot, when all workers are gone."""

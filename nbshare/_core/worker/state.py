@@ -153,6 +153,7 @@ def initialized(inputs: Inputs, fixed: Fixed) -> Namespaces:
 
     The initializer, if there is one, has been run here already, or is loaded and run now.
     """
+    global _initialized
     key = fixed.initializer_key
     if fixed.initializer is None or key is None:
         return Namespaces()
@@ -163,32 +164,28 @@ def initialized(inputs: Inputs, fixed: Fixed) -> Namespaces:
             _run(initializer, initargs)
             namespaces.adopt(initializer)
             namespaces.keep()
-            _initialized.clear()
-            _initialized[key] = namespaces
+            _initialized = {key: namespaces}
         return Namespaces(_initialized[key])
 
 
 @contextmanager
 def initializing_anew() -> Iterator[ExitStack]:
-    """Run the initializer once more, for all that load its call within the block.
+    """Run the initializer once for all that load its call within the block.
 
-    Outside of worker processes, where nothing stays set: what it has entered is yielded. Other
-    threads wait meanwhile.
+    For calls that run in this process, and do not keep it: what it has entered is yielded. In a
+    worker, its own initializer has run already. Other threads wait meanwhile.
     """
-    global _entered
+    global _entered, _initialized
     with _initializing:
-        if _mine is not None:
-            yield ExitStack()  # it is left when the worker ends
-            return
-        _initialized.clear()
-        outer, _entered = _entered, ExitStack()
+        outer = _entered, _initialized
+        _entered = ExitStack()
         try:
             yield _entered
         except BaseException:
             leave()
             raise
         finally:
-            _entered = outer
+            _entered, _initialized = outer
 
 
 def leave(entered: ExitStack | None = None) -> None:
