@@ -65,7 +65,7 @@ MOST_STARTED = 1000  # jobs, before those that are over are left out
 # Not a WeakSet, whose callbacks an interrupt may break.
 _started: list[weakref.ref[Job]] = []
 _starting = _thread.allocate_lock()  # for changes of that list
-_told_of_chance: set[str] = set()  # functions
+_told_of_chance: set[Any] = set()  # functions, by their code or name
 _last_job: Job | None = None  # the newest that did not simply succeed
 
 
@@ -974,16 +974,22 @@ class Job(Generic[T]):
         """Warn, once for a function, if it drew from global random numbers without a seed."""
         items, which = self._run.drew()
         func = self._run.request.func
-        name = label_of(func.func if isinstance(func, Fold) else func)
-        if not which or name in _told_of_chance:
+        func = func.func if isinstance(func, Fold) else func
+        name = label_of(func)
+        while isinstance(func, partial):
+            func = func.func
+        key = getattr(func, "__code__", name)  # many are called <lambda>
+        if not which or key in _told_of_chance:
             return
-        _told_of_chance.add(name)
+        _told_of_chance.add(key)
         python, numpy = "random.random() and the like", "np.random.normal() and the like"
         used = {NUMPY: numpy, PYTHON: python}.get(which, f"{python}, {numpy}")
         warn(
-            f"{name} drew from global random numbers ({used}) for {items}. They differ in each run "
-            "and cannot be repeated. Pass seed=1 to the call, and let the function take rng and "
-            "draw from that: def f(x, rng): return rng.normal()",
+            f"{name} drew from global random numbers ({used}) for {items}, itself or in a library. "
+            "What depends on them differs in each run and cannot be repeated. Pass seed=1 to the "
+            "call, and let the function take rng and draw from that: def f(x, rng): return "
+            "rng.normal(). To estimators of scikit-learn pass random_state=, such as a number: "
+            "some draw one, and do not use it",
             UnseededWarning,
         )
 

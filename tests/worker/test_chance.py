@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import time
 import warnings
+from functools import partial
 
 import pytest
 
@@ -37,6 +39,12 @@ def test_it_is_told_once_for_a_function():
     with pytest.warns(UnseededWarning):
         parallel_map(draws.shuffled, range(8), **OPTIONS)
     parallel_map(draws.shuffled, range(9), **OPTIONS)  # a warning would be an error
+
+
+def test_functions_of_one_name_are_told_each():
+    for func in (lambda i: random.random(), partial(lambda i: random.gauss(0, 1))):
+        with pytest.warns(UnseededWarning, match="^<lambda> drew"):
+            parallel_map(func, range(8), **OPTIONS)
 
 
 def test_the_line_of_the_call_is_named():
