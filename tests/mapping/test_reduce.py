@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nbshare
-from nbshare import grid, map_async, parallel_map
+from nbshare import attach, grid, map_async, open_checkpoint, parallel_map
 from nbshare._core.engine.folding import Reduction
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare.errors import CheckpointError, WorkerDiedError
@@ -336,6 +336,41 @@ def itself_by_3(x):
     return x / 3
 
 
+def test_a_stored_run_has_the_value(tmp_path):
+    """Of what is there, whoever asks; and counts blocks."""
+    (tmp_path / "log").touch()
+    (tmp_path / "stop").write_text("300")
+    with pytest.raises(ArithmeticError):
+        parallel_map(
+            lambda x: [noted(x, tmp_path)], range(500), reduce=add, checkpoint=tmp_path / "run"
+        )
+    found = open_checkpoint(tmp_path / "run").results()
+    assert found == sorted(found)
+    assert 0 < len(found) < 500
+    parallel_map(itself_by_3, range(500), reduce=operator.add, checkpoint=tmp_path / "whole")
+    stored = open_checkpoint(tmp_path / "whole")
+    assert stored.results() == parallel_map(itself_by_3, range(500), reduce=operator.add)
+    assert f"{stored.n_items} of {stored.n_items} blocks done" in repr(stored)
+
+
+def add(first, second):
+    return first + second
+
+
+def test_a_stored_value_needs_its_function(tmp_path):
+    table = np.zeros(100_000)
+    path = tmp_path / "run"
+    assert parallel_map(itself, range(9), reduce=lambda a, b: a + b + table[0], checkpoint=path)
+    with pytest.raises(CheckpointError, match="reduce= of this run cannot be loaded here"):
+        open_checkpoint(tmp_path / "run").results()
+
+
+def test_attach_says_where_the_value_is(tmp_path):
+    parallel_map(itself, range(9), reduce=operator.add, checkpoint=tmp_path / "run")
+    with pytest.raises(TypeError, match="open_checkpoint"):
+        attach(tmp_path / "run")
+
+
 def test_another_reduction_is_refused(tmp_path):
     parallel_map(itself, range(9), reduce=operator.add, checkpoint=tmp_path / "run")
     with pytest.raises(CheckpointError, match="reduce= changed"):
@@ -462,6 +497,10 @@ def test_until_takes_a_part_of_the_time():
 def test_enough_is_kept_in_a_checkpoint(tmp_path):
     options = {"checkpoint": tmp_path / "run", "until": lambda p: p.count() >= 20}
     first = parallel_map(slow, range(5000), **options)
+    assert open_checkpoint(tmp_path / "run").state == "done"
+    attached = attach(tmp_path / "run")
+    assert attached.result().count() == first.count()
+    assert attached.state == "done"
     job = map_async(slow, range(5000), **options)
     assert job.result().count() < first.count() + 500
     assert job._n_restored >= 20

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import ndimage
 
 import nbshare
-from nbshare import LivePlot, map_async, parallel_map, tiles
+from nbshare import LivePlot, attach, map_async, open_checkpoint, parallel_map, tiles
 from nbshare._core.notebook.figure import LiveFigure
 
 BACKENDS = [None, "threads", "serial"]
@@ -230,6 +230,35 @@ def test_a_checkpoint_of_hosts_and_the_callers_array(tmp_path, image):
 def test_a_detached_run_puts_its_tiles_together(tmp_path, image):
     job = map_async(smooth, tiles(image, (32, 32), 4), checkpoint=tmp_path / "run", detach=True)
     np.testing.assert_array_equal(job.result(), smooth(image))
+
+
+def test_a_stored_run_is_read_without_seams(tmp_path, image):
+    parallel_map(smooth, tiles(image, (32, 48), 4), checkpoint=tmp_path / "run")
+    attached = attach(tmp_path / "run")
+    for found in (
+        open_checkpoint(tmp_path / "run").results(),
+        attached.result(),
+        attached.partial(),
+    ):
+        np.testing.assert_array_equal(found, smooth(image))
+
+
+def test_the_gaps_of_a_stored_run_are_masked(tmp_path, image):
+    """And its plot shows each tile in its place."""
+    (tmp_path / "log").touch()
+    (tmp_path / "stop").write_text("5")
+    image, options = image[..., 0], {"checkpoint": tmp_path / "run", "max_workers": 1}
+    with pytest.raises(ArithmeticError):
+        parallel_map(stops, tiles(image, (32, 48), 4), shared={"folder": tmp_path}, **options)
+    attached = attach(tmp_path / "run")
+    for found in (open_checkpoint(tmp_path / "run").results(), attached.partial()):
+        assert found.shape == image.shape
+        assert 0 < found.mask.sum() < found.size
+        np.testing.assert_array_equal(found.compressed(), smooth(image)[~found.mask])
+    figure = LiveFigure(attached, "image")
+    figure.frame(final=False)
+    (painter,) = figure._painters
+    np.testing.assert_array_equal(np.isnan(painter._pixels()), found.mask)
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -317,24 +317,38 @@ class Tiles(ShapedItems):
         bind_arguments(func, [None], shared, extra)
         return OfTile(func)
 
+    def as_json(self) -> dict[str, Any]:
+        """Return where the tiles are, for a file."""
+        return self.layout._asdict()
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Tiles:
+        """Return tiles that were in a file: their places, without the values of the array."""
+        return cls(np.broadcast_to(np.uint8(0), stored["whole"]), stored["tile"], 0, EDGES[0])
+
     def shaped(self, results: Any) -> Any:
         """Return the results of all tiles in one array, masked where tiles are missing."""
+        return self.put_together(results).image()
+
+    def put_together(self, results: Any) -> Mosaic:
+        """Return the results of all tiles at their places."""
         if isinstance(results, Mosaic):
-            return results.image()
-        there: Any = np.ones(len(self), np.bool_)
+            return results
+        there: Any = None  # all
         if is_masked(results):
             there = ~np.ma.getmaskarray(results).reshape(len(self), -1).all(axis=1)
             results = results.data
         elif isinstance(results, list):  # several dtypes, or failures
             there = np.array([isinstance(result, np.ndarray) for result in results])
-        found = [results[i] for i in np.flatnonzero(there)]
+        finished = range(len(self)) if there is None else np.flatnonzero(there)
+        found = [results[i] for i in finished]
         if not found:
-            return np.ma.MaskedArray(np.zeros(self.layout.whole), mask=True)
+            return Mosaic(np.zeros(self.layout.whole), self.layout, there)
         dtype, further = np.result_type(*found), found[0].shape[len(self.layout.whole) :]
         mosaic = Mosaic(empty((*self.layout.whole, *further), dtype), self.layout, there)
-        for i, result in zip(np.flatnonzero(there), found, strict=True):
+        for i, result in zip(finished, found, strict=True):
             mosaic[[i]] = result
-        return mosaic.image()
+        return mosaic
 
     shaped_partly = shaped
 

@@ -39,6 +39,7 @@ from numpy.lib import format as npy
 
 from nbshare import __version__
 from nbshare._core.arrays.grid import Grid
+from nbshare._core.arrays.tiles import Tiles
 from nbshare._core.checkpoint import files
 from nbshare._core.checkpoint.items import ITEMS, Lookup, Pairs, as_rows
 from nbshare._core.checkpoint.key import Key
@@ -59,6 +60,7 @@ from nbshare._core.checkpoint.versions import Versions
 from nbshare._core.checkpoint.writer import PARTS, Role, Writer, check_free
 from nbshare._core.engine.results import Output, spec_given_by
 from nbshare._core.engine.run import Request
+from nbshare._core.functions.pickling import dumps
 from nbshare._core.wire.board import FAILED
 from nbshare._core.wire.failures import describe
 from nbshare._core.wire.results import OBJECTS, OutputSpec
@@ -80,6 +82,7 @@ FORMAT = 5  # earlier ones were never released
 FLUSH_S = 1.5  # between times when the disk has what is stored, and so other machines
 LOG_FILE = "driver/log.txt"  # what a driver has printed
 MOST_TEXT = 10_000  # characters of the error that a run has ended with
+MOST_PICKLED = 64 << 10  # bytes of a function that the lease has
 BEFORE_META = {"lock", "driver"}  # may be there when meta.json is not, which no other file precedes
 
 
@@ -185,8 +188,13 @@ class Directory:
             out = request.out if isinstance(request.out, str) else None
             told: dict[str, Any] = {"began_at": began_at, "out": out}
             told |= {"max_workers": request.max_workers}
-            if request.iterables and isinstance(items := request.iterables[0], Grid):
+            items = request.iterables[0] if request.iterables else None
+            if isinstance(items, Grid):
                 told |= {"grid": items.as_json(), "is_labelled": request.is_labelled}
+            if isinstance(items, Tiles):
+                told["tiles"] = items.as_json()
+            if request.reduce is not None:
+                told["reduce"] = _as_text(request.reduce)
             self.writer.take(**told, on_error=request.policy.on_error)
         except BaseException:
             self.close(is_whole=False)
@@ -384,9 +392,15 @@ class Directory:
             self._flush_at = time.monotonic() + FLUSH_S
             self._sync()
 
-    def close(self, *, is_whole: bool, error: BaseException | None = None) -> None:
-        """Close the files and let others write; `error`: with which the run has failed."""
+    def close(
+        self, *, is_whole: bool, error: BaseException | None = None, is_enough: bool = False
+    ) -> None:
+        """Close the files and let others write.
+
+        `error`: with which the run has failed; `is_enough`: that ``until=`` has ended it.
+        """
         told: dict[str, Any] = {"n_printed": files.size_of(self.path / LOG_FILE)}
+        told["is_enough"] = is_enough
         if error is not None:
             failure = describe(error, -1, "", MOST_TEXT)
             notes = [str(note) for note in getattr(error, "__notes__", ())]
@@ -398,3 +412,11 @@ class Directory:
             has_all = is_whole
         finally:
             self.writer.close(is_whole=has_all, **told)
+
+
+def _as_text(reduce: Any) -> str | None:
+    """Return the pickle of the function of ``reduce=`` as text; None if it is long, or has none."""
+    with suppress(Exception):  # where items run in this process, it need not have one
+        if len(pickled := dumps(reduce)) <= MOST_PICKLED:
+            return pickled.hex()
+    return None

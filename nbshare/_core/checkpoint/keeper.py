@@ -313,8 +313,9 @@ class CheckpointKeeper(Keeper):
             self.save()
             if self._call.board.is_open and self._order and not self._is_lost:
                 self._attempt(lambda: self._directory.note_order(np.concatenate(self._order)))
-            close, is_whole = self._directory.close, not self._is_lost
-            self._attempt(partial(close, is_whole=is_whole, error=self._call.error or self._error))
+            close, error = self._directory.close, self._call.error or self._error
+            is_whole, is_enough = not self._is_lost, self._call.is_enough
+            self._attempt(partial(close, is_whole=is_whole, error=error, is_enough=is_enough))
         except BaseException as error:  # noqa: BLE001 - as above
             self._fail(error)
         finally:

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from nbshare import errors
 from nbshare._core.arrays.grid import Grid
 from nbshare._core.arrays.inputs import ArrayReference
+from nbshare._core.arrays.tiles import Tiles
 from nbshare._core.checkpoint import writer as writers
 from nbshare._core.checkpoint.directory import LOG_FILE, check_place
 from nbshare._core.checkpoint.files import (
@@ -43,7 +44,7 @@ from nbshare._core.engine.collect import as_masked, collect
 from nbshare._core.engine.local import refuse_frozen
 from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.results import MISSING
-from nbshare._core.engine.run import Request, Run, RunState
+from nbshare._core.engine.run import Request, Run, RunState, tiles_of
 from nbshare._core.functions.pickling import dumps, dumps_apart
 from nbshare._core.job import Job
 from nbshare._core.memory import file_of
@@ -108,6 +109,8 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     ------
     nbshare.errors.CheckpointError
         There is no checkpoint, it is damaged, or it belongs to another user.
+    TypeError
+        The run has ``reduce=``: `open_checkpoint` gives its value.
 
     See Also
     --------
@@ -228,6 +231,14 @@ class AttachedRun(Run):
         if axes := writer.get("grid"):
             request |= {"iterables": (Grid.from_json(axes),)}
             request |= {"is_labelled": writer["is_labelled"]}
+        if "tiles" in writer:
+            request["iterables"] = (Tiles.from_json(writer["tiles"]),)
+        if "reduce" in writer:
+            raise TypeError(
+                f"{path}: attach() does not follow a run with reduce=. "
+                "nbshare.open_checkpoint(path) tells how far it is, and its results() give the "
+                "value of what is stored"
+            )
         super().__init__(Request(**request))
         self.stored_in = str(path)
         self._end_state: RunState = "failed"
@@ -282,11 +293,15 @@ class AttachedRun(Run):
 
     def partial(self) -> Any:
         """Return the results that are stored."""
-        return as_masked(self.stored.results()) if self.stored.present.any() else None
+        if not self.stored.present.any():
+            return None
+        results = as_masked(self.stored._rows())
+        tiles = tiles_of(self.request)
+        return results if tiles is None else tiles.put_together(results)
 
     def final(self) -> Any:
         """Return all results."""
-        results, errors = self.stored.results(), self.errors
+        results, errors = self.stored._rows(), self.errors
         is_there = np.isin(self.stored._whole(is_read=True).states, STORED)
         lost = [i for i in np.flatnonzero(~is_there).tolist() if i not in errors]
         if lost and self._end_state == "done":
@@ -394,6 +409,7 @@ class AttachedRun(Run):
             return "failed", damaged(self._path / LEASE, why, remedy)
         if (state := self.stored.state) == "ended":
             return "failed", self._death()
+        self.is_enough = writer.get("is_enough", False)
         self._show_prints(writer.get("n_printed", 0))
         if "error" in writer:
             return "failed", _error_of(writer["error"])

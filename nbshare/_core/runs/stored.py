@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import pickle
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.arrays.create import zeros
+from nbshare._core.arrays.tiles import Tiles
 from nbshare._core.checkpoint.directory import check_place
 from nbshare._core.checkpoint.files import read_json
 from nbshare._core.checkpoint.items import Lookup
@@ -34,6 +36,7 @@ from nbshare._core.checkpoint.writer import (
     writer_of,
 )
 from nbshare._core.engine.collect import masked
+from nbshare._core.engine.folding import Reduction
 from nbshare._core.engine.results import MISSING
 from nbshare._core.engine.run import Request
 from nbshare._core.options import MapOptions, checked_checkpoint, checked_request, refuse_others
@@ -139,6 +142,10 @@ class StoredRun:
     label : str
         The name of its function.
 
+    Notes
+    -----
+    With ``reduce=`` its items are the blocks that workers have reduced.
+
     Examples
     --------
     How far is a run, and what failed?
@@ -190,7 +197,8 @@ class StoredRun:
             return "ended"
         if "error" in writer:
             return "failed"
-        return "done" if self.n_done == self.n_items else "stopped"
+        is_done = self.n_done == self.n_items or writer.get("is_enough")
+        return "done" if is_done else "stopped"
 
     def _writer(self) -> tuple[bool, dict[str, Any]]:
         """Return whether it runs, and what the lease of the process that runs it tells.
@@ -298,7 +306,13 @@ class StoredRun:
             gaps. The array is read from the disk as it is used; it is a copy in memory if the last
             call had its items in another order, or left some out. All results are read once to
             compare them with their checksums; damaged ones are missing, with a
-            `CheckpointWarning`.
+            `CheckpointWarning`. Results of `tiles` are put together in one array, in memory. With
+            ``reduce=`` it is the value of what is stored, or None if nothing is.
+
+        Raises
+        ------
+        nbshare.errors.CheckpointError
+            A file is damaged; or the function of ``reduce=`` cannot be loaded in this process.
 
         Examples
         --------
@@ -318,6 +332,32 @@ class StoredRun:
         >>> nbshare.open_checkpoint(folder).results().tolist()
         [1.0, 2.0, None]
         """
+        results, writer = self._rows(), self._writer()[1]
+        if "tiles" in writer:
+            return Tiles.from_json(writer["tiles"]).shaped(results)
+        if "reduce" not in writer:
+            return results
+        reduction = Reduction(self._loaded(writer["reduce"]))
+        for k, block in enumerate(results):
+            if block is not MISSING:
+                reduction.add(k, block.values)
+        return reduction.value()
+
+    def _loaded(self, text: str | None) -> Any:
+        """Return the function of ``reduce=``."""
+        why = "it is larger than 64 KiB, or has no pickle"
+        if text is not None:
+            try:
+                return pickle.loads(bytes.fromhex(text))
+            except Exception as error:  # noqa: BLE001 - whatever their code raises
+                why = f"{type(error).__name__}: {error}"
+        raise CheckpointError(
+            f"{self.path}: the reduce= of this run cannot be loaded here ({why}). Make the same "
+            "call again, which returns the value, and runs only what is not stored."
+        )
+
+    def _rows(self) -> Any:
+        """Return the results that are stored, one for each item."""
         return look(self.path, self._results)
 
     def _results(self) -> Any:
@@ -399,9 +439,10 @@ class StoredRun:
 
     def __repr__(self) -> str:
         failed = f", {len(self.errors)} failed" if self.errors else ""
+        items = "blocks" if "reduce" in self._writer()[1] else "items"
         rate = f", {self.rate:.3g} a second" if self.state == "running" and self.rate else ""
         return (
-            f"<StoredRun {self.label}: {self.state}, {self.n_done} of {self.n_items} items done"
+            f"<StoredRun {self.label}: {self.state}, {self.n_done} of {self.n_items} {items} done"
             f"{failed}{rate}, {self.path}>"
         )
 
