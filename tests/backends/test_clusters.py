@@ -16,7 +16,7 @@ import pytest
 import nbshare
 from nbshare import last_job, map_async, parallel_map
 from nbshare.errors import WorkerDiedError
-from tests.support import duties, farm
+from tests.support import duties, farm, shapes
 from tests.support.contract import BackendContract
 from tests.support.faultlab import wait_until
 
@@ -69,6 +69,12 @@ class TestRay(BackendContract):
     def backend(self, ray_address):
         """Give the value for ``backend=``."""
         return ray_address
+
+
+@pytest.mark.parametrize("kind", shapes.KINDS)
+def test_items_with_a_shape_on_dask(dask_client, kind):
+    """As a loop gives them, interrupted and continued."""
+    shapes.check(kind, dask_client)
 
 
 @pytest.fixture

@@ -1,0 +1,24 @@
+"""Grids, groups, rows, tiles and reductions against a loop, interrupted and continued."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.support import shapes
+from tests.support.grids import thinned
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize(
+    ("backend", "kind"), thinned(4, [None, "threads", "serial", "pool"], shapes.KINDS)
+)
+def test_an_interrupted_run_continues_to_what_a_loop_gives(backend, kind, pool):
+    """And runs each item once that has no stored result."""
+    shapes.check(kind, pool if backend == "pool" else backend)
