@@ -182,7 +182,7 @@ class CheckpointKeeper(Keeper):
             logged = low + np.flatnonzero(here == IN_LOG)
             if len(logged):
                 words = reader.words()[page.rows[logged]]
-                page.index[:, logged] = np.transpose(reader.entries(words))
+                page.index[:, logged] = reader.entries(words)
             page.done[there], page.done[logged] = IN_OUTPUT, IN_LOG
         board.n_skipped += int(np.isin(states, STORED).sum())
 
@@ -270,13 +270,16 @@ class CheckpointKeeper(Keeper):
         rows = page.rows[new]
         is_saved = (rows < 0) | (self._directory.states(rows) == done[new])
         saved[new[is_saved]] = done[new[is_saved]]
-        if not len(new := new[~is_saved]):
+        new = new[~is_saved]
+        # The message about a log comes after the ``done`` byte.
+        new = new[(done[new] != IN_LOG) | results.logs.has(page.index[0, new])]
+        if not len(new):
             return
         self._directory.decide(spec)
         self._directory.versions.note_imports(dict(self._call.imported))
         source = TransferSource(
             lambda start, stop: np.asarray(results.rows(page.first + start, stop - start)),
-            lambda places: list(map(tuple, page.index[:, places].T.tolist())),
+            lambda places: page.index[:, places],
             results.logs,
         )
         self._writer = self._writer or RowWriter(self._directory.place())

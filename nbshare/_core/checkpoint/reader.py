@@ -28,7 +28,7 @@ from nbshare._core.checkpoint.items import ITEMS, Pairs, pairs_in
 from nbshare._core.checkpoint.writer import PARTS, part_folders
 from nbshare._core.memory import Segment
 from nbshare._core.wire.board import IN_LOG, IN_OUTPUT
-from nbshare._core.wire.results import NUMBERS, OBJECTS, Entry, LogReader, OutputSpec
+from nbshare._core.wire.results import NUMBERS, OBJECTS, LogReader, OutputSpec, Unloadable
 from nbshare._core.wire.rows import (
     INDEX,
     INDEX_FILE,
@@ -82,8 +82,7 @@ class Whole(NamedTuple):
     def objects(self, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Any]]:
         """Yield the results of some items, one by one, with their indices."""
         for reader, items, places in self.places(wanted):
-            words = self.words[self.order[items]]
-            yield from zip(items.tolist(), reader.objects(places, words), strict=True)
+            yield from reader.objects(items, places, self.words[self.order[items]])
 
 
 def copy_rows(target: Any, places: RowNumbers, source: npt.NDArray[Any], rows: RowNumbers) -> None:
@@ -208,9 +207,9 @@ class RowReader:
         """Return the results of some rows, mapped."""
         return self.load()[start:stop]
 
-    def entries(self, words: npt.NDArray[Any]) -> list[Entry]:
+    def entries(self, words: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Return the places, in the `logs`, of results that fit no array: what their words tell."""
-        columns = _in_logs(words["at"])
+        columns = np.stack(_in_logs(words["at"]))
         for number in np.unique(columns[0]).tolist():
             path = self.folder / log_file(number)
             if (file := opened(path)) is None:
@@ -218,18 +217,21 @@ class RowReader:
                     path, "it is gone", "Make the same call again: it runs the items anew."
                 )
             self.logs.add(number, Segment.open(file, "c"))
-        return list(zip(*(column.tolist() for column in columns), strict=True))
+        return columns
 
-    def objects(self, rows: RowNumbers, words: npt.NDArray[Any]) -> Iterator[Any]:
-        """Yield results one by one; `words`: the index words of the rows."""
-        is_logged = words["state"] == IN_LOG
-        results, entries = self.load(), iter(self.entries(words[is_logged]))
+    def objects(
+        self, items: RowNumbers, rows: RowNumbers, words: npt.NDArray[Any]
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield results of items one by one; `rows`, `words`: where they are, and of the index."""
+        is_logged, results = words["state"] == IN_LOG, self.load()
         is_number = (spec := self.spec) is not None and spec.number is not None
-        for row, is_in_log in zip(rows.tolist(), is_logged.tolist(), strict=True):
-            if is_in_log:
-                yield self.logs.load(row, next(entries))
-            else:
-                yield results[row].item() if is_number else results[row]
+        for i, row in zip(items[~is_logged].tolist(), rows[~is_logged].tolist(), strict=True):
+            yield i, results[row].item() if is_number else results[row]
+        for some, values in self.logs.load(items[is_logged], self.entries(words[is_logged])):
+            for i, value in zip(some, values, strict=True):
+                if type(value) is Unloadable:
+                    raise value.error
+                yield i, value
 
     # ------------------------------------------------------------------------ checks
 
@@ -260,10 +262,10 @@ class RowReader:
             some = there[k : k + step]
             found[some] = checksums(words[some], data[rows[some]])
         logged = np.flatnonzero(is_there & (words["state"] == IN_LOG))
-        entries = self.entries(words[logged])
-        records = {entry[:3]: entry for entry in entries}  # each of one or more results
-        crcs = {key: zlib.crc32(self.logs.bytes_of(entry)) for key, entry in records.items()}
-        found[logged] = record_checksums(words[logged], [crcs[entry[:3]] for entry in entries])
+        entries = self.entries(words[logged])[:3]
+        records, which = np.unique(entries, axis=1, return_inverse=True)  # of one or more results
+        crcs = [zlib.crc32(self.logs.bytes_of(*record)) for record in records.T.tolist()]
+        found[logged] = record_checksums(words[logged], np.array(crcs, np.int64)[which].tolist())
         failed = np.flatnonzero(is_there & ~np.isin(words["state"], STORED))
         found[failed] = record_checksums(words[failed], itertools.repeat(0))
         return np.asarray(is_there & (found == words["crc"]))

@@ -6,7 +6,6 @@ import _thread
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,31 +20,20 @@ from nbshare._core.engine.run import Request, tiles_of
 from nbshare._core.memory import Segment, can_share, pool, segment_of
 from nbshare._core.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Board, Page
 from nbshare._core.wire.results import (
-    ALONE,
     ASK,
     IS_OBJECT,
     KINDS,
     OBJECTS,
-    Entry,
     LogKey,
     LogReader,
     OutputSpec,
-    thawed,
+    Unloadable,
 )
-from nbshare._core.wire.rows import FilePlace
-from nbshare.errors import TaskError
+from nbshare._core.wire.rows import FilePlace, RowNumbers
 
 LOAD_S = 0.02  # for unpickling objects before the waiting thread does other things
+MOST_AHEAD = 10_000  # items that are looked at in this time
 MOST_ERRORS = 10_000  # kept of items whose results have been taken
-
-
-def _n_together(index: npt.NDArray[np.int64]) -> int:
-    """Return how many entries of a batch, from the first on, have its order.
-
-    Not all do, if a checkpoint had them for other items.
-    """
-    is_next = (np.diff(index).T == (0, 0, 0, 1)).all(axis=1)
-    return 1 + int(np.append(is_next, False).argmin())
 
 
 class _Missing:
@@ -351,19 +339,18 @@ class Results:
 
     def values(self, *, gaps: bool = False, with_errors: bool = False) -> list[Any]:
         """Return results and errors as a list; where one cannot be loaded raise, or leave a gap."""
-        values = self._take_ahead() if self.is_over else None
-        values = [] if values is None else values
-        states = self._board.done().tobytes()
-        while len(values) < len(states):
-            try:
-                self._load_next(values, states)
-            except TaskError as error:
-                i = len(values)
-                self._board.fail(i)  # a result that cannot be loaded is missing
-                self.errors[i] = error.with_traceback(None)
-                if not gaps and not with_errors:
-                    raise
-                values.append(error if with_errors else MISSING)
+        values = (self._take_ahead() if self.is_over else None) or []
+        n_before, n = len(values), len(self._board.done())
+        values += [MISSING] * (n - n_before)
+        for i, value in self.load(np.arange(n_before, n)):
+            values[i] = value
+        unloadable = [i for i, value in enumerate(values) if type(value) is Unloadable]
+        for i in unloadable:
+            self._board.fail(i)  # a result that cannot be loaded is missing
+            self.errors[i] = error = values[i].error
+            values[i] = error if with_errors else MISSING
+        if unloadable and not gaps and not with_errors:
+            raise self.errors[unloadable[0]]
         return values
 
     def load_ahead(self) -> bool:
@@ -373,13 +360,16 @@ class Results:
         if (ahead := self._take_ahead()) is None:
             return False
         try:
-            states = self._board.done().tobytes()
             n_before, until_s = len(ahead), time.monotonic() + LOAD_S
-            with suppress(TaskError):  # which `values` will raise
-                while (i := len(ahead)) < len(states) and time.monotonic() < until_s:
-                    if states[i] != IN_LOG or not self.is_here(i):
+            items = np.arange(n_before, min(n_before + MOST_AHEAD, self._board.n_there))
+            for page, places in self._places(items):
+                logged, entries = self._logged(page, places)
+                n = int(np.append(logged == places[: len(logged)], False).argmin())  # no gaps
+                for _, values in self.logs.load(page.first + logged[:n], entries[:, :n]):
+                    ahead += values
+                    if time.monotonic() > until_s:
                         break
-                    self._load_next(ahead, states)
+                break  # those on the next page are for the next time
             return len(ahead) > n_before
         finally:
             self._ahead = ahead
@@ -390,70 +380,59 @@ class Results:
             ahead, self._ahead = self._ahead, None
         return ahead
 
-    def _load_next(self, values: list[Any], states: bytes) -> None:
-        """Append the next result, and those that were stored with it."""
-        i = len(values)
-        batch = self._rest_of_batch(i, states)
-        if not batch:
-            values.append(self.get(i))
-        elif bytearray in set(map(type, batch)):
-            for value in batch:
-                values.append(thawed(len(values), value))
-        else:
-            values += batch
+    def load(self, items: npt.NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
+        """Yield the results and errors that are here, of some items, in any order.
 
-    def _rest_of_batch(self, i: int, states: bytes) -> list[Any]:
-        """Return the results, frozen, of items that were stored with item `i`, from it on."""
-        if states[i] != IN_LOG or not self.logs.has(entry := self._entry(i)) or entry[3] == ALONE:
-            return []
-        page = self._board.page(i)
-        index = page.index[:, i - page.first :]
-        if _n_together(index[:, :2]) == 1:  # `get` remembers the batch, which is loaded anew here
-            return []
-        batch = self.logs.rest_of_batch(i, entry)
-        n = _n_together(index[:, : len(batch)])
-        there = states[i : i + n]  # the states may have been read while it was stored
-        return batch[: len(there) - len(there.lstrip(bytes([IN_LOG])))]
+        A result that cannot be loaded is an `Unloadable`. No value stays in a variable here: the
+        caller may ask for the next one much later.
+        """
+        for page, places in self._places(items):
+            states = page.states(places)
+            for i in (page.first + places[states == FAILED]).tolist():
+                if i in self.errors:
+                    yield i, self.errors[i]
+            if self.spec is not None:
+                rows = (page.first + places[states == IN_OUTPUT]).tolist()
+                yield from ((i, self._row(i)) for i in rows)
+            logged, entries = self._logged(page, places)
+            together = np.lexsort(entries[1::-1])  # what is in one batch is unpickled once
+            loaded = self.logs.load(page.first + logged[together], entries[:, together])
+            for some, values in loaded:
+                values.reverse()
+                for i in some:
+                    yield i, values.pop()
 
-    def get(self, i: int) -> Any:
-        """Return the result of item `i`, or its error, or `MISSING` if neither is here yet."""
-        state = self._board.state(i)
-        if state == IN_OUTPUT:
-            value = self.rows(i, 1)[0]
-            if isinstance(value, np.ndarray):
-                return value.copy()
-            return value.item() if self._spec and self._spec.number else value
-        if state == FAILED:
-            return self.errors.get(i, MISSING)
-        if state != IN_LOG:
-            return MISSING
-        entry = self._entry(i)
-        return self.logs.load(i, entry) if self.logs.has(entry) else MISSING
+    def _row(self, i: int) -> Any:
+        """Return a row of the output."""
+        value = self.rows(i, 1)[0]
+        if isinstance(value, np.ndarray):
+            return value.copy()
+        return value.item() if self._spec and self._spec.number else value
+
+    def _places(self, items: npt.NDArray[np.int64]) -> Iterator[tuple[Page, RowNumbers]]:
+        """Yield the pages of some items, which are in order, and their places there."""
+        start, stop = (int(items[0]), int(items[-1]) + 1) if len(items) else (0, 0)
+        for page, low, high in self._board.parts(start, stop):
+            places = items - page.first
+            yield page, places[slice(*np.searchsorted(places, (low, high)))]
+
+    def _logged(self, page: Page, places: RowNumbers) -> tuple[RowNumbers, RowNumbers]:
+        """Return at which places results are in logs that are here, and their entries.
+
+        A log comes with a message, after the ``done`` byte.
+        """
+        places = places[page.states(places) == IN_LOG]
+        places = places[self.logs.has(page.index[0, places])]
+        return places, page.index[:, places]
 
     def are_none(self) -> bool:
         """Whether the first results are None, as those of a function without ``return``."""
-        with suppress(TaskError):
-            return all(
-                self._board.state(i) == IN_LOG
-                and self._entry(i)[2] < 10_000  # bytes: nothing large is loaded for this
-                and self.get(i) is None
-                for i in range(min(self._board.n_there, 100))
-            )
-        return False
-
-    def is_here(self, i: int) -> bool:
-        """Whether `get` has the result of item `i`, or its error."""
-        state = self._board.state(i)
-        if state == FAILED:
-            return i in self.errors
-        if state == IN_LOG:  # the log comes with a message, after the ``done`` byte
-            return self.logs.has(self._entry(i))
-        return state == IN_OUTPUT and self.spec is not None
-
-    def _entry(self, i: int) -> Entry:
-        page = self._board.page(i)
-        log, offset, nbytes, place = page.index[:, i - page.first].tolist()
-        return log, offset, nbytes, place
+        first = np.arange(min(self._board.n_there, 100))
+        for page, places in self._places(first):
+            logged, entries = self._logged(page, places)
+            if len(logged) < len(first) or (entries[2] >= 10_000).any():  # nothing large is loaded
+                return False
+        return all(value is None for _, value in self.load(first))
 
     # ------------------------------------------------------------------- one by one
 
@@ -463,19 +442,19 @@ class Results:
         self._ahead = []
         self._reading = time.monotonic(), self.n_given
         for page in self._board.pages:
-            given = self._given_of(page)
-            places = np.flatnonzero((page.done != 0) & ~given).tolist()
-            new = [page.first + k for k in places if self.is_here(page.first + k)]
-            if keep is not None and new:
+            new = page.first + np.flatnonzero((page.done != 0) & ~self._given_of(page))
+            if keep is not None and len(new):
                 keep()
-            for i in new:  # no value in a variable: the next may come later
-                yield i, self._take_value(i)
+            yield from map(self._taken, self.load(new))
         self._reader_s, self._reading = self.reader_s(), None
 
-    def _take_value(self, i: int) -> Any:
-        value = self.get(i)
+    def _taken(self, found: tuple[int, Any]) -> tuple[int, Any]:
+        """Note that a result is given; return it with its item."""
+        i, value = found
+        if type(value) is Unloadable:
+            raise value.error
         self.take(i)
-        return value
+        return found
 
     def _given_of(self, page: Page) -> npt.NDArray[np.bool_]:
         if page.first not in self._given:

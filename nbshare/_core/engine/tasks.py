@@ -25,6 +25,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
+
 from nbshare import errors
 from nbshare._core.arrays.arena import Arena
 from nbshare._core.engine.call import Call, Supply
@@ -43,6 +45,7 @@ from nbshare._core.wire.board import FAILED, ITEM, ROUND
 from nbshare._core.wire.context import current_context
 from nbshare._core.wire.feed import ItemFeed
 from nbshare._core.wire.orders import Task
+from nbshare._core.wire.results import Unloadable
 
 LOAD_S = 0.1  # seconds of work to give out beyond one task per worker
 MOST_TASKS = 127  # to give out at a time: they take memory
@@ -303,34 +306,40 @@ class TaskQueue(Supply):
         if self._engine is not None and (done or is_over):
             self._engine.hear_prints(call, are_all=len(done) == len(self._tasks))
         call.request.prints.show()
-        resolved = [i for i in done if self._resolve_one(call, i)]
-        if resolved:
+        if self._resolve_done(call, done):
             self._pace.look(call)
             self._pace.resize(LOAD_S * self._request.max_workers / self._pace.item_s, 1, MOST_TASKS)
             call.sweep()
         if is_over:
             self._note_over(call)
 
-    def _resolve_one(self, call: Call, i: int) -> bool:
-        """Resolve the future of a finished task; return False if its log has not arrived yet."""
-        results, (_, future) = call.results, self._tasks[i]
-        if not future.is_withdrawn and not results.is_here(i):
-            return False
-        del self._tasks[i]
-        is_failed = call.board.state(i) == FAILED
-        if future.leave():
-            try:
-                value = results.get(i)
-            except BaseException as error:  # noqa: BLE001 - unpickling runs users' code
-                future.set_exception(shown_shortly(error))
+    def _resolve_done(self, call: Call, done: list[int]) -> bool:
+        """Resolve the futures of tasks that are done; return whether there were any.
+
+        A result may be in a log that has not arrived yet.
+        """
+        withdrawn = [i for i in done if self._tasks[i][1].is_withdrawn]
+        for i in withdrawn:
+            self._taken(call, i).leave()
+        others = np.array(sorted(i for i in done if i in self._tasks), np.int64)
+        n_before = len(self._tasks)
+        for i, value in call.results.load(others):
+            future = self._taken(call, i)
+            if not future.leave():
+                continue
+            if type(value) is Unloadable:
+                future.set_exception(shown_shortly(value.error))
+            elif call.board.state(i) == FAILED:
+                future.set_exception(shown_shortly(value))
             else:
-                if is_failed:
-                    future.set_exception(shown_shortly(value))
-                else:
-                    future.set_result(value)
-        results.take(i)
-        results.errors.pop(i, None)
-        return True
+                future.set_result(value)
+        return bool(withdrawn) or len(self._tasks) < n_before
+
+    def _taken(self, call: Call, i: int) -> TaskFuture:
+        """Return the future of a task that is done; nothing else is kept of it."""
+        call.results.take(i)
+        call.results.errors.pop(i, None)
+        return self._tasks.pop(i)[1]
 
     def _note_over(self, call: Call) -> None:
         """Queue tasks again that were not begun, and fail those that were lost."""

@@ -69,9 +69,8 @@ class RemoteCall(Call):
         states = page.states()
         states[self._given] = NOT_DONE
         # Logs and errors come after the states.
-        for key in np.unique(page.index[0, states == IN_LOG]).tolist():
-            if not results.logs.has((key, 0, 0, 0)):
-                states[(states == IN_LOG) & (page.index[0] == key)] = NOT_DONE
+        logged = np.flatnonzero(states == IN_LOG)
+        states[logged[~results.logs.has(page.index[0, logged])]] = NOT_DONE
         for i in np.flatnonzero(states == FAILED).tolist():
             if i not in results.errors:
                 states[i] = NOT_DONE
@@ -84,7 +83,7 @@ class RemoteCall(Call):
         start = int(offsets.min())
         stop = int((offsets + np.abs(index[2, of_log])).max())
         index[1, of_log] -= start
-        return pickle.PickleBuffer(self.results.logs.bytes_of((key, start, stop - start, 0)))
+        return pickle.PickleBuffer(self.results.logs.bytes_of(key, start, stop - start))
 
 
 def call_of(block: Block, common: Common, fixed: Placed, sources: bytes) -> RemoteCall:

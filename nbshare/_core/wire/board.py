@@ -121,9 +121,9 @@ class Page:
         self._places = page_layout(n)[0]
         self.done = self._array(np.uint8, (n,), self._places[0])
 
-    def states(self) -> npt.NDArray[np.uint8]:
-        """Return a copy of the ``done`` bytes; what they tell of can be read."""
-        states = self.done.copy()
+    def states(self, places: Any = slice(None)) -> npt.NDArray[np.uint8]:
+        """Return a copy of the ``done`` bytes, or some; what they tell of can be read."""
+        states = np.array(self.done[places])
         if order.IS_WEAK:
             order.after_marks()
         return states

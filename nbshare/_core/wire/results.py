@@ -12,8 +12,9 @@ list, their batch: a bytearray in it is the pickle of a result that must be load
 
 from __future__ import annotations
 
+import itertools
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,13 @@ LogKey = int  # the system's number of the worker's thread << 32, plus which of 
 # Log, offset, size in bytes, negative if it has buffers, and place in the batch that is there.
 Entry = tuple[LogKey, int, int, int]
 ALONE = -1  # as the place in a batch: the entry is the one result
+
+
+class Unloadable(NamedTuple):
+    """In the place of a result that cannot be unpickled here."""
+
+    error: TaskError
+
 
 OUT_OF_BAND = 1 << 12  # bytes; smaller buffers stay in the pickle
 
@@ -86,7 +94,6 @@ class LogReader:
     def __init__(self) -> None:
         self._logs: dict[LogKey, Segment] = {}
         self._present: dict[int, LogKey] = {}  # that workers write to, by their threads
-        self._last: tuple[tuple[LogKey, int], Any] = (0, -1), None  # the batch read last
 
     def add(self, key: LogKey, log: Segment) -> None:
         """Add a worker's next log; its previous one gets no more results."""
@@ -100,61 +107,55 @@ class LogReader:
     def drop(self, key: LogKey) -> None:
         """Drop a log whose results have all been taken."""
         self._logs.pop(key, None)  # another thread may have dropped it just now
-        self._last = (0, -1), None
 
-    def has(self, entry: Entry) -> bool:
-        """Return whether the log of an entry has arrived: its message follows the ``done`` byte."""
-        return entry[0] in self._logs
+    def has(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which of some logs have arrived: their message follows the ``done`` byte."""
+        return np.isin(keys, list(self._logs))
 
-    def bytes_of(self, entry: Entry) -> memoryview:
+    def bytes_of(self, key: LogKey, offset: int, nbytes: int) -> memoryview:
         """Return an entry as it is in its log."""
-        _, offset, nbytes, _ = entry
-        return memoryview(self._logs[entry[0]])[offset : offset + abs(nbytes)]
+        return memoryview(self._logs[key])[offset : offset + abs(nbytes)]
 
-    def load(self, i: int, entry: Entry) -> Any:
-        """Return the result of item `i`, a new object; its large arrays are views of the log.
+    def load(
+        self, items: npt.NDArray[np.int64], entries: npt.NDArray[np.int64]
+    ) -> Iterator[tuple[list[int], list[Any]]]:
+        """Yield results with their items, a batch at a time: it is unpickled once.
 
-        Raises
-        ------
-        TaskError
-            If it cannot be unpickled here.
+        All are new objects; their large arrays are views of the log. One that cannot be unpickled
+        here is an `Unloadable`.
+
+        Parameters
+        ----------
+        items : ndarray
+            The items. Those of a batch that do not follow one another are another batch.
+        entries : ndarray
+            Where their results are: a column each.
         """
-        place = entry[3]
-        if place == ALONE:
-            return self._load(i, entry)
-        last = self._last
-        if last[0] != entry[:2]:
-            self._last = last = entry[:2], self._load(i, entry)
-        value = last[1][place]
-        return value.copy() if type(value) in (dict, list) else thawed(i, value)
+        is_other = (np.diff(entries[:2]) != 0).any(axis=0)
+        bounds = [0, *(1 + np.flatnonzero(is_other)).tolist(), len(items)]
+        for start, stop in itertools.pairwise(bounds if len(items) else []):
+            some, places = items[start:stop].tolist(), entries[3, start:stop].tolist()
+            yield some, _in_batch(some, places, self._data(*entries[:3, start].tolist()))
 
-    def rest_of_batch(self, i: int, entry: Entry) -> list[Any]:
-        """Return the frozen results of item `i` and those after it in its batch, new objects."""
-        batch: list[Any] = self._load(i, entry)
-        return batch[entry[3] :]
-
-    def _load(self, i: int, entry: Entry) -> Any:
-        key, offset, nbytes, _ = entry
+    def _data(self, key: LogKey, offset: int, nbytes: int) -> list[memoryview]:
+        """Return the pickle of an entry, and its large buffers."""
         if nbytes < 0:
-            return unpack(i, View(self._logs[key]).array(np.uint8, (-nbytes,), offset))
-        return _unpickled(i, memoryview(self._logs[key])[offset : offset + nbytes])
+            return parts_in(View(self._logs[key]).array(np.uint8, (-nbytes,), offset))
+        return [memoryview(self._logs[key])[offset : offset + nbytes]]
 
 
-def thawed(i: int, value: Any) -> Any:
-    """Return the result of item `i` as it was before it was frozen for a batch.
-
-    Raises
-    ------
-    TaskError
-        If it cannot be unpickled here.
-    """
-    return _unpickled(i, value) if type(value) is bytearray else value
-
-
-def unpack(i: int, entry: npt.NDArray[np.uint8]) -> Any:
-    """Return the result of item `i`; its large arrays are views of the entry's bytes."""
-    data, *buffers = parts_in(entry)
-    return _unpickled(i, data, buffers)
+def _in_batch(items: list[int], places: list[int], data: list[memoryview]) -> list[Any]:
+    """Return the results of items at some places of a batch, or of one that is alone."""
+    batch = _loaded(items[0], *data)
+    if places == [ALONE]:
+        return [batch]
+    if type(batch) is Unloadable:
+        return [_loaded(i, *data) for i in items]
+    found = [batch[place] for place in places]
+    if bytearray in set(map(type, found)):
+        pairs = zip(items, found, strict=True)
+        return [_loaded(i, x) if type(x) is bytearray else x for i, x in pairs]
+    return found
 
 
 def parts_in(entry: npt.NDArray[np.uint8]) -> list[memoryview]:
@@ -167,23 +168,19 @@ def parts_in(entry: npt.NDArray[np.uint8]) -> list[memoryview]:
     return parts
 
 
-def _unpickled(i: int, data: Any, buffers: Sequence[Any] = ()) -> Any:
-    """Return the result of item `i`, from its pickle.
-
-    Raises
-    ------
-    TaskError
-        If it cannot be unpickled here.
-    """
+def _loaded(i: int, data: Any, *buffers: Any) -> Any:
+    """Return the result of item `i`, from its pickle, or an `Unloadable`."""
     try:
         return pickle.loads(data, buffers=buffers)
     except BaseException as error:
         if is_interrupt(error):
             raise
         error.__traceback__ = None  # or its frames and the results keep each other alive
-        raise TaskError(
+        problem = TaskError(
             f"the result of item {i} cannot be unpickled here: {type(error).__name__}: {error}", i
-        ) from error
+        )
+        problem.__cause__ = error
+        return Unloadable(problem)
 
 
 def entry_parts(data: bytes, buffers: list[memoryview]) -> tuple[list[tuple[int, memoryview]], int]:

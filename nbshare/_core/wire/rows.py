@@ -12,7 +12,6 @@ import os
 import pickle
 import time
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ import numpy.typing as npt
 from nbshare._core.memory import aligned, disk
 from nbshare._core.system import Descriptor
 from nbshare._core.wire.board import ATTEMPTS, FAILED, IN_LOG, IN_OUTPUT, Board, Page
-from nbshare._core.wire.results import ALONE, Entry, LogReader
+from nbshare._core.wire.results import ALONE, LogReader
 
 RESULTS_FILE, INDEX_FILE = "results.npy", "index.npy"
 # Of a row: first times and, of a result in a log, its offset, its size and its place in the batch.
@@ -50,7 +49,7 @@ class TransferSource(NamedTuple):
     """Where results are that become rows: in the memory of a call, or in a part of a run."""
 
     values: Callable[[int, int], npt.NDArray[Any]]  # from a place to another, if they form an array
-    entries: Callable[[RowNumbers], list[Entry]]  # the places of others in the logs
+    entries: Callable[[RowNumbers], RowNumbers]  # the places of others in the logs
     logs: LogReader
     as_object: Callable[[Any], Any] | None = None  # of a value, if the rows have no such array
 
@@ -173,15 +172,12 @@ class RowWriter:
                     record = memoryview(pickle.dumps(as_object(value), 5))
                     self.put_record(rows[[k]], record, [(record.nbytes, ALONE)], index[[k]])
         logged = np.flatnonzero(index["state"] == IN_LOG)
-        together = defaultdict[Any, dict[int, Entry]](dict)
-        for k, entry in zip(logged.tolist(), source.entries(places[logged]), strict=True):
-            if source.logs.has(entry):  # its message comes after the ``done`` byte
-                together[entry[:2]][k] = entry
-        for entries in together.values():
-            found = [*entries.values()]
-            record = source.logs.bytes_of(found[0])
-            some = np.array([*entries])
-            self.put_record(rows[some], record, [entry[2:] for entry in found], index[some])
+        entries = source.entries(places[logged])
+        records, which = np.unique(entries[:3], axis=1, return_inverse=True)
+        for k, record in enumerate(records.T.tolist()):
+            some = np.flatnonzero(which == k)
+            of_each, found = entries[2:, some].T, logged[some]
+            self.put_record(rows[found], source.logs.bytes_of(*record), of_each, index[found])
         failed = np.flatnonzero(index["state"] == FAILED)
         words = index[failed]
         words["crc"] = record_checksums(words, itertools.repeat(0))

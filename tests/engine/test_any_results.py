@@ -1,0 +1,93 @@
+"""Results of any kind, in any order, from any store, for any readers: those of the plain loop."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nbshare
+from nbshare import map_async, open_checkpoint, parallel_map
+from tests.support.results import are_same, expected, is_missing, names, result
+
+BACKENDS = st.sampled_from(["serial", "threads", None])
+
+
+def check(found, items, kinds):
+    """Compare what came with the plain loop."""
+    wanted = expected(items, kinds)
+    assert len(found) == len(wanted)
+    wrong = [i for i, one, other in zip(items, found, wanted) if not are_same(one, other)]
+    assert not wrong, (wrong, kinds)
+
+
+@pytest.fixture(autouse=True)
+def _mixed():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", nbshare.errors.MixedResultsWarning)
+        yield
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    kinds=names,
+    n=st.integers(1, 300),
+    backend=BACKENDS,
+    out=st.sampled_from([None, "list"]),
+    has_length=st.booleans(),
+)
+def test_results_in_memory(kinds, n, backend, out, has_length):
+    """From a list and from a generator, as an array or a list."""
+    items = range(n) if has_length else iter(range(n))
+    options = {"out": out, "on_error": "return", "progress": False, "max_workers": 2}
+    found = parallel_map(result, items, shared={"names": kinds}, backend=backend, **options)
+    check(found, range(n), kinds)
+
+
+@settings(deadline=None, max_examples=20)
+@given(kinds=names, data=st.data(), n=st.integers(1, 200), backend=BACKENDS)
+def test_results_in_a_directory(tmp_path_factory, kinds, data, n, backend):
+    """Some are stored by a first run, in any order; another order and more items resume it."""
+    path = tmp_path_factory.mktemp("run")
+    first = data.draw(st.lists(st.integers(0, n - 1), unique=True), "first")
+    then = data.draw(st.permutations(range(n)), "then")
+    options = {"on_error": "return", "progress": False, "max_workers": 2, "checkpoint": path}
+    options |= {"shared": {"names": kinds}, "backend": backend}
+    check(parallel_map(result, first, **options), first, kinds)
+    check(parallel_map(result, then, **options), then, kinds)
+    stored = open_checkpoint(path)
+    wanted = expected(then, kinds)
+    assert stored.present.tolist() == [not isinstance(x, ValueError) for x in wanted]
+    for found, one in zip(stored.results(), wanted):
+        is_failed = isinstance(one, ValueError)
+        assert (is_failed and is_missing(found)) or are_same(found, one)
+
+
+@settings(deadline=None, max_examples=10)
+@given(kinds=names, n=st.integers(1, 2000), has_length=st.booleans())
+def test_two_threads_read_while_it_runs(kinds, n, has_length):
+    """One takes each result once, the other looks at all that are there; both see the loop's."""
+    items = range(n) if has_length else iter(range(n))
+    options = {"on_error": "return", "progress": False, "max_workers": 2}
+    job = map_async(result, items, shared={"names": kinds}, **options)
+    wanted, wrong = expected(range(n), kinds), []
+
+    def look():
+        while not wrong:
+            is_over = job.done()
+            partial = job.partial()
+            for found, one in zip(() if partial is None else partial, wanted):
+                if not is_missing(found) and not are_same(found, one):
+                    wrong.append((found, one))
+            if is_over:
+                return
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    taken = dict(job)
+    reader.join()
+    assert not wrong
+    check([taken[i] for i in range(n)], range(n), kinds)
