@@ -20,7 +20,9 @@ def check(found, items, kinds):
     """Compare what came with the plain loop."""
     wanted = expected(items, kinds)
     assert len(found) == len(wanted)
-    wrong = [i for i, one, other in zip(items, found, wanted) if not are_same(one, other)]
+    wrong = [
+        i for i, one, other in zip(items, found, wanted, strict=True) if not are_same(one, other)
+    ]
     assert not wrong, (wrong, kinds)
 
 
@@ -61,7 +63,7 @@ def test_results_in_a_directory(tmp_path_factory, kinds, data, n, backend):
     stored = open_checkpoint(path)
     wanted = expected(then, kinds)
     assert stored.present.tolist() == [not isinstance(x, ValueError) for x in wanted]
-    for found, one in zip(stored.results(), wanted):
+    for found, one in zip(stored.results(), wanted, strict=True):
         is_failed = isinstance(one, ValueError)
         assert (is_failed and is_missing(found)) or are_same(found, one)
 
@@ -79,7 +81,7 @@ def test_two_threads_read_while_it_runs(kinds, n, has_length):
         while not wrong:
             is_over = job.done()
             partial = job.partial()
-            for found, one in zip(() if partial is None else partial, wanted):
+            for found, one in zip(() if partial is None else partial, wanted, strict=False):
                 if not is_missing(found) and not are_same(found, one):
                     wrong.append((found, one))
             if is_over:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import map_async, parallel_map
-from nbshare._core.engine.results import Results
+from nbshare._core.engine.outputs import OutputRows
 from nbshare._core.engine.run import Request
 from nbshare._core.memory import segment_of
 from nbshare._core.wire.board import Board
@@ -453,8 +453,8 @@ def test_libraries_in_workers_keep_to_their_threads(wanted, monkeypatch, cold):
 def test_room_for_results_does_not_shrink():
     """A worker of a stage may ask for fewer places after another one has asked for more."""
     request = Request(**dict.fromkeys(Request._fields) | {"iterables": ()})
-    results = Results(Board.create(None, 2), request)
-    results.reserve(3)
-    results.reserve(1)
-    results.decide(spec_for(np.zeros(1000)))
-    assert results.output().shape == (3, 1000)
+    rows = OutputRows(Board.create(None, 2), request)
+    rows.reserve(3)
+    rows.reserve(1)
+    rows.decide(spec_for(np.zeros(1000)))
+    assert rows.output().shape == (3, 1000)

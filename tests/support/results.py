@@ -18,7 +18,7 @@ def kinds() -> dict[str, Any]:
         "huge int": lambda i: 1 << (60 + i % 9),
         "half": lambda i: np.float16(i / 7),
         "row": lambda i: np.full((2, 3), i, np.float32),
-        "other row": lambda i: np.arange(i % 4),
+        "other row": lambda i: np.arange(1 + i % 4),
         "text": lambda i: f"item {i}",
         "none": lambda i: None,
         "dict": lambda i: {"i": i, "half": i / 2},

@@ -28,7 +28,7 @@ from nbshare._core.checkpoint.loaded import check_loaded
 from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.checkpoint.reader import STORED, copy_rows
 from nbshare._core.engine.call import Call
-from nbshare._core.engine.results import Output, in_memory
+from nbshare._core.engine.outputs import Medium, Output
 from nbshare._core.engine.run import Keeper, Request, tiles_of
 from nbshare._core.functions.freshness import own_modules, stamp_of
 from nbshare._core.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Page
@@ -43,7 +43,7 @@ PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
 T = TypeVar("T")
 
 
-class CheckpointKeeper(Keeper):
+class CheckpointKeeper(Keeper, Medium):
     """Keeps the results of one call in a directory.
 
     Parameters
@@ -119,30 +119,38 @@ class CheckpointKeeper(Keeper):
         if has_all:
             rows = self._find(call.request.iterables, 0)
             self._directory.note_order(rows)
+        call.results.output.medium = self
         if call.engine.can_write_files:
-            if tiles_of(call.request) is None:  # whose rows are not what the caller gets
-                call.results.allocate = self._allocate
-            call.results.files = partial(self._attempt, self._place)
             call.board.header[KIND] = ASK  # so each worker learns of the files
-        call.results.adapt = storable
         if (spec := self._directory.reader.spec) is not None:
-            call.results.decide(spec)
+            call.results.output.decide(spec)
         if has_all:
             self._restore(0, rows)
             call.board.next_item = call.board.next_claim()
 
-    def _allocate(self, spec: OutputSpec, n: int) -> Output:
+    # ------------------------------------------------------------ where results are
+
+    def adapt(self, spec: OutputSpec) -> OutputSpec:
+        """Return what can be stored of results with a spec."""
+        return storable(spec)
+
+    def allocate(self, request: Request, spec: OutputSpec, n: int) -> Output:
         """Return the file as the output, if it can be; called with the first result."""
         output, is_large = None, spec not in KIND_OF
-        if is_large and self._order and np.array_equal(self._order[0], np.arange(n)):
+        is_in_order = bool(self._order) and np.array_equal(self._order[0], np.arange(n))
+        has_tiles = tiles_of(request) is not None  # whose rows are not what the caller gets
+        if self._call.engine.can_write_files and is_large and is_in_order and not has_tiles:
             output = self._attempt(partial(self._directory.output, spec))
         self._is_in_place = output is not None
-        return output or in_memory(spec, n)
+        return output or super().allocate(request, spec, n)
+
+    def files(self) -> FilePlace | None:
+        """Return where a worker writes, if it can; called with its first result."""
+        return self._attempt(self._place) if self._call.engine.can_write_files else None
 
     def _place(self) -> FilePlace:
-        """Return where a worker writes; called with its first result."""
-        assert self._call.results.spec is not None
-        self._directory.decide(self._call.results.spec)
+        assert self._call.results.output.spec is not None
+        self._directory.decide(self._call.results.output.spec)
         self._directory.versions.note_imports(dict(self._call.imported))
         return self._directory.place()
 
@@ -170,14 +178,14 @@ class CheckpointKeeper(Keeper):
         """Place stored results of items, from item `first` on, where workers would put theirs."""
         board, results, reader = self._call.board, self._call.results, self._directory.reader
         states = self._directory.states(rows)
-        if (spec := results.spec) is not None and spec.is_given:
+        if (spec := results.output.spec) is not None and spec.is_given:
             states[states == IN_LOG] = 0  # they run again, and fit the caller's array or fail
         for page, low, high in board.parts(first, first + len(rows)):
             page.rows[low:high] = rows[page.first + low - first :][: high - low]
             here = states[page.first + low - first :][: high - low]
             there = low + np.flatnonzero(here == IN_OUTPUT)
             if len(there) and not self._is_in_place:
-                out = results.rows(page.first, page.n)
+                out = results.output.some(page.first, page.n)
                 copy_rows(out, there, reader.load(), page.rows[there])
             logged = low + np.flatnonzero(here == IN_LOG)
             if len(logged):
@@ -265,7 +273,7 @@ class CheckpointKeeper(Keeper):
         results = self._call.results
         done, saved = page.states(), self._saved.setdefault(page, np.zeros(page.n, np.uint8))
         new = np.flatnonzero(done != saved)
-        if not len(new) or (spec := results.spec) is None:
+        if not len(new) or (spec := results.output.spec) is None:
             return
         rows = page.rows[new]
         is_saved = (rows < 0) | (self._directory.states(rows) == done[new])
@@ -278,7 +286,7 @@ class CheckpointKeeper(Keeper):
         self._directory.decide(spec)
         self._directory.versions.note_imports(dict(self._call.imported))
         source = TransferSource(
-            lambda start, stop: np.asarray(results.rows(page.first + start, stop - start)),
+            lambda start, stop: np.asarray(results.output.some(page.first + start, stop - start)),
             lambda places: page.index[:, places],
             results.logs,
         )

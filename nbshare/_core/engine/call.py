@@ -209,16 +209,16 @@ class Call(OwnRun):
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
         """Yield the results since the last time; for one reader."""
-        n_before = self.results.n_given
+        n_before = self.results.given.n
         # A buffer that was sent is kept: its memory may be reused afterwards.
         yield from self.results.new(self.keeper.save if self.keeper is not None else None)
-        if self.results.n_given > n_before:
+        if self.results.given.n > n_before:
             self.wake_supply()  # it may wait until results are taken
 
     def release(self) -> None:
         """Abandon the call: nothing more will be read from it."""
         # In a forked child the engine is closed, and the call is the parent's.
-        is_endless = self.board.is_open and self.results.is_iterated
+        is_endless = self.board.is_open and self.results.given.is_iterated
         if is_endless and not self.is_over and not self.engine.is_closed:
             self.stop()  # it waits for a reader that is gone
 
@@ -258,7 +258,7 @@ class Call(OwnRun):
         """
         if (feed := self.feed) is not None:  # None: the call has just ended
             self._note_slowest()
-            self.results.reserve(len(columns[0]))
+            self.results.output.reserve(len(columns[0]))
             if self.keeper is not None:
                 self.keeper.expect(self._all_columns(columns))
             feed.append(columns, step)
@@ -281,7 +281,7 @@ class Call(OwnRun):
         n += n // 2
         n_more = n - self.board.n_there
         self.board.extend(n_more)
-        self.results.reserve(n_more)
+        self.results.output.reserve(n_more)
         return n
 
     def close(self, n: int | None = None) -> None:
@@ -300,7 +300,7 @@ class Call(OwnRun):
         self.results.drop_logs()
         for page in self.board.pages:
             is_full = page.first + page.n <= self.board.n_there
-            if is_full and self.results.is_all_given(page) and not feed.has_any_of(page):
+            if is_full and self.results.given.has_all_of(page) and not feed.has_any_of(page):
                 self.results.drop_page(page)
                 self.board.drop_page(page)
 
@@ -407,7 +407,7 @@ class Call(OwnRun):
         self.state, self.error = state, error
         try:
             if not is_whole or self.results.errors:
-                self.results.clear_missing(self.torn_rows)
+                self.results.output.clear_missing(self.torn_rows)
             if self.board.is_open:
                 self._note_slowest()
         except Exception as problem:  # noqa: BLE001 - memory, say; no thread may wait for ever

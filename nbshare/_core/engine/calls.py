@@ -261,7 +261,7 @@ class Calls:
             if isinstance(wanted, int):
                 answer = call.make_room(wanted)
             else:
-                answer, segments = call.results.place_for(wanted)
+                answer, segments = call.results.output.place_for(wanted)
         except Exception as error:  # noqa: BLE001 - no memory is the call's failure
             self.fail(call, errors.without_frames(error))
             return

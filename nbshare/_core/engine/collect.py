@@ -166,6 +166,7 @@ class GrowingArray:
         self.shape = spec.shape
         self._row_nbytes = math.prod(spec.shape) * spec.dtype.itemsize
         self.n = 0  # rows requested so far
+        self.n_shown = 0  # of which a caller may have a view
         self._segment: Segment | None = None
         self._lock = _thread.allocate_lock()
 
@@ -189,8 +190,9 @@ class GrowingArray:
         return View(segment).array(self.dtype, shape, start * self._row_nbytes)
 
     def drop(self, start: int, stop: int) -> None:
-        """Free the memory of unused rows; they become zero."""
+        """Free the memory of rows that nobody can see; they become zero."""
         page = mmap.PAGESIZE
+        start = max(start, self.n_shown)
         start, stop = -(-start * self._row_nbytes // page) * page, stop * self._row_nbytes
         if self._segment is not None and start < (stop := stop // page * page):
             with suppress(OSError, ValueError):  # not possible for every kind of memory

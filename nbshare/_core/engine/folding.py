@@ -73,7 +73,7 @@ class FoldingCall(Call):
         self._value: tuple[int, Any] = (0, None)  # of how many items, and of the reduction
         self._n_folded = self._n_brought = 0  # items; the latter by a source
         self._failed: dict[int, BaseException] = {}
-        self.results.is_iterated = True  # what has been combined is not kept
+        self.results.given.is_iterated = True  # what has been combined is not kept
 
     # ------------------------------------------------------------------ what a job reads
 
@@ -187,7 +187,7 @@ class FoldingCall(Call):
     def _fold(self) -> bool:
         """Combine what has arrived; return whether there was anything."""
         with self._folding:
-            n_before, arrived = self.results.n_given, super().new_results()
+            n_before, arrived = self.results.given.n, super().new_results()
             is_over = False
             while not is_over:
                 # A block that was taken is combined: an interrupt in between would lose it, and one
@@ -196,7 +196,7 @@ class FoldingCall(Call):
                     is_over = (entry := next(arrived, None)) is None
                     if entry is not None:
                         self._combine(*entry)
-            if self.results.n_given == n_before and self._value[0] == self._n_folded:
+            if self.results.given.n == n_before and self._value[0] == self._n_folded:
                 return False
             if not self.board.is_open:  # else the supply does it
                 self.results.drop_logs()

@@ -57,11 +57,11 @@ class _Here(Caller):
         self._call, self._lock, self._imports = call, lock, ImportLog()
 
     def decide(self, spec: OutputSpec) -> Decided:
-        results = self._call.results
+        output = self._call.results.output
         with self._lock:
-            (decided, place, files), _ = results.place_for(spec)
+            (decided, place, files), _ = output.place_for(spec)
         writer = None if files is None else RowWriter(files)
-        return decided, None if place is None else results.rows, writer
+        return decided, None if place is None else output.some, writer
 
     def add_log(self, key: LogKey, log: Segment) -> None:
         self._call.results.logs.add(key, log)

@@ -358,7 +358,7 @@ class OwnRun(Run):
 
     def fill_out(self) -> None:
         """Copy new results to the plain array that the caller gave."""
-        self.results.fill_out()
+        self.results.output.fill_out()
 
     def load_ahead(self) -> bool:
         """Unpickle results that have arrived; return whether there were any."""

@@ -144,7 +144,7 @@ class SourceSupply(Supply):
             call.stop()
             return
         try:
-            if call.results.is_iterated:
+            if call.results.given.is_iterated:
                 call.sweep()
             while self._wants_more() and (items := self._intake.take(self._next_size())):
                 self._append(items)
@@ -163,7 +163,7 @@ class SourceSupply(Supply):
         if self._intake.is_exhausted or board.stopped or self._call.is_over:
             return False
         size = self._pace.size
-        if results.is_iterated and board.n_there - results.n_given > MOST_AHEAD * size:
+        if results.given.is_iterated and board.n_there - results.given.n > MOST_AHEAD * size:
             return False
         if not board.n_there or board.n_unclaimed <= 0 or self._are_all_done():
             return True
@@ -191,10 +191,10 @@ class SourceSupply(Supply):
         results, pace = self._call.results, self._pace
         pace.look(self._call)
         if pace.item_s:
-            item_s = max(pace.item_s / self._call.request.max_workers, results.reader_s())
+            item_s = max(pace.item_s / self._call.request.max_workers, results.given.reader_s())
             most = MOST_ITEMS
-            if results.is_iterated:  # the loop's speed is not known at first
-                most = min(most, GROWTH * results.n_given)
+            if results.given.is_iterated:  # the loop's speed is not known at first
+                most = min(most, GROWTH * results.given.n)
             pace.resize(self._call.engine.portion_s / item_s, self._least, most)
         elif self._are_all_done():
             pace.resize(MOST_ITEMS, self._least, MOST_ITEMS)

@@ -365,7 +365,7 @@ class Cluster(Engine):
     def _seconds_of_item(self) -> float:
         """Return how long an item takes, or more if it is large; 0 if nothing is known yet."""
         self._pace.look(self._call)
-        spec, nbytes, item_s = self._call.results.spec, self._item_nbytes, self._pace.item_s
+        spec, nbytes, item_s = self._call.results.output.spec, self._item_nbytes, self._pace.item_s
         if spec is not None and spec.dtype is not None:
             nbytes = max(nbytes, math.prod(spec.shape) * spec.dtype.itemsize)
         return item_s and max(item_s, self._block_s * nbytes / MOST_BYTES)

@@ -93,15 +93,15 @@ class Inbox:
         states = np.frombuffer(reply.states, np.uint8).copy()
         of_block = slice(first - page.first, first - page.first + len(states))
         if reply.spec is not None:
-            results.decide(reply.spec)
+            results.output.decide(reply.spec)
         if reply.entries is not None:
             page.index[:, of_block][:, states == IN_LOG] = self._stored(reply.entries, reply.logs)
         if reply.rows is not None:
             are_rows = states == IN_OUTPUT
             assert reply.spec is not None
-            assert results.spec is not None
-            if results.spec[:2] == reply.spec[:2]:
-                results.rows(page.first, page.n)[of_block][are_rows] = reply.rows
+            assert results.output.spec is not None
+            if results.output.spec[:2] == reply.spec[:2]:
+                results.output.some(page.first, page.n)[of_block][are_rows] = reply.rows
             else:  # of a block that began before the first result
                 values = reply.rows.tolist() if reply.spec.number else reply.rows
                 entries = [self._log.append(pickle.dumps(value, 5)) for value in values]

@@ -50,8 +50,8 @@ class RemoteCall(Call):
         return Reply(
             is_last=is_last,
             states=states.tobytes(),
-            spec=results.spec,
-            rows=results.rows(0, len(states))[is_row] if is_row.any() else None,
+            spec=results.output.spec,
+            rows=results.output.some(0, len(states))[is_row] if is_row.any() else None,
             entries=index,
             logs={key: self._cut_log(key, index) for key in keys},
             errors=errors,
