@@ -1,4 +1,25 @@
-"""The caller's side of the results: partial ones, and the final ones."""
+"""The results of a call, as its owner reads them: those so far, and all in the end.
+
+Each byte has one writer at a time, and a reader looks at what a mark tells of only after it has
+seen the mark. On machines with a weak order of memory, a fence comes between both
+(`system.order`)::
+
+    what                        who writes it                        the mark, written last
+    row i of the output         the worker that has claimed item i   done[i] = IN_OUTPUT
+    log, index[:, i]            the same                             done[i] = IN_LOG
+    a row of a checkpoint       the same, in the files of the call;  the word in its index
+                                the keeper, if that failed
+    errors[i]                   the dispatcher's thread              done[i] = FAILED, which may
+                                                                     come before it
+    results of another machine  the thread that hears its replies    done[i], as above
+
+A worker that dies leaves no mark, or a whole result. The next worker that has the item writes to
+the same row, and to a log of its own.
+
+Any thread may read at any time: `Results.load` keeps nothing between two calls. One thread at a
+time iterates over results (`Given`), and one at a time unpickles ahead: it takes what there is
+under a lock.
+"""
 
 from __future__ import annotations
 
