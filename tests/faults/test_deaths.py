@@ -17,41 +17,10 @@ import pytest
 
 from nbshare._core.engine.events import Events
 from tests.support.catalogue import ENDINGS
-from tests.support.faultlab import FACTS, SIGKILL, SOON_S, STUMBLES, Lab, cpu_s, wait_until
+from tests.support.faultlab import SIGKILL, SOON_S, cpu_s, wait_until
 from tests.support.grids import thinned
 
 # ------------------------------------------------------------ E, D: items that fail
-
-
-@pytest.fixture(scope="module")
-def provoked(tmp_path_factory):
-    """Give a script that provokes one failure after the other, as it is asked to."""
-    lab = Lab(tmp_path_factory.mktemp("provoked"))
-    try:
-        yield (
-            lab,
-            lab.start("""
-while True:
-    wait_until(Path("way").exists, 1000)
-    faultlab.provoke(Path("way").rename("done").read_text())
-"""),
-        )
-    finally:
-        lab.close()
-
-
-@pytest.mark.parametrize("row", STUMBLES, ids=lambda row: row.id)
-def test_a_failing_item(provoked, row):
-    """The failure is named with its item at once, what is done is kept, the next call works."""
-    lab, subject = provoked
-    for path in (lab.folder / FACTS, *lab.folder.glob("returned-*")):
-        path.unlink(missing_ok=True)
-    n_written = len(subject.stderr)
-    (lab.folder / "new").write_text(row.way)
-    (lab.folder / "new").rename(lab.folder / "way")
-    row.check(lab.told())
-    wait_until(lambda: row.stderr in subject.stderr[n_written:], SOON_S, "nothing on stderr")
-    assert "Traceback" not in subject.stderr[n_written:]
 
 
 def test_e4_an_item_that_cannot_be_shown(lab):

@@ -13,7 +13,8 @@ import time
 
 import pytest
 
-from tests.support.faultlab import SOON_S, STUMBLES, cpu_s, wait_until
+from tests.faults.test_crash_table import STUMBLES
+from tests.support.faultlab import SOON_S, cpu_s, wait_until
 from tests.support.grids import thinned
 from tests.support.kernels import LONG, Kernel
 
