@@ -284,7 +284,7 @@ thread = threading.Thread(target=tasks.check_double)
 thread.start()
 thread.join()
 workers = helpers()[1]
-time.sleep(0.1)
+wait_until(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists())
 assert helpers()[1] == workers and len(workers) == 2
 pids = set(pair(functools.partial(tasks.slow_worker_of, 0.05), range(8)).tolist())
 assert pids <= workers, "workers did not survive the thread that started them"
