@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Sequence
-from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from nbshare._core.engine.call import MAX_REPLACED, Call
 from nbshare._core.engine.folding import FoldingCall
 from nbshare._core.engine.run import Engine, Request
 from nbshare._core.functions.pickling import dumps
-from nbshare._core.functions.reference import assigned_around, label_of
+from nbshare._core.functions.reference import assigned_around, label_of, with_keywords
 from nbshare._core.memory import Mode, Segment, pool, segment_of
 from nbshare._core.system import room
 from nbshare._core.wire.board import Board
@@ -82,7 +81,7 @@ def pack_fixed(arena: Arena, request: Request) -> Fixed:
     shared = dict(request.shared)
     if arena.stays_here:
         names = [name for name in shared if isinstance(shared[name], FunctionType | type)]
-        func = Itself(partial(request.func, **{name: shared.pop(name) for name in names}))
+        func = Itself(with_keywords(request.func, {name: shared.pop(name) for name in names}))
     else:
         func = arena.pack(request.func, "the function", writable=True)
     packed = _pack_shared(arena, shared) if shared else None

@@ -171,6 +171,17 @@ def assigned_around(func: Any) -> str | None:
     return next((name for name in stored if name in code.co_freevars), None)
 
 
+def with_keywords(func: Callable[..., Any], keywords: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return a function that gets these arguments, too.
+
+    A partial becomes one of its own class: a partial of it would forget how that class calls the
+    function, from Python 3.14 on.
+    """
+    if isinstance(func, functools.partial):
+        return type(func)(func.func, *func.args, **{**func.keywords, **keywords})
+    return functools.partial(func, **keywords)
+
+
 def label_of(func: Any) -> str:
     """Return the name for progress display and messages."""
     while isinstance(func, functools.partial):

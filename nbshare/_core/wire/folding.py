@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import count, islice
 from typing import Any, NamedTuple
 
 from nbshare._core.arrays.shaped import ShapedItems
+from nbshare._core.functions.reference import with_keywords
 from nbshare._core.wire.failures import Failure, describe, name_of_item, text_of
 from nbshare._core.wire.orders import Policy, generator
 from nbshare.errors import noted
@@ -129,7 +129,7 @@ class Fold:
 
     def __call__(self, block: Block, /, **shared: Any) -> Folded:
         """Run the items of a block."""
-        func, n = partial(self.func, **shared), 0
+        func, n = with_keywords(self.func, shared), 0
         values: list[Any] = []
         failures: list[Failure] = []
         for i, args in enumerate(zip(*block.columns, strict=True), block.first):

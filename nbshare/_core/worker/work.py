@@ -15,6 +15,7 @@ from typing import Any
 
 from nbshare._core.arrays.inputs import Inputs
 from nbshare._core.functions.freshness import n_executed
+from nbshare._core.functions.reference import with_keywords
 from nbshare._core.memory import Segment
 from nbshare._core.system import processes
 from nbshare._core.wire.board import (
@@ -206,7 +207,7 @@ class Work:
                 namespaces.keep()
                 if fixed.shared is not None:
                     with naming_shared():
-                        func = partial(func, **inputs.load(fixed.shared))
+                        func = with_keywords(func, inputs.load(fixed.shared))
                     namespaces.keep()
             filter_warnings()
             return func
