@@ -91,6 +91,8 @@ def test_out_has_the_shape_of_the_grid():
     assert np.shares_memory(results, out)
     with pytest.raises(ValueError, match=r"\(3, 2\).*\(2, 3\)"):
         parallel_map(power, grid(base=[2, 3], exponent=[1, 2, 3]), out=out.T)
+    with pytest.raises(ValueError, match="a part of a larger array"):
+        parallel_map(power, grid(base=[2, 3], exponent=[1, 2, 3]), out=np.zeros((2, 4))[:, :3])
 
 
 def test_stack_gives_a_grid_of_each_result():

@@ -253,14 +253,12 @@ class Grid(ShapedItems):
                 f"out= has shape {out.shape}: for this grid its first {n} axes must have the "
                 f"lengths {self.shape}, the others are the shape of one result"
             )
-        flat = out.view()
-        try:
-            flat.shape = len(self), *out.shape[n:]  # `reshape` would copy
-        except AttributeError:
+        flat = out.reshape(len(self), *out.shape[n:])
+        if flat.size and not np.may_share_memory(flat, out):  # it is a copy
             raise ValueError(
                 "out= is a part of a larger array, or transposed: pass one that numpy.zeros or "
                 "nbshare.zeros made, and copy its values"
-            ) from None
+            )
         return flat
 
 
