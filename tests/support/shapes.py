@@ -13,16 +13,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
 
 import nbshare
 from nbshare import parallel_map
 
-# Few examples: each is three runs.
+# Few examples: each is three runs, so a failing one is not made smaller.
 settings_of_runs = settings(
-    max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False
+    max_examples=5,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.reuse, Phase.generate],
 )
 
 
