@@ -14,7 +14,7 @@ from nbshare._core.engine.run import Request
 from nbshare._core.job import html_table
 from nbshare._core.mapping import KNOWN, Function, check_call, prepared
 from nbshare._core.memory.budget import SHARE, in_words
-from nbshare._core.options import Backend, Options, Out, refuse_others
+from nbshare._core.options import Backend, MapOptions, Options, Out, check_functions, refuse_others
 from nbshare._core.running import run_and_draw
 from nbshare._core.system import room
 from nbshare._core.tracebacks import shown_from_the_call
@@ -31,7 +31,8 @@ class Plan:
     input_bytes : int
         Bytes of the function, `shared` and the items that are copied to shared memory.
     result_bytes : int
-        Bytes of all results, if they are like those that were tried.
+        Bytes of all results, if they are like those that were tried; with `reduce` of one for each
+        worker.
     item_s : float
         Seconds for an item, the mean of those that were tried.
     elapsed_s : float
@@ -109,7 +110,8 @@ def plan(
         As for `parallel_map`. The first item runs, and the one in the middle, in one worker. Items
         of a generator are not taken, so none runs.
     **options
-        As for `parallel_map`. Nothing is stored in a `checkpoint`.
+        As for `parallel_map`. Nothing is stored in a `checkpoint`, and nothing is reduced; what is
+        told is of all items, also with `until`.
 
     Returns
     -------
@@ -121,8 +123,6 @@ def plan(
     ------
     TypeError
         An argument that `parallel_map` does not have.
-    ValueError
-        ``reduce=`` or ``until=``, of which it does not tell.
 
     See Also
     --------
@@ -152,11 +152,11 @@ def plan(
     The items that it runs have all their effects, such as files that they write. Memory of a worker
     that ran other calls before counts as well.
     """
-    if options.get("reduce") is not None or options.get("until") is not None:
-        raise ValueError("plan does not tell of reduce= and until=: leave them out")
     refuse_others("plan", [name for name in options if name not in KNOWN], KNOWN)
     try:
-        _, request, where = check_call("plan", func, iterables, out, options)
+        check_functions(MapOptions(out=out, **options))
+        all_at_once = {**options, "reduce": None, "until": None}
+        _, request, where = check_call("plan", func, iterables, out, all_at_once)
         arena = Arena()
         pack_fixed(arena, request)
         for column in request.iterables:
@@ -166,11 +166,12 @@ def plan(
         return Plan(n_items=None, refused=[str(error)])
     if not request.n_items:
         return Plan(n_items=request.n_items, input_bytes=arena.nbytes, refused=[])
-    return _tried(request, where, request.n_items, arena.nbytes)
+    n_kept = request.n_items if options.get("reduce") is None else request.max_workers
+    return _tried(request, where, request.n_items, n_kept, arena.nbytes)
 
 
-def _tried(request: Request, where: Backend, n: int, input_bytes: int) -> Plan:
-    """Return the plan for `n` items, from those that it runs."""
+def _tried(request: Request, where: Backend, n: int, n_kept: int, input_bytes: int) -> Plan:
+    """Return the plan for `n` items, from those that it runs; `n_kept`: results in memory."""
     tried = sorted({0, n // 2})
     few = request._replace(
         iterables=[[column[i] for i in tried] for column in request.iterables],
@@ -190,7 +191,7 @@ def _tried(request: Request, where: Backend, n: int, input_bytes: int) -> Plan:
         if isinstance(value, BaseException)
     ]
     good = [value for value in values if not isinstance(value, BaseException)]
-    result_bytes = sum(map(_nbytes, good)) * n // max(len(good), 1)
+    result_bytes = sum(map(_nbytes, good)) * n_kept // max(len(good), 1)
     item_s = sum(worker.working_s for worker in call.stats()) / len(tried)
     each = call.private_peak() if where == "local" else 0
     left = room.available() * SHARE - input_bytes - result_bytes

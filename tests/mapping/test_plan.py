@@ -77,6 +77,15 @@ def test_grids_are_planned_too():
     assert found.result_bytes == 8_000_000
 
 
+def test_a_reduction_keeps_a_result_for_each_worker():
+    def until(value, n):
+        return n > 3
+
+    found = plan(np.ones, [1000] * 500, max_workers=3, reduce=np.add, until=until)
+    assert (found.n_items, found.result_bytes, found.refused) == (500, 24_000, [])
+    assert "reduce=5" in plan(np.ones, [1], reduce=5).refused[0]
+
+
 def test_items_of_a_generator_are_left_in_it():
     items = iter(range(10))
     found = plan(nap, items)
