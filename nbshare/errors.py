@@ -90,14 +90,9 @@ class NotBuiltYetError(NbshareError, NotImplementedError):
 
     Examples
     --------
-    Catch it by its built-in name:
-
-    >>> import nbshare
-    >>> issubclass(nbshare.errors.NotBuiltYetError, NotImplementedError)
-    True
-
     A script for all systems, which uses threads where worker processes are not built yet:
 
+    >>> import nbshare
     >>> import math
     >>> try:
     ...     roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0])
@@ -126,15 +121,6 @@ class UnsendableError(NbshareError, TypeError, pickle.PicklingError):
     ... except nbshare.errors.UnsendableError as error:
     ...     print(str(error)[:40])
     item 0 cannot be sent to another process
-
-    Send what the object is made from, and make it in the function:
-
-    >>> import numpy as np
-    >>> def draw(seed):
-    ...     noise = np.random.default_rng(seed)
-    ...     return noise.normal(loc=20.0)
-    >>> nbshare.parallel_map(draw, [1, 2]).round(1)
-    array([20.3, 20.2])
     """
 
 
@@ -155,16 +141,6 @@ class OutOfMemoryError(NbshareError, MemoryError):
     ... except MemoryError as error:
     ...     print(type(error).__name__)
     OutOfMemoryError
-
-    Use a coarser grid if the fine one does not fit:
-
-    >>> shape = (100_000, 100_000, 100_000)
-    >>> try:
-    ...     cube = nbshare.zeros(shape)
-    ... except nbshare.errors.OutOfMemoryError:
-    ...     cube = nbshare.zeros([n // 1000 for n in shape])
-    >>> cube.shape
-    (100, 100, 100)
     """
 
 
@@ -193,13 +169,6 @@ class StaleReferenceError(NbshareError, LookupError):
     ... except nbshare.errors.StaleReferenceError as error:
     ...     print(str(error).split(".")[1].strip())
     Keep the array in the sender until it has been received, or send a copy: numpy
-
-    A copy holds the values, and needs no sender:
-
-    >>> import numpy as np
-    >>> sent = ForkingPickler.dumps(np.array(nbshare.ones(3)))
-    >>> ForkingPickler.loads(sent)
-    array([1., 1., 1.])
     """
 
 
@@ -219,22 +188,6 @@ class RingClosedError(NbshareError, EOFError):
     ...     print(slot)
     Traceback (most recent call last):
     nbshare.errors.RingClosedError: the ring buffer is closed, and all that was put is taken
-
-    A consumer that reads pairs of frames, and may find a single one at the end:
-
-    >>> ring = nbshare.RingBuffer(4, 1)
-    >>> for number in (1, 2, 3):
-    ...     with ring.put() as slot:
-    ...         slot[...] = number
-    >>> ring.close()
-    >>> for dark in ring:
-    ...     try:
-    ...         with ring.get() as bright:
-    ...             print(f"difference {bright[0] - dark[0]}")
-    ...     except EOFError:
-    ...         print("the last frame has no partner")
-    difference 1.0
-    the last frame has no partner
     """
 
 
@@ -259,26 +212,6 @@ class RingAbortedError(NbshareError, RuntimeError):
     ... except nbshare.errors.RingAbortedError as error:
     ...     print(error.reason)
     the shutter is closed
-
-    A consumer that ends a recording early, and a producer that notices it:
-
-    >>> import threading
-    >>> ring, log = nbshare.RingBuffer(2, 1), []
-    >>> def record():
-    ...     try:
-    ...         while True:
-    ...             with ring.put() as slot:
-    ...                 slot[...] = 20.5
-    ...     except nbshare.errors.RingAbortedError as error:
-    ...         log.append(f"recording ended: {error.reason}")
-    >>> recorder = threading.Thread(target=record)
-    >>> recorder.start()
-    >>> for slot in ring:
-    ...     ring.abort("enough")
-    ...     break
-    >>> recorder.join()
-    >>> log
-    ['recording ended: enough']
     """
 
     def __init__(self, message: str, reason: str = "") -> None:
@@ -301,18 +234,6 @@ class RingTimeoutError(NbshareError, TimeoutError):
     ... except TimeoutError:
     ...     print("no frame within 10 ms")
     no frame within 10 ms
-
-    Look for a frame now and then, and do something else meanwhile:
-
-    >>> n_looks = 0
-    >>> while n_looks < 3:
-    ...     try:
-    ...         with ring.get(timeout=0) as slot:
-    ...             print(slot)
-    ...     except nbshare.errors.RingTimeoutError:
-    ...         n_looks += 1
-    >>> n_looks
-    3
     """
 
 
@@ -337,12 +258,6 @@ class CheckpointError(NbshareError, ValueError):
     ... except nbshare.errors.CheckpointError as error:
     ...     print(str(error).split(": ")[1].split(".")[0])
     the function changed
-
-    The results of the older function are of no use any more:
-
-    >>> anew = nbshare.Checkpoint(folder, if_changed="restart")
-    >>> nbshare.parallel_map(math.log2, [1.0, 4.0], checkpoint=anew)
-    SharedArray([0., 2.])
     """
 
 
@@ -364,13 +279,6 @@ class CheckpointInUseError(NbshareError, BlockingIOError):
     ... except nbshare.errors.CheckpointInUseError as error:
     ...     print(str(error).split(": ")[1])
     another run of this process writes to it
-
-    Stop that run, and begin again with other items:
-
-    >>> job.cancel() and job.wait()
-    True
-    >>> nbshare.parallel_map(time.sleep, [0.0, 0.01], checkpoint=folder, out="list")
-    [None, None]
     """
 
 
@@ -401,19 +309,6 @@ class TaskError(NbshareError, RuntimeError):
     ... except nbshare.errors.TaskError as error:
     ...     print(error.index, error.item, error.type_name)
     0 3 SystemExit
-
-    An exception of your own that cannot be pickled, because it takes two arguments:
-
-    >>> class FitError(Exception):
-    ...     def __init__(self, star, chi2):
-    ...         super().__init__(f"{star}: chi2 = {chi2}")
-    >>> def fit(star):
-    ...     if star == "Mira":
-    ...         raise FitError(star, 40)
-    ...     return 1.5
-    >>> periods = nbshare.parallel_map(fit, ["Vega", "Mira"], on_error="return")
-    >>> nbshare.last_job().errors[1].type_name.split(".")[-1]
-    'FitError'
     """
 
     def __init__(self, message: str, index: int = -1, item: str = "", type_name: str = "") -> None:
@@ -435,18 +330,10 @@ class TaskTimeoutError(NbshareError, TimeoutError):
 
     Examples
     --------
-    Which item was it?
+    Go on without the items that take too long:
 
     >>> import time
     >>> import nbshare
-    >>> try:
-    ...     nbshare.parallel_map(time.sleep, [0.0, 60.0], timeout=0.3)
-    ... except TimeoutError as error:
-    ...     print(error.index)
-    1
-
-    Go on without the items that take too long:
-
     >>> def period_h(star):
     ...     time.sleep(60 if star == "Mira" else 0)
     ...     return 12.5
@@ -485,12 +372,6 @@ class MapInterrupted(KeyboardInterrupt):
     ... except nbshare.MapInterrupted as error:
     ...     print(error)
     1 of 2 items done, kept in nbshare.last_job().partial()
-
-    In the next cell, see which items still have to run:
-
-    >>> job = nbshare.last_job()
-    >>> job.state, (~job.present).nonzero()[0].tolist()
-    ('interrupted', [1])
     """
 
     def _render_traceback_(self) -> list[str]:
@@ -516,16 +397,6 @@ class PartialResultWarning(UserWarning):
     ...     results = job.result()
     >>> print(caught[0].message)
     sleep was stopped: 0 of 2 items done
-
-    A script that must not continue with half of the results:
-
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("error", nbshare.errors.PartialResultWarning)
-    ...     try:
-    ...         results = job.result()
-    ...     except nbshare.errors.PartialResultWarning:
-    ...         print("not all items are done")
-    not all items are done
     """
 
 
@@ -536,17 +407,10 @@ class LengthsWarning(UserWarning):
 
     Examples
     --------
-    A function of two numbers, called for all combinations:
-
-    >>> import itertools
-    >>> import operator
-    >>> import nbshare
-    >>> pairs = itertools.product([1, 2, 3], [10, 20])
-    >>> nbshare.parallel_map(operator.add, *zip(*pairs))
-    SharedArray([11, 21, 12, 22, 13, 23])
-
     Iterables of different lengths, on purpose:
 
+    >>> import operator
+    >>> import nbshare
     >>> import warnings
     >>> with warnings.catch_warnings():
     ...     warnings.simplefilter("ignore", nbshare.errors.LengthsWarning)
@@ -565,19 +429,10 @@ class MixedResultsWarning(UserWarning):
 
     Examples
     --------
-    The results have different lengths:
+    Nothing warns if you ask for a list:
 
-    >>> import warnings
     >>> import numpy as np
     >>> import nbshare
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     warnings.simplefilter("always")
-    ...     peaks = nbshare.parallel_map(np.arange, [1, 2])
-    >>> peaks, caught[0].category.__name__
-    ([array([0]), array([0, 1])], 'MixedResultsWarning')
-
-    Say that a list is what you want; nothing warns:
-
     >>> nbshare.parallel_map(np.arange, [1, 2], out="list")
     [array([0]), array([0, 1])]
     """
@@ -600,17 +455,6 @@ class UnseededWarning(UserWarning):
     ...     return rng.normal(loc=20.0)
     >>> nbshare.parallel_map(noise, ["Vega", "Mira"], seed=1).round(2)
     array([19.36, 22.49])
-
-    A run that is to be different each time:
-
-    >>> import random, warnings
-    >>> def roll(_):
-    ...     return random.randint(1, 6)
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore", nbshare.errors.UnseededWarning)
-    ...     rolls = nbshare.parallel_map(roll, range(3))
-    >>> bool(rolls.max() <= 6)
-    True
     """
 
 
@@ -630,12 +474,6 @@ class DisplayWarning(UserWarning):
     ...     roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], plot="line")
     >>> roots, str(caught[0].message)[:33]
     (SharedArray([1., 2.]), 'plot= is shown in a notebook only')
-
-    A script that is also run as a batch job, where a missing plot does not matter:
-
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore", nbshare.errors.DisplayWarning)
-    ...     roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], plot="line")
     """
 
 
@@ -646,19 +484,11 @@ class CheckpointWarning(UserWarning):
 
     Examples
     --------
-    Collect it, to see in the end whether everything was stored:
+    A run that is worth nothing if it is not stored stops with an error instead:
 
-    >>> import math, tempfile, warnings
+    >>> import math, tempfile
     >>> import nbshare
     >>> folder = tempfile.mkdtemp()
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     warnings.simplefilter("always", nbshare.errors.CheckpointWarning)
-    ...     roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], checkpoint=folder)
-    >>> len(caught)
-    0
-
-    A run that is worth nothing if it is not stored: stop it with the error instead:
-
     >>> must_store = nbshare.Checkpoint(folder, on_full="stop")
     >>> nbshare.parallel_map(math.sqrt, [1.0, 4.0, 9.0], checkpoint=must_store)
     SharedArray([1., 2., 3.])
