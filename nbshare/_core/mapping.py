@@ -216,13 +216,23 @@ def parallel_map(
     Returns
     -------
     SharedArray, ndarray, MaskedArray, list or tuple
-        Results in the order of the items. With ``on_error="return"`` an array is masked where items
-        failed; if all did, it has the shape ``(n,)``. With ``out="stack"`` a tuple of arrays. With
-        0 items ``np.empty(0)``, or ``[]`` for ``"list"`` and ``"stack"``. After Stop, the finished
-        results: a masked array, or a list with `nbshare.MISSING` in its gaps. With `checkpoint`,
-        arrays (not numbers) as results come as an ndarray that is mapped from the file, so it may
-        be larger than memory; changes to it stay in this process. With `reduce` the one value, or
-        None if there is no result.
+        The results, in the order of the items:
+
+        ==========================================  ===========================================
+        results, and what is asked for              what is returned
+        ==========================================  ===========================================
+        numbers, or arrays of one shape             a SharedArray of shape ``(n, *shape)``
+        other results, or ``out="list"``            a list
+        tuples, with ``out="stack"``                a tuple of arrays
+        some failed, with ``on_error="return"``     a masked array, or a list with exceptions
+        some are missing, after Stop                a masked array, or a list with `MISSING`
+        ``reduce=``                                 one value; None if there is no result
+        ==========================================  ===========================================
+
+        0 items give ``np.empty(0)``, or ``[]`` for ``"list"`` and ``"stack"``. If all items failed,
+        the masked array has the shape ``(n,)``. With `checkpoint`, arrays (not numbers) as results
+        come as an ndarray that is mapped from the file. It may be larger than memory, and changes
+        to it stay in this process.
 
     Raises
     ------
