@@ -117,6 +117,19 @@ assert (done.compressed() == light[~done.mask]).all()
     run(tmp_path, "cell.py", blocks["tour"] + check)
 
 
+def test_its_other_calls_run(tmp_path):
+    """The first one, and the sweep, whose results are kept: with what the tour has made."""
+    module, first, tour, sweep = re.findall("```python\n(.*?)```", TEXT, re.DOTALL)
+    (tmp_path / "slits.py").write_text(module)
+    code = f"{tour}\nslits, wanted = given['slits'], light\n"
+    for call in (first, sweep):
+        code += f"{call}\nassert (light == wanted).all() and light is not wanted\n"
+    code += (
+        "from nbshare import open_checkpoint\nassert open_checkpoint('light.ckpt').n_done == 300"
+    )
+    run(tmp_path, "cell.py", code)
+
+
 def test_the_first_call_is_that_of_the_film():
     """Made by notebooks/film.py from the text: an animation of at most 1 MB, 640 pixels wide."""
     film = ROOT / "notebooks" / "images" / "live.webp"
