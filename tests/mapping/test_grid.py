@@ -8,9 +8,9 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,6 +19,8 @@ import nbshare
 from nbshare import grid, map_async, parallel_map
 
 BACKENDS = [None, "threads", "serial"]
+NO_XARRAY = pytest.mark.skipif(find_spec("xarray") is None, reason="xarray is not installed")
+XARRAY = pytest.param("xarray", marks=NO_XARRAY)
 values = st.lists(
     st.one_of(st.integers(-9, 9), st.floats(-9, 9), st.sampled_from(["a", "b"]), st.none()),
     max_size=4,
@@ -164,8 +166,8 @@ def test_an_extended_grid_runs_only_what_is_new(tmp_path):
     assert run([2, 3, 4], [0, 1, 2]) == ["2 0", "3 0", "4 0", "4 1", "4 2"]
 
 
+@NO_XARRAY
 def test_xarray_gets_the_coordinates(tmp_path):
-    pytest.importorskip("xarray")
     items = grid(base=[2, 3], exponent=[1.0, 2.0])
     powers = parallel_map(power, items, out="xarray")
     assert powers.dims == ("base", "exponent")
@@ -178,9 +180,9 @@ def test_xarray_gets_the_coordinates(tmp_path):
     assert set(parts) == {"pair_0", "pair_1"}
 
 
+@NO_XARRAY
 @pytest.mark.parametrize("func", [power, sums])
 def test_xarray_has_gaps_where_items_failed(func):
-    pytest.importorskip("xarray")
 
     def failing(base, exponent):
         return func(base, exponent) if exponent > 0 else 1 // 0
@@ -231,6 +233,7 @@ def test_a_partial_keeps_its_arguments():
 
 def test_values_are_what_a_loop_gives():
     """Of a Series the elements, not those of its array; of an array its own copy."""
+    pd = pytest.importorskip("pandas")
     dates = pd.Series(pd.date_range("2024-01-01", periods=2))
     assert [item["day"] for item in grid(day=dates)] == list(dates)
     values = np.array([1.0, 2.0])
@@ -250,8 +253,8 @@ def ragged(base, exponent):
     return {"n": 1} if base == exponent else {"n": 2, "more": "text"}
 
 
+@NO_XARRAY
 def test_xarray_has_all_variables_of_all_dicts():
-    pytest.importorskip("xarray")
     found = parallel_map(ragged, grid(base=[1, 2], exponent=[1, 2]), out="xarray")
     assert found["n"].values.tolist() == [[1, 2], [2, 1]]
     assert found["more"].isnull().values.tolist() == [[True, False], [False, True]]
@@ -273,7 +276,7 @@ def test_a_detached_run_has_the_shape_of_its_grid(tmp_path):
         {"base": ["a", "b"], "exponent": [1]},
     ],
 )
-@pytest.mark.parametrize("out", [None, "xarray"])
+@pytest.mark.parametrize("out", [None, XARRAY])
 def test_another_process_that_attaches_has_the_grid(tmp_path, axes, out):
     """What it knows is in the folder alone."""
     func = times if isinstance(axes["base"][0], str) else power
@@ -323,7 +326,7 @@ def test_the_first_items_are_far_apart():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("out", [None, "stack", "xarray"])
+@pytest.mark.parametrize("out", [None, "stack", XARRAY])
 def test_results_of_a_coarse_grid_are_those_of_the_plain_one(backend, out):
     axes = {"base": np.arange(1, 7.0), "exponent": np.arange(5)}
     func = both if out == "stack" else power
