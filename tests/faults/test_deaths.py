@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import time
 
 import pytest
@@ -41,6 +42,19 @@ for how in ("fails", "exits", "is no text", "is huge"):
     assert faultlab.peak_bytes(Path("worker").read_text()) < 4 * tasks.HUGE, how
     tasks.check_double()
 """)
+
+
+@pytest.mark.skipif(sys.platform != "win32", reason="exit codes of Windows")
+def test_d1_a_crash_on_windows_is_named(run_script):
+    """By its exit code, and in words."""
+    ran = run_script("""
+import faulthandler
+try:
+    quiet(faulthandler._sigsegv, [0])
+except nbshare.errors.WorkerDiedError as error:
+    tell(text=str(error))
+""")
+    assert "crashed with 0xC0000005 (access violation) while it worked on" in ran.facts["text"]
 
 
 BROKEN_MODULES = [

@@ -27,6 +27,16 @@ MAX_PART = 10_000  # characters of one frame or message of a traceback
 COPY = "the function called os.fork; this copy of the process ends here, the original continues"
 # What objects say that work in their own thread only: database cursors, thread-local values.
 _OF_A_THREAD = re.compile("thread|greenlet|event loop|outside of .* context|ContextVar", re.I)
+CRASHED = " It crashed in compiled code; a stack trace was printed to stderr."
+LEAST_CRASH = 1 << 31  # of the exit codes by which Windows ends a process
+CRASHES = {
+    0xC0000005: "access violation",
+    0xC000001D: "illegal instruction",
+    0xC0000094: "integer division by zero",
+    0xC00000FD: "stack overflow",
+    0xC0000374: "heap corruption",
+    0xC0000409: "abort",
+}
 MAX_LINES = 40  # of the beginning and the end of a traceback, each
 
 
@@ -84,6 +94,9 @@ class Death(NamedTuple):
             )
         elif self.status is None:
             how = "ended for an unknown reason"
+        elif self.status >= LEAST_CRASH:
+            how = f"crashed with 0x{self.status:X} ({CRASHES.get(self.status, 'an exception')})"
+            hint = CRASHED
         elif self.status >= 0:
             how = f"exited with status {self.status}"
             hint = (
@@ -102,7 +115,7 @@ class Death(NamedTuple):
                     "(ulimit -t)."
                 )
             elif name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"):
-                hint = " It crashed in compiled code; a stack trace was printed to stderr."
+                hint = CRASHED
         return errors.WorkerDiedError(f"worker {worker} {how} while it {doing}.{hint}", self.item)
 
 
