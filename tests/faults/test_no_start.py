@@ -21,7 +21,7 @@ CANNOT_START = {
     "a patched Popen": lambda patch: patch.setattr(subprocess, "Popen", refuse),
     "an executable with a NUL": lambda patch: patch.setattr(sys, "executable", "/usr/py\0thon"),
     "no executable": lambda patch: patch.setattr(sys, "executable", "/nowhere/python"),
-    "a patched pipe": lambda patch: patch.setattr(os, "pipe2", refuse),
+    "a patched pipe": lambda patch: patch.setattr(os, "pipe", refuse),
 }
 CALLS = {
     "parallel_map": lambda: nbshare.parallel_map(abs, [1], progress=False),

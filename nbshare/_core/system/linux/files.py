@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import os
 
-CAN_SYNC_FOLDERS = True
-MODE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # no link is followed, no pipe waited for
+from nbshare._core.system.posix.files import *
 
-read_at, write_at, cut = os.pread, os.pwrite, os.ftruncate
-sync, replace = os.fdatasync, os.replace
+sync = os.fdatasync
 
 
 def allocate(fd: int, start: int, stop: int) -> None:
     """Allocate a part of a file, in bytes: writing to it needs no more space."""
     os.posix_fallocate(fd, start, stop - start)
-
-
-def stamp(path: str) -> tuple[int, int, int, int]:
-    """Return what changes when a file is edited or replaced: mtime, size, inode, ctime."""
-    status = os.stat(path)
-    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
-
-
-def other_owner(status: os.stat_result) -> int | None:
-    """Return the number of the user that a file belongs to, if that is not this one."""
-    return None if status.st_uid == os.geteuid() else status.st_uid

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 from functools import cache
 from typing import Any
@@ -11,44 +10,7 @@ from typing import Any
 from nbshare._core.system.descriptors import NOT_MINE
 from nbshare._core.system.linux.processes import has_thread
 from nbshare._core.system.linux.waiting import timespec as timespec
-
-
-class FileLock:
-    """A lock between processes, on a byte of a file; the kernel releases it if its holder dies.
-
-    The file is opened once per process and never mapped or closed: closing any descriptor of it
-    would drop the lock. It does not exclude threads of one process.
-
-    Parameters
-    ----------
-    fd : int
-        Of the file.
-    byte : int
-        Its offset; the file may be shorter.
-    """
-
-    def __init__(self, fd: int, byte: int) -> None:
-        self._fd, self._byte = fd, byte
-
-    def __enter__(self) -> None:
-        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, self._byte)
-
-    def __exit__(self, *_: object) -> None:
-        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, self._byte)
-
-
-def lock_file(fd: int) -> None:
-    """Lock a file until it is closed.
-
-    Raises
-    ------
-    BlockingIOError, PermissionError
-        Another process has locked it.
-    OSError
-        The file system refuses locks.
-    """
-    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
+from nbshare._core.system.posix.locks import *
 
 # From pthread.h: the same in glibc and musl.
 PTHREAD_MUTEX_ERRORCHECK = 2

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from _signal import pthread_sigmask  # type: ignore[import-not-found]  # not in an enumeration
 from collections.abc import Callable
 from contextlib import suppress
 
 from nbshare._core.system.descriptors import opened, with_room
-from nbshare._core.system.linux.waiting import is_readable
-
-TIMERS = {signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF}
-
-Identity = tuple[int, int]  # process number, and start in clock ticks: numbers are used again
+from nbshare._core.system.posix.processes import *
+from nbshare._core.system.posix.processes import Identity
+from nbshare._core.system.posix.waiting import is_readable
 
 _known: Identity = (0, 0)
 
@@ -143,15 +140,6 @@ def members_of(session: int) -> list[int]:
     return found
 
 
-def user_in_words(uid: int) -> str:
-    """Return the name of a user, and the number."""
-    import pwd  # late: few processes need it
-
-    with suppress(KeyError):
-        return f"{pwd.getpwuid(uid).pw_name} (user {uid})"
-    return f"user {uid}"
-
-
 def opened_process(pid: int) -> int:
     """Return a descriptor that becomes readable when a process ends.
 
@@ -161,35 +149,6 @@ def opened_process(pid: int) -> int:
         return with_room(lambda: os.pidfd_open(pid))
     except (AttributeError, OSError):
         return -1
-
-
-at_fork = os.register_at_fork
-
-
-def interrupt() -> None:
-    """Interrupt this process as Ctrl-C does."""
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def blocked_signals() -> set[int]:
-    """Return the signals that this thread blocks."""
-    return pthread_sigmask(signal.SIG_BLOCK, ())  # type: ignore[no-any-return]
-
-
-def block_signals(numbers: set[int]) -> None:
-    """Block these signals in this thread, and no others."""
-    pthread_sigmask(signal.SIG_SETMASK, numbers)
-
-
-def running_timers() -> set[int]:
-    """Return the timers of this process that are set."""
-    return {timer for timer in TIMERS if any(signal.getitimer(timer))}
-
-
-def stop_timers(kept: set[int]) -> None:
-    """Stop the timers of this process, except some."""
-    for timer in TIMERS - kept:
-        signal.setitimer(timer, 0)
 
 
 class Child:

@@ -7,16 +7,15 @@ import fcntl
 import mmap
 import os
 import re
-import sys
 from contextlib import suppress
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from nbshare._core.interrupts import uninterrupted
 from nbshare._core.system.descriptors import Descriptor, opened
 from nbshare._core.system.descriptors import owned as owned
 from nbshare._core.system.linux import room
 from nbshare._core.system.linux.processes import has_ended
+from nbshare._core.system.posix.sections import *
+from nbshare._core.system.posix.sections import new_name, unnamed_file
 
 # From linux/fcntl.h: the module fcntl lacks the last one.
 F_ADD_SEALS = 1033
@@ -26,18 +25,10 @@ F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE = 0x0002, 0x0010
 # one for ever.
 PIECE = 64 << 20
 
-_OURS = r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}"  # names; the process number is for `_sweep`
-
 # In /proc/self/maps, a file that is mapped, but not copy-on-write: first address, the one past the
 # last, offset, inode and path, which ends in " (deleted)" if the file was.
 ROW = rb"(?m)^(\w+)-(\w+) r..s (\w+) \S+ (\d+) +(/.*)"
 
-
-# Without it, as before Python 3.13, a mapping holds a duplicate of its descriptor.
-MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-
-# Private memory, which is not shared with forked processes: then it may have huge pages.
-PRIVATE: dict[str, Any] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
 
 # Whether fresh memory can also be written as a file is: that costs half of the page faults through
 # a mapping.
@@ -76,13 +67,7 @@ class MappedFile(NamedTuple):
         """Make an empty file, which grows as it is written."""
         if not has_proc():
             raise OSError(errno.ENOTSUP, "needs /proc, which is not mounted here")
-        _sweep(self.folder)
-        path = os.path.join(self.folder, new_name())
-        with uninterrupted():
-            file = opened(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600)
-            with suppress(FileNotFoundError):  # swept by another process
-                os.unlink(path)
-        return file
+        return unnamed_file(self.folder, has_ended)
 
     def grow(self, fd: int, nbytes: int) -> None:
         """Give it a size, and allocate its space."""
@@ -121,13 +106,6 @@ def made(kind: Shared, nbytes: int, *, grows: bool) -> Descriptor:  # noqa: ARG0
     file = kind.open()
     kind.grow(file.fileno(), nbytes)
     return file
-
-
-def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of `mmap.mmap` that map memory; `mode` as of `numpy.memmap`."""
-    protection = mmap.PROT_READ | (mmap.PROT_WRITE if mode != "r" else 0)
-    flags = mmap.MAP_PRIVATE if mode == "c" else mmap.MAP_SHARED
-    return (fd, nbytes, flags, protection), MAP_OPTIONS
 
 
 def free(memory: mmap.mmap, start: int, nbytes: int) -> None:
@@ -225,23 +203,3 @@ def mapped_file(address: int) -> tuple[str, tuple[int, int], int]:
                 if identity[0] == int(inode):  # the device differs from the file's on btrfs
                     return os.fsdecode(path), identity, int(first, 16) - int(offset, 16)
     raise FileNotFoundError
-
-
-def new_name() -> str:
-    """Return a random name."""
-    return f"nbshare-{os.getpid():x}-{os.urandom(7).hex()}"
-
-
-@cache
-def _sweep(folder: str) -> None:
-    """Remove files of processes that were killed before they could do it.
-
-    Once per process and folder. Another process number space (a container's, another machine's)
-    may share the folder: at worst, a name is removed that was about to be.
-    """
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            found = re.fullmatch(_OURS, entry.name)
-            if found and has_ended((int(found[1], 16), 0)):
-                with suppress(OSError):  # another process sweeps too, or the file is another user's
-                    os.unlink(entry.path)

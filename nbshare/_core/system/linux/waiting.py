@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import _thread
 import ctypes
 import os
 import select
 import sys
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
 from nbshare._core.system.descriptors import opened, with_room
+from nbshare._core.system.posix.waiting import *
+from nbshare._core.system.posix.waiting import FdWaiter
 from nbshare.errors import NotBuiltYetError
-
-LONGEST_S = 3600.0  # of a wait; poll takes some more, but not what a user may call a time-out
 
 # From linux/futex.h and each machine's unistd.h, for programs of 64 bits.
 FUTEX_WAIT = 0
@@ -25,50 +23,14 @@ ALL = 2**31 - 1  # sleepers
 SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
 
 
-def acquire(lock: _thread.LockType, timeout_s: float) -> bool:
-    """Acquire a lock within a time; return whether it was. An interrupt ends the wait."""
-    return lock.acquire(timeout=timeout_s)
-
-
-def is_readable(fd: int, timeout_s: float | None = None) -> bool:
-    """Wait until a descriptor is readable or its other end is closed; return whether it is."""
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(None if timeout_s is None else timeout_s * 1e3))
-
-
-class Waiter:
-    """Waits for several descriptors; each stands for an object.
-
-    Notes
-    -----
-    For one thread.
-    """
-
-    def __init__(self) -> None:
-        self._poll = select.poll()
-        self._watched: dict[int, object] = {}
+class Waiter(FdWaiter):
+    """Waits for several descriptors, and for `OwnerEvent`s; each stands for an object."""
 
     def waker(self, what: object) -> OwnerEvent:
         """Return an event that has this report `what`; its `set` is for any thread."""
         event = OwnerEvent()
         self.watch(event.fd, what)
         return event
-
-    def watch(self, fd: int, what: object) -> None:
-        """Report `what` when the descriptor is readable or its other end is closed."""
-        self._watched[fd] = what
-        self._poll.register(fd, select.POLLIN)
-
-    def unwatch(self, fd: int) -> None:
-        """Stop watching the descriptor."""
-        del self._watched[fd]
-        self._poll.unregister(fd)
-
-    def wait(self, until_s: float) -> list[object]:
-        """Wait for something to report, until a time on the monotonic clock; return each once."""
-        timeout_ms = min(max(0.0, until_s - time.monotonic()), LONGEST_S) * 1e3 + 1
-        return list({self._watched[fd]: None for fd, _ in self._poll.poll(timeout_ms)})
 
 
 class NewData:

@@ -31,6 +31,8 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 
 from nbshare._core.system.linux import channels, order, processes, waiting
+from nbshare._core.system.posix.workers import *
+from nbshare._core.system.posix.workers import kill_group, kill_group_after
 
 F_SETSIG = 10  # linux/fcntl.h; not in the module fcntl
 # When memory runs out, the system ends the process with the higher score: a worker can be replaced,
@@ -59,11 +61,6 @@ NEEDED: dict[str, Callable[[], object]] = {
 }
 
 
-def kill_group() -> None:
-    """End this process, and those that it has started."""
-    os.killpg(0, signal.SIGKILL)
-
-
 def lead_group(owner_fd: int, life_fd: int) -> None:
     """Make a group of this process and those that it will start; it dies with the owner.
 
@@ -71,8 +68,9 @@ def lead_group(owner_fd: int, life_fd: int) -> None:
     """
     os.setpgid(0, 0)
     die_with(life_fd)
+    # For the one case that the life pipe misses: an unrelated fork of the owner has its other end.
     if owner_fd >= 0:
-        _thread.start_new_thread(_kill_after, (owner_fd,))
+        _thread.start_new_thread(kill_group_after, (owner_fd,))
 
 
 def die_with(life_fd: int) -> None:
@@ -103,15 +101,6 @@ def opened_owner(owner: int) -> int:
     return fd
 
 
-def _kill_after(owner_fd: int) -> None:
-    """Kill this process group when the owner ends.
-
-    For the one case that the life pipe misses: an unrelated fork of the owner holds its other end.
-    """
-    waiting.is_readable(owner_fd)
-    kill_group()
-
-
 def end_first() -> None:
     """Have the system end this process before others, when memory runs out."""
     # Some containers forbid it; then the kernel chooses by size alone.
@@ -138,11 +127,6 @@ def return_freed() -> None:
     """Return freed memory to the system."""
     with suppress(AttributeError):  # other C libraries have no such function
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def stream(fd: int) -> int:
-    """Return a descriptor of the C library for a pipe: the same."""
-    return fd
 
 
 def end_lines() -> None:

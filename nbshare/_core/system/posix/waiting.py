@@ -1,0 +1,49 @@
+"""Waiting for locks and for descriptors."""
+
+from __future__ import annotations
+
+import _thread
+import select
+import time
+
+LONGEST_S = 3600.0  # of a wait; poll takes some more, but not what a user may call a time-out
+
+
+def acquire(lock: _thread.LockType, timeout_s: float) -> bool:
+    """Acquire a lock within a time; return whether it was. An interrupt ends the wait."""
+    return lock.acquire(timeout=timeout_s)
+
+
+def is_readable(fd: int, timeout_s: float | None = None) -> bool:
+    """Wait until a descriptor is readable or its other end is closed; return whether it is."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if timeout_s is None else timeout_s * 1e3))
+
+
+class FdWaiter:
+    """Waits for several descriptors; each stands for an object.
+
+    Notes
+    -----
+    For one thread.
+    """
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._watched: dict[int, object] = {}
+
+    def watch(self, fd: int, what: object) -> None:
+        """Report `what` when the descriptor is readable or its other end is closed."""
+        self._watched[fd] = what
+        self._poll.register(fd, select.POLLIN)
+
+    def unwatch(self, fd: int) -> None:
+        """Stop watching the descriptor."""
+        del self._watched[fd]
+        self._poll.unregister(fd)
+
+    def wait(self, until_s: float) -> list[object]:
+        """Wait for something to report, until a time on the monotonic clock; return each once."""
+        timeout_ms = min(max(0.0, until_s - time.monotonic()), LONGEST_S) * 1e3 + 1
+        return list({self._watched[fd]: None for fd, _ in self._poll.poll(timeout_ms)})
