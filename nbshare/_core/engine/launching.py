@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from os.path import dirname
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from nbshare._core import PACKAGE
-from nbshare._core.system import channels, owned, processes, with_room, workers
+from nbshare._core.system import SYSTEM, channels, owned, processes, with_room, workers
 from nbshare._core.wire.context import thread_variables
 from nbshare._core.wire.messages import Channel, channel_pair
 
@@ -155,7 +155,7 @@ def _environ() -> dict[str, str]:
     return {**os.environ, **thread_variables(1), "MPLBACKEND": "Agg"}
 
 
-if sys.platform == "win32":
+if sys.platform == "win32" or not TYPE_CHECKING:  # what it needs, Linux has not
 
     class Spawner:
         """Starts each worker in a new interpreter, which takes 110 ms."""
@@ -168,9 +168,7 @@ if sys.platform == "win32":
         def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:
             """Start a new interpreter."""
             command = _command("from nbshare._core.worker.spawned import live; live()")
-            child = workers.spawned(command, _environ(), fds)
-            channel.end.connect(child.handle)
-            return child
+            return workers.spawned(command, _environ(), fds, channel.end)
 
         def reap(self, child: processes.Child) -> int | None:
             """Return the exit status."""
@@ -185,6 +183,7 @@ if sys.platform == "win32":
 
 def new_launcher() -> Launcher:
     """Return what starts workers on this system."""
-    if sys.platform == "win32":
-        return Spawner()
+    if sys.platform == "win32" or SYSTEM == "macos":
+        launcher: Launcher = Spawner()  # type: ignore[name-defined]
+        return launcher
     return ForkServer()

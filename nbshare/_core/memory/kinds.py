@@ -33,14 +33,13 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple, TypeAlias
 
 from nbshare._core.memory import budget
-from nbshare._core.system import Descriptor, room, sections
+from nbshare._core.system import SYSTEM, Descriptor, room, sections
 from nbshare.errors import NotBuiltYetError, OutOfMemoryError, warn
 
 SETTING = "NBSHARE_MEMORY"
@@ -63,7 +62,7 @@ MemoryKind: TypeAlias = "sections.Shared | Private"
 
 def can_share() -> bool:
     """Return whether processes can share memory on this system."""
-    return sys.platform in ("linux", "win32")
+    return SYSTEM != "elsewhere"
 
 
 def need_shared(what: str, instead: str) -> None:
@@ -76,7 +75,7 @@ def need_shared(what: str, instead: str) -> None:
 
 def need_linux(what: str, instead: str) -> None:
     """Raise NotBuiltYetError on other systems: what needs it, and what to do instead."""
-    if sys.platform != "linux":
+    if SYSTEM != "linux":
         raise NotBuiltYetError(
             f"{what} needs Linux: use nbshare in WSL 2 (on Windows) or in a Linux container, or "
             f"{instead}."

@@ -15,23 +15,18 @@ package is the same on all systems. A system has these names, which are chosen o
     workers       born in a group, they die with their owner
 """
 
+import os
 import sys
+from typing import TYPE_CHECKING
 
 from nbshare._core.system.descriptors import Descriptor, close, opened, owned, with_room
 
-if sys.platform == "linux":
-    from nbshare._core.system.linux import (
-        channels,
-        files,
-        locks,
-        order,
-        processes,
-        room,
-        sections,
-        waiting,
-        workers,
-    )
-elif sys.platform == "win32":
+_SYSTEMS = {"linux": "linux", "win32": "windows", "darwin": "macos"}
+
+# Tests choose another one than this is.
+SYSTEM = os.environ.get("NBSHARE_SYSTEM") or _SYSTEMS.get(sys.platform, "elsewhere")
+
+if sys.platform == "win32":
     from nbshare._core.system.windows import (
         channels,
         files,
@@ -44,6 +39,30 @@ elif sys.platform == "win32":
         workers,
     )
     from nbshare._core.system.windows.handles import close
+elif TYPE_CHECKING or SYSTEM == "linux":
+    from nbshare._core.system.linux import (
+        channels,
+        files,
+        locks,
+        order,
+        processes,
+        room,
+        sections,
+        waiting,
+        workers,
+    )
+elif SYSTEM == "macos":
+    from nbshare._core.system.macos import (
+        channels,
+        files,
+        locks,
+        order,
+        processes,
+        room,
+        sections,
+        waiting,
+        workers,
+    )
 else:
     from nbshare._core.system import elsewhere
 

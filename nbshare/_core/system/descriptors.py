@@ -38,16 +38,18 @@ class Descriptor(Protocol):
         """Close it now."""
 
 
-class _File:
+class File:
     """A descriptor, where nothing of C owns one: an interrupt in between loses it."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._close = fd, os.close
 
     def fileno(self) -> int:
+        """Return its number; -1 if it is closed."""
         return self._fd
 
     def close(self) -> None:
+        """Close it now."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._close(fd)
@@ -55,11 +57,8 @@ class _File:
     __del__ = close
 
 
-# These objects are made for a system's event queues, but can own and close any descriptor. Windows
-# has neither.
-_Queue: Any = getattr(select, "epoll", None) or getattr(select, "kqueue", None)
-
-owned: Callable[[int], Descriptor] = getattr(_Queue, "fromfd", _File)
+# This object is made for event queues of Linux, but can own and close any descriptor.
+owned: Callable[[int], Descriptor] = getattr(getattr(select, "epoll", None), "fromfd", File)
 """Take over a descriptor."""
 
 

@@ -41,7 +41,6 @@ OOM_SCORE = b"500"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 KEPT = 64 << 20  # bytes free at the end of the heap; a worker at work holds so much more at most
 LARGEST = 32 << 20  # bytes of a block that is part of the heap: the most that glibc allows
-LINE_BUFFERED = 1  # stdio.h: _IOLBF
 
 
 def _send() -> None:
@@ -127,10 +126,3 @@ def return_freed() -> None:
     """Return freed memory to the system."""
     with suppress(AttributeError):  # other C libraries have no such function
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def end_lines() -> None:
-    """Have C send each line that it prints: its buffers are lost when a worker is ended."""
-    with suppress(Exception):  # another C library
-        libc = ctypes.CDLL(None)
-        libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, LINE_BUFFERED, ctypes.c_size_t())

@@ -20,8 +20,3 @@ def stamp(path: str) -> tuple[int, int, int, int]:
     """Return what changes when a file is edited or replaced: mtime, size, inode, ctime."""
     status = os.stat(path)
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
-
-
-def other_owner(status: os.stat_result) -> int | None:
-    """Return the number of the user that a file belongs to, if that is not this one."""
-    return None if status.st_uid == os.geteuid() else status.st_uid

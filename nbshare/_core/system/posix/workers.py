@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+from contextlib import suppress
 
 from nbshare._core.system.posix.waiting import is_readable
+
+LINE_BUFFERED = 1  # stdio.h: _IOLBF
 
 
 def kill_group() -> None:
@@ -22,3 +26,12 @@ def kill_group_after(owner_fd: int) -> None:
 def stream(fd: int) -> int:
     """Return a descriptor of the C library for a pipe: the same."""
     return fd
+
+
+def end_lines() -> None:
+    """Have C send each line that it prints: its buffers are lost when a worker is ended."""
+    libc = ctypes.CDLL(None)
+    for name in ("stdout", "__stdoutp"):  # Linux, macOS
+        with suppress(Exception):  # another C library
+            stdout = ctypes.c_void_p.in_dll(libc, name)
+            libc.setvbuf(stdout, None, LINE_BUFFERED, ctypes.c_size_t())

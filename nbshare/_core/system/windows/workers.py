@@ -11,15 +11,17 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from nbshare._core.system.windows import handles, order
+from nbshare._core.system.windows import channels, handles, order
 from nbshare._core.system.windows.handles import Handle
 from nbshare._core.system.windows.processes import Child
 
 NEEDED: dict[str, Callable[[], object]] = {"order of memory": order.register}
 
 
-def spawned(command: Sequence[str], environ: Mapping[str, str], fds: Sequence[int]) -> Child:
-    """Start an interpreter that takes over duplicates of handles: see `given`."""
+def spawned(
+    command: Sequence[str], environ: Mapping[str, str], fds: Sequence[int], end: channels.End
+) -> Child:
+    """Start an interpreter that takes over duplicates of handles, to which a connection leads."""
     import subprocess  # the owner alone needs it
 
     executable, *rest = command
@@ -35,6 +37,7 @@ def spawned(command: Sequence[str], environ: Mapping[str, str], fds: Sequence[in
         creationflags=subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP,
     )
     child = Child(process)
+    end.connect(child.handle)
     owner = handles.duplicate(handles.HERE, child.handle)
     message = [owner, *(handles.duplicate(fd, child.handle) for fd in fds)]
     assert process.stdin is not None

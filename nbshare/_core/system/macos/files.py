@@ -1,0 +1,25 @@
+"""Files: reading and writing at a place, what the disk has, and who owns one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+
+from nbshare._core.system.posix.files import *
+
+F_FULLFSYNC = 51  # sys/fcntl.h; the module fcntl has it on macOS only
+
+
+def sync(fd: int) -> None:
+    """Write a file to the disk; fsync alone writes to its cache."""
+    with suppress(OSError):  # a disk of another kind
+        fcntl.fcntl(fd, F_FULLFSYNC)
+        return
+    os.fsync(fd)
+
+
+def allocate(fd: int, start: int, stop: int) -> None:  # noqa: ARG001
+    """Make a file so large that a part of it is there."""
+    if os.fstat(fd).st_size < stop:
+        os.ftruncate(fd, stop)

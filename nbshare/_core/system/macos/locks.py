@@ -1,0 +1,138 @@
+"""Locks between processes; the kernel releases them if their holder dies.
+
+macOS has no mutexes that outlive their holder. So a `nbshare.SharedLock` is a byte, at a random
+place, of one empty file that all processes of the user have. The kernel lets one process at a time
+lock it, and a table says which of its threads that is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import threading
+import time
+import weakref
+from functools import cache
+from typing import Any, NamedTuple
+
+from nbshare._core.interrupts import uninterrupted
+from nbshare._core.system.descriptors import NOT_MINE, Descriptor, opened
+from nbshare._core.system.posix.locks import *
+from nbshare._core.system.posix.locks import FileLock as FileLock
+
+USER_TEMPORARY = 65537  # _CS_DARWIN_USER_TEMP_DIR of unistd.h
+PLACE_AT = 8  # bytes from the number of the holder to the place
+PLACES = 1 << 62
+SHORT_S, LONG_S = 1e-4, 5e-3  # between looks of a waiting thread
+
+_BUSY = (BlockingIOError, PermissionError)
+
+
+class _Thread:
+    """What goes with a thread."""
+
+
+class _Mutex(NamedTuple):
+    place: int
+    holder: ctypes.c_uint32
+
+
+class _Mutexes:
+    """Functions for mutexes in shared memory; each takes a lock and returns an errno.
+
+    The memory has the number of the thread that holds the mutex, and its place in the file.
+    """
+
+    HOLDER = 0xFFFFFFFF
+
+    def __init__(self) -> None:
+        self._file = _file()
+        self._local = threading.local()
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        self._guard = threading.Lock()
+        self._held: dict[int, weakref.ref[_Thread]] = {}  # by place, in this process
+
+    def initialise(self, address: int) -> None:
+        """Make a mutex in zeroed memory."""
+        place = int.from_bytes(os.urandom(8), "little") % PLACES
+        ctypes.c_uint64.from_address(address + PLACE_AT).value = place
+
+    def at(self, address: int) -> tuple[_Mutex, ctypes.c_uint32]:
+        """Return the mutex at an address, as a parameter, and the number of its holder."""
+        word = ctypes.c_uint32.from_address(address)
+        return _Mutex(ctypes.c_uint64.from_address(address + PLACE_AT).value, word), word
+
+    def _me(self) -> weakref.ref[_Thread]:
+        if not hasattr(self._local, "me"):
+            self._local.me = _Thread()
+        return weakref.ref(self._local.me)
+
+    def trylock(self, lock: Any) -> int:
+        """Take it, if it is free."""
+        mutex: _Mutex = lock._as_parameter_
+        with uninterrupted(), self._guard:
+            holder = self._held.get(mutex.place)
+            if holder is not None and holder() is not None:
+                return errno.EBUSY
+            try:
+                fcntl.lockf(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, mutex.place)
+            except _BUSY:
+                return errno.EBUSY
+            self._held[mutex.place] = self._me()
+            was_held, mutex.holder.value = mutex.holder.value, threading.get_native_id()
+            return errno.EOWNERDEAD if was_held else 0
+
+    def timedlock(self, lock: Any, until: float) -> int:
+        """Wait for it, until a time of the clock that can be set."""
+        wait_s = SHORT_S
+        while (code := self.trylock(lock)) == errno.EBUSY and time.time() < until:
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, LONG_S)
+        return code
+
+    def consistent(self, lock: Any) -> None:
+        """Do nothing: a mutex taken over from a dead holder is whole."""
+
+    def unlock(self, lock: Any) -> None:
+        """Release it.
+
+        Raises
+        ------
+        RuntimeError
+            This thread does not hold it.
+        """
+        mutex: _Mutex = lock._as_parameter_
+        with uninterrupted(), self._guard:
+            if self._held.get(mutex.place) != self._me():
+                raise RuntimeError(NOT_MINE)
+            del self._held[mutex.place]
+            mutex.holder.value = 0
+            fcntl.lockf(self._file.fileno(), fcntl.LOCK_UN, 1, mutex.place)
+
+    def has_thread(self, number: int) -> bool:  # noqa: ARG002
+        """Return that no memory has to stay for a lock that is held."""
+        return False
+
+
+mutexes = cache(_Mutexes)
+
+
+def _file() -> Descriptor:
+    """Open the file of all locks of this user."""
+    try:
+        folder = os.confstr(USER_TEMPORARY)
+    except (OSError, ValueError):  # where tests play macOS
+        folder = None
+    path = os.path.join(folder or "/tmp", f"nbshare-{os.geteuid()}.locks")  # noqa: S108
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    return opened(os.open, path, flags, 0o600)
+
+
+def timespec(until: float) -> float:
+    """Return a time as `timedlock` takes it."""
+    return until

@@ -1,0 +1,7 @@
+"""placeholder"""
+
+IS_WEAK = False
+
+
+def after_marks() -> None:
+    """Do nothing."""

@@ -1,0 +1,150 @@
+"""A process: who it is, what it takes, and whether it still runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+from nbshare._core.system.macos import library
+from nbshare._core.system.posix.processes import *
+from nbshare._core.system.posix.processes import Identity
+
+ZOMBIE = 5  # SZOMB of sys/proc.h
+PAUSE_S = 1e-3
+
+_known: Identity = (0, 0)
+
+
+def identity() -> Identity:
+    """Return the identity of this process."""
+    global _known
+    pid = os.getpid()
+    if _known[0] != pid:  # the first time, and after a fork
+        _known = pid, _start(library.process(pid, library.ProcessInfo))
+    return _known
+
+
+def _start(info: library.ProcessInfo | None) -> int:
+    """Return when a process began, in µs since 1970; 0 if the system does not tell."""
+    return 0 if info is None else info.start_s * 10**6 + info.start_us
+
+
+def begun_ns() -> int:
+    """Return when this process began, in ns since 1970; 0 if unknown."""
+    return identity()[1] * 1000
+
+
+def has_ended(who: Identity) -> bool:
+    """Return whether a process will never touch memory again; in doubt False."""
+    pid, start = who
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # another user's
+        return False
+    # A dead process exists until its parent reaps it; the system tells nothing of it, or this.
+    info = library.process(pid, library.ProcessInfo)
+    return info is None or info.status == ZOMBIE or (start != 0 and _start(info) != start)
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory of a process that is not swapped out; 0 if that is not known."""
+    info = library.process(pid, library.TaskInfo)
+    return 0 if info is None else int(info.resident)
+
+
+def private_bytes(pid: int) -> tuple[int, int, int]:  # noqa: ARG001
+    """Return the memory of a process that it shares with none: not known."""
+    return 0, 0, 0
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has had at a time."""
+    import resource  # late: once a call
+
+    unit = 1 if sys.platform == "darwin" else 1 << 10  # where tests play macOS
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def umask() -> int | None:
+    """Return nothing: only a call that sets the umask would tell it."""
+    return None
+
+
+def number_space() -> int:
+    """Return what tells where process numbers mean the same processes: everywhere here."""
+    return 0
+
+
+def boot_id() -> str:
+    """Return what differs after each start of the machine: not known."""
+    return ""
+
+
+def has_thread(number: int) -> bool:  # noqa: ARG001
+    """Return that no memory has to stay for a lock that is held: see `locks`."""
+    return False
+
+
+def members_of(session: int) -> list[int]:  # noqa: ARG001
+    """Return the processes of a session: not known."""
+    return []
+
+
+class Child:
+    """A process that leads a group.
+
+    Parameters
+    ----------
+    process : Popen, optional
+        The process; None: it has not started.
+
+    Attributes
+    ----------
+    pid : int
+        Its number.
+    fd : int
+        -1: the end of its channel tells that it has ended.
+    """
+
+    fd = -1
+
+    def __init__(self, process: subprocess.Popen[bytes] | None = None) -> None:
+        self._process = process
+        self.pid = 0 if process is None else process.pid
+
+    def note(self, pid: int) -> None:
+        """Do nothing: the number is known."""
+
+    def kill(self) -> None:
+        """End it and the processes that it has started."""
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):  # it has ended; so has the group
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def await_end(self, timeout_s: float) -> bool:
+        """Wait until it runs nothing; return whether that is so."""
+        until_s = time.monotonic() + timeout_s
+        while self.status() is None:
+            if time.monotonic() >= until_s:
+                return False
+            time.sleep(PAUSE_S)
+        return True
+
+    def status(self) -> int | None:
+        """Return the exit status of a process that has ended, negative for a signal."""
+        if self._process is None:
+            return 0
+        if self._process.returncode is None and has_ended((self.pid, 0)):
+            # While it is not reaped, its number and its group's mean no others.
+            self.kill()
+            self._process.wait()
+        return self._process.returncode
+
+    def close(self) -> None:
+        """Do nothing: it has been reaped."""

@@ -1,0 +1,202 @@
+"""Memory that processes share: objects of POSIX shared memory, which lose their names at once.
+
+The system tells neither an inode nor a name of such an object, its size can be set once, and it can
+be mapped but not read, written or locked as a file. So a descriptor of one knows its name and size,
+and takes them along to other processes (`channels`). What grows reserves as much as the machine
+has: pages take memory when they are first touched. Each object is opened twice, the second time to
+read only: workers cannot write through that.
+
+A process that is killed between two calls, the one that makes an object and the one that removes
+its name, leaves that name until the machine is started again.
+"""
+
+from __future__ import annotations
+
+import _posixshmem  # type: ignore[import-not-found]
+import errno
+import os
+from typing import Any, NamedTuple, NoReturn
+
+from nbshare._core.interrupts import uninterrupted
+from nbshare._core.system.descriptors import Descriptor, File, with_room
+from nbshare._core.system.macos import room
+from nbshare._core.system.macos.processes import has_ended
+from nbshare._core.system.posix import sections
+from nbshare._core.system.posix.sections import PRIVATE as PRIVATE
+from nbshare._core.system.posix.sections import new_name, unnamed_file
+from nbshare.errors import NotBuiltYetError
+
+CAN_WRITE = False  # only through a mapping
+HAS_HANDLES = False  # nobody opens memory that it has not been given
+
+
+class Handle(int):
+    """The number of a descriptor of shared memory.
+
+    Attributes
+    ----------
+    name : str
+        Of the memory, which no other has.
+    nbytes : int
+        Its size.
+    reserved : int
+        What it may grow to.
+    reader : int
+        The number of a descriptor through which it can only be read; -1: this is one.
+    """
+
+    name: str
+    nbytes: int
+    reserved: int
+    reader = -1
+
+    def of(self, name: str, nbytes: int, reserved: int) -> Handle:
+        """Return it with a name and sizes."""
+        self.name, self.nbytes, self.reserved = name, nbytes, reserved
+        return self
+
+    def facts(self) -> tuple[str, int, int]:
+        """Return the name and the sizes, as `of` takes them."""
+        return self.name, self.nbytes, self.reserved
+
+
+class _Memory(File):
+    """Both descriptors of shared memory that was made here."""
+
+    def __init__(self, handle: Handle) -> None:
+        super().__init__(handle)
+        self._reader = File(handle.reader)
+
+    def close(self) -> None:
+        """Close them now."""
+        super().close()
+        self._reader.close()
+
+
+class SharedObject(NamedTuple):
+    """Memory that is no file; a small file of `temporary` is."""
+
+    setting: str = "shm"  # what a user calls it
+    folder: str = ""
+    temporary: str = ""
+
+    def open(self) -> Descriptor:
+        """Make an empty file, which grows as it is written."""
+        return unnamed_file(self.temporary, has_ended)
+
+    def grow(self, fd: int, nbytes: int) -> None:
+        """Use a larger part of what is reserved."""
+        assert isinstance(fd, Handle)
+        if nbytes > fd.reserved:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fd.nbytes = nbytes
+
+    def protect(self, fd: int) -> None:
+        """Do nothing: workers get a descriptor that only reads."""
+
+
+Shared = SharedObject
+
+
+def kinds(temporary: str) -> dict[str, SharedObject]:
+    """Return the kinds by their settings."""
+    return {"shm": SharedObject(temporary=temporary)}
+
+
+def in_folder(setting: str, _folder: str) -> NoReturn:
+    """Refuse: arrays in files of a directory are not built here yet."""
+    raise NotBuiltYetError(f"NBSHARE_MEMORY={setting} needs Linux. Unset it.")
+
+
+def made(_kind: SharedObject, nbytes: int, *, grows: bool) -> Descriptor:
+    """Make memory, zeroed and of this size; what grows reserves as much as the machine has."""
+    reserved = max(nbytes, room.total()[0]) if grows else nbytes
+    name = new_name()
+    with uninterrupted():
+        memory = with_room(lambda: _opened(name, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        try:
+            reader = with_room(lambda: _opened(name, os.O_RDONLY))
+        except BaseException:
+            os.close(memory)
+            raise
+        finally:
+            _posixshmem.shm_unlink(f"/{name}")
+        handle = Handle(memory).of(name, nbytes, reserved)
+        handle.reader = reader
+        owner = _Memory(handle)
+        os.ftruncate(memory, reserved)
+    return owner
+
+
+def _opened(name: str, flags: int) -> int:
+    fd: int = _posixshmem.shm_open(f"/{name}", flags, mode=0o600)
+    return fd
+
+
+def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of `mmap.mmap` that map memory; `mode` as of `numpy.memmap`.
+
+    All that is reserved: it need not be mapped again when it has grown.
+    """
+    most = max(nbytes, fd.reserved) if isinstance(fd, Handle) else nbytes
+    return sections.mapping(int(fd), most, mode)
+
+
+def name_of(fd: int) -> str:
+    """Return the name of memory."""
+    assert isinstance(fd, Handle)
+    return fd.name
+
+
+def size_of(fd: int) -> int:
+    """Return the size of memory, or of a file, in bytes."""
+    return fd.nbytes if isinstance(fd, Handle) else os.fstat(fd).st_size
+
+
+def key_of(fd: int) -> tuple[Any, ...]:
+    """Return what tells memory from any other that is open, and its size."""
+    return name_of(fd), size_of(fd)
+
+
+def inode_of(_fd: int) -> int:
+    """Return the number of the file under memory: there is none."""
+    return 0
+
+
+def free(*_: object) -> NoReturn:
+    """Refuse: pages of shared memory stay."""
+    raise OSError
+
+
+owned = File
+
+
+def duplicate(fd: int) -> Descriptor:
+    """Open memory once more."""
+    return _again(fd, fd)
+
+
+def read_only(fd: int) -> Descriptor:
+    """Open a descriptor through which shared memory can only be read."""
+    assert isinstance(fd, Handle)
+    return _again(fd, fd if fd.reader < 0 else fd.reader)
+
+
+def _again(fd: int, number: int) -> Descriptor:
+    assert isinstance(fd, Handle)
+    return File(Handle(with_room(lambda: os.dup(number))).of(*fd.facts()))
+
+
+def open_of(_pid: int, _fd: int, _inode: int, _name: str, _access: int) -> NoReturn:
+    """Refuse: memory without a name goes to workers only, in their messages."""
+    raise FileNotFoundError
+
+
+def bytes_held() -> int:
+    """Return the bytes of shared memory that this process has open: not known."""
+    return 0
+
+
+def mapped_file(_address: int) -> NoReturn:
+    """Find the file that is mapped at an address: not known."""
+    raise FileNotFoundError

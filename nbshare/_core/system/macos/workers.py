@@ -1,0 +1,88 @@
+"""What worker processes need of macOS: new interpreters, each the leader of a group.
+
+A fork that goes on without another program is not safe there: the frameworks that NumPy uses
+(Accelerate) may have threads, and locks that one of them holds.
+
+A thread of each worker reads a pipe, the *life pipe*, whose other end only the owner has. When the
+owner ends, the kernel closes that end, and the thread kills the group. A worker in C code that
+holds the interpreter lock ends when that code returns.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from nbshare._core.system.descriptors import raise_limit
+from nbshare._core.system.macos import channels
+from nbshare._core.system.macos.processes import Child
+from nbshare._core.system.posix.workers import *
+from nbshare._core.system.posix.workers import kill_group_after
+
+NEEDED: dict[str, Callable[[], object]] = {}
+
+
+_life_pipe: list[int] = []  # its ends, once there are workers
+
+
+def _forget() -> None:
+    """In a forked child: the workers are the parent's."""
+    for end in _life_pipe:
+        os.close(end)
+    _life_pipe.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def spawned(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    fds: Sequence[int],
+    end: channels.End,  # noqa: ARG001
+) -> Child:
+    """Start an interpreter that takes over duplicates of descriptors: see `given`."""
+    raise_limit()
+    _life_pipe[:] = _life_pipe or channels.pipe()
+    fds = _life_pipe[0], *fds
+    process = subprocess.Popen(
+        [*command, *map(str, fds)],
+        pass_fds=fds,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environ,
+        process_group=0,  # the terminal's and the kernel's interrupt are not for workers
+    )
+    return Child(process)
+
+
+def given() -> tuple[int, list[int]]:
+    """Return the life pipe and the descriptors that this interpreter was started with."""
+    life, *fds = map(int, sys.argv[1:])
+    del sys.argv[1:]
+    for fd in (life, *fds):
+        os.set_inheritable(fd, False)
+    return life, fds
+
+
+def lead_group(owner_fd: int, life_fd: int) -> None:  # noqa: ARG001
+    """Have this process and those that it will start end with the owner."""
+    raise_limit()  # descriptors beyond the limit are lost
+    _thread.start_new_thread(kill_group_after, (owner_fd,))
+
+
+def end_first() -> None:
+    """Do nothing: the system has no such choice."""
+
+
+def keep_freed() -> None:
+    """Do nothing: the C library has no such settings."""
+
+
+def return_freed() -> None:
+    """Close what has arrived: see `channels`."""
+    channels.End.forget_all()
