@@ -19,7 +19,7 @@ import hypothesis
 import psutil
 import pytest
 
-from tests.support.faultlab import TESTS, Lab, Ran, Session
+from tests.support.faultlab import PYTHON_PATH, TESTS, Lab, Ran, Session
 
 # OpenBLAS's threads, which tests have no work for, look for some for 30 ms in each process before
 # they sleep. There are as many as without this.
@@ -141,7 +141,7 @@ def script(tmp_path: Path) -> Script:
         ended = subprocess.run(
             [sys.executable, "-W", "error", *(["-c", code] if as_command else [str(path)])],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(TESTS.parent), **environ},
+            env={**os.environ, "PYTHONPATH": PYTHON_PATH, **environ},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

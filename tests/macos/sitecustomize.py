@@ -107,7 +107,7 @@ class _Library:
     def __getattr__(self, name):
         raise AttributeError(name)
 
-    class proc_pidinfo:  # noqa: N801
+    class proc_pidinfo:
         argtypes = None
 
         def __new__(cls, pid, flavor, _, place, size):
@@ -139,7 +139,7 @@ class _Library:
 
     n_fences = 0
 
-    def OSMemoryBarrier(self):  # noqa: N802
+    def OSMemoryBarrier(self):
         type(self).n_fences += 1
 
 

@@ -21,7 +21,7 @@ from nbshare._core.memory import (
     warm,
 )
 from nbshare._core.system import descriptors, sections
-from tests.support.faultlab import TESTS
+from tests.support.faultlab import PYTHON_PATH
 
 SETTING = "NBSHARE_MEMORY"
 
@@ -68,7 +68,7 @@ class Program:
             command = ["unshare", "-m", "sh", "-c", f'{before} && exec "$@"', "sh", *command]
         return subprocess.Popen(
             command,
-            env={**inherited, "PYTHONPATH": str(TESTS.parent), **environ},
+            env={**inherited, "PYTHONPATH": PYTHON_PATH, **environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -59,7 +59,7 @@ class ByReference:
             )
         raise TypeError(
             f"a {kind.__name__} can be neither pickled nor copied by value. It travels by "
-            "reference: as an argument of nbshare's calls, and (but not on macOS) through the pools, "
+            "reference: as an argument of nbshare's calls, and (but on macOS) through the pools, "
             "queues and Process arguments of multiprocessing and joblib. In this process use the "
             "object itself; to store values, store its arrays."
         )

@@ -273,6 +273,8 @@ class SlotStates:
         """
         word = self.words[index]
         state = READY if is_unseen and word >> SHIFT == READING else FREE
+        if order.IS_WEAK:
+            order.before_marks()
         self.words[index] = state << SHIFT | word & NUMBER
 
     def close(self) -> None:

@@ -26,8 +26,8 @@ and each page::
 Workers claim chunks themselves, larger ones of quick items, under a file lock that the kernel
 releases if its holder dies (`Claims`); the caller only reads. Each byte and word has one writer at
 a time, and a result is written before its ``done`` byte. A reader that has seen the byte may read
-the result; on machines other than x86-64 it calls `system.order.after_marks` first. A chunk
-never spans two pages.
+the result. On machines other than x86-64 it calls `system.order.after_marks` first, and the writer
+`before_marks` between both. A chunk never spans two pages.
 """
 
 from __future__ import annotations
@@ -344,6 +344,8 @@ class Board:
 
     def publish(self, n: int) -> None:
         """Make so many more items visible to workers."""
+        if order.IS_WEAK:
+            order.before_marks()
         self.n_there += n
 
     def close(self, n: int | None = None) -> None:

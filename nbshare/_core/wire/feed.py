@@ -259,6 +259,8 @@ class FedItems:
             if ref() is not None:
                 self._may_be_seen.append((ref, page, place))
             elif page.views[place] == SEEN:
+                if order.IS_WEAK:
+                    order.before_marks()
                 page.views[place] = LEFT
 
     def _header(self, start: int, nbytes: int) -> Header:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from nbshare._core.functions.pickling import dumps_apart
 from nbshare._core.memory import Segment, aligned
+from nbshare._core.system import order
 from nbshare._core.wire.board import IN_LOG, IN_OUTPUT, SINCE, Board, Page
 from nbshare._core.wire.results import (
     ALONE,
@@ -162,6 +163,8 @@ class ResultStore:
         except struct.error:  # an int too large for the dtype of earlier ones
             return False
         self._write(places, out)
+        if order.IS_WEAK:
+            order.before_marks()
         self._page.done[places] = IN_OUTPUT
         return True
 
@@ -183,6 +186,8 @@ class ResultStore:
             row = np.asarray(value, spec.dtype)[None]
             if not self._write(at, row):
                 return self._append(place, value)
+        if order.IS_WEAK:
+            order.before_marks()
         self._page.done[place] = IN_OUTPUT
         return None
 
@@ -236,6 +241,8 @@ class ResultStore:
         self.takes_objects = self.number is not None or not is_array
         self._page.index[:, place] = self._log.append(data, buffers)
         self._write_record(slice(place, place + 1))
+        if order.IS_WEAK:
+            order.before_marks()
         self._page.done[place] = IN_LOG
 
     def put_objects(self, items: range, values: list[Any]) -> bool:
@@ -260,6 +267,8 @@ class ResultStore:
         index[0], index[1], index[2], _ = entry
         index[3] = np.arange(len(items))
         self._write_record(places)
+        if order.IS_WEAK:
+            order.before_marks()
         self._page.done[places] = IN_LOG
 
 

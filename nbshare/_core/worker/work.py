@@ -17,6 +17,7 @@ from nbshare._core.arrays.inputs import Inputs
 from nbshare._core.functions.freshness import n_executed
 from nbshare._core.functions.reference import with_keywords
 from nbshare._core.memory import Segment
+from nbshare._core.system import order as memory_order
 from nbshare._core.system import processes
 from nbshare._core.wire.board import (
     ATTEMPTS,
@@ -306,6 +307,8 @@ class Work:
         slot = self._slot
         slot[SINCE] = since = time.monotonic_ns()
         slot[ITEM_STOP] = items.stop
+        if memory_order.IS_WEAK:
+            memory_order.before_marks()
         slot[ITEM] = items.start
         return since
 
@@ -331,6 +334,7 @@ class Work:
         self._tell_imports()  # of loading the items
         modules, n_modules, n_before = sys.modules, len(sys.modules), n_executed[0]
         slot[ITEM_STOP] = ONE
+        is_weak = memory_order.IS_WEAK
         slowest = self._slowest
         slow_ns = slowest[0][0]
         n, began = 0, clock()
@@ -340,6 +344,8 @@ class Work:
                 if header[STOP]:
                     raise _Stopped
                 slot[SINCE] = since
+                if is_weak:
+                    memory_order.before_marks()
                 slot[ITEM] = i
                 try:
                     value = func(*args)

@@ -52,6 +52,10 @@ def after_marks() -> None:
     _call(SYS_MEMBARRIER.get(MACHINE, -1), GLOBAL_EXPEDITED, 0, 0)
 
 
+def before_marks() -> None:
+    """Do nothing: see above."""
+
+
 def register() -> None:
     """Have this process heed `after_marks` of others, if `IS_WEAK`; OSError if it is refused."""
     if IS_WEAK and _call(SYS_MEMBARRIER.get(MACHINE, -1), REGISTER_GLOBAL_EXPEDITED, 0, 0):

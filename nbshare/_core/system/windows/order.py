@@ -9,6 +9,10 @@ def after_marks() -> None:
     """Do nothing: no worker starts where it would matter."""
 
 
+def before_marks() -> None:
+    """Do nothing: no worker starts where it would matter."""
+
+
 def register() -> None:
     """Refuse workers where the order of memory is weak.
 
