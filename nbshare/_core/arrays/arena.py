@@ -47,7 +47,6 @@ from nbshare._core.memory import (
     handle_of,
     segment_of,
 )
-from nbshare._core.system import sections
 from nbshare.errors import UnsendableError, cut, is_interrupt
 
 IN_BAND = 4096  # bytes; below, a copy in the pickle is cheaper than a reference to it
@@ -100,7 +99,6 @@ class Arena:
         self.nbytes = 0
         self._copies_files, self._by_handle = copies_files or by_value, by_handle
         self.by_value = by_value
-        self._copies = by_value or (by_handle and not stays_here and not sections.HAS_HANDLES)
         self.stays_here = stays_here
         self.has_views = False
         self._seen: dict[tuple[int, bool], tuple[Any, ArrayReference]] = {}
@@ -139,13 +137,13 @@ class Arena:
         key = (id(array), writable)
         if key in self._seen:
             return self._seen[key][1]
-        if self._copies and writable and array.flags.writeable and type(array) is SharedArray:
+        if self.by_value and writable and array.flags.writeable and type(array) is SharedArray:
             raise UnsendableError(
                 "a SharedArray among the items, or in a functools.partial, may be written to by "
-                "all workers, which is possible on one machine only, and on macOS not for the "
-                "items of a generator. Pass it in shared=, or pass a copy: numpy.array(x)"
+                "all workers, which is possible on one machine only. Pass it in shared=, or pass "
+                "a copy: numpy.array(x)"
             )
-        found = None if self._copies else segment_of(array)
+        found = None if self.by_value else segment_of(array)
         if found is not None and (self.stays_here or not found[0].is_private):
             segment, offset = found
             # What a process writes to copy-on-write memory, it writes for itself.

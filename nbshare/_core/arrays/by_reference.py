@@ -20,7 +20,6 @@ import numpy.typing as npt
 from nbshare._core.arrays.inputs import load_reference, reference_to
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.memory import handle_of, segment_of
-from nbshare._core.system import sections
 
 # Classes of arrays that travel as they are. An array of a mapped file arrives as a plain one.
 PLAIN = (np.ndarray, SharedArray, np.memmap)
@@ -59,9 +58,9 @@ class ByReference:
             )
         raise TypeError(
             f"a {kind.__name__} can be neither pickled nor copied by value. It travels by "
-            "reference: as an argument of nbshare's calls, and (but on macOS) through the pools, "
-            "queues and Process arguments of multiprocessing and joblib. In this process use the "
-            "object itself; to store values, store its arrays."
+            "reference: as an argument of nbshare's calls, and through the pools, queues and "
+            "Process arguments of multiprocessing and joblib. In this process use the object "
+            "itself; to store values, store its arrays."
         )
 
     def _reduce_by_reference(self) -> Reduced:
@@ -84,7 +83,7 @@ def _arrive(cls: type[ByReference], *parts: Any) -> ByReference:
 
 def _reduce(array: npt.NDArray[Any]) -> Any:
     found = segment_of(array)
-    if found is None or found[0].is_private or not sections.HAS_HANDLES:
+    if found is None or found[0].is_private:
         return np.asarray(array).__reduce_ex__(4)
     return load_reference, tuple(
         reference_to(array, handle_of(found[0]), found[1], array.flags.writeable)
@@ -142,14 +141,13 @@ def _subclass(cls: Any, values: npt.NDArray[Any], attributes: dict[str, Any]) ->
 def _tell(module: ModuleType) -> None:
     """Register with a module that has picklers."""
     add: Callable[..., Any] = getattr(module, "ForkingPickler", module).register
+    _told.append(add)
     add(SharedArray, _reduce)
     # joblib has an own way with plain ndarrays, which may be views of shared ones.
     if module.__name__ == "multiprocessing.reduction":
         add(np.ndarray, _reduce)
-    if sections.HAS_HANDLES:
-        _told.append(add)
-        for cls in ByReference.__subclasses__():
-            add(cls, cls._reduce_by_reference)
+    for cls in ByReference.__subclasses__():
+        add(cls, cls._reduce_by_reference)
 
 
 class _Watcher:

@@ -34,8 +34,6 @@ ROW = rb"(?m)^(\w+)-(\w+) r..s (\w+) \S+ (\d+) +(/.*)"
 # a mapping.
 CAN_WRITE = True
 
-HAS_HANDLES = True  # other processes open memory through /proc
-
 
 class Memfd(NamedTuple):
     """Anonymous memory: it never has a name, and can be sealed."""

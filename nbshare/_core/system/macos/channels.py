@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from nbshare._core.system.descriptors import File, with_room
-from nbshare._core.system.macos.sections import Handle
+from nbshare._core.system.macos.handles import Handle
 from nbshare._core.system.posix.channels import *
 from nbshare._core.system.posix.channels import given_in, rights_of, room_for
 

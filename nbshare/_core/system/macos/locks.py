@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.system.descriptors import NOT_MINE, Descriptor, opened
+from nbshare._core.system.macos.lending import folder
 from nbshare._core.system.posix.locks import *
 from nbshare._core.system.posix.locks import FileLock as FileLock
 
-USER_TEMPORARY = 65537  # _CS_DARWIN_USER_TEMP_DIR of unistd.h
 PLACE_AT = 8  # bytes from the number of the holder to the place
 PLACES = 1 << 62
 SHORT_S, LONG_S = 1e-4, 5e-3  # between looks of a waiting thread
@@ -124,11 +124,7 @@ mutexes = cache(_Mutexes)
 
 def _file() -> Descriptor:
     """Open the file of all locks of this user."""
-    try:
-        folder = os.confstr(USER_TEMPORARY)
-    except (OSError, ValueError):  # where tests play macOS
-        folder = None
-    path = os.path.join(folder or "/tmp", f"nbshare-{os.geteuid()}.locks")  # noqa: S108
+    path = os.path.join(folder(), f"nbshare-{os.geteuid()}.locks")
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     return opened(os.open, path, flags, 0o600)
 

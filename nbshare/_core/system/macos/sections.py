@@ -19,7 +19,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.system.descriptors import Descriptor, File, with_room
-from nbshare._core.system.macos import room
+from nbshare._core.system.macos import lending, room
+from nbshare._core.system.macos.handles import Handle, Memory
+from nbshare._core.system.macos.lending import name_of as name_of
 from nbshare._core.system.macos.processes import has_ended
 from nbshare._core.system.posix import sections
 from nbshare._core.system.posix.sections import PRIVATE as PRIVATE
@@ -27,50 +29,6 @@ from nbshare._core.system.posix.sections import new_name, unnamed_file
 from nbshare.errors import NotBuiltYetError
 
 CAN_WRITE = False  # only through a mapping
-HAS_HANDLES = False  # nobody opens memory that it has not been given
-
-
-class Handle(int):
-    """The number of a descriptor of shared memory.
-
-    Attributes
-    ----------
-    name : str
-        Of the memory, which no other has.
-    nbytes : int
-        Its size.
-    reserved : int
-        What it may grow to.
-    reader : int
-        The number of a descriptor through which it can only be read; -1: this is one.
-    """
-
-    name: str
-    nbytes: int
-    reserved: int
-    reader = -1
-
-    def of(self, name: str, nbytes: int, reserved: int) -> Handle:
-        """Return it with a name and sizes."""
-        self.name, self.nbytes, self.reserved = name, nbytes, reserved
-        return self
-
-    def facts(self) -> tuple[str, int, int]:
-        """Return the name and the sizes, as `of` takes them."""
-        return self.name, self.nbytes, self.reserved
-
-
-class _Memory(File):
-    """Both descriptors of shared memory that was made here."""
-
-    def __init__(self, handle: Handle) -> None:
-        super().__init__(handle)
-        self._reader = File(handle.reader)
-
-    def close(self) -> None:
-        """Close them now."""
-        super().close()
-        self._reader.close()
 
 
 class SharedObject(NamedTuple):
@@ -123,7 +81,7 @@ def made(_kind: SharedObject, nbytes: int, *, grows: bool) -> Descriptor:
             _posixshmem.shm_unlink(f"/{name}")
         handle = Handle(memory).of(name, nbytes, reserved)
         handle.reader = reader
-        owner = _Memory(handle)
+        owner = Memory(handle)
         os.ftruncate(memory, reserved)
     return owner
 
@@ -142,12 +100,6 @@ def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str,
     return sections.mapping(int(fd), most, mode)
 
 
-def name_of(fd: int) -> str:
-    """Return the name of memory."""
-    assert isinstance(fd, Handle)
-    return fd.name
-
-
 def size_of(fd: int) -> int:
     """Return the size of memory, or of a file, in bytes."""
     return fd.nbytes if isinstance(fd, Handle) else os.fstat(fd).st_size
@@ -159,7 +111,8 @@ def key_of(fd: int) -> tuple[Any, ...]:
 
 
 def inode_of(_fd: int) -> int:
-    """Return the number of the file under memory: there is none."""
+    """Return the number of the file under memory, of which others will ask: there is none."""
+    lending.lend()
     return 0
 
 
@@ -168,7 +121,9 @@ def free(*_: object) -> NoReturn:
     raise OSError
 
 
-owned = File
+def owned(fd: int) -> Descriptor:
+    """Take over the descriptor of memory, or of a small file."""
+    return Memory(fd) if isinstance(fd, Handle) else File(fd)
 
 
 def duplicate(fd: int) -> Descriptor:
@@ -184,12 +139,18 @@ def read_only(fd: int) -> Descriptor:
 
 def _again(fd: int, number: int) -> Descriptor:
     assert isinstance(fd, Handle)
-    return File(Handle(with_room(lambda: os.dup(number))).of(*fd.facts()))
+    return Memory(Handle(with_room(lambda: os.dup(number))).of(*fd.facts()))
 
 
-def open_of(_pid: int, _fd: int, _inode: int, _name: str, _access: int) -> NoReturn:
-    """Refuse: memory without a name goes to workers only, in their messages."""
-    raise FileNotFoundError
+def open_of(pid: int, fd: int, _inode: int, name: str, access: int) -> Descriptor:
+    """Open memory, or a small file, of another process.
+
+    Raises
+    ------
+    FileNotFoundError
+        That has ended, or has it no more.
+    """
+    return lending.borrowed(pid, fd, name, access)
 
 
 def bytes_held() -> int:

@@ -3,14 +3,13 @@
 A fork that goes on without another program is not safe there: the frameworks that NumPy uses
 (Accelerate) may have threads, and locks that one of them holds.
 
-A thread of each worker reads a pipe, the *life pipe*, whose other end only the owner has. When the
-owner ends, the kernel closes that end, and the thread kills the group. A worker in C code that
-holds the interpreter lock ends when that code returns.
+A shell beside each worker reads a pipe, the *life pipe*, whose other end only the owner has. When
+the owner ends, the kernel closes that end, and the shell kills the group. So a worker in C code
+that holds the interpreter lock ends, too.
 """
 
 from __future__ import annotations
 
-import _thread
 import os
 import subprocess
 import sys
@@ -20,7 +19,9 @@ from nbshare._core.system.descriptors import raise_limit
 from nbshare._core.system.macos import channels
 from nbshare._core.system.macos.processes import Child
 from nbshare._core.system.posix.workers import *
-from nbshare._core.system.posix.workers import kill_group_after
+
+# In the background, so that it is no child of the worker, which may wait for all of its own.
+WATCH = "exec 3<&0; (read _ <&3; kill -9 0) &"
 
 NEEDED: dict[str, Callable[[], object]] = {}
 
@@ -72,7 +73,8 @@ def given() -> tuple[int, list[int]]:
 def lead_group(owner_fd: int, life_fd: int) -> None:  # noqa: ARG001
     """Have this process and those that it will start end with the owner."""
     raise_limit()  # descriptors beyond the limit are lost
-    _thread.start_new_thread(kill_group_after, (owner_fd,))
+    stdin = os.POSIX_SPAWN_DUP2, owner_fd, 0
+    os.waitpid(os.posix_spawn("/bin/sh", ["sh", "-c", WATCH], {}, file_actions=[stdin]), 0)
 
 
 def end_first() -> None:

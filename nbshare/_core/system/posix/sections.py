@@ -21,7 +21,7 @@ MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) 
 # Private memory, which is not shared with forked processes: then it may have huge pages.
 PRIVATE: dict[str, Any] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
 
-_OURS = r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}"  # names; the process number is for `_sweep`
+_OURS = r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}"  # names; the process number is for `sweep`
 
 
 def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -38,7 +38,7 @@ def new_name() -> str:
 
 def unnamed_file(folder: str, has_ended: Callable[[Identity], bool]) -> Descriptor:
     """Make an empty file in a directory, which loses its name at once."""
-    _sweep(folder, has_ended)
+    sweep(folder, has_ended)
     path = os.path.join(folder, new_name())
     with uninterrupted():
         file = opened(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600)
@@ -48,7 +48,7 @@ def unnamed_file(folder: str, has_ended: Callable[[Identity], bool]) -> Descript
 
 
 @cache
-def _sweep(folder: str, has_ended: Callable[[Identity], bool]) -> None:
+def sweep(folder: str, has_ended: Callable[[Identity], bool]) -> None:
     """Remove files of processes that were killed before they could do it.
 
     Once per process and folder. Another process number space (a container's, another machine's)

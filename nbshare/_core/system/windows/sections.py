@@ -20,7 +20,6 @@ LENGTH = 8  # bytes that are zero after what was written
 SCRATCH = 64 << 20  # bytes that a small file may have: reserved, so only used ones take memory
 
 CAN_WRITE = False  # only through a mapping
-HAS_HANDLES = True  # other processes open memory by its name
 PRIVATE: dict[str, Any] = {}
 _ACCESS = {"r": mmap.ACCESS_READ, "r+": mmap.ACCESS_WRITE, "c": mmap.ACCESS_COPY}
 
