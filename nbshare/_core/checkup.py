@@ -250,7 +250,7 @@ def _outcome(step: CheckStep) -> str:
 def self_test() -> list[CheckStep]:
     """Run all steps in a new process, and check that it leaves nothing behind."""
     if not can_share():
-        problem = "worker processes need Linux or Windows; arrays are in private memory"
+        problem = "worker processes need Linux, macOS or Windows; arrays are in private memory"
         return [_failed("start workers", problem)]
     refuse_frozen("the self-test", "run python -m nbshare doctor where the program was made")
     code = f"import sys; sys.path[:] = {sys.path!r}; from nbshare._core.checkup import run; run()"

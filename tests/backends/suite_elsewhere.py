@@ -110,7 +110,7 @@ def test_the_doctor_says_what_works_here():
     """Its report names what is missing and what to do."""
     report = " ".join(str(nbshare.doctor()).split())
     assert "arrays are in private memory" in report
-    assert "worker processes need Linux or Windows" in report
+    assert "worker processes need Linux, macOS or Windows" in report
     assert 'Use backend="threads" or "serial"' in report
     assert "memory not known: this system does not tell" in report
     assert "attribute" not in report

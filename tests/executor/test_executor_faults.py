@@ -21,7 +21,7 @@ from nbshare import Executor, errors
 from nbshare._core import interrupts
 from nbshare._core.engine import tasks as engine_tasks
 from tests.support import pool_tasks as tasks
-from tests.support.faultlab import parent_of, wait_until
+from tests.support.faultlab import N_SERVERS, NO_SERVER, parent_of, wait_until
 from tests.support.grids import thinned
 from tests.support.interrupts import each_interrupt
 
@@ -107,7 +107,13 @@ def test_all_workers_die_at_once(executor, tmp_path):
     assert [f.result(SHORT_S) for f in queued] == list(range(20))
 
 
-@pytest.mark.parametrize("who", ["worker", "server"])
+@pytest.mark.parametrize(
+    "who",
+    [
+        "worker",
+        pytest.param("server", marks=pytest.mark.skipif(not N_SERVERS, reason=NO_SERVER)),
+    ],
+)
 def test_nobody_notices_who_died_while_idle(executor, who):
     """After idle workers, or the server that forks them, were killed, tasks run as ever."""
     for _ in range(3):

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from tests.support.faultlab import SOON_S, cpu_s, wait_until
+from tests.support.faultlab import N_SERVERS, NO_SERVER, SOON_S, cpu_s, wait_until
 from tests.support.kernels import listening
 
 HEAD = """
@@ -195,6 +195,7 @@ wait_until(lambda: faultlab.memfd_bytes(faultlab.tagged()) < before + (20 << 20)
 """)
 
 
+@pytest.mark.skipif(not N_SERVERS, reason=NO_SERVER)
 def test_d7_the_server_of_workers_is_lost(run_script):
     """A pipeline that runs comes to its right end, and so does the next one."""
     run_script(f"""{HEAD}

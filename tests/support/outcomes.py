@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from nbshare import MapInterrupted
+from tests.support.faultlab import N_SERVERS
 
 
 def notes_of(error):
@@ -29,8 +30,11 @@ def runs(tally, n):
 
 
 def worker_pids():
-    """Return the workers: the children of the server."""
-    return {worker.pid for server in psutil.Process().children() for worker in server.children()}
+    """Return the workers: the children of the server, or of this process."""
+    children = psutil.Process().children()
+    if N_SERVERS:
+        children = [worker for server in children for worker in server.children()]
+    return {worker.pid for worker in children}
 
 
 def said(error):

@@ -1,8 +1,8 @@
 """A lock in shared memory; if a process dies while holding it, the kernel releases it.
 
-It is a mutex of the C library (POSIX threads) with three attributes: *process-shared*, so that it
-works in memory that several processes map; *robust*, so that the kernel releases it when the thread
-that holds it ends, however it ends; *error-checking*, so that to release another's is an
+On Linux it is a mutex of the C library (POSIX threads) with three attributes: *process-shared*, so
+that it works in memory that several processes map; *robust*, so that the kernel releases it when
+the thread that holds it ends, however it ends; *error-checking*, so that to release another's is an
 error.
 """
 
@@ -47,7 +47,7 @@ class SharedLock(ByReference):
     Raises
     ------
     nbshare.errors.NotBuiltYetError
-        The system's C library has no robust mutexes (macOS, Windows).
+        Processes cannot share memory on this system.
 
     See Also
     --------

@@ -22,7 +22,8 @@ whenever memory is made. Without it, the first kind in the table that the system
 with one warning if it is not the first.
 
 On Windows the only kind is ``section``: memory of the paging file under a random name, which is
-gone with the last process that has it.
+gone with the last process that has it. On macOS it is ``shm``: memory of ``shm_open``, which loses
+its name at once.
 
 Private memory is for calls whose items run in this process. Other systems have no other kind: there
 SharedArrays are private too, and go to other processes by value.
@@ -69,7 +70,7 @@ def need_shared(what: str, instead: str) -> None:
     """Raise NotBuiltYetError where processes cannot share memory: what needs that, and a remedy."""
     if not can_share():
         raise NotBuiltYetError(
-            f"{what} needs Linux or Windows: use nbshare in a Linux container, or {instead}."
+            f"{what} needs Linux, macOS or Windows: use nbshare in a Linux container, or {instead}."
         )
 
 
@@ -173,7 +174,7 @@ def _allowed(setting: str, temporary: str) -> list[sections.Shared]:
         return [sections.in_folder(setting, folder)]
     if setting and setting not in known:
         raise ValueError(
-            f"{SETTING}={setting!r}: allowed are memfd, named, file, file:DIRECTORY with an "
+            f"{SETTING}={setting!r}: allowed are {', '.join(known)}, file:DIRECTORY with an "
             "absolute path, or leave it unset to use one that works."
         )
     return [known[setting]] if setting else list(known.values())

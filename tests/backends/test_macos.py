@@ -1,0 +1,94 @@
+"""macOS is played on Linux, as CONTRIBUTING.md says: what other tests rely on there."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import select
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+import nbshare
+from nbshare._core import system
+from nbshare._core.memory import segment_of
+from nbshare._core.system import processes, sections
+
+pytestmark = pytest.mark.skipif(
+    system.SYSTEM != "macos", reason="NBSHARE_SYSTEM=macos is not set: see CONTRIBUTING.md"
+)
+
+
+def seen_by_an_item(_):
+    """Return what a worker lacks, and whether its parent is the caller."""
+    lacking = [not hasattr(os, "memfd_create"), not hasattr(select, "epoll")]
+    return [*lacking, system.SYSTEM == "macos", os.getppid()]
+
+
+def test_no_process_has_what_a_mac_lacks():
+    """Neither the owner nor its workers, which are its children: nothing forks them."""
+    (found,) = nbshare.parallel_map(seen_by_an_item, [0], progress=False)
+    assert found == [1, 1, 1, os.getpid()]
+    assert not hasattr(os, "memfd_create")
+
+
+def test_memory_has_no_name_and_takes_no_calls_of_files():
+    """It can be mapped, and read through a second descriptor only."""
+    segment = segment_of(nbshare.share(np.ones(100_000), mode="r"))[0]
+    name = sections.name_of(segment.fd)
+    assert len(name) <= 30
+    assert not os.path.exists(f"/dev/shm/{name}")
+    reader = segment.read_only()
+    with pytest.raises(PermissionError):
+        mmap.mmap(int(reader.fileno()), segment.nbytes)
+    args, _ = sections.mapping(reader.fileno(), segment.nbytes, "r")
+    assert mmap.mmap(*args)[:8] == np.float64(1).tobytes()
+
+
+@pytest.fixture
+def ends():
+    """Give both ends of a connection."""
+    ours, theirs = system.channels.pair()
+    with closing(ours), closing(theirs):
+        yield ours, theirs
+
+
+def test_descriptors_are_closed_in_other_programs(ends):
+    """Those that were received, too."""
+    ours, theirs = ends
+    system.channels.send(ours, b"x", [0], wait=True)
+    _, (fd,) = system.channels.receive(theirs, 10, wait=True)
+    assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    os.close(fd)
+
+
+def test_what_is_sent_is_kept_until_there_is_an_answer(ends):
+    """The system may lose what its sender closes too early."""
+    ours, theirs = ends
+    system.channels.send(ours, b"x", [0], wait=True)
+    assert len(ours.sent) == 1
+    system.channels.receive(theirs, 10, wait=True)
+    system.channels.send(theirs, b"y", [], wait=True)
+    system.channels.receive(ours, 10, wait=True)
+    assert not ours.sent
+
+
+def test_a_half_sent_packet_ends_the_connection(ends):
+    """Who does not read is not waited for."""
+    ours, theirs = ends
+    with pytest.raises(BlockingIOError):
+        system.channels.send(ours, bytes(1 << 20), [], wait=False)
+    with pytest.raises(BrokenPipeError):
+        system.channels.send(ours, b"x", [], wait=False)
+    assert system.channels.receive(theirs, 1 << 20, wait=False) == (b"", [])
+
+
+def test_a_process_knows_when_it_began():
+    """So that files which were changed since are known."""
+    pid, start_us = processes.identity()
+    assert pid == os.getpid()
+    assert start_us > 0
+    assert processes.has_ended((pid, start_us + 1))
+    assert not processes.has_ended((pid, start_us))
