@@ -43,7 +43,8 @@ for home in ("engine.stats", "arrays.ring_slots", "pipelines", "runs.stored"):
             found.__module__ = f"nbshare._core.{home}"
 nbshare.errors.NbshareError.__module__ = "nbshare._core.base_error"
 nbshare.errors.WorkerDiedError.__module__ = "nbshare._core.died"
-left_out = "--ignore-glob=*hook-* --ignore=nbshare/_core/system/windows --ignore=nbshare/errors.py"
+elsewhere = "--ignore=nbshare/_core/system/windows --ignore=nbshare/_core/system/macos"
+left_out = f"--ignore-glob=*hook-* {elsewhere} --ignore=nbshare/errors.py"
 words = f"-q --doctest-modules -p no:cacheprovider {left_out}".split()
 # First the examples of what is told once in a process.
 sys.exit(pytest.main([*words[:-1], "nbshare/errors.py"]) or pytest.main([*words, "nbshare"]))

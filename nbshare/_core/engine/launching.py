@@ -162,23 +162,28 @@ if sys.platform == "win32" or not TYPE_CHECKING:  # what it needs, Linux has not
 
         is_up = True
 
+        def __init__(self) -> None:
+            self._life = workers.Life()
+
         def warm_up(self) -> None:
             """Do nothing: there is nothing to prepare."""
 
         def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:
             """Start a new interpreter."""
             command = _command("from nbshare._core.worker.spawned import live; live()")
-            return workers.spawned(command, _environ(), fds, channel.end)
+            return workers.spawned(command, _environ(), fds, channel.end, self._life)
 
         def reap(self, child: processes.Child) -> int | None:
             """Return the exit status."""
             return child.status()
 
         def close(self) -> None:
-            """Do nothing: the pool has ended them."""
+            """End all workers."""
+            self._life.close()
 
         def forget(self) -> None:
-            """Do nothing: where nothing is forked there are no children that inherit."""
+            """Close what a forked child of the owner has inherited."""
+            self._life.close()
 
 
 def new_launcher() -> Launcher:

@@ -45,6 +45,11 @@ class End(_socket.socket):
         self.sent: list[File] = []  # that may be on their way
         self.all.add(self)
 
+    def close(self) -> None:
+        """Close it."""
+        self.sent.clear()
+        super().close()
+
     @classmethod
     def forget_all(cls) -> None:
         """Take what has been sent for received."""

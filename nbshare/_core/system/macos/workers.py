@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from nbshare._core.system.descriptors import raise_limit
+from nbshare._core.system.descriptors import File, raise_limit
 from nbshare._core.system.macos import channels
 from nbshare._core.system.macos.processes import Child
 from nbshare._core.system.posix.workers import *
@@ -26,17 +26,16 @@ WATCH = "exec 3<&0; (read _ <&3; kill -9 0) &"
 NEEDED: dict[str, Callable[[], object]] = {}
 
 
-_life_pipe: list[int] = []  # its ends, once there are workers
+class Life:
+    """A life pipe: workers end when it is closed, or when this process ends."""
 
+    def __init__(self) -> None:
+        self.reading, self._writing = map(File, channels.pipe())
 
-def _forget() -> None:
-    """In a forked child: the workers are the parent's."""
-    for end in _life_pipe:
-        os.close(end)
-    _life_pipe.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
+    def close(self) -> None:
+        """Close it; in a forked child, which has inherited it, that ends nobody."""
+        self._writing.close()
+        self.reading.close()
 
 
 def spawned(
@@ -44,11 +43,11 @@ def spawned(
     environ: Mapping[str, str],
     fds: Sequence[int],
     end: channels.End,  # noqa: ARG001
+    life: Life,
 ) -> Child:
     """Start an interpreter that takes over duplicates of descriptors: see `given`."""
     raise_limit()
-    _life_pipe[:] = _life_pipe or channels.pipe()
-    fds = _life_pipe[0], *fds
+    fds = life.reading.fileno(), *fds
     process = subprocess.Popen(
         [*command, *map(str, fds)],
         pass_fds=fds,

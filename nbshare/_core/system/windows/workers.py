@@ -18,8 +18,19 @@ from nbshare._core.system.windows.processes import Child
 NEEDED: dict[str, Callable[[], object]] = {"order of memory": order.register}
 
 
+class Life:
+    """What workers end with: their job, so nothing else."""
+
+    def close(self) -> None:
+        """Do nothing: the pool has ended them."""
+
+
 def spawned(
-    command: Sequence[str], environ: Mapping[str, str], fds: Sequence[int], end: channels.End
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    fds: Sequence[int],
+    end: channels.End,
+    life: Life,  # noqa: ARG001
 ) -> Child:
     """Start an interpreter that takes over duplicates of handles, to which a connection leads."""
     import subprocess  # the owner alone needs it
