@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import mmap
 import os
+import signal
 from typing import Any, NoReturn
 
 IS_WEAK = False  # one process needs no order of memory between processes
@@ -31,6 +32,17 @@ def usable_cpus() -> int:
 def total() -> tuple[int, int]:
     """Return the bytes of the machine's memory, and of those that can be used: not known."""
     return 0, 0
+
+
+def stamp(path: str) -> tuple[int, int, int, int]:
+    """Return what changes when a file is edited or replaced: mtime, size, inode, ctime."""
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
+
+
+def interrupt() -> None:
+    """Interrupt this process as Ctrl-C does."""
+    signal.raise_signal(signal.SIGINT)
 
 
 def mapped_file(_address: int) -> NoReturn:
