@@ -196,7 +196,10 @@ class SharedLock(ByReference):
         self._mutexes.unlock(self)
 
     def locked(self) -> bool:
-        """Return whether a living thread of any process holds the lock."""
+        """Return whether a living thread of any process holds the lock.
+
+        On macOS also one that has ended, until another one takes the lock.
+        """
         return bool(self._holder())
 
     __enter__ = acquire

@@ -17,7 +17,6 @@ import weakref
 from functools import cache
 from typing import Any, NamedTuple
 
-from nbshare._core.interrupts import uninterrupted
 from nbshare._core.system.descriptors import NOT_MINE, Descriptor, opened
 from nbshare._core.system.macos.lending import folder
 from nbshare._core.system.posix.locks import *
@@ -72,20 +71,33 @@ class _Mutexes:
             self._local.me = _Thread()
         return weakref.ref(self._local.me)
 
+    # An interrupt may come between any two of the steps below. While the word has no number, the
+    # thread that the table names goes on as if it had not begun.
+
     def trylock(self, lock: Any) -> int:
         """Take it, if it is free."""
         mutex: _Mutex = lock._as_parameter_
-        with uninterrupted(), self._guard:
-            holder = self._held.get(mutex.place)
-            if holder is not None and holder() is not None:
+        with self._guard:
+            if not self._lock(mutex):
                 return errno.EBUSY
-            try:
-                fcntl.lockf(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, mutex.place)
-            except _BUSY:
-                return errno.EBUSY
-            self._held[mutex.place] = self._me()
             was_held, mutex.holder.value = mutex.holder.value, threading.get_native_id()
             return errno.EOWNERDEAD if was_held else 0
+
+    def _lock(self, mutex: _Mutex) -> bool:
+        me = self._me()
+        if (holder := self._held.get(mutex.place, me)) != me and holder() is not None:
+            return False
+        self._held[mutex.place] = me
+        try:
+            fcntl.lockf(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, mutex.place)
+        except _BUSY:
+            del self._held[mutex.place]
+            return False
+        return True
+
+    def _unlock(self, mutex: _Mutex) -> None:
+        fcntl.lockf(self._file.fileno(), fcntl.LOCK_UN, 1, mutex.place)
+        del self._held[mutex.place]
 
     def timedlock(self, lock: Any, until: float) -> int:
         """Wait for it, until a time of the clock that can be set."""
@@ -107,12 +119,12 @@ class _Mutexes:
             This thread does not hold it.
         """
         mutex: _Mutex = lock._as_parameter_
-        with uninterrupted(), self._guard:
+        with self._guard:
             if self._held.get(mutex.place) != self._me():
                 raise RuntimeError(NOT_MINE)
-            del self._held[mutex.place]
-            mutex.holder.value = 0
-            fcntl.lockf(self._file.fileno(), fcntl.LOCK_UN, 1, mutex.place)
+            if mutex.holder.value == threading.get_native_id():
+                mutex.holder.value = 0
+            self._unlock(mutex)
 
     def has_thread(self, number: int) -> bool:  # noqa: ARG002
         """Return that no memory has to stay for a lock that is held."""
