@@ -50,10 +50,7 @@ def run_and_draw(
     try:
         job = Job(make(), label, Showing(plot))
         display = open_display(job, progress=progress, plot=plot)
-        pause_s = display.update()  # before anything that items print
-        job._start()
-        while not job._tick(min(pause_s, NAP_S)):
-            pause_s = display.update()
+        _draw_until_over(job, display)
     except KeyboardInterrupt:
         if surroundings() == "kernel":
             ignore_more_presses()
@@ -68,6 +65,17 @@ def run_and_draw(
     if job is None:
         return None, MapInterrupted(f"{label}: interrupted before it had started")
     return job._outcome()
+
+
+def _draw_until_over(job: Job, display: Display) -> None:
+    """Start a job and draw while it runs.
+
+    From Python 3.12 on, an interrupt at the end of a loop's body escapes a try around the loop.
+    """
+    pause_s = display.update()  # before anything that items print
+    job._start()
+    while not job._tick(min(pause_s, NAP_S)):
+        pause_s = display.update()
 
 
 def _settle(job: Job) -> None:
