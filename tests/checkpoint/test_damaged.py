@@ -29,6 +29,7 @@ from nbshare._core.memory.disk import open_own
 from nbshare.errors import CheckpointError, WorkerDiedError
 from tests.support import format_work, sweeps
 from tests.support.faultlab import wait_until
+from tests.support.forks import Forks
 
 ROOTS = [9.0, -1.0, 4.0, 16.0, 25.0, 36.0]  # one of them fails
 SHAPES = ["[]", "{}", "3", "null", '"x"', "[[1]]", '{"a": 1}', "[" * 5000]
@@ -50,7 +51,13 @@ class Stored:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def forks(tmp_path_factory):
+    with Forks(tmp_path_factory.mktemp("forks")) as forks:
+        yield forks
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, forks):
     """Give a run of each kind."""
     base = tmp_path_factory.mktemp("runs")
     in_logs = {"shared": {"scale": 3}, "backend": "serial"}
@@ -97,15 +104,14 @@ def runs(tmp_path_factory):
     (base / "gate").touch()
 
     def shared_run(path):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(base)
-            text = words.replace("--checkpoint shared", f"--checkpoint {path}")
-            code = subprocess.run(
-                [sys.executable, "-m", "nbshare", *text.split()],
-                capture_output=True, text=True, timeout=SECONDS, check=False,
-            )  # fmt: skip
-        if code.returncode:
-            raise CheckpointError(code.stderr)
+        argv = words.replace("--checkpoint shared", f"--checkpoint {path}").split()
+        ended = forks.run(
+            f"import runpy\nsys.argv = {['nbshare', *argv]!r}\n"
+            "runpy.run_module('nbshare', run_name='__main__', alter_sys=True)",
+            base,
+        )
+        if ended.returncode:
+            raise CheckpointError(ended.stderr)
         return open_checkpoint(path).results()
 
     twice = [2.0 * x for x in range(12)]

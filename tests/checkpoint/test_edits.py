@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
+
+from tests.support.forks import Forks
 
 PROGRAM = """
 import os, sys
@@ -794,38 +795,47 @@ OF_FILTERS = FILTERS + "class Edge:\n    def edge(self, x): return edge(x)\n"
 
 
 @pytest.mark.parametrize("case", RUNS)
-def test_a_run_gives_no_old_results_after_an_edit(case, tmp_path):
+def test_a_run_gives_no_old_results_after_an_edit(case, assert_is_seen):
     """As in a notebook: two processes with one checkpoint, and an edit between."""
     if "pandas" in case:
         pytest.importorskip("pandas")
-    assert_is_seen(*SEEN[f"{case}, notebook"], tmp_path)
+    assert_is_seen(*SEEN[f"{case}, notebook"])
 
 
 @pytest.mark.parametrize("case", BY_LOOKING_UP)
-def test_a_run_gives_no_old_results_of_what_it_looked_up(case, tmp_path):
+def test_a_run_gives_no_old_results_of_what_it_looked_up(case, assert_is_seen):
     """It uses one name of a file, and comes to others in a way that names do not tell."""
     cell = EDGES.replace("{edge}", BY_LOOKING_UP[case])
-    assert_is_seen({"cell": cell, "filters.py": OF_FILTERS}, EDGE, tmp_path)
+    assert_is_seen({"cell": cell, "filters.py": OF_FILTERS}, EDGE)
 
 
 @pytest.mark.parametrize("how", LISTED)
-def test_a_run_gives_no_old_results_of_plugins_that_it_finds(how, tmp_path):
+def test_a_run_gives_no_old_results_of_plugins_that_it_finds(how, assert_is_seen):
     """They are executed by their paths."""
     cell = "import glob, os, pathlib, runpy\n"
     cell += f"def f(x): return sum(runpy.run_path(p)['R'][0] for p in {LISTED[how]}) * x\n"
     files = {"cell": cell, "plugins/a.py": "R = [10]\n"}
-    assert_is_seen(files, {"plugins/a.py": "R = [11]\n"}, tmp_path)
+    assert_is_seen(files, {"plugins/a.py": "R = [11]\n"})
 
 
-def assert_is_seen(files, edit, folder):
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory):
+    with Forks(tmp_path_factory.mktemp("forks")) as forks:
+        yield forks
+
+
+@pytest.fixture
+def assert_is_seen(forks, tmp_path):
     """Run it twice, and after an edit."""
-    command = [sys.executable, "-c", RUN]
-    run = partial(subprocess.run, command, cwd=folder, capture_output=True, text=True)
-    write(folder, files)
-    assert run().stdout == "True\n"
-    assert run().stdout == "True\n"
-    write(folder, *([edit] if isinstance(edit, dict) else [files, edit]))
-    assert "CheckpointError" in run().stderr
+
+    def check(files, edit):
+        write(tmp_path, files)
+        assert forks.run(RUN, tmp_path).stdout == "True\n"
+        assert forks.run(RUN, tmp_path).stdout == "True\n"
+        write(tmp_path, *([edit] if isinstance(edit, dict) else [files, edit]))
+        assert "CheckpointError" in forks.run(RUN, tmp_path).stderr
+
+    return check
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,8 @@
 Start a process or a kernel
     `faultlab` scripts that are interrupted, killed and looked at, and their workers
     (`faultlab_tasks`); `kernels` Jupyter kernels; `browser` JupyterLab in Chromium; `programs`
-    scripts whose memory is looked at; `machines`, `farm` other hosts; `elsewhere` another system.
+    scripts whose memory is looked at; `forks` small programs, quickly; `machines`, `farm` other
+    hosts; `elsewhere` another system.
 Make something fail
     `interrupts` at each moment; `refused` system calls; `disks` that fail; `catalogue` of faults.
 What workers run
