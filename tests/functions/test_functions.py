@@ -215,7 +215,7 @@ def test_a_file_may_have_any_name(folder, name):
     assert parallel_map(f"{name}.py:answer", [0]).tolist() == [42]
 
 
-@pytest.mark.parametrize("name", ["json", "random", "numpy", "tasks", "nbshare", "types"])
+@pytest.mark.parametrize("name", ["json", "random", "numpy", "tests", "nbshare", "types"])
 def test_a_file_named_like_another_module_does_not_replace_it(folder, name):
     """A user's file may be called random.py: it is imported, and the other module stays itself."""
     other = importlib.import_module(name)

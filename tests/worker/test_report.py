@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbshare import map_async, parallel_map, report
-from nbshare._core.wire.board import SINCE, Board, reported
+from nbshare._core.wire.board import REPORT_TEXT, SINCE, SLOT_WORDS, Board, reported
 from nbshare._core.worker.reports import Reporter
 from tests.support import reporters
 from tests.support.faultlab import wait_until
@@ -96,7 +96,7 @@ def test_what_is_no_number_is_refused_everywhere(fraction):
 
 @given(fraction=st.floats() | st.integers(-9, 9), text=st.text(st.characters(), max_size=300))
 def test_any_number_and_any_text_can_be_told(fraction, text):
-    """Fractions are brought between 0 and 1, NaN is none; a long text is cut at 96 bytes."""
+    """Fractions are brought between 0 and 1, NaN is none; a long text is cut to its room."""
     board = Board.create(1, 1)
     board.row(0)[SINCE] = 7
     with Reporter(board, 0):
@@ -107,11 +107,12 @@ def test_any_number_and_any_text_can_be_told(fraction, text):
     else:
         assert share == pytest.approx(min(max(fraction, 0), 1), abs=1e-6)
     wanted = text.encode("utf-8", "replace").rstrip(b"\0")
-    if len(wanted) <= 96:
+    room = 8 * (SLOT_WORDS - REPORT_TEXT)
+    if len(wanted) <= room:
         assert shown == wanted.decode()
     else:
         assert wanted.decode().startswith(shown.removesuffix("…"))
-        assert 90 <= len(shown.encode()) <= 96
+        assert room - 6 <= len(shown.encode()) <= room
 
 
 def test_a_fraction_may_be_a_number_of_numpy():
