@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nbshare import attach, open_checkpoint, parallel_map
+from nbshare import attach, import_file, open_checkpoint, parallel_map
 from nbshare._core.wire.rows import INDEX, FilePlace, RowWriter
 from nbshare.errors import CheckpointError
-from tests.support import format_work
+from tests.support import format_work as module
+
+format_work = import_file(module.__file__)  # by the name that the stored results tell
 
 FORMATS = sorted(Path(__file__).parent.glob("format_[0-9]*"))
 
