@@ -30,7 +30,7 @@ notebook.open_display job.Job._start engine.call.Call.start job.Job._tick engine
 job.Job._outcome executor.Executor.submit engine.tasks.TaskQueue.put
 engine.tasks.TaskQueue._resolve engine.tasks.TaskQueue._give_out engine.tasks.TaskQueue._join
 engine.dispatcher.Dispatcher._attend engine.dispatcher.Dispatcher.is_current
-engine.dispatcher.Dispatcher.notify system.linux.waiting.Waiter.wait
+engine.dispatcher.Dispatcher.notify system.posix.waiting.FdWaiter.wait
 engine.dispatcher.Dispatcher._turn
 engine.calls.Calls.begin engine.workers.WorkerPool.renew_if_stale
 engine.workers.WorkerPool.assign engine.calls.Calls.finish_ended engine.calls.Calls._finish
@@ -78,7 +78,7 @@ def watch(who: str) -> None:
         *path, name = step.split(".")
         for n in (len(path), len(path) - 1):
             try:
-                place = importlib.import_module("nbshare." + ".".join(path[:n]))
+                place = importlib.import_module("nbshare._core." + ".".join(path[:n]))
                 for part in path[n:]:
                     place = getattr(place, part)
                 func = vars(place)[name]

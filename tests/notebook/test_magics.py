@@ -319,7 +319,7 @@ def test_another_kernel_may_overwrite_the_file(notebook, capsys):
 
 
 @pytest.mark.parametrize(
-    "name", ["numpy", "random", "sys", "__main__", "tasks", "wave", "lib/json"]
+    "name", ["numpy", "random", "sys", "__main__", "tests", "wave", "lib/json"]
 )
 def test_the_name_of_another_module_is_refused(notebook, name):
     """Installed, built in or the user's own, imported already or not."""
