@@ -121,12 +121,11 @@ def test_its_other_calls_run(tmp_path):
     """The first one, and the sweep, whose results are kept: with what the tour has made."""
     module, first, tour, sweep = re.findall("```python\n(.*?)```", TEXT, re.DOTALL)
     (tmp_path / "slits.py").write_text(module)
-    code = f"{tour}\nslits, wanted = given['slits'], light\n"
+    few = tour.replace("np.linspace(-3, 3, 300)", "np.linspace(-3, 3, 30)")  # all run elsewhere
+    code = f"{few}\nslits, wanted = given['slits'], light\n"
     for call in (first, sweep):
         code += f"{call}\nassert (light == wanted).all() and light is not wanted\n"
-    code += (
-        "from nbshare import open_checkpoint\nassert open_checkpoint('light.ckpt').n_done == 300"
-    )
+    code += "from nbshare import open_checkpoint\nassert open_checkpoint('light.ckpt').n_done == 30"
     run(tmp_path, "cell.py", code)
 
 
