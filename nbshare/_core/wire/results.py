@@ -131,17 +131,24 @@ class LogReader:
         entries : ndarray
             Where their results are: a column each.
         """
-        is_other = (np.diff(entries[:2]) != 0).any(axis=0)
-        bounds = [0, *(1 + np.flatnonzero(is_other)).tolist(), len(items)]
-        for start, stop in itertools.pairwise(bounds if len(items) else []):
-            some, places = items[start:stop].tolist(), entries[3, start:stop].tolist()
-            yield some, _in_batch(some, places, self._data(*entries[:3, start].tolist()))
+        for batch in batches_of(entries):
+            some, places = items[batch].tolist(), entries[3, batch].tolist()
+            yield some, _in_batch(some, places, self._data(*entries[:3, batch.start].tolist()))
 
     def _data(self, key: LogKey, offset: int, nbytes: int) -> list[memoryview]:
         """Return the pickle of an entry, and its large buffers."""
         if nbytes < 0:
             return parts_in(View(self._logs[key]).array(np.uint8, (-nbytes,), offset))
         return [memoryview(self._logs[key])[offset : offset + nbytes]]
+
+
+def batches_of(entries: npt.NDArray[np.int64]) -> Iterator[slice]:
+    """Yield slices of entries, a column each, that are in one batch and follow one another."""
+    is_other = (np.diff(entries[:2]) != 0).any(axis=0)
+    n = entries.shape[1]
+    bounds = [0, *(1 + np.flatnonzero(is_other)).tolist(), n] if n else []
+    for start, stop in itertools.pairwise(bounds):
+        yield slice(start, stop)
 
 
 def _in_batch(items: list[int], places: list[int], data: list[memoryview]) -> list[Any]:

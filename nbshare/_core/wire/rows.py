@@ -22,7 +22,7 @@ import numpy.typing as npt
 from nbshare._core.memory import aligned, disk
 from nbshare._core.system import Descriptor
 from nbshare._core.wire.board import ATTEMPTS, FAILED, IN_LOG, IN_OUTPUT, Board, Page
-from nbshare._core.wire.results import ALONE, LogReader
+from nbshare._core.wire.results import ALONE, LogReader, batches_of
 
 RESULTS_FILE, INDEX_FILE = "results.npy", "index.npy"
 # Of a row: first times and, of a result in a log, its offset, its size and its place in the batch.
@@ -173,11 +173,12 @@ class RowWriter:
                     self.put_record(rows[[k]], record, [(record.nbytes, ALONE)], index[[k]])
         logged = np.flatnonzero(index["state"] == IN_LOG)
         entries = source.entries(places[logged])
-        records, which = np.unique(entries[:3], axis=1, return_inverse=True)
-        for k, record in enumerate(records.T.tolist()):
-            some = np.flatnonzero(which == k)
-            of_each, found = entries[2:, some].T, logged[some]
-            self.put_record(rows[found], source.logs.bytes_of(*record), of_each, index[found])
+        together = np.lexsort(entries[1::-1])
+        logged, entries = logged[together], entries[:, together]
+        for batch in batches_of(entries):
+            record = source.logs.bytes_of(*entries[:3, batch.start].tolist())
+            some = logged[batch]
+            self.put_record(rows[some], record, entries[2:, batch].T, index[some])
         failed = np.flatnonzero(index["state"] == FAILED)
         words = index[failed]
         words["crc"] = record_checksums(words, itertools.repeat(0))
