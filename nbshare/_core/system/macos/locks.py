@@ -71,8 +71,8 @@ class _Mutexes:
             self._local.me = _Thread()
         return weakref.ref(self._local.me)
 
-    # An interrupt may come between any two of the steps below. While the word has no number, the
-    # thread that the table names goes on as if it had not begun.
+    # An interrupt may come between any two of the steps below. The thread that the table names may
+    # then take the lock again, as long as the word has no number.
 
     def trylock(self, lock: Any) -> int:
         """Take it, if it is free."""

@@ -1,7 +1,7 @@
 """What worker processes need of macOS: new interpreters, each the leader of a group.
 
-A fork that goes on without another program is not safe there: the frameworks that NumPy uses
-(Accelerate) may have threads, and locks that one of them holds.
+A fork without exec is unsafe on macOS: the framework that NumPy uses, Accelerate, may have threads,
+and one of them may hold a lock.
 
 A shell beside each worker reads a pipe, the *life pipe*, whose other end only the owner has. When
 the owner ends, the kernel closes that end, and the shell kills the group. So a worker in C code
