@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -226,23 +225,17 @@ def test_readers_see_all_results_while_the_parts_are_merged(shared, tmp_path):
     sweep = shared("gated", 12)
     sweep.lose_one(4)
     (sweep.folder / "gate").touch()
-    options = {"shared": {"log": str(sweep.log)}, "progress": False, "max_workers": 2}
-    for k in range(10):
-        path = shutil.copytree(sweep.path, tmp_path / f"copy {k}")
+    copies = [shutil.copytree(sweep.path, tmp_path / f"copy {k}") for k in range(5)]
+    for path in copies:
+        merging = sweep.start(given=[*sweep.given, "--checkpoint", str(path)])
         looks = []
-
-        def watch(path=path, looks=looks):
-            while (path / "parts").exists():
-                stored = open_checkpoint(path)
-                looks.append((stored.n_done, np.ma.compressed(stored.results())[:4].tolist()))
-                assert stored.state
-                assert not stored.errors
-
-        with ThreadPoolExecutor(1) as pool:
-            watching = pool.submit(watch)
-            wait_until(lambda looks=looks: looks)
-            parallel_map(sweeps.gated, np.arange(12), checkpoint=path, **options)
-            watching.result()
+        while (path / "parts").exists():
+            assert merging.poll() in (None, 0), merging.place.read_text()
+            stored = open_checkpoint(path)
+            looks.append((stored.n_done, np.ma.compressed(stored.results())[:4].tolist()))
+            assert stored.state
+            assert not stored.errors
+        assert sweep.ended(merging)[0] == 0
         assert {(n >= 4, *first) for n, first in looks} == {(True, *TWICE[:4])}
 
 
