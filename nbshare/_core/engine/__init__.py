@@ -1,4 +1,4 @@
-"""The owner of worker processes: starts them, sends them calls, collects their results.
+"""The owner of worker processes. It starts them, sends them calls, collects their results.
 
 The flow of one ``parallel_map(f, items, shared=...)``, there and back::
 
@@ -45,18 +45,18 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
 A detached run is such a `parallel_map` in a process of its own, the driver (`runs.driver`).
 Other processes follow it by its files (`runs.attached`).
 
-What sockets, events, processes and locks are on this system is in `system`.
+`system` has the sockets, events, processes and locks of each operating system.
 
-Between the order and "finished" no message is needed: progress, partial results and the live plot
-are read from shared memory. A slow plot never delays a worker.
+Between the order and "finished" no message is needed, because progress, partial results and the
+live plot are read from shared memory. A slow plot never delays a worker.
 
 With ``checkpoint=`` workers also write results to files (`wire.rows`). A thread of the
 owner, the keeper, writes those that they could not. Stored results are placed in the output and
 marked as done before the call begins, so workers skip their items.
 
 To follow an item to a worker and its result back, read these files in this order: mapping, options,
-preparing, arrays/arena, call, dispatcher, calls, workers, wire/messages; worker/process, work,
-wire/board, items, arrays/inputs, store; wire/results, engine/results, job.
+preparing, arrays/arena, call, dispatcher, calls, workers and wire/messages, then worker/process,
+work, wire/board, items, arrays/inputs and store, then wire/results, engine/results and job.
 
 Items may arrive after a call begins. An `ItemFeed` packs them in blocks and then increases the
 count up to which workers claim::
@@ -68,13 +68,13 @@ count up to which workers claim::
                                    claims it
 
 The items of a run that several processes share are known, and each process claims some at a time
-(`checkpoint.sweep`): its workers see those, and the rest counts as done.
+(`checkpoint.sweep`). Its workers see those, and the rest counts as done.
 
 Workers that wait for items are woken by an event. They leave after half a second, because other
 calls may need them.
 
-Each stage of a pipeline (`pipe`) is a call whose items are the blocks. Its workers do not claim:
-they wait for the next block at a ring buffer (`worker.stages`).
+Each stage of a pipeline (`pipe`) is a call whose items are the blocks. Its workers do not claim.
+They wait for the next block at a ring buffer (`worker.stages`).
 
 Glossary
 --------
@@ -85,35 +85,36 @@ attempts
 batch
     Short items that run together, and whose results are stored together.
 block
-    A unit of data in a pipeline; items that are pickled together; or items whose results a worker
-    reduces to one (`wire.folding`), which are then one item of the engine.
+    A unit of data in a pipeline, or items that are pickled together, or items whose results a
+    worker reduces to one (`wire.folding`) and which are then one item of the engine.
 board
-    The state of a call in shared memory: which worker has which items, and what is done.
+    The state of a call in shared memory, such as which worker has which items, and what is done.
 call
-    One run inside the engine: a request, its board, inputs, results and workers.
+    One run inside the engine, with its request, board, inputs, results and workers.
 claim
     Items that one of several processes takes, if they share a run (`checkpoint.sweep`).
 channel
-    A socket between the owner and one worker, or the fork server; carries descriptors too.
+    A socket between the owner and one worker, or the fork server. It carries descriptors too.
 chunk
     The items that a worker claims at a time.
 context
-    Settings that workers take over from the caller: environment, directory, filters, arithmetic.
+    Settings that workers take over from the caller, such as environment, directory, warning
+    filters.
 deadline
-    When a worker is killed: after a time-out, or when its call was stopped.
+    The time at which a worker is killed, after a time-out or when its call was stopped.
 detached
-    A worker whose call is over, but that has not noticed yet: nothing waits for it. Also a run that
+    A worker whose call is over, but that has not noticed yet. Nothing waits for it. Also a run that
     a driver owns.
 dispatcher
     The one thread that owns the worker processes, with a queue for other threads.
 driver
     A process that owns a single run, which therefore outlives the notebook (`runs.driver`).
 engine
-    Runs calls: in worker processes, in threads, or in the thread that waits.
+    Runs calls, in worker processes, in threads, or in the thread that waits.
 event
     Wakes a waiting thread of the owner, or a waiting worker.
 feed
-    Brings items to a running call: blocks, and their count.
+    Brings items to a running call, as blocks and their count.
 fork server
     A small process that has imported NumPy, and forks workers in 5 ms.
 generation
@@ -123,7 +124,7 @@ handle
 inputs
     The packed objects of a call, as a worker loads them.
 item
-    One input of the run; indices count from 0.
+    One input of the run. Indices count from 0.
 job
     The public face of a run.
 keeper
@@ -135,7 +136,7 @@ life pipe
 log
     A worker's segment for results that fit no output array.
 mosaic
-    The output of tiles: one array in which each has its place, indexed like rows.
+    The output of tiles, one array in which each has its place, indexed like rows.
 output
     The array of results that all workers fill.
 open
@@ -143,7 +144,7 @@ open
 owner
     The process that has called nbshare.
 page
-    The state of some items of a board: one page, or in an open call as many as needed.
+    The state of some items of a board. A board has one page, or in an open call as many as needed.
 part
     The results stored by one of several processes that share a run.
 pool
@@ -153,9 +154,9 @@ request
 segment
     Memory that several processes map.
 slab
-    A segment that is cut into small pieces: boards, small arrays.
+    A segment that is cut into small pieces, for boards and small arrays.
 slot
-    A worker's row of the board; or a place in a ring buffer.
+    A worker's row of the board, or a place in a ring buffer.
 snapshot
     The bytes of source files, the same for all workers of a call.
 spec
@@ -163,7 +164,7 @@ spec
 stage
     One function of a pipeline, with its workers.
 stamp
-    The metadata that changes when a file is edited: times, size, inode.
+    The metadata that changes when a file is edited (times, size, inode).
 supply
     Takes items from a source, or the tasks of an executor, while a call runs.
 warm

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nbshare._core.engine.preparing import Placed
     from nbshare._core.engine.process import WorkerProcess
 
-MAX_REPLACED = 3  # replacements for workers that die before their first item; then an error
+MAX_REPLACED = 3  # replacements for workers that die before their first item, then an error
 
 _numbers = itertools.count(1)
 
@@ -34,7 +34,7 @@ _numbers = itertools.count(1)
 class CodeVersion(NamedTuple):
     """The version of code that the workers of a call run."""
 
-    generation: int  # of the workers: started for these files, environment and initializer
+    generation: int  # of workers started for these files, environment and initializer
     snapshot: Snapshot | None  # the files that they import
     environ: Mapping[str, str]
 
@@ -42,7 +42,7 @@ class CodeVersion(NamedTuple):
 NO_CODE = CodeVersion(0, None, {})
 
 
-# The classes below are not dataclasses: each would take 1 ms to define.
+# The classes below are not dataclasses, because each would take 1 ms to define.
 
 
 class Supply:
@@ -61,15 +61,15 @@ class Supply:
         """Bring items if workers will soon need them."""
 
     def wake(self) -> None:
-        """Check for work; called by any thread, and when the call is over."""
+        """Check for work. Any thread calls it, also when the call is over."""
         if (event := self._event) is not None:  # another thread may clear it
             event.set()
 
 
 class Call(OwnRun):
-    """A running call: its shared memory, workers, results, and outcome.
+    """A running call, with its shared memory, workers, results and outcome.
 
-    The dispatcher's thread writes; others read, wait, stop and, one of them, take results.
+    The dispatcher's thread writes. Others read, wait and stop, and one of them takes results.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Call(OwnRun):
     board : Board
         The state shared with its workers.
     inputs : list of Placed
-        The parts that are the same for all items, and the items; or both in one.
+        The parts that are the same for all items, and the items, or both in one.
     order : CallOrder
         The order for workers.
     feed : ItemFeed, optional
@@ -105,8 +105,8 @@ class Call(OwnRun):
         self.id = next(_numbers)  # also its lock byte
         self.begun_ns = time.monotonic_ns()
         self.code = NO_CODE  # that its workers run, while there are any
-        self.imported: dict[str, Stamp | None] = {}  # by its workers: files that users may edit
-        self.known_files: set[str] | None = None  # the only ones that workers may have; None: any
+        self.imported: dict[str, Stamp | None] = {}  # by its workers (files that users may edit)
+        self.known_files: set[str] | None = None  # the only ones that workers may have
         self.workers: dict[WorkerProcess, int] = {}  # busy, with their slots
         self.past_slots: list[list[int]] = []  # of workers whose slots others have taken
         self.n_replaced = 0  # workers in a row that died before their first item
@@ -125,14 +125,14 @@ class Call(OwnRun):
             self.items_event = waiting.WorkerEvent()
         self.supply: Supply | None = None  # brings items, while there are more
         self.keeper: Keeper | None = None
-        self.event_fd: int | None = None  # set by workers with news; see `OwnerEvent`
+        self.event_fd: int | None = None  # set by workers with news (`OwnerEvent`)
         self._texts: dict[int, str] = {}  # of items that are not kept
 
     # ------------------------------------------------------------------ what a job reads
 
     @property
     def n_items(self) -> int | None:
-        """Number of items; None while unknown."""
+        """Number of items, or None while unknown."""
         return self.board.n_items if self.board.is_closed else None
 
     def stats(self) -> list[WorkerStats]:
@@ -148,7 +148,7 @@ class Call(OwnRun):
         return activity_of(self.board, self.text_of)
 
     def loading_s(self) -> float:
-        """Return for how long a worker has been loading the function; 0.0 if none is at it."""
+        """Return for how long a worker has been loading the function, 0.0 if none does."""
         return loading_s(self.board)
 
     def fit(self) -> Fit | None:
@@ -176,7 +176,7 @@ class Call(OwnRun):
         return tuple(next(parts) if column is None else column[i] for column in columns)
 
     def name_of(self, i: int, text: str | None = None) -> str:
-        """Return the name of an item or block in messages; `text`: its repr, if known."""
+        """Return the name of an item or block in messages. Pass its repr as `text` if known."""
         if self.request.stage is not None:
             return f"block {i} in stage {self.request.stage!r}"
         return name_of_item(i, self.text_of(i) if text is None else text)
@@ -194,7 +194,7 @@ class Call(OwnRun):
         return note_on_iterables(error, self.request.iterables) if text else error
 
     def text_of(self, i: int) -> str:
-        """Return the repr of an item; for a block, which is not kept, its stage."""
+        """Return the repr of an item, or the stage of a block, which is not kept."""
         if self.request.stage is not None:
             return f"in stage {self.request.stage!r}"
         try:
@@ -203,20 +203,20 @@ class Call(OwnRun):
             return self._texts.get(i, "")
 
     def _note_slowest(self) -> None:
-        """Record the texts of the slowest items: finished items are not kept."""
+        """Record the texts of the slowest items, because finished items are not kept."""
         items = [i for row in self.rows() for i in row[SLOWEST + 1 : REPORTED : 2]]
         self._texts = {i: self.text_of(i) for i in items}
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
-        """Yield the results since the last time; for one reader."""
+        """Yield the results since the last time, for one reader."""
         n_before = self.results.given.n
-        # A buffer that was sent is kept: its memory may be reused afterwards.
+        # A buffer that was sent is kept, because its memory may be reused afterwards.
         yield from self.results.new(self.keeper.save if self.keeper is not None else None)
         if self.results.given.n > n_before:
             self.wake_supply()  # it may wait until results are taken
 
     def release(self) -> None:
-        """Abandon the call: nothing more will be read from it."""
+        """Abandon the call, because nothing more will be read from it."""
         # In a forked child the engine is closed, and the call is the parent's.
         is_endless = self.board.is_open and self.results.given.is_iterated
         if is_endless and not self.is_over and not self.engine.is_closed:
@@ -233,7 +233,7 @@ class Call(OwnRun):
             self.supply.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end and bring further items; return whether it is over."""
+        """Wait for the end and bring further items. Return whether it is over."""
         if (supply := self.supply) is not None and not self.is_over:
             supply.wait(timeout_s)
             return self.is_over
@@ -247,7 +247,7 @@ class Call(OwnRun):
             supply.wake()
 
     def append(self, columns: Sequence[Sequence[Any]], step: int) -> None:
-        """Bring items, in blocks of `step`; for one thread.
+        """Bring items, in blocks of `step`, for one thread.
 
         Raises
         ------
@@ -256,7 +256,7 @@ class Call(OwnRun):
         OutOfMemoryError
             If there is no room for them, or for their results.
         """
-        if (feed := self.feed) is not None:  # None: the call has just ended
+        if (feed := self.feed) is not None:  # else the call has just ended
             self._note_slowest()
             self.results.output.reserve(len(columns[0]))
             if self.keeper is not None:
@@ -271,7 +271,7 @@ class Call(OwnRun):
         return [next(parts) if c is None else c[start:stop] for c in self.request.iterables]
 
     def make_room(self, n: int) -> int:
-        """Allocate places for the first `n` blocks of a stage, and some more; return how many.
+        """Allocate places for the first `n` blocks of a stage, and some more. Return how many.
 
         Raises
         ------
@@ -285,7 +285,7 @@ class Call(OwnRun):
         return n
 
     def close(self, n: int | None = None) -> None:
-        """Close the call: no items follow the present ones, or the first `n`."""
+        """Tell the call that no items follow the present ones, or the first `n`."""
         self.board.close(n)
         self.engine.notify(self)
 
@@ -338,7 +338,7 @@ class Call(OwnRun):
         return has_more and len(self.workers) < n_employed and not board.stopped
 
     def free_slot(self, pid: int) -> int:
-        """Return a slot for a worker: that of its last time in this call, or another one."""
+        """Return a slot for a worker, that of its last time in this call if it is free."""
         taken = set(self.workers.values())
         free = [slot for slot in range(self.board.n_slots) if slot not in taken]
         for slot in free:
@@ -363,7 +363,7 @@ class Call(OwnRun):
         found = (processes.private_bytes(row[PID])[0] for row in rows.values() if row[PID])
         if not (known := [now for now in found if now]):
             return False
-        # Not by the system's figure of each process: that counts mapped files, too.
+        # Not the system's figure of each process, which counts mapped files, too.
         self.most_private = max(self.most_private, *known)
         private = [Private(now, self.most_private) for now in known]
         fit = workers_that_fit(private, room.available())
@@ -412,7 +412,7 @@ class Call(OwnRun):
                 self._note_slowest()
         except Exception as problem:  # noqa: BLE001 - memory, say; no thread may wait for ever
             self.state, self.error = "failed", error or problem.with_traceback(None)
-        # Free now: a notebook's last traceback keeps this call alive.
+        # Free them now, because a notebook's last traceback keeps this call alive.
         self.inputs.clear()
         self.feed = None
         self.items_event = None
@@ -429,7 +429,7 @@ class Call(OwnRun):
         self.finish("stopped" if self.error is None else "failed", self.error)
 
     def _end_stored(self, error: BaseException | None) -> None:
-        """End when all is stored; `error`: or cannot be."""
+        """End when all is stored, or with the `error` that prevents it."""
         if error is not None:
             self.state = "failed"
             self.note_failure(error)

@@ -1,4 +1,4 @@
-"""The running calls: assigns workers, handles messages, replaces losses.
+"""The running calls. Assigns workers, handles messages, replaces losses.
 
 ::
 
@@ -40,11 +40,11 @@ from nbshare._core.wire.board import (
 from nbshare._core.wire.failures import Death, Failure
 from nbshare._core.wire.results import OutputSpec
 
-# For running items of a stopped call; then their workers are killed. After an interrupt the next
-# call must work within 0.1 s: new workers take about 20 ms, their imports the rest.
+# For running items of a stopped call, before their workers are killed. After an interrupt the next
+# call must work within 0.1 s, of which new workers take about 20 ms and their imports the rest.
 GRACE_S = 0.02
-KILLED = -9  # as a status: by SIGKILL
-# Workers that are starting at the same time: the server's channel holds some hundred requests.
+KILLED = -9  # the exit status after SIGKILL
+# Workers that are starting at the same time. The server's channel holds some hundred requests.
 MOST_STARTING = 32
 
 
@@ -69,7 +69,7 @@ class Calls:
 
     Notes
     -----
-    For the dispatcher's thread. `hear`, `lose` and `stop` only record what happened;
+    For the dispatcher's thread. `hear`, `lose` and `stop` only record what happened.
     `assign_workers` and `finish_ended` act on it at the end of a turn. So no method is re-entered.
     """
 
@@ -108,7 +108,7 @@ class Calls:
             self.stop(call)
 
     def lock_of(self, call: Call) -> locks.FileLock:
-        """Return the lock that workers hold while they claim items; hold `claiming` too."""
+        """Return the lock that workers hold while they claim items. Hold `claiming` too."""
         return locks.FileLock(self._lock_fd, call.id)
 
     # ------------------------------------------------------------ what follows for calls
@@ -118,7 +118,7 @@ class Calls:
         for call in list(self.running.values()):
             if call.state == "starting" and any(w.is_ready for w in call.workers):
                 call.state = "running"
-            is_complete = call.is_complete  # once: an item may be done between two looks
+            is_complete = call.is_complete  # once, as an item may end between two looks
             if is_complete or call.board.stopped:
                 for worker in list(call.workers):
                     self.hear_all(worker)  # its logs and failures, sent before the items were done
@@ -166,7 +166,7 @@ class Calls:
         generation = call.code.generation
         if self._pool.idle_worker(generation) is not None:
             return True
-        # Do not start a new one if others are about to be idle: when they notice that their call is
+        # Do not start a new one if others are about to be idle, when they notice that their call is
         # over.
         busy = (w for w in self._pool if w not in self._pool.idle_since)
         detached = [
@@ -233,7 +233,7 @@ class Calls:
                 self._note_finished(worker, are_gone=are_gone, is_spent=is_spent)
             case (what, call_id, content):
                 if (call := self.running.get(call_id)) is None:
-                    return  # it was stopped; the worker is about to be ended
+                    return  # it was stopped, and the worker is about to be ended
                 if what == "wanted":
                     self._answer(worker, call, content)
                 elif what == "log":
@@ -281,15 +281,15 @@ class Calls:
     def read_prints(self, call: Call) -> None:
         """Read the output of workers before they report that they have finished."""
         if call.board.has_printed:  # there may be unread output of a worker
-            call.request.prints.is_any = True  # first: other threads read both
-            call.board.has_printed = 0  # before: later output may not be read
+            call.request.prints.is_any = True  # first, because other threads read both
+            call.board.has_printed = 0  # before, because later output may not be read
             self._pipes.read_all()
 
     # ------------------------------------------------------------- what happens to workers
 
     def lose(self, worker: WorkerProcess, *, timed_out: bool = False) -> None:
         """End a dead or late worker, and give its unfinished items to others."""
-        worker.end()  # first: its results and messages until then count
+        worker.end()  # first, because its results and messages until then count
         ended_at = time.monotonic()
         self.hear_all(worker)
         call = worker.call
@@ -351,8 +351,8 @@ def _end_of(call: Call, *, is_complete: bool) -> RunState | None:
 def _is_awaited(worker: WorkerProcess, call: Call, *, is_done: bool) -> bool:
     """Return whether the end of a call must wait for a message of a worker.
 
-    A tiny call does not wait until all workers have noticed that no items are left: that would take
-    as long as the call.
+    A tiny call does not wait until all workers have noticed that no items are left, which would
+    take as long as the call.
     """
     if not is_done or not worker.is_ready:
         return worker.is_ready
@@ -366,7 +366,7 @@ def _may_shrink(call: Call) -> bool:
 def account_for_death(
     call: Call, worker: WorkerProcess, status: int | None, timed_out_at: float | None
 ) -> tuple[range, BaseException | None]:
-    """Remove a dead worker from its call; return the items for others, and a fatal error.
+    """Remove a dead worker from its call. Return the items for others, and a fatal error.
 
     Parameters
     ----------
@@ -383,7 +383,7 @@ def account_for_death(
     row, policy, stage = board.row(slot).tolist(), call.request.policy, call.request.stage
     items, unbegun = board.items_of(slot), board.unbegun(slot)
     if board.is_open and (n_done := board.n_done()) > call.n_done_at_loss:
-        call.n_replaced = 0  # an endless call: count from its last progress
+        call.n_replaced = 0  # an endless call counts from its last progress
         call.n_done_at_loss = n_done
     call.n_replaced += not items and timed_out_at is None
     call.clear_slot(slot)
@@ -401,7 +401,7 @@ def account_for_death(
         # Otherwise it had just gone on from the late item to this one. A block cannot run again.
         is_guilty = timed_out_at >= row[SINCE] / 1e9 + policy.timeout_s or stage is not None
     elif status == KILLED and call.workers and room.n_killed() > call.n_killed:
-        is_guilty = False  # the system lacked memory: with fewer workers there may be enough
+        is_guilty = False  # the system lacked memory, which may suffice for fewer workers
         call.n_killed += 1
         call.most_fitting = len(call.workers)
     if is_guilty and board.stopped:
@@ -417,7 +417,7 @@ def account_for_death(
 
 
 def _may_run_again(call: Call, items: range) -> bool:
-    """Count the death of a worker as a failure of its items; return whether to run them again."""
+    """Count the death of a worker as a failure of its items. Return whether to run them again."""
     attempts = call.board.attempts_to_count(items.start, items.stop)
     if len(items) > 1:
         attempts |= SUSPECT  # next time they run one at a time, which shows the guilty one

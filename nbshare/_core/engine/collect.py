@@ -1,4 +1,4 @@
-"""Arrays of results: collected from objects if they fit, or growing in place."""
+"""Arrays of results, which are collected from objects if they fit, or grow in place."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ BLOCK_NBYTES = 1 << 20  # of values that are copied and compared together
 def masked(array: npt.NDArray[Any], missing: npt.NDArray[np.bool_], *, is_kept: bool = True) -> Any:
     """Return an array, not copied, with a mask of the rows that are missing.
 
-    If the array is kept, its mask is writable. Otherwise the mask takes no memory: a full one would
-    cost a byte per value in every frame of a plot.
+    If the array is kept, its mask is writable. Otherwise the mask takes no memory, because a full
+    one would cost a byte per value in every frame of a plot.
     """
     rows = missing.reshape(-1, *[1] * (array.ndim - 1))
     mask = np.broadcast_to(rows, array.shape)
@@ -35,7 +35,7 @@ def masked(array: npt.NDArray[Any], missing: npt.NDArray[np.bool_], *, is_kept: 
 
 
 def as_masked(results: Any) -> Any:
-    """Return an array with an empty mask; anything else unchanged."""
+    """Return an array with an empty mask, and anything else unchanged."""
     if not isinstance(results, np.ndarray) or is_masked(results):
         return results
     return masked(results, np.zeros(len(results), np.bool_))
@@ -48,7 +48,7 @@ def collect(values: list[Any], failed: Container[int] = ()) -> Any:
     arrays that differ.
     """
     first = next((i for i in range(len(values)) if i not in failed), None)
-    if first is None and values:  # all have failed: numbers are what most functions return
+    if first is None and values:  # all have failed, and most functions return numbers
         return masked(empty(len(values)), np.ones(len(values), np.bool_))
     if first is None or spec_for(values[first]).dtype is None:
         return values
@@ -80,7 +80,7 @@ def _odd_one(specs: dict[int, OutputSpec]) -> int | None:
 def stack(values: list[Any]) -> Any:
     """Return tuples of results as a tuple of arrays, ``out="stack"``.
 
-    Where items failed, the arrays are masked. If the results are not such tuples, return the list.
+    Arrays are masked where items failed. If the results are not such tuples, return the list.
     """
     there = [value for value in values if not isinstance(value, BaseException)]
     if not there or not all(isinstance(v, tuple) and len(v) == len(there[0]) for v in there):
@@ -144,7 +144,7 @@ def _kind(value: Any) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-GROWTH = 1.5  # from one size to the next: unused parts take no memory
+GROWTH = 1.5  # from one size to the next (unused parts take no memory)
 
 
 class GrowingArray:
@@ -153,7 +153,7 @@ class GrowingArray:
     Parameters
     ----------
     spec : OutputSpec
-        Of one row, with a dtype.
+        The dtype and shape of one row.
 
     Notes
     -----
@@ -171,7 +171,7 @@ class GrowingArray:
         self._lock = _thread.allocate_lock()
 
     def rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return some rows; new ones are zero.
+        """Return some rows. New ones are zero.
 
         Raises
         ------
@@ -190,7 +190,7 @@ class GrowingArray:
         return View(segment).array(self.dtype, shape, start * self._row_nbytes)
 
     def drop(self, start: int, stop: int) -> None:
-        """Free the memory of rows that nobody can see; they become zero."""
+        """Free the memory of rows that nobody can see. They become zero."""
         page = mmap.PAGESIZE
         start = max(start, self.n_shown)
         start, stop = -(-start * self._row_nbytes // page) * page, stop * self._row_nbytes

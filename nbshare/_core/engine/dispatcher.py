@@ -8,7 +8,7 @@
     call.wait()  ◄──────────     Calls.hear              ◄──   its messages
 
 Between the call and "finished" no message is needed. So a dispatcher that waits for the interpreter
-lock, while a plot is drawn, delays no worker. `Dispatcher._turn` lists all steps of the thread;
+lock, while a plot is drawn, delays no worker. `Dispatcher._turn` lists all steps of the thread, and
 none of them calls back into this module.
 """
 
@@ -30,8 +30,8 @@ from nbshare._core.engine.run import Engine
 from nbshare._core.engine.workers import WorkerPool
 from nbshare._core.wire.board import busy_since
 
-ATTEND_S = 0.01  # to assign idle workers; starting new ones takes longer
-IDLE_S = 300.0  # then idle workers end: they hold the user's modules in memory
+ATTEND_S = 0.01  # to assign idle workers (starting new ones takes longer)
+IDLE_S = 300.0  # then idle workers end, which hold the user's modules in memory
 HEAR_S = 1.0  # for a dispatcher that must wait for the interpreter lock
 
 
@@ -69,7 +69,7 @@ class Dispatcher(Engine):
 
     @property
     def is_here(self) -> bool:
-        """Whether this is its own thread: the garbage collector may run users' finalizers there."""
+        """Whether this is its own thread, where the garbage collector may run finalizers."""
         return self._thread == _thread.get_ident()
 
     def warm_up(self) -> None:
@@ -85,7 +85,7 @@ class Dispatcher(Engine):
             self._attend(lambda: self._begin(call), ATTEND_S)
 
     def hear_prints(self, call: Call, *, are_all: bool) -> None:
-        """Read what the workers of a call have printed; if that is all, half lines too."""
+        """Read what the workers of a call have printed. If that is all, read half lines too."""
 
         def hear() -> None:
             self._calls.read_prints(call)
@@ -96,7 +96,7 @@ class Dispatcher(Engine):
             self._attend(hear, HEAR_S)
 
     def _attend(self, action: Callable[[], None], timeout_s: float) -> bool:
-        """Run an action in the dispatcher's thread and wait; return whether it is done in time."""
+        """Run an action in the dispatcher's thread and wait. Return whether it is done in time."""
         done = _thread.allocate_lock()
         done.acquire()
 
@@ -108,11 +108,11 @@ class Dispatcher(Engine):
         return done.acquire(timeout=timeout_s)
 
     def stop(self, call: Call, error: BaseException | None = None) -> None:
-        """End a call early: after 20 ms no worker runs its items any more."""
+        """End a call early. After 20 ms no worker runs its items any more."""
         if error is not None:
             self._events.post(lambda: self._calls.fail(call, error))
             return
-        call.halt()  # here: the dispatcher may have to wait for the interpreter lock
+        call.halt()  # here, because the dispatcher may have to wait for the interpreter lock
         self._events.post(lambda: self._calls.stop(call))
 
     def shutdown(self, timeout_s: float = 2.0) -> None:
@@ -122,9 +122,9 @@ class Dispatcher(Engine):
             self._closed.release()
 
     def withdraw(self, call: Call, i: int) -> bool:
-        """Withdraw an item that no worker has claimed; return whether that was in time."""
+        """Withdraw an item that no worker has claimed. Return whether that was in time."""
         with self._calls.claiming:
-            # Asked here: `_end` closes the lock's file.
+            # Asked here, because `_end` closes the lock's file.
             if self.is_closed or call.is_over:
                 return False
             with self._calls.lock_of(call):
@@ -134,7 +134,7 @@ class Dispatcher(Engine):
         return is_withdrawn
 
     def notify(self, call: Call) -> None:
-        """Wake workers: items have arrived at a call, or no more will."""
+        """Wake workers after items have arrived at a call, or if no more will."""
         with self._calls.claiming:
             event = call.items_event
             if event is None or self.is_closed:  # it is over, or will be
@@ -152,13 +152,14 @@ class Dispatcher(Engine):
                 self._calls.hear_all(worker)
 
         has_imported, call.board.has_imported = call.board.has_imported, 0
-        # Workers report imports before their item is done; the report may not have been read yet.
+        # Workers report imports before their item is done, but the report may not have been read
+        # yet.
         if (has_imported and not self._attend(hear, HEAR_S)) or call.is_over or self.is_closed:
             return False
         return self._pool.is_current(call)
 
     def forget(self) -> None:
-        """In a forked child: release the parent's workers."""
+        """Release the parent's workers, in a forked child."""
         if not self.is_closed:
             self.is_closed = True
             self._starter.forget()
@@ -194,7 +195,7 @@ class Dispatcher(Engine):
         if time.monotonic() >= self._calls.look_at:
             self._calls.look_at_memory()
         self._calls.assign_workers()
-        self._calls.finish_ended()  # last: the waiting thread needs the interpreter lock
+        self._calls.finish_ended()  # last, because the waiting thread needs the interpreter lock
 
     def _hear(self, events: list[object]) -> None:
         """Handle what workers have sent and printed, and which of them have died."""
@@ -256,24 +257,24 @@ class Dispatcher(Engine):
 
 
 class Due(NamedTuple):
-    """A deadline: the time, the worker, and the reason.
+    """A deadline, with the time, the worker, and the reason.
 
     Attributes
     ----------
     at_s : float
-        On the monotonic clock.
+        The time on the monotonic clock.
     what : str
-        What has happened to a worker:
+        The reason, which is the state of a worker:
 
         ===========  ==========================================================================
         "stuck"      its call was stopped, and it is still busy
         "timed out"  its item takes too long
         "idle"       it has been idle for long
         "ending"     it was told to end a while ago
-        "late"       it has not noticed that its call is over: no call waits for it any longer
+        "late"       it has not noticed that its call is over, and no call waits for it
         ===========  ==========================================================================
     worker : WorkerProcess
-        Which one.
+        The worker.
     """
 
     at_s: float
@@ -282,7 +283,7 @@ class Due(NamedTuple):
 
 
 def next_deadline(calls: Iterable[Call], pool: WorkerPool, now: float) -> float:
-    """Return the next deadline if no worker sends a message; maybe infinity."""
+    """Return the next deadline if no worker sends a message, maybe infinity."""
     return min((due.at_s for due in _deadlines(calls, pool, now)), default=math.inf)
 
 

@@ -1,4 +1,4 @@
-"""Events of the dispatcher's thread: descriptors, requests of other threads, a time."""
+"""Events of the dispatcher's thread. They are descriptors, requests of other threads, or a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nbshare._core.system import waiting
 class Events(waiting.Waiter):
     """The events that the dispatcher waits for.
 
-    They are "posted": other threads have posted an action; and what `watch` was given.
+    They are what `watch` was given, and "posted" when other threads have posted an action.
 
     Notes
     -----
@@ -24,13 +24,13 @@ class Events(waiting.Waiter):
         self._event: waiting.OwnerEvent | None = self.waker("posted")
 
     def post(self, action: Callable[[], None]) -> None:
-        """Run an action in the waiting thread, in order; here if that thread has ended."""
+        """Run an action in the waiting thread, in order, or here if that thread has ended."""
         self._posted.append(action)
         if not self.wake():  # it has emptied the queue for the last time
             self.do_posted()
 
     def wake(self) -> bool:
-        """End the wait; return False if that thread has ended."""
+        """End the wait. Return False if that thread has ended."""
         event = self._event  # this reference keeps its descriptor open
         if event is None:
             return False
@@ -40,7 +40,7 @@ class Events(waiting.Waiter):
     def do_posted(self) -> None:
         """Run the actions that other threads have posted."""
         if (event := self._event) is not None:
-            event.clear()  # first: later posts set it again
+            event.clear()  # first, because later posts set it again
         while self._posted:
             try:
                 action = self._posted.popleft()

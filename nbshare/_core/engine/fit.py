@@ -25,9 +25,9 @@ class Fit(NamedTuple):
 
 
 def workers_that_fit(workers: Sequence[Private], available: int) -> Fit:
-    """Return how many workers like those that run fit into memory; one in any case.
+    """Return how many workers like those that run fit into memory, at least one.
 
-    Each may reach the highest peak so far again. What they still lack of it is not theirs yet.
+    Each may reach the highest peak so far again, and does not own yet what it lacks of that.
     """
     each = max(worker.peak for worker in workers)
     left = SHARE * available - sum(each - worker.now for worker in workers)

@@ -1,4 +1,4 @@
-"""The owner's side of ``reduce=``: combines the results of blocks, in an order of its own.
+"""The owner's side of ``reduce=``. It combines the results of blocks, in an order of its own.
 
 Two neighbours are combined as soon as both are there, then two such pairs, and so on. So the order
 in which blocks arrive makes no difference, and few results are kept.
@@ -29,12 +29,12 @@ class Reduction:
     Parameters
     ----------
     reduce : callable
-        ``reduce(a, b)`` returns one value for two; it may change the first.
+        ``reduce(a, b)`` returns one value for two, and may change the first.
     """
 
     def __init__(self, reduce: Callable[[Any, Any], Any]) -> None:
         self._reduce = reduce
-        # By the first block, over how many of them: 1, 2, 4, ... A list: there may be no value.
+        # By the first block and their number, 1, 2, 4, ... The list is empty if there is no value.
         self._parts: dict[tuple[int, int], list[Any]] = {}
 
     def add(self, k: int, values: list[Any]) -> None:
@@ -47,11 +47,11 @@ class Reduction:
         self._parts[k, size] = values
 
     def value(self) -> Any:
-        """Return the value of all blocks so far; None if there is none."""
+        """Return the value of all blocks so far, or None if there is none."""
         parts = [self._parts[key] for key in sorted(self._parts)]
         values: list[Any] = []
         for part in parts:
-            # What is kept must not change, and `reduce` may return either argument.
+            # Values that are kept must not change, and `reduce` may return either argument.
             values = self._joined(values, copy.deepcopy(part))
         return values[0] if values else None
 
@@ -62,7 +62,7 @@ class Reduction:
 class FoldingCall(Call):
     """A call whose items are blocks of the user's, and whose result is one value.
 
-    What a job reads of it counts the user's items.
+    It reports the user's items to a job, not blocks.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -71,7 +71,7 @@ class FoldingCall(Call):
         self._reduction = Reduction(self.request.reduce)
         self._folding = _thread.allocate_lock()
         self._value: tuple[int, Any] = (0, None)  # of how many items, and of the reduction
-        self._n_folded = self._n_brought = 0  # items; the latter by a source
+        self._n_folded = self._n_brought = 0  # items, the latter from a source
         self._failed: dict[int, BaseException] = {}
         self.results.given.is_iterated = True  # what has been combined is not kept
 
@@ -79,7 +79,7 @@ class FoldingCall(Call):
 
     @property
     def n_items(self) -> int | None:
-        """Number of items; None while unknown."""
+        """Number of items, or None while unknown."""
         return self._n_there if self.board.is_closed else None
 
     @property
@@ -110,7 +110,7 @@ class FoldingCall(Call):
         return np.repeat(there, np.diff(starts))
 
     def partial(self) -> Any:
-        """Return the value of the blocks so far; None before the first."""
+        """Return the value of the blocks so far, or None before the first."""
         self.load_ahead()
         return self._value[1]
 
@@ -120,7 +120,7 @@ class FoldingCall(Call):
         return self._value[1]
 
     def load_ahead(self) -> bool:
-        """Combine what has arrived; return whether there was anything."""
+        """Combine what has arrived. Return whether there was anything."""
         try:
             return self._fold()
         except Exception as error:  # noqa: BLE001 - of the user's function
@@ -128,7 +128,7 @@ class FoldingCall(Call):
             return False
 
     def gave_none(self) -> bool:
-        """Return whether its first results are None: they cannot be, and are not kept."""
+        """Return False, because results that are None are not kept here."""
         return False
 
     def item(self, i: int) -> tuple[Any, ...]:
@@ -149,7 +149,7 @@ class FoldingCall(Call):
             return self._texts.get(i, "")
 
     def name_of(self, i: int, text: str | None = None) -> str:
-        """Return the name of a block in messages; `text`: its repr, if known."""
+        """Return the name of a block in messages. Pass its repr as `text` if known."""
         items = self._items_in(i)
         if len(items) > 1:
             return f"one of items {items.start} to {items.stop - 1}"
@@ -175,7 +175,7 @@ class FoldingCall(Call):
         return block  # type: ignore[no-any-return]
 
     def append(self, columns: Sequence[Sequence[Any]], step: int) -> None:
-        """Bring blocks; for one thread."""
+        """Bring blocks. For one thread."""
         self._n_brought += sum(len(block.columns[0]) for block in columns[0])
         super().append(columns, step)
 
@@ -185,12 +185,12 @@ class FoldingCall(Call):
         super().sweep()
 
     def _fold(self) -> bool:
-        """Combine what has arrived; return whether there was anything."""
+        """Combine what has arrived. Return whether there was anything."""
         with self._folding:
             n_before, arrived = self.results.given.n, super().new_results()
             is_over = False
             while not is_over:
-                # A block that was taken is combined: an interrupt in between would lose it, and one
+                # A block that was taken is combined. An interrupt in between would lose it, and one
                 # within `reduce` could leave half of a value.
                 with uninterrupted():
                     is_over = (entry := next(arrived, None)) is None

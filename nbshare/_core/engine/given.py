@@ -1,4 +1,4 @@
-"""What a loop over a job has taken of its results, which are then not kept."""
+"""The results that a loop over a job has taken, which are then not kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Given:
 
     Notes
     -----
-    One thread at a time takes results; any may read.
+    One thread at a time takes results. Any may read.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Given:
         self._reader_s, self._reading = self.reader_s(), None
 
     def reader_s(self) -> float:
-        """Return how long the reader takes for a result; 0 if unknown."""
+        """Return how long the reader takes for a result, 0 if unknown."""
         if (reading := self._reading) is None or self.n == reading[1]:
             return self._reader_s
         return (time.monotonic() - reading[0]) / (self.n - reading[1])

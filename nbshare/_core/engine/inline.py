@@ -1,27 +1,28 @@
-"""Calls that run in this process: one item after the other, or in threads.
+"""Calls that run in this process, one item after the other or in threads.
 
 Items run by the same code as in worker processes, on inputs that are pickled in the same way but
-placed in private memory. Functions are not: they are used as they are. Stop acts between items and
-where an item calls `report`. Options that need a process are refused by `options`.
+placed in private memory. Functions are used as they are. Stop acts between items and where an item
+calls `report`. Options that need a process are refused by `options`.
 
-What threads share, with the interpreter lock and without it:
+Threads share these things, with the interpreter lock and without it:
 
 ==================  ==============================================================================
-a worker's own      `Work`, with its loaded inputs, namespaces and log; its row of the board
+a worker's own      `Work`, with its loaded inputs, namespaces and log, and its row of the board
 items of a call     each belongs to the worker that has claimed it, under the call's lock. It alone
                     writes the item's result, and then its ``done`` byte. Failures add entries to
                     the dict of errors
 its output          the first result decides it, under the call's lock
 its initializer     runs while one thread makes all workers of the call, under a lock
-a module's globals  are replaced as a whole (``_looked_at``), or change in one step: an entry of a
-                    dict, an append. What may change meanwhile is copied first, by ``list(d)`` or
-                    ``d.copy()``; going through it, or through a `weakref.WeakSet`, would raise. Two
-                    steps that belong together take a lock (``_importing``, the warm pool's)
-what is made late   by `functools.cache` and cached properties: two threads may both make it, so
+a module's globals  are replaced as a whole (``_looked_at``), or change in one step, such as an
+                    entry of a dict or an append. If one may change meanwhile, it is copied first,
+                    by ``list(d)`` or ``d.copy()``, because a loop over it, or over a
+                    `weakref.WeakSet`, would raise. Two steps that belong together take a lock
+                    (``_importing``, the warm pool's)
+lazily made values  by `functools.cache` and cached properties. Two threads may both make one, so
                     either one must do
 ==================  ==============================================================================
 
-The functions and what they use are the users' own: these they protect themselves.
+Users protect their functions, and what these use, themselves.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class SerialEngine(Engine):
                     raise
 
     def wait(self, call: Call, timeout_s: float) -> bool:
-        """Run items for some time; returns whether the call is over."""
+        """Run items for some time. Return whether the call is over."""
         until_s = time.monotonic() + timeout_s
         with self._running, running_items():
             while self._work is not None:
@@ -134,7 +135,7 @@ class SerialEngine(Engine):
         return call.is_over
 
     def stop(self, call: Call, error: BaseException | None = None) -> None:
-        """End the call; for any thread."""
+        """End the call. For any thread."""
         super().stop(call, error)
         if self._running.acquire(blocking=False):  # else the thread that runs items sees it
             try:
@@ -172,7 +173,7 @@ class ThreadEngine(Engine):
                 call.note_failure(error)
                 call.board.stop()
             with lock:
-                del works[k]  # the last reference: its inputs are free for the next call
+                del works[k]  # the last reference, so its inputs are free for the next call
                 is_last = not works
             if is_last:
                 _finish(call, entered)
@@ -182,7 +183,7 @@ class ThreadEngine(Engine):
             for k in list(works):
                 try:
                     start_thread(copy_context().run, run, k)  # with its decimal context, say
-                except RuntimeError:  # no more threads are allowed: this one does it
+                except RuntimeError:  # no more threads are allowed, so this one does it
                     left.append(k)
         for k in left:
             run(k)
@@ -206,7 +207,7 @@ def _work(call: Call, slot: int, lock: Any) -> Work:
 
 
 def _abort(call: Call, error: BaseException) -> None:
-    """End a call that could not begin: its checkpoint is free, and nobody waits for it."""
+    """End a call that could not begin, so that its checkpoint is free and nobody waits."""
     if not is_interrupt(error):
         call.note_failure(error)
     call.abandon()

@@ -1,4 +1,4 @@
-"""How worker processes come to life: forked by a server, or each in a new interpreter."""
+"""How worker processes come to life, forked by a server or each in a new interpreter."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from nbshare._core.wire.messages import Channel, channel_pair
 
 ANSWER_S = 3.0  # the server answers as quickly, unless the machine is overloaded
 
-# Where a new interpreter finds NumPy and nbshare. They come after its own path: a random.py next to
-# the notebook must not replace the standard library's.
+# For a new interpreter to find NumPy and nbshare. They come after its own path, because a random.py
+# next to the notebook must not replace the standard library's.
 _PATHS = [dirname(PACKAGE), dirname(dirname(np.__file__))]
 # This nbshare, even if another is installed there.
 _BOOT = f"""
@@ -46,13 +46,13 @@ class Launcher(Protocol):
         """Prepare for workers."""
 
     def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:
-        """Start a worker, to which a channel leads; it gets duplicates of descriptors.
+        """Start a worker, to which a channel leads. It gets duplicates of descriptors.
 
         Return the process, without a number if it will tell that itself.
         """
 
     def reap(self, child: processes.Child) -> int | None:
-        """Return the exit status of a dead worker; None if it is unknown."""
+        """Return the exit status of a dead worker, or None if it is unknown."""
 
     def close(self) -> None:
         """End all workers."""
@@ -89,7 +89,7 @@ class ForkServer:
         return processes.Child()
 
     def reap(self, child: processes.Child) -> int | None:
-        """Return the exit status of a dead child of the server; None if it is unknown."""
+        """Return the exit status of a dead child of the server, or None if it is unknown."""
         if self._channel is None or not child.pid:
             return None
         with suppress(OSError, EOFError):  # it is gone
@@ -99,7 +99,7 @@ class ForkServer:
         return None
 
     def close(self) -> None:
-        """End the server and all workers: closing the life pipe kills them."""
+        """End the server and all workers. Closing the life pipe kills them."""
         self._life_write.close()
         self._end_server()
         self._life_read.close()
@@ -123,7 +123,7 @@ class ForkServer:
         return self._channel
 
     def _end_server(self) -> None:
-        """End the server; the next worker starts a new one."""
+        """End the server. The next worker starts a new one."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -166,7 +166,7 @@ if sys.platform == "win32" or not TYPE_CHECKING:  # what it needs, Linux has not
             self._life = workers.Life()
 
         def warm_up(self) -> None:
-            """Do nothing: there is nothing to prepare."""
+            """Do nothing, because there is nothing to prepare."""
 
         def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:
             """Start a new interpreter."""

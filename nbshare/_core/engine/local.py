@@ -1,4 +1,4 @@
-"""The engine of this process: created at the first call, ended with the process."""
+"""The engine of this process, created at the first call, ended with the process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _lock = _thread.allocate_lock()  # for the threads of dispatchers
 
 
 def dispatcher() -> Dispatcher:
-    """Return the dispatcher of this process; start one if none is running.
+    """Return the dispatcher of this process. Start one if none is running.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def dispatcher() -> Dispatcher:
     WorkerDiedError, OSError
         If the system allows no more threads or open files.
     RuntimeError
-        In the dispatcher's own thread, or at the exit of the interpreter.
+        If the caller is the dispatcher's own thread, or the interpreter is exiting.
     """
     refuse_to_wait_for_itself()
     need_shared("a worker process", 'pass backend="threads"')
@@ -92,14 +92,14 @@ def refuse_to_wait_for_itself() -> None:
 
 
 def is_ending() -> bool:
-    """Whether the interpreter is exiting: it waits for other threads than the main one."""
+    """Whether the interpreter is exiting, which waits for threads other than the main one."""
     # An interrupt in the middle of `threading.main_thread().is_alive()` makes that thread count as
     # ended for good, in Python 3.11.
     return bool(getattr(threading, "_SHUTTING_DOWN", False))
 
 
 def shutdown() -> None:
-    """End the workers and give back the memory kept for the next call; it starts new ones.
+    """End the workers and give back the memory kept for the next call, which starts new ones.
 
     Running calls in other threads end with the results they have. This happens automatically when
     the process ends, however it ends.
@@ -128,7 +128,7 @@ def shutdown() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: the workers are the parent's; the child starts its own, for a call."""
+    """Forget the parent's workers, in a forked child. It starts its own for a call."""
     global _dispatcher, _lock
     _lock = _thread.allocate_lock()
     inherited, _dispatcher = _dispatcher, None

@@ -1,4 +1,4 @@
-"""The rows of a call's results: where they are, from the first result on."""
+"""The rows of a call's results, and their place from the first result on."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from nbshare._core.wire.rows import FilePlace
 
 
 class Output(NamedTuple):
-    """Where the rows of an output are."""
+    """The rows of an output, and their place."""
 
-    array: Any  # in this process: an ndarray, or a `Mosaic`
-    segments: list[Segment]  # for workers; none if they write to files only
+    array: Any  # in this process, an ndarray or a `Mosaic`
+    segments: list[Segment]  # for workers, none if they write to files only
     place: Any  # in the segments, as workers need it
     is_fresh: bool = True  # missing rows are zero
 
@@ -52,7 +52,7 @@ def output_of(array: npt.NDArray[Any], *, is_fresh: bool = True) -> Output:
 
 
 def mosaic_of(items: Tiles, spec: OutputSpec) -> Output:
-    """Return the output of tiles: one array, in which each has its place.
+    """Return the output of tiles, one array in which each has its place.
 
     Raises
     ------
@@ -76,14 +76,14 @@ def mosaic_of(items: Tiles, spec: OutputSpec) -> Output:
 
 
 def spec_given_by(out: Any) -> OutputSpec | None:
-    """Return what results look like, by the argument ``out=``; None: the first result decides."""
+    """Return the spec of results by the argument ``out=``, or None if the first decides."""
     if isinstance(out, np.ndarray):
         return OutputSpec(out.dtype, out.shape[1:], None, is_given=True)
     return None if out is None else OBJECTS
 
 
 class Medium:
-    """Where results are kept: in memory."""
+    """Keeps results, in memory."""
 
     def adapt(self, spec: OutputSpec) -> OutputSpec:
         """Return what can be kept of results with a spec."""
@@ -103,7 +103,7 @@ class Medium:
         return in_memory(spec, n) if tiles is None else mosaic_of(tiles, spec)
 
     def files(self) -> FilePlace | None:
-        """Return the files that workers write results to, too; None for none."""
+        """Return the files that workers write results to, too, or None."""
         return None
 
 
@@ -122,7 +122,7 @@ class OutputRows:
     medium : Medium
         Where they are kept.
     growing : GrowingArray or None
-        The rows of an open board; they are in no other place.
+        The rows of an open board, which are in no other place.
 
     Notes
     -----
@@ -140,25 +140,25 @@ class OutputRows:
         self._copied: npt.NDArray[np.bool_] | None = None  # rows of the plain array of ``out=``
         out = request.out
         if isinstance(out, np.ndarray):
-            # A plain array is filled through shared memory: the caller copies finished rows.
+            # A plain array is filled through shared memory, and the caller copies finished rows.
             self._output = output_of(out if segment_of(out) else empty(out.shape, out.dtype))
         if self._spec is not None:  # decided already
             board.header[KIND] = IS_OBJECT if self._output is None else ASK
 
     @property
     def spec(self) -> OutputSpec | None:
-        """What results look like; None before the first."""
+        """The spec of results, or None before the first."""
         kind = self._board.header[KIND]
         if self._spec is None and kind > ASK:
             spec = KINDS[kind]
             if spec.dtype is not None and not self._board.is_open:
                 self._output = output_of(shared_view(self._board.page(0).numbers(spec.dtype)))
-            self._spec = spec  # last: other threads expect the output to be there then
+            self._spec = spec  # last, because other threads expect the output to be there then
         return self._spec
 
     @property
     def array(self) -> Any:
-        """The output, an ndarray or a `Mosaic`; None if there is none, or none yet, or it grows."""
+        """The output, an ndarray or a `Mosaic`. None if there is none, or none yet, or it grows."""
         return self._output.array if self.spec is not None and self._output is not None else None
 
     def decide(self, spec: OutputSpec) -> None:
@@ -167,7 +167,7 @@ class OutputRows:
             return
         spec = self.medium.adapt(spec)
         if spec.dtype is not None and self._board.is_open and not can_share():
-            spec = OBJECTS  # private memory does not grow in place; `final` makes one array of them
+            spec = OBJECTS  # private memory does not grow in place (`final` makes one array)
         if spec.dtype is not None and self._board.is_open:
             self.growing = rows = GrowingArray(spec)
             rows.rows(0, self._n)
@@ -192,14 +192,14 @@ class OutputRows:
         OutOfMemoryError
             If there is none.
         """
-        # First: one thread decides, another brings items; whichever is later makes the room.
-        # A stage's worker may ask for fewer places than another one before it.
+        # First, because one thread decides and another brings items. The later of them makes the
+        # room. A stage's worker may ask for fewer places than another one before it.
         self._n = max(self._n, self._board.n_there + n_more)
         if (rows := self.growing) is not None:
             rows.rows(0, self._n)
 
     def some(self, first: int, n: int) -> Any:
-        """Return rows of the output, wherever it is; of an open board those of one page."""
+        """Return rows of the output, in any place. Those of an open board are on one page."""
         if (whole := self.output()) is not None:
             return whole[first : first + n]
         assert self._spec is not None
@@ -212,7 +212,7 @@ class OutputRows:
         return self.array if self.growing is None else self.growing.rows(0, self.growing.n)
 
     def first(self, n: int) -> Any:
-        """Return the rows of the first items in one array; None if results are objects."""
+        """Return the rows of the first items in one array, or None if results are objects."""
         spec = self.spec
         if spec is None or spec.dtype is None:
             return None
@@ -228,7 +228,7 @@ class OutputRows:
     def clear_missing(self, torn: list[int]) -> None:
         """Zero the missing rows before the array is returned.
 
-        In reused memory all of them hold old results. In fresh memory only `torn` ones do: a worker
+        In reused memory all of them hold old results. In fresh memory only `torn` ones do. A worker
         was killed while it wrote them, and they have not been run again.
         """
         array = self.output()
@@ -242,7 +242,7 @@ class OutputRows:
     def fill_out(self) -> None:
         """Copy new results to the plain array that the caller gave."""
         out = self._request.out
-        if not isinstance(out, np.ndarray):  # first: it is asked at each turn
+        if not isinstance(out, np.ndarray):  # first, because it is asked at each turn
             return
         shared = self.array
         if shared is None or shared is out:

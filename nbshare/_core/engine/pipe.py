@@ -1,4 +1,4 @@
-"""A running pipeline, as its job sees it: a call for each stage, whose items are the blocks."""
+"""A running pipeline, as its job sees it. Each stage is a call, whose items are the blocks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Pipe(OwnRun):
     calls : sequence of Call
         One for each stage, the loader's first.
     rings : sequence of RingBuffer
-        Between each two of them.
+        The rings between each two of them.
 
     Notes
     -----
@@ -56,7 +56,7 @@ class Pipe(OwnRun):
 
     @property
     def n_items(self) -> int | None:
-        """Number of blocks; None until the loader has given its last."""
+        """Number of blocks, or None until the loader has given its last."""
         return self._calls[0].n_items
 
     @property
@@ -99,15 +99,15 @@ class Pipe(OwnRun):
         ]
 
     def loading_s(self) -> float:
-        """Return for how long a worker has been loading its function; 0.0 if none is at it."""
+        """Return for how long a worker has been loading its function, 0.0 if none does."""
         return max(call.loading_s() for call in self._calls)
 
     def item(self, i: int) -> tuple[Any, ...]:
-        """Raise LookupError: blocks are not kept."""
+        """Raise LookupError, because blocks are not kept."""
         return self._calls[-1].item(i)
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
-        """Yield the results since the last time; for one reader."""
+        """Yield the results since the last time, for one reader."""
         return self._calls[-1].new_results()
 
     # --------------------------------------------------------------------------- its life

@@ -1,4 +1,4 @@
-"""Prepares calls: places their inputs in shared memory, and writes the order for workers."""
+"""Prepares calls. Places their inputs in shared memory, and writes the order for workers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from nbshare._core.wire.orders import CallOrder, Fixed, Stage
 from nbshare.errors import UnsendableError
 
 PLAIN = {bool, int, float, complex, str, bytes, type(None)}  # what is copied as well as shared
-MOST_PLAIN, PLAIN_BYTES = 64, 4 << 10  # items; bytes of all
+MOST_PLAIN, PLAIN_BYTES = 64, 4 << 10  # items, and bytes of all
 SMALL_ARENA = 8 << 10  # bytes of inputs that go with the message, which takes 32 KiB
 
 
@@ -69,7 +69,7 @@ def place_bytes(data: bytes) -> Placed:
 def pack_fixed(arena: Arena, request: Request) -> Fixed:
     """Pack function, shared objects and initializer.
 
-    Where items run in this process, functions and the initializer are used as they are: they may
+    If items run in this process, functions and the initializer are used as they are. They may
     change what they share with the caller, as in any thread.
 
     Raises
@@ -102,7 +102,7 @@ def _pack_initializer(
 ) -> tuple[Packed | Itself | None, bytes | None]:
     if initializer is None:
         return None, None
-    import hashlib  # late: it loads OpenSSL
+    import hashlib  # late, because it loads OpenSSL
 
     function, arguments = initializer
     if not arena.stays_here and (name := assigned_around(function)) is not None:
@@ -128,7 +128,7 @@ def _is_plain(items: Sequence[Any]) -> bool:
 
 
 def source(arena: Arena, iterable: Any, first: int = 0) -> tuple[Any, ...]:
-    """Pack items, counted from the `first`; return what `worker.items.ItemSource` takes."""
+    """Pack items, counted from the `first`. Return the argument of `worker.items.ItemSource`."""
     if isinstance(iterable, np.ndarray):
         is_shared = isinstance(iterable, SharedArray) or segment_of(iterable) is None  # or a file
         return "rows", *arena.refer(iterable, writable=is_shared)
@@ -206,19 +206,19 @@ def new_call(
     fixed : Fixed
         The parts that are the same for all items.
     placed : list of Placed
-        These, and the items; or both in one.
+        These parts, and the items, or both in one.
     sources : list of tuple
-        What `worker.items.ItemSource` takes, of each iterable.
+        The arguments of `worker.items.ItemSource`, one for each iterable.
     stage : Packed, optional
         The rings of a pipeline's stage.
     n_threads : int, optional
-        Threads of a worker's libraries; default: its share of the CPUs.
+        Threads of a worker's libraries. Default: its share of the CPUs.
     first : int, default 0
         Index of the first item, for a part of another call.
     make : type, default Call
         The class of the call.
     """
-    # More slots than workers: a replaced worker may still hold one.
+    # More slots than workers, because a replaced worker may still hold one.
     n_slots = request.max_workers + MAX_REPLACED
     board = Board.create(request.n_items, n_slots, is_private=engine.in_process)
     feed = ItemFeed(board) if any(x is None for x in request.iterables) else None

@@ -8,7 +8,7 @@
                          pipes
 
 Pipes replace the worker's file descriptors 1 and 2. They catch what a replaced ``sys.stdout`` would
-miss, and the last words of a worker that crashes. Nothing is dropped: the dispatcher does not read
+miss, and the last words of a worker that crashes. Nothing is dropped. The dispatcher does not read
 a pipe while much text waits to be shown, so a worker prints at its reader's speed.
 """
 
@@ -27,7 +27,7 @@ from nbshare._core.interrupts import start_thread
 from nbshare._core.system import close, waiting
 from nbshare._core.wire.orders import STREAMS
 
-PIPE_BYTES = 1 << 16  # what a pipe holds: one read empties it
+PIPE_BYTES = 1 << 16  # the capacity of a pipe, which one read empties
 MOST_WAITING = 4 << 20  # characters
 MOST_KEPT = 200  # lines
 LONGEST_LINE = 1 << 16  # characters that wait for the end of their line
@@ -53,18 +53,18 @@ class Prints:
     Parameters
     ----------
     write : Write, optional
-        Shows the text; None: it is not shown.
+        Shows the text. Without it no text is shown.
 
     Attributes
     ----------
     is_any : bool
         Whether anything has been printed, or is being read.
     when_shown : callable
-        Called, in any thread, when text was shown: there is room for more.
+        Called, in any thread, when text was shown, so that there is room for more.
     kept : deque of str
         The last lines of a background run, whose cell may be gone.
     is_attended : bool
-        Whether a thread waits for the run and shows its text; otherwise one is started when there
+        Whether a thread waits for the run and shows its text. Otherwise one is started when there
         is text.
 
     Notes
@@ -75,7 +75,7 @@ class Prints:
     def __init__(self, write: Write | None = None) -> None:
         self._write = write
         self._waiting: deque[tuple[str, str]] = deque()
-        self._n_added = self._n_taken = 0  # characters; each has one writer
+        self._n_added = self._n_taken = 0  # characters, each with one writer
         self.when_shown: Callable[[], None] = lambda: None
         self._showing = _thread.allocate_lock()
         self.kept: deque[str] = deque(maxlen=MOST_KEPT)
@@ -102,7 +102,7 @@ class Prints:
                 start_thread(self.show)
 
     def show(self) -> bool:
-        """Show all prints so far; returns False if there were none."""
+        """Show all prints so far. Return False if there were none."""
         is_any = False
         while self._waiting:  # includes text that is added while we hold the lock
             is_any = True
@@ -114,7 +114,7 @@ class Prints:
         return is_any
 
     def end(self) -> None:
-        """Show the text at the end of the run; a thread shows later text."""
+        """Show the text at the end of the run. A thread shows later text."""
         self.is_attended = False
         if self.is_any:
             self.show()
@@ -133,7 +133,7 @@ class Prints:
                     self._write(name, text)
         except Exception:  # noqa: BLE001 - the caller's stream may be closed, or anything
             self._write = None
-        except BaseException:  # an interrupt: show no more
+        except BaseException:  # an interrupt, so show no more
             self._write = None
             raise
         finally:
@@ -151,9 +151,9 @@ class _Pipe:
         self._rest = ""  # a line that has not ended
 
     def read(self) -> bool:
-        """Read the bytes so far; return True if there may be more: programs can resize pipes."""
+        """Read the bytes so far. Return True if there may be more, as in a resized pipe."""
         prints, data = self.prints, b""
-        is_any, prints.is_any = prints.is_any, True  # first: other threads read it
+        is_any, prints.is_any = prints.is_any, True  # first, because other threads read it
         with suppress(BlockingIOError):
             data = self._new.read(self._fd, PIPE_BYTES)
         prints.is_any = is_any or bool(data)
@@ -184,7 +184,7 @@ class PrintPipes:
 
     Notes
     -----
-    For the dispatcher's thread. While workers print nothing, no system call is made: it would
+    For the dispatcher's thread. While workers print nothing, no system call is made. It would
     release the interpreter lock, which costs a tiny call more than anything else here. Workers with
     unread output say so on the board (`worker.work`).
     """
@@ -198,7 +198,7 @@ class PrintPipes:
         """Read what a worker prints to its pipes from now on."""
         for fd, name in zip(fds, STREAMS, strict=True):
             self._pipes[fd] = _Pipe(fd, name, self._new)
-            # Edge-triggered: text that is left in a pipe on purpose does not wake us.
+            # Edge-triggered, so text that is left in a pipe on purpose does not wake us.
             self._new.watch(fd)
 
     def turn(self, fds: Sequence[int], prints: Prints) -> None:

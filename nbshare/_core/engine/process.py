@@ -1,4 +1,4 @@
-"""The owner's side of worker processes: starting, signalling and reaping them."""
+"""The owner's side of worker processes, which starts, signals and reaps them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WorkerProcess:
     Attributes
     ----------
     channel : Channel
-        To the worker.
+        The channel to the worker.
     index : int
         Number from 0 that no other worker has at the same time.
     generation : int
@@ -37,15 +37,15 @@ class WorkerProcess:
     output_fds : sequence of int
         Reading ends of pipes for its standard output and error output.
     child : Child
-        The process; it may have no number before it is ready.
+        The process. It may have no number before it is ready.
     is_ready : bool
         Whether it has started.
     call : Call or None
-        What it works on; None also while it has not noticed yet that its call is over.
+        The call that it works on. None also while it has not noticed yet that its call is over.
     late_at : float
-        Until when to wait for it to notice that its call is over, on the monotonic clock.
+        Time on the monotonic clock until which it may take to notice that its call is over.
     borrowed : list of Segment
-        What it was sent and has not confirmed.
+        The segments that it was sent and has not confirmed.
     imported : dict
         The files that it has imported, and that users may edit.
     has_closed : bool
@@ -53,7 +53,7 @@ class WorkerProcess:
     has_initializer : bool
         Whether it may have something to leave when it ends.
     ends_by : float
-        Until when it may do so, on the monotonic clock, if it was told to end.
+        Time on the monotonic clock by which it must have ended, if it was told to.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class WorkerProcess:
         return self.is_ready and self.child.await_end(0.0)
 
     def detach(self) -> None:
-        """Note that its call is over: it will find no items and become idle."""
+        """Note that its call is over. It will find no items and become idle."""
         self.call = None  # which holds the items
         self.late_at = time.monotonic() + LATE_S
 
@@ -107,12 +107,12 @@ class WorkerProcess:
         self.has_closed = not self.child.await_end(CLOSE_S)
 
     def end(self) -> None:
-        """Kill it and wait until it is gone; its last messages can still be received."""
+        """Kill it and wait until it is gone. Its last messages can still be received."""
         self.child.kill()
         self.child.await_end(REAP_S)
 
     def reap(self) -> int | None:
-        """Close what belonged to a dead worker; returns its exit status, negative for a signal."""
+        """Close what belonged to a dead worker. Return its exit status, negative for a signal."""
         self.child.kill()  # what it started may have outlived it
         is_dead = self.child.await_end(REAP_S)  # or it could write to borrowed segments
         status = self._launcher.reap(self.child)
@@ -136,7 +136,7 @@ class WorkerStarter:
         self._launcher = new_launcher()
 
     def start(self, code: CodeVersion, index: int) -> WorkerProcess:
-        """Start a worker; it sends a message when it is ready.
+        """Start a worker, which sends a message when it is ready.
 
         Raises
         ------
@@ -155,7 +155,7 @@ class WorkerStarter:
                 except BaseException:
                     ours.close()
                     raise
-            with suppress(ConnectionError):  # it is dead already; that is handled later
+            with suppress(ConnectionError):  # it is dead already, which is handled later
                 ours.send((index, dict(code.environ)), wait=False)
         except Exception as error:
             for fd, _ in pipes:
@@ -183,7 +183,7 @@ class WorkerStarter:
         self._launcher.forget()
 
     def warm_up(self) -> None:
-        """Prepare for workers; errors are for `start` to report."""
+        """Prepare for workers. `start` reports errors."""
         with suppress(Exception):
             if self.lock_fd >= 0:  # else it was closed
                 self._launcher.warm_up()

@@ -1,4 +1,4 @@
-"""The results of a call, as its owner reads them: those so far, and all in the end.
+"""The results of a call, as its owner reads them, those so far and all in the end.
 
 Each byte has one writer at a time, and a reader looks at what a mark tells of only after it has
 seen the mark. On machines with a weak order of memory, a fence comes between both
@@ -16,8 +16,8 @@ seen the mark. On machines with a weak order of memory, a fence comes between bo
 A worker that dies leaves no mark, or a whole result. The next worker that has the item writes to
 the same row, and to a log of its own.
 
-Any thread may read at any time: `Results.load` keeps nothing between two calls. One thread at a
-time iterates over results (`Given`), and one at a time unpickles ahead: it takes what there is
+Any thread may read at any time, because `Results.load` keeps nothing between two calls. One thread
+at a time iterates over results (`Given`). One at a time unpickles ahead, and takes what there is
 under a lock.
 """
 
@@ -104,7 +104,7 @@ class Results:
 
     Notes
     -----
-    One thread of the owner appends items. All may read at the same time; one at a time may iterate.
+    One thread of the owner appends items. All may read at the same time. One at a time may iterate.
     """
 
     def __init__(self, board: Board, request: Request) -> None:
@@ -113,12 +113,12 @@ class Results:
         self.errors: dict[int, BaseException] = {}
         self.is_over = False
         self.given = Given()
-        # The first results, if objects, which no reader has yet; None while a thread has them.
+        # The first results, if objects, which no reader has yet, or None while a thread has them.
         self._ahead: list[Any] | None = []
         self._lock = _thread.allocate_lock()  # for a moment, never while users' code runs
 
     def final(self, *, with_errors: bool = False) -> Any:
-        """Return all results: one array if they fit, else a list.
+        """Return all results, as one array if they fit, else a list.
 
         If it may be `with_errors`, the array is masked where items failed, and the list has the
         errors in their places.
@@ -138,7 +138,7 @@ class Results:
         return as_masked(results) if with_errors else results
 
     def partial(self) -> Any:
-        """Return the results so far: a masked array, a list with gaps, or None before the first.
+        """Return the results so far, as a masked array, a list with gaps, or None before the first.
 
         Of tiles, return a `Mosaic` instead of the array.
         """
@@ -165,7 +165,7 @@ class Results:
         return not is_array or any(IN_LOG in p.done.tobytes() for p in self._board.pages)
 
     def values(self, *, gaps: bool = False, with_errors: bool = False) -> list[Any]:
-        """Return results and errors as a list; where one cannot be loaded raise, or leave a gap."""
+        """Return results and errors as a list. Raise if one cannot be loaded, or leave a gap."""
         values = (self._take_ahead() if self.is_over else None) or []
         n_before, n = len(values), len(self._board.done())
         values += [MISSING] * (n - n_before)
@@ -181,7 +181,7 @@ class Results:
         return values
 
     def load_ahead(self) -> bool:
-        """Unpickle objects for a short time while others run; return whether there were any."""
+        """Unpickle objects for a short time while others run. Return whether there were any."""
         if (spec := self.output.spec) is None or spec.dtype is not None or self.given.is_iterated:
             return False
         if (ahead := self._take_ahead()) is None:
@@ -202,7 +202,7 @@ class Results:
             self._ahead = ahead
 
     def _take_ahead(self) -> list[Any] | None:
-        """Return the results loaded ahead, now this thread's; None if another has them."""
+        """Return the results loaded ahead, now this thread's, or None if another has them."""
         with self._lock:
             ahead, self._ahead = self._ahead, None
         return ahead
@@ -210,8 +210,8 @@ class Results:
     def load(self, items: npt.NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
         """Yield the results and errors that are here, of some items, in any order.
 
-        A result that cannot be loaded is an `Unloadable`. No value stays in a variable here: the
-        caller may ask for the next one much later.
+        A result that cannot be loaded is an `Unloadable`. No value stays in a variable here,
+        because the caller may ask for the next one much later.
         """
         for page, places in self._places(items):
             states = page.states(places)
@@ -222,7 +222,7 @@ class Results:
                 rows = (page.first + places[states == IN_OUTPUT]).tolist()
                 yield from ((i, self._row(i)) for i in rows)
             logged, entries = self._logged(page, places)
-            together = np.lexsort(entries[1::-1])  # what is in one batch is unpickled once
+            together = np.lexsort(entries[1::-1])  # each batch is unpickled once
             loaded = self.logs.load(page.first + logged[together], entries[:, together])
             for some, values in loaded:
                 values.reverse()
@@ -265,7 +265,7 @@ class Results:
     # ------------------------------------------------------------------- one by one
 
     def new(self, keep: Callable[[], None] | None = None) -> Iterator[tuple[int, Any]]:
-        """Yield the results that have come since the last time, kept before; for one reader."""
+        """Yield the results that have come since the last time, kept before, for one reader."""
         self._ahead = []
         with self.given.look():
             for page in self._board.pages:
@@ -275,7 +275,7 @@ class Results:
                 yield from map(self._taken, self.load(new))
 
     def _taken(self, found: tuple[int, Any]) -> tuple[int, Any]:
-        """Note that a result is given; return it with its item."""
+        """Note that a result is given. Return it with its item."""
         i, value = found
         if type(value) is Unloadable:
             raise value.error
@@ -300,7 +300,7 @@ class Results:
     def drop_page(self, page: Page) -> None:
         """Keep the results of a page no longer, which have all been given."""
         self.given.forget(page)
-        errors = list(self.errors)  # first: the dispatcher adds more
+        errors = list(self.errors)  # first, because the dispatcher adds more
         for i in errors if len(errors) > MOST_ERRORS else ():  # the source may never end
             if page.first <= i < page.first + page.n:
                 del self.errors[i]

@@ -35,10 +35,10 @@ class Request(NamedTuple):
 
     func: Any
     shared: Mapping[str, Any]
-    # Each an ndarray without objects, a range or a sequence; None for what `source` gives.
+    # Each an ndarray without objects, a range or a sequence, or None for what `source` gives.
     iterables: Sequence[Any]
     source: Iterator[tuple[Any, ...]] | None  # of what arrives during the run
-    n_items: int | None  # None: not known yet
+    n_items: int | None  # None while unknown
     max_workers: int  # no more than there are items
     chunksize: int | None
     out: npt.NDArray[Any] | Literal["list", "stack"] | None
@@ -46,15 +46,15 @@ class Request(NamedTuple):
     policy: Policy
     initializer: tuple[Any, tuple[Any, ...]] | None  # function and arguments
     prints: Prints  # where what workers print goes
-    stage: str | None = None  # the name of a pipeline's stage: its items are blocks
+    stage: str | None = None  # the name of a pipeline's stage, whose items are blocks
     label: str = ""  # of the run, in the progress display and in its checkpoint
     is_labelled: bool = False  # the results of a grid go to xarray
     reduce: Callable[[Any, Any], Any] | None = None  # then the items are blocks
-    until: Callable[..., Any] | None = None  # of the partial result: whether it is enough
+    until: Callable[..., Any] | None = None  # tells whether the partial result is enough
 
     @property
     def workers_policy(self) -> Policy:
-        """The policy for the items that workers see: what is for items in blocks is left out."""
+        """The policy for the items that workers see, without what is for items in blocks."""
         return self.policy if self.reduce is None else self.policy._replace(retries=0, seed=None)
 
 
@@ -92,7 +92,7 @@ class Keeper(Protocol):
 
 
 class Engine:
-    """Runs calls: in worker processes, in threads, or in the thread that waits.
+    """Runs calls, in worker processes, in threads, or in the thread that waits.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class Engine:
     can_write_files : bool
         Whether workers write results to the files of a checkpoint.
     in_process : bool
-        Whether this process alone reads inputs and writes results: then both are private memory.
+        Whether this process alone reads inputs and writes results, so that both are private memory.
     is_closed : bool
         Whether it runs nothing any more.
     portion_s : float
@@ -123,20 +123,20 @@ class Engine:
         raise NotImplementedError
 
     def notify(self, call: Call) -> None:
-        """Wake workers: items have arrived at a call, or no more will."""
+        """Wake workers when items have arrived at a call, or no more will."""
 
     def wait(self, call: Call, timeout_s: float) -> bool:
-        """Wait for the end of a call; return whether it is over."""
+        """Wait for the end of a call. Return whether it is over."""
         return call.await_end(timeout_s)
 
     def stop(self, call: Call, error: BaseException | None = None) -> None:
-        """End a call early, with an error if there is one; for any thread."""
+        """End a call early, with an error if there is one. For any thread."""
         call.note_failure(error)
         call.board.stop()
 
 
 class Run(ABC):
-    """What a job forwards to: a run of this process (`OwnRun`), or one that another process has.
+    """A run that a job forwards to, of this process (`OwnRun`) or of another one.
 
     Attributes
     ----------
@@ -147,11 +147,11 @@ class Run(ABC):
     is_over : bool
         Whether it has ended.
     stored_in : str
-        Path of the checkpoint with its results; empty without one.
+        Path of the checkpoint with its results, empty without one.
     has_processes : bool
         Whether worker processes of this one run its items, which threads could run as well.
     is_enough : bool
-        Whether it was stopped because ``until=`` says that there is enough: then it is done.
+        Whether it was stopped because ``until=`` says that there is enough, and so is done.
 
     Notes
     -----
@@ -165,7 +165,8 @@ class Run(ABC):
         self.is_over = False
         self.stored_in = ""
         self.has_processes = False
-        # A raw lock: a KeyboardInterrupt inside threading's Python code would break its locks.
+        # A raw lock, because a KeyboardInterrupt inside threading's Python code would break its
+        # locks.
         self._over = _thread.allocate_lock()
         self._over.acquire()
         self._callbacks: deque[Callable[[], object]] = deque()
@@ -180,7 +181,7 @@ class Run(ABC):
     @property
     @abstractmethod
     def n_items(self) -> int | None:
-        """Number of items; None as long as it is unknown."""
+        """Number of items, or None while it is unknown."""
 
     @property
     @abstractmethod
@@ -206,11 +207,11 @@ class Run(ABC):
 
     @abstractmethod
     def new_results(self) -> Iterator[tuple[int, Any]]:
-        """Yield the results since the last time; for one reader."""
+        """Yield the results since the last time, for one reader."""
 
     @abstractmethod
     def item(self, i: int) -> tuple[Any, ...]:
-        """Return the arguments of an item; raise LookupError if they are not kept."""
+        """Return the arguments of an item. Raise LookupError if they are not kept."""
 
     @abstractmethod
     def start(self) -> None:
@@ -223,19 +224,19 @@ class Run(ABC):
     # ------------------------------------------------------------------------ its end
 
     def await_end(self, timeout_s: float) -> bool:
-        """Only wait for the end; return whether it is over."""
+        """Only wait for the end. Return whether it is over."""
         if not self.is_over and waiting.acquire(self._over, timeout_s):
             self._over.release()
         return self.is_over
 
     def call_when_over(self, callback: Callable[[], object]) -> None:
-        """Call back when it is over, or now if it is; in a thread of its own if possible."""
+        """Call back when it is over, or now if it is, in a thread of its own if possible."""
         self._callbacks.append(callback)
         if self.is_over:  # the thread that removes the callback calls it
             self._call_back()
 
     def _end(self) -> None:
-        """Mark the end and wake all waiting threads; once, in one thread."""
+        """Mark the end and wake all waiting threads, once, in one thread."""
         self.is_over = True
         self._over.release()
         self._call_back()
@@ -257,7 +258,7 @@ class Run(ABC):
         return 0.0
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end and help to reach it; return whether it is over."""
+        """Wait for the end and help to reach it. Return whether it is over."""
         return self.await_end(timeout_s)
 
     def stats(self) -> list[WorkerStats]:
@@ -269,7 +270,7 @@ class Run(ABC):
         return []
 
     def loading_s(self) -> float:
-        """Return for how long a worker has been loading the function; 0.0 if none is at it."""
+        """Return for how long a worker has been loading the function, 0.0 if none does."""
         return 0.0
 
     def fit(self) -> Fit | None:
@@ -294,7 +295,7 @@ class Run(ABC):
         return "", 0
 
     def halt(self) -> None:  # noqa: B027 - most do nothing
-        """Begin no further items; running ones finish."""
+        """Begin no further items. Running ones finish."""
 
     def fill_out(self) -> None:  # noqa: B027 - most do nothing
         """Copy new results to the plain array that the caller gave."""
@@ -305,7 +306,7 @@ class Run(ABC):
         return 0
 
     def load_ahead(self) -> bool:
-        """Unpickle results that have arrived; return whether there were any."""
+        """Unpickle results that have arrived. Return whether there were any."""
         return False
 
     def release(self) -> None:  # noqa: B027 - most do nothing
@@ -313,12 +314,12 @@ class Run(ABC):
 
 
 class OwnRun(Run):
-    """The common part of a `Call` and a `Pipe` (a pipeline): runs of this process.
+    """The common part of a `Call` and a `Pipe` (a pipeline), which are runs of this process.
 
     Attributes
     ----------
     board, results : Board, Results
-        Of the run, or of a pipeline's last stage.
+        The board and results of the run, or of a pipeline's last stage.
     """
 
     def __init__(self, request: Request, board: Board, results: Results) -> None:
@@ -361,7 +362,7 @@ class OwnRun(Run):
         self.results.output.fill_out()
 
     def load_ahead(self) -> bool:
-        """Unpickle results that have arrived; return whether there were any."""
+        """Unpickle results that have arrived. Return whether there were any."""
         return self.results.load_ahead()
 
 

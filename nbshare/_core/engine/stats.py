@@ -33,7 +33,7 @@ class SlowItem:
     index : int
         Index of the item.
     elapsed_s : float
-        Seconds that it took; the mean of its batch if it is a very short item.
+        Seconds that it took, or the mean of its batch if it is a very short item.
     item : str
         The item's `repr`, cut at 200 characters.
 
@@ -75,14 +75,14 @@ class WorkerStats:
     n_items : int
         Number of items that it ran.
     starting_s : float
-        Seconds from the start of the run until its first item: 0.005 s and more for a new worker.
+        Seconds from the start of the run until its first item, 0.005 s or more for a new worker.
     working_s : float
         Seconds inside the function, and storing results.
     waiting_s : float
         Seconds of waiting, until there was nothing left to do.
     peak_bytes : int
-        Peak resident memory of the process in bytes, shared inputs and results included; 0 while
-        it works.
+        Peak resident memory of the process in bytes, shared inputs and results included. 0 while it
+        works.
     slowest : tuple of SlowItem
         The three items that took longest, the slowest first.
 
@@ -127,7 +127,7 @@ class WorkerActivity:
     pid : int
         Process id.
     items : range
-        The items that it is running: one, several tiny ones, or none.
+        The items that it is running, which are one, several tiny ones, or none.
     text : str
         The first one's `repr`, cut at 200 characters.
     since_s : float
@@ -139,13 +139,13 @@ class WorkerActivity:
     n_items : int
         Items that it has run.
     memory_bytes : int
-        Resident memory of the process in bytes, shared inputs and results included; 0 if unknown.
+        Resident memory of the process in bytes, shared inputs and results included. 0 if unknown.
     number : int
-        Its number in messages: 1 is the first worker of the run.
+        Its number in messages. 1 is the first worker of the run.
     is_loading : bool
         Whether it is loading the function, before its first item.
     stage : str
-        The stage of a pipeline that it works for; empty in other runs.
+        The stage of a pipeline that it works for, empty in other runs.
     """
 
     pid: int
@@ -166,7 +166,7 @@ class StageStats:
     """The work and the waiting times of one stage of a pipeline.
 
     The bottleneck is the stage that is busy, with a full queue before it and an empty queue after
-    it: give it more ``workers=``.
+    it. Give it more ``workers=``.
 
     Attributes
     ----------
@@ -179,7 +179,7 @@ class StageStats:
     queued : int
         Number of blocks that are waiting for it now.
     slots : int
-        Size of its queue; 0 for the loader, which has none.
+        Size of its queue, or 0 for the loader, which has none.
     waited_for_input_s, waited_for_output_s : float
         Seconds that its workers together waited for a block, and for a free slot.
     elapsed_s : float
@@ -270,7 +270,7 @@ def activity_of(board: Board, text_of: Callable[[int], str]) -> list[WorkerActiv
 
 
 def loading_s(board: Board) -> float:
-    """Return for how long a worker has been loading the function; 0.0 if none is at it."""
+    """Return for how long a worker has been loading the function, 0.0 if none does."""
     begun = [row[BEGUN] for row in board.slots.tolist() if _is_loading(row)]
     return max((time.monotonic_ns() - each for each in begun), default=0) / 1e9
 

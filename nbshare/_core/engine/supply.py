@@ -29,11 +29,11 @@ from nbshare._core.wire.orders import nbytes_of
 from nbshare.errors import is_interrupt
 
 MOST_ITEMS = 1 << 14  # at a time
-MOST_BYTES = 32 << 20  # of arrays and texts: at a time, and read ahead
+MOST_BYTES = 32 << 20  # of arrays and texts, at a time and read ahead
 MOST_AHEAD = 3  # portions ahead of a loop over the results
 GROWTH = 8  # from one portion to the next at most
-LOOK_S = 0.05  # between looks without an event: for items, and whether results have been taken
-LOCAL_LOOK_S = 0.002  # likewise, if items run in threads: then there are no events
+LOOK_S = 0.05  # between looks without an event, for items and for results that have been taken
+LOCAL_LOOK_S = 0.002  # likewise, if items run in threads, where there are no events
 
 Item = tuple[Any, ...]  # of each iterable one
 
@@ -53,7 +53,7 @@ class Pace:
 
     def __init__(self, item_s: float, size: int) -> None:
         self.item_s, self.size = item_s, size
-        self._mark = 0, 0  # where the measurement began: items done, and ns for them
+        self._mark = 0, 0  # at the measurement's begin: items done, and ns for them
 
     def look(self, call: Call) -> None:
         """Measure the time per item, of about the last `size` items."""
@@ -76,11 +76,11 @@ class SourceSupply(Supply):
     Parameters
     ----------
     call : Call
-        With an open board.
+        The call, with an open board.
     source : iterator
-        Of items.
+        The source of items.
     in_background : bool
-        Whether a thread of its own brings the items; otherwise the waiting thread does.
+        Whether a thread of its own brings the items. Otherwise the waiting thread does.
     """
 
     def __init__(self, call: Call, source: Iterator[Item], *, in_background: bool) -> None:
@@ -101,7 +101,7 @@ class SourceSupply(Supply):
             start_thread(self._live)
 
     def wake(self) -> None:
-        """Check for work; for any thread."""
+        """Check for work. For any thread."""
         if self._call.is_over:
             self._intake.close()
         super().wake()
@@ -130,7 +130,7 @@ class SourceSupply(Supply):
 
     def bring(self) -> None:
         """Bring the items that workers will soon need, if the source has given them."""
-        if self._bringing.acquire(blocking=False):  # otherwise another thread is at it
+        if self._bringing.acquire(blocking=False):  # otherwise another thread brings them
             try:
                 self._bring()
             finally:
@@ -174,7 +174,7 @@ class SourceSupply(Supply):
         return self._pace.item_s > 0 and board.n_unclaimed < size
 
     def _are_all_done(self) -> bool:
-        """Whether all workers are idle with items unclaimed: the items are stored ones."""
+        """Whether all workers are idle with items unclaimed, because the items are stored ones."""
         board = self._call.board
         return bool(board.n_skipped) and board.n_done() == board.n_there
 
@@ -227,7 +227,7 @@ class Intake:
     Parameters
     ----------
     source : iterator
-        Of items.
+        The source of items.
     tell : callable, optional
         If given, a thread reads ahead, and calls this when the first items arrive. Otherwise items
         are read when they are asked for.
@@ -237,7 +237,7 @@ class Intake:
     is_exhausted : bool
         Whether all items have been handed over.
     error : BaseException or None
-        What the source raised at its end.
+        The error that the source raised at its end.
     """
 
     def __init__(self, source: Iterator[Item], tell: Callable[[], None] | None) -> None:
@@ -257,12 +257,12 @@ class Intake:
             try:
                 # With the caller's context, which holds NumPy's errstate, for example.
                 start_thread(contextvars.copy_context().run, self._work)
-            except RuntimeError:  # no more threads are allowed: `take` does it
+            except RuntimeError:  # no more threads are allowed, so `take` does it
                 self._has_thread = False
         self._go_on()
 
     def take(self, n: int) -> list[Item]:
-        """Return the next items: at most `n`, none if none have arrived."""
+        """Return the next items, at most `n`, none if none have arrived."""
         if not (self._has_thread or self._items or self.is_exhausted):
             self._get(n)
         items: list[Item] = []
@@ -278,15 +278,15 @@ class Intake:
         return items
 
     def close(self) -> None:
-        """Read no more; a generator that nobody else holds is closed."""
+        """Read no more. A generator that nobody else holds is closed."""
         self._is_closed = True
         self._source = itertools.chain(())
-        self._tell = None  # its owner holds this object: break the cycle
+        self._tell = None  # breaks a cycle, because its owner holds this object
         self._go_on()
 
     def _get(self, n: int) -> None:
         try:
-            # One by one: each is available immediately, however long the next one takes.
+            # One by one, because each is available immediately, however long the next one takes.
             self._items.extend(itertools.islice(self._source, n))
         except BaseException as error:
             if is_interrupt(error):
@@ -302,7 +302,7 @@ class Intake:
 
     def _work(self) -> None:
         n, largest = 1, 1  # the first one immediately
-        last: Any = None  # of the items; another thread takes them
+        last: Any = None  # of the items, which another thread takes
         while not self._is_closed and last is not _END:
             room = min(self._wanted, MOST_BYTES // largest + 1) - len(self._items)
             if room <= 0:

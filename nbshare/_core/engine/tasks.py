@@ -7,12 +7,12 @@
                                        └── when workers will soon run out of tasks
 
 A task is an item of the call, so the call handles failures and dead workers. A task that no worker
-has begun can still be cancelled: it is withdrawn.
+has begun can still be cancelled, by withdrawing it.
 
 Workers set an event after each task, so the queue's thread need not ask the dispatcher.
 
-That thread exists only while there are tasks. It is not a daemon: at exit the interpreter waits for
-queued tasks, as with the standard library's executors.
+That thread exists only while there are tasks. It is not a daemon, so at exit the interpreter waits
+for queued tasks, as with the standard library's executors.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from nbshare._core.wire.orders import Task
 from nbshare._core.wire.results import Unloadable
 
 LOAD_S = 0.1  # seconds of work to give out beyond one task per worker
-MOST_TASKS = 127  # to give out at a time: they take memory
+MOST_TASKS = 127  # to give out at a time, since they take memory
 FIRST_TASKS = 8  # until it is known how long tasks take
-# How long a call stays open for more tasks; the thread, and the interpreter's exit, wait as long. A
-# later task needs a new call, which takes a millisecond to begin; until then the workers of this
+# How long a call stays open for more tasks. The thread, and the interpreter's exit, wait as long. A
+# later task needs a new call, which takes a millisecond to begin. Until then the workers of this
 # one do nothing else. So a call whose tasks take longer ends with its last task.
 OPEN_S = 0.05
 END_S = 0.02  # for waiting workers to leave a call
 REST_S = 0.005  # of the thread, while workers have enough to do
-ALWAYS = 1 << 60  # as Board.few: workers set the event after each task
+ALWAYS = 1 << 60  # as Board.few, so that workers set the event after each task
 
 
 class TaskFuture(Future[Any]):
@@ -71,7 +71,7 @@ class TaskFuture(Future[Any]):
     Parameters
     ----------
     fate : lock
-        Of its queue: held while it is decided whether a task runs.
+        The queue's lock, held while it is decided whether a task runs.
     """
 
     def __init__(self, fate: _thread.LockType) -> None:
@@ -82,14 +82,14 @@ class TaskFuture(Future[Any]):
         self.is_withdrawn = False  # the thread that withdrew it does the rest
 
     def cancel(self) -> bool:
-        """Cancel the task if no worker has begun it; return whether it is cancelled."""
+        """Cancel the task if no worker has begun it. Return whether it is cancelled."""
         with self._fate:
             if self.is_withdrawn:
                 return True
             if self._has_left or not self._withdraw():
                 return False
             self.is_withdrawn = True
-        super().cancel()  # without the lock: callbacks run here
+        super().cancel()  # without the lock, because callbacks run here
         self.set_running_or_notify_cancel()
         return True
 
@@ -108,7 +108,7 @@ class TaskFuture(Future[Any]):
                 self._withdraw()
 
     def leave(self) -> bool:
-        """Note that the task can no longer be cancelled; return whether it was not."""
+        """Note that the task can no longer be cancelled. Return whether it was not."""
         with self._fate:
             self._has_left, self._place = True, None
         return not self.is_withdrawn and self.set_running_or_notify_cancel()
@@ -129,7 +129,7 @@ def refuse(task: Task, future: TaskFuture, error: BaseException) -> None:
 
 
 def _reason(task: Task, error: errors.UnsendableError) -> errors.UnsendableError:
-    """Return the error that names the task by its call: the caller knows no index."""
+    """Return the error that names the task by its call, because the caller knows no index."""
     try:
         for part in (task.func, *task.args, *task.kwargs.values()):
             Arena().pack(part, repr(task))
@@ -144,7 +144,7 @@ class TaskQueue(Supply):
     Parameters
     ----------
     request : Request
-        Number of workers and initializer; its function is `run_task`.
+        The number of workers and the initializer. Its function is `run_task`.
     new_prints : callable
         Returns where the output of later tasks goes.
 
@@ -172,7 +172,7 @@ class TaskQueue(Supply):
         self._waiting: deque[tuple[Task, TaskFuture]] = deque()
         self._call: Call | None = None  # that tasks join
         self._engine: Dispatcher | None = None  # that runs it
-        self._feed: ItemFeed | None = None  # of it; while it ends it has none any more
+        self._feed: ItemFeed | None = None  # of the call, which has none any more while it ends
         self._tasks: dict[int, tuple[Task, TaskFuture]] = {}  # those in it, unless resolved
         self._context = request.context
         self._func = 0  # id of the last function whose modules were compared with their files
@@ -183,14 +183,14 @@ class TaskQueue(Supply):
         self._thread: threading.Thread | None = None
 
     def put(self, task: Task, *, more: bool = False) -> TaskFuture:
-        """Queue a task; return the future of its result.
+        """Queue a task. Return the future of its result.
 
         If `more` follow immediately, none need begin before `wake` is called.
 
         Raises
         ------
         RuntimeError
-            After `close`, and when the interpreter is about to end.
+            If `close` was called, or the interpreter is about to end.
         """
         func = id(getattr(task.func, "__func__", task.func))  # a method is a new object each time
         if func != self._func or not len(self):
@@ -284,7 +284,7 @@ class TaskQueue(Supply):
                     self._event = None
 
     def _prints_at_end(self, *, is_idle: bool) -> Prints | None:
-        """Return the prints to end when no tasks are left or awaited; None until then."""
+        """Return the prints to end when no tasks are left or awaited, or None until then."""
         with self._lock:
             if self._waiting or self._call or not (is_idle or self.is_closed):
                 return None
@@ -294,13 +294,13 @@ class TaskQueue(Supply):
     def _resolve(self) -> None:
         """Resolve the futures whose results have arrived.
 
-        Items that a worker is still in are left for the next time: their output may not have been
-        announced yet, and the output of a task is shown before its result.
+        Items that a worker is still in are left for the next time, because their output may not
+        have been announced yet, and the output of a task is shown before its result.
         """
         call = self._call
         if call is None:
             return
-        is_over = call.is_over  # first: later results are for the next time
+        is_over = call.is_over  # first, because later results are for the next time
         present = () if is_over else call.board.slots[:, ITEM].tolist()
         done = [i for i in self._tasks if call.board.state(i) and i not in present]
         if self._engine is not None and (done or is_over):
@@ -314,7 +314,7 @@ class TaskQueue(Supply):
             self._note_over(call)
 
     def _resolve_done(self, call: Call, done: list[int]) -> bool:
-        """Resolve the futures of tasks that are done; return whether there were any.
+        """Resolve the futures of tasks that are done. Return whether there were any.
 
         A result may be in a log that has not arrived yet.
         """
@@ -336,7 +336,7 @@ class TaskQueue(Supply):
         return bool(withdrawn) or len(self._tasks) < n_before
 
     def _taken(self, call: Call, i: int) -> TaskFuture:
-        """Return the future of a task that is done; nothing else is kept of it."""
+        """Return the future of a task that is done, and keep nothing else of it."""
         call.results.take(i)
         call.results.errors.pop(i, None)
         return self._tasks.pop(i)[1]
@@ -346,7 +346,7 @@ class TaskQueue(Supply):
         self._call = self._feed = None
         tasks, self._tasks = self._tasks, {}
         if call.state == "stopped" and not self._is_stopping:
-            # `nbshare.shutdown` stopped it: other workers will run them.
+            # `nbshare.shutdown` stopped it, and other workers will run them.
             unbegun = [tasks.pop(i) for i in list(tasks) if not call.board.is_claimed(i)]
             self._waiting.extendleft(reversed(unbegun))
         ended = (

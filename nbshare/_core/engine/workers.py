@@ -1,4 +1,4 @@
-"""The workers of this process: busy ones, idle ones, and their renewal."""
+"""The workers of this process, busy or idle, and their renewal."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WorkerPool:
 
     Notes
     -----
-    For the dispatcher's thread; `is_current` is for any.
+    For the dispatcher's thread, but `is_current` is for any.
     """
 
     def __init__(self, events: Events, starter: WorkerStarter, pipes: PrintPipes) -> None:
@@ -50,7 +50,8 @@ class WorkerPool:
         self._imported_under: Any = None  # environment and import path of this generation
         self._initializer: bytes | None = None  # that workers of this generation may have run
         self._stamps: dict[str, Stamp | None] = {}  # of the files that workers have imported
-        # Of these and of the snapshot's files; replaced, never changed: other threads read it.
+        # Of these and of the snapshot's files. Replaced, never changed, because other threads read
+        # it.
         self._watched: dict[str, Stamp | None] = {}
         self._given: frozenset[str] = frozenset()  # files that came from another machine
         self._n_modules = 0  # of this process, when their files were last listed
@@ -68,7 +69,7 @@ class WorkerPool:
 
         Return the code that all workers of the call run, however late they start. A changed file
         that no worker has imported is read again, unless a busy worker might import it just now.
-        `is_in_use`: other calls run.
+        `is_in_use` says whether other calls run.
 
         Raises
         ------
@@ -100,7 +101,7 @@ class WorkerPool:
         return self._code
 
     def is_current(self, call: Call) -> bool:
-        """Whether a call that began now would run the same code as this one; for any thread."""
+        """Whether a call that began now would run the same code as this one. For any thread."""
         return (
             call.code.generation == self._code.generation
             and self._n_modules == len(sys.modules)
@@ -127,7 +128,7 @@ class WorkerPool:
             return  # the newest generation has other versions
         for path in stamps.keys() - self._given:
             stamp = stamps[path]
-            # Workers disagree, so one version is old: a stamp that no file has renews them.
+            # Workers disagree, so one version is old. A stamp that no file has renews them.
             self._stamps[path] = stamp if self._stamps.get(path, stamp) == stamp else NO_STAMP
         if stamps:
             self._watch(snapshot)
@@ -138,7 +139,7 @@ class WorkerPool:
         self._watched = {**own, **self._stamps}
 
     def assign(self, call: Call, fds: Sequence[int]) -> tuple[WorkerProcess, int]:
-        """Send a call to an idle worker, or to a new one; return it, and its slot of the board.
+        """Send a call to an idle worker, or to a new one. Return it, and its slot of the board.
 
         Raises
         ------
@@ -156,11 +157,11 @@ class WorkerPool:
             except OSError as error:
                 is_lost = isinstance(error, ConnectionError)
                 if is_lost and idle is None:
-                    return worker, slot  # it is dead already; its death is handled later
+                    return worker, slot  # it is dead already, which is handled later
                 self.remove(worker)
                 if not is_lost:
                     raise
-                # It died while idle: no call is affected.
+                # It died while idle, so no call is affected.
             else:
                 self.idle_since.pop(worker, None)
                 return worker, slot
@@ -183,7 +184,7 @@ class WorkerPool:
         return worker
 
     def mark_ready(self, worker: WorkerProcess, pid: int) -> None:
-        """Note that a worker has started; hear of its death, whoever holds its channel."""
+        """Note that a worker has started, and hear of its death, whoever holds its channel."""
         worker.is_ready = True
         worker.child.note(pid)
         if worker.child.fd >= 0:
@@ -205,14 +206,14 @@ class WorkerPool:
     def remove_outdated(self, wanted: set[int]) -> None:
         """End idle workers of outdated generations.
 
-        `wanted`: the generations of the calls that run.
+        `wanted` are the generations of the calls that run.
         """
         wanted.add(self._code.generation)
         for worker in [worker for worker in self.idle_since if worker.generation not in wanted]:
             self.dismiss(worker)
 
     def dismiss(self, worker: WorkerProcess) -> None:
-        """End a worker without a call; it first leaves what its initializer has entered."""
+        """End a worker without a call, once it has left what its initializer has entered."""
         if not worker.has_initializer:
             self.remove(worker)
             return
