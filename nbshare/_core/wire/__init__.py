@@ -1,15 +1,15 @@
-"""What an owner and its workers share: the board, orders, messages, results, failures."""
+"""The objects that an owner and its workers share, such as the board, orders and messages."""
 
 import _thread
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 _index: int | None = None  # of this process among the workers of its owner, if it is one
-_here = _thread._local()  # of this thread: its index while it runs items, in no worker process
+_here = _thread._local()  # a thread's index while it runs items, in no worker process
 
 
 def is_worker() -> bool:
-    """Return whether this process is a worker; nested calls then run inline."""
+    """Return whether this process is a worker. Nested calls run inline there."""
     return _index is not None
 
 
@@ -21,7 +21,7 @@ def become_worker(index: int) -> None:
 
 @contextmanager
 def running_items(index: int = 0) -> Iterator[None]:
-    """Mark this thread as one that runs items until the block ends; a nested block adds nothing."""
+    """Mark this thread as one that runs items until the block ends. A nested block adds nothing."""
     before = getattr(_here, "index", None)
     _here.index = index if before is None else before
     try:
@@ -31,7 +31,7 @@ def running_items(index: int = 0) -> Iterator[None]:
 
 
 def index_here() -> int | None:
-    """Return the index of the worker that this thread runs items for; None outside of items."""
+    """Return the index of the worker that this thread runs items for, or None outside of items."""
     return getattr(_here, "index", None) if _index is None else _index
 
 

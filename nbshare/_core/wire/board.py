@@ -1,4 +1,4 @@
-"""The board of a call, in shared memory: which worker has which items, and what is done.
+"""The board of a call, in shared memory. It has the items of each worker, and what is done.
 
 ::
 
@@ -24,7 +24,7 @@ and each page::
     rows     per item: its row in a checkpoint, -1 for none   (likewise)
 
 Workers claim chunks themselves, larger ones of quick items, under a file lock that the kernel
-releases if its holder dies (`Claims`); the caller only reads. Each byte and word has one writer at
+releases if its holder dies (`Claims`). The caller only reads. Each byte and word has one writer at
 a time, and a result is written before its ``done`` byte. A reader that has seen the byte may read
 the result. On machines other than x86-64 it calls `system.order.after_marks` first, and the writer
 `before_marks` between both. A chunk never spans two pages.
@@ -50,44 +50,44 @@ NEXT, STOP, RETURNED, KIND, PRINTED, FAILURES, ROUND, IMPORTED, N_THERE, TOTAL, 
 SKIPPED, DREW = 11, 12
 NOT_KNOWN = -1  # as TOTAL
 
-# In DREW, after the first item and their number: from which global random numbers they drew.
+# In DREW, after the first item and their number: the global random numbers that they drew from.
 NUMPY, PYTHON = 1, 2
 DREW_BITS, DREW_MOST = 22, (1 << 20) - 1
 
 NOT_DONE, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
-# In `views`: no worker has loaded the block; one has; it has released it; several have.
+# In `views`: no worker has loaded the block, one has, it has released it, several have.
 UNSEEN, SEEN, LEFT, KEPT = 0, 1, 2, 3
 
 NUMBER_BYTES = 8
-# Of the words `attempts`: the count, and a mark of items that may have killed their worker.
+# Of the words `attempts`, the count, and a mark of items that may have killed their worker.
 ATTEMPTS, SUSPECT = (1 << 30) - 1, 1 << 30
 HEADER_WORDS = 16
 RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and these are claimed first
 LOOK_ITEMS = 4096  # at a time, when done ones are skipped
 PAGE_ITEMS = 1 << 14  # if the number of items is unknown
 
-# Words of a slot; times in ns of the monotonic clock, which all processes share.
+# Words of a slot, with times in ns of the monotonic clock, which all processes share.
 ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
-# LEAVES: whether the owner wants it to leave; PEAK_BEFORE: of its process, before the call.
+# LEAVES: whether the owner wants it to leave. PEAK_BEFORE: of its process, before the call.
 PID, BEGUN, LOADED, ENDED, WORKED, N_ITEMS, PEAK, PEAK_BEFORE, LEAVES = range(5, 14)
 SLOWEST = 14  # N_SLOWEST pairs of ns and item
 N_SLOWEST = 3
 REPORTED = SLOWEST + 2 * N_SLOWEST  # SINCE of the item that has reported (see `reports`)
 FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text takes the rest
-SLOT_WORDS = 32  # whole cache lines: two workers writing to one would slow each other down
+SLOT_WORDS = 32  # whole cache lines, because two workers writing to one would slow each other down
 
 NOT_TOLD = 0  # as FRACTION
 MILLIONTHS = 1_000_000  # in which fractions are stored, from 1 on
 CUT = "…".encode()
 NO_ITEM = -1
-ONE = 0  # as ITEM_STOP: the one after ITEM
+ONE = 0  # as ITEM_STOP, the one after ITEM
 
 # Target time of a chunk. A claim costs 1.2 µs, negligible in 20 ms, and at the end no worker runs
 # alone for longer.
 CHUNK_S = 0.02
-GROWTH = 8  # at most, from one chunk to the next: a few quick items do not mean that all are
+GROWTH = 8  # at most, from one chunk to the next, as a few quick items do not mean that all are
 LOAD_S = 1e-3  # items that are loaded together and take no longer go to one worker
-# Of a chunk of tiny items: to claim one, and what a worker does around it, take 40 µs.
+# Of a chunk of tiny items, as claiming one and a worker's work around it take 40 µs.
 LEAST_S = 1e-4
 
 
@@ -122,7 +122,7 @@ class Page:
         self.done = self._array(np.uint8, (n,), self._places[0])
 
     def states(self, places: Any = slice(None)) -> npt.NDArray[np.uint8]:
-        """Return a copy of the ``done`` bytes, or some; what they tell of can be read."""
+        """Return a copy of the ``done`` bytes, or some. The results that they mark can be read."""
         states = np.array(self.done[places])
         if order.IS_WEAK:
             order.after_marks()
@@ -132,7 +132,7 @@ class Page:
 
     @cached_property
     def _blocks(self) -> memoryview:
-        """First items of the blocks of a feed, in order, after their number; offsets; sizes."""
+        """The number of blocks of a feed, then their first items in order, offsets and sizes."""
         return self._array(np.int64, (3 * (self.n + 1),), self._places[1]).data
 
     def add_block(self, first: int, offset: int, nbytes: int) -> None:
@@ -177,7 +177,7 @@ class Page:
 
 @lru_cache(16)
 def board_layout(n_items: int | None, n_slots: int) -> tuple[int, ...]:
-    """Return the offsets of the board's parts, in bytes; last of its pages."""
+    """Return the offsets of the board's parts, in bytes, with that of its pages last."""
     sizes = [
         HEADER_WORDS * 8,
         RETURNED_PER_SLOT * n_slots * 16,
@@ -213,7 +213,7 @@ class Board:
     offset : int
         Offset of the board in it, in bytes.
     n_items : int or None
-        Number of items; None if unknown. Then the board has the segment for itself.
+        Number of items, or None if unknown. Then the board has the segment for itself.
     n_slots : int
         Number of workers that may take part (replacements included).
 
@@ -222,13 +222,14 @@ class Board:
     n_there : int
         Number of items that workers may claim, or have claimed.
     next_item : int
-        The first item that nobody has claimed; ranges that were given back come before it.
+        The first item that nobody has claimed. Ranges that were given back come before it.
     n_skipped : int
-        Number of items that this call does not run: they were done before, or others run them.
+        Number of items that this call does not run, because they were done before, or others run
+        them.
     few : int
         Workers wake the owner when so many items are unclaimed, or fewer.
     has_printed, has_imported, has_failures : int
-        1 if a worker has printed, has imported more files, or if an item has failed: each is told
+        1 if a worker has printed, has imported more files, or if an item has failed. Each is told
         in full elsewhere.
 
     Notes
@@ -249,14 +250,14 @@ class Board:
         self.page_items = n_items or (PAGE_ITEMS if n_items is None else 1)
         self._places = board_layout(n_items, n_slots)
         self._page_nbytes = page_layout(self.page_items)[1]
-        # A memoryview gives Python's numbers: NumPy's take three times as long.
+        # A memoryview gives Python's numbers, because NumPy's take three times as long.
         self.header = self._words(0, HEADER_WORDS)
         self._pages: dict[int, Page] = {}
         self._n_pages_gone = 0  # that the owner has freed
 
     @classmethod
     def create(cls, n_items: int | None, n_slots: int, *, is_private: bool = False) -> Self:
-        """Make an empty board, private if possible: the numbers of a closed one are results."""
+        """Make an empty board, private if possible. The numbers of a closed one are results."""
         end = board_layout(n_items, n_slots)[-1]
         if n_items is None:
             nbytes = end + page_layout(PAGE_ITEMS)[1]
@@ -271,7 +272,7 @@ class Board:
 
     @property
     def place(self) -> tuple[int, int | None, int]:
-        """What a worker needs to attach it, next to the segment."""
+        """The place of the board, which a worker needs to attach it, next to the segment."""
         return self.offset, None if self.is_open else self.n_items, self.n_slots
 
     # ------------------------------------------------------------------------ pages
@@ -282,7 +283,7 @@ class Board:
         return self._pages.get(k) or self._map_page(k)
 
     def newest_page(self) -> Page:
-        """Return the page of the last item so far; others may have been freed."""
+        """Return the page of the last item so far. Others may have been freed."""
         return self.page(max(0, self.n_there - 1))
 
     def _map_page(self, k: int) -> Page:
@@ -298,7 +299,7 @@ class Board:
         return page
 
     def forget_pages(self) -> None:
-        """Release the mapped pages of a worker process; it needs another one."""
+        """Release the mapped pages of a worker process, which needs another one."""
         if self.segment.kind is None and len(self._pages) > 1:
             self._pages.clear()
 
@@ -349,7 +350,7 @@ class Board:
         self.n_there += n
 
     def close(self, n: int | None = None) -> None:
-        """Close the board: no more items follow those there, or the first `n`."""
+        """Close the board, so that no more items follow those there, or the first `n`."""
         self.header[TOTAL] = self.n_there if n is None else n
 
     def parts(self, start: int, stop: int) -> list[tuple[Page, int, int]]:
@@ -375,9 +376,9 @@ class Board:
         page.done[i - page.first] = FAILED
 
     def done(self) -> npt.NDArray[np.uint8]:
-        """Return the ``done`` bytes of all items; a copy, unless their number was known.
+        """Return the ``done`` bytes of all items, as a copy unless their number was known.
 
-        What they tell of can be read.
+        The results that they mark can be read.
         """
         n = self.n_items
         if not self.is_open:
@@ -391,15 +392,15 @@ class Board:
         return done
 
     def n_done(self) -> int:
-        """Count the present results; 20 µs for a million."""
+        """Count the present results, in 20 µs for a million."""
         n_gone = self._n_pages_gone * self.page_items
         n = sum(int(np.count_nonzero(page.done)) for page in self.pages)
         if order.IS_WEAK:
-            order.after_marks()  # all may be done: then nobody looks again
+            order.after_marks()  # all may be done, and then nobody looks again
         return n_gone + n
 
     def present(self) -> npt.NDArray[np.bool_]:
-        """Return a flag per item: whether its result is there."""
+        """Return a flag per item, True if its result is there."""
         return np.isin(self.done(), (IN_OUTPUT, IN_LOG))
 
     def n_done_in(self, start: int, stop: int) -> int:
@@ -433,7 +434,7 @@ class Board:
 
     @property
     def n_unclaimed(self) -> int:
-        """Number of unclaimed items; ranges given back count as one."""
+        """Number of unclaimed items. Ranges given back count as one."""
         return self.n_items - self.next_item + self.header[RETURNED]
 
     def has_waiting(self) -> bool:
@@ -441,9 +442,9 @@ class Board:
         return bool(self.header[RETURNED]) or self.next_claim() < self.n_there
 
     def withdraw(self, i: int) -> bool:
-        """Mark an unclaimed item as failed; return whether it was unclaimed.
+        """Mark an unclaimed item as failed. Return whether it was unclaimed.
 
-        Under the lock; every chunk must have one item.
+        Under the lock, and every chunk must have one item.
         """
         if self.is_claimed(i) or self.state(i):
             return False
@@ -459,7 +460,7 @@ class Board:
         return self.first(self.next_item, self.n_there, is_done=False)
 
     def first(self, start: int, stop: int, *, is_done: bool) -> int:
-        """Return the first of some items that is done, or that is not; `stop` if there is none."""
+        """Return the first of some items that is done, or is not, or `stop` if there is none."""
         while start < stop:
             page = self.page(start)
             low = start - page.first
@@ -484,7 +485,7 @@ class Board:
     # ---------------------------------------------------------------------- results
 
     def agree(self, kind: int, lock: AbstractContextManager[Any]) -> int:
-        """Return the kind of results of the call; the first worker that asks decides."""
+        """Return the kind of results of the call. The first worker that asks decides."""
         if not self.header[KIND]:
             with lock:
                 if not self.header[KIND]:
@@ -506,7 +507,7 @@ class Board:
         return self._memory[offset : offset + 8 * n].cast("q")
 
     def note_draws(self, items: range, which: int) -> None:
-        """Note that some items drew from global random numbers; the first ones that are noted."""
+        """Note that some items drew from global random numbers. Only the first ones are kept."""
         if not self.header[DREW]:
             self.header[DREW] = items.start << DREW_BITS | min(len(items), DREW_MOST) << 2 | which
 
@@ -523,7 +524,7 @@ class Board:
         self.slots[slot, ITEM] = NO_ITEM
 
     def items_of(self, slot: int) -> range:
-        """Return the items that a worker is running: one, several tiny ones, or none."""
+        """Return the items that a worker is running, which are one, several tiny ones, or none."""
         start, stop = self.row(slot)[ITEM : ITEM_STOP + 1]
         if start == NO_ITEM:
             return range(0)
@@ -544,7 +545,7 @@ class Claims:
     Parameters
     ----------
     board : Board
-        Of the call.
+        The call's board.
     slot : int
         This worker's row.
     lock : context manager
@@ -552,24 +553,24 @@ class Claims:
     n_workers : int
         Number of workers that share the remaining items.
     chunksize : int or None
-        None: chosen by measured time.
+        Items of a chunk, or None to choose it by measured time.
     block_of : callable, optional
         Returns the items that are loaded together with one. Chunks end between such blocks, so no
         block is loaded by two workers.
     wait : callable
-        Waits for more items for a while; returns whether to continue waiting.
+        Waits for more items for a while, and returns whether to continue waiting.
 
     Attributes
     ----------
     chunk_s, least_s : float
         Target time of a chunk, and the least one for the last items.
     most : int or None
-        The most items of a chunk; None: no limit.
+        The most items of a chunk, or None for no limit.
 
     References
     ----------
     .. [1] S. F. Hummel, E. Schonberg, L. E. Flynn, "Factoring: A method for scheduling parallel
-       loops", Communications of the ACM 35(8), 90-101, 1992: chunks of half an even share.
+       loops", Communications of the ACM 35(8), 90-101, 1992 (chunks of half an even share).
     """
 
     chunk_s, least_s = CHUNK_S, LEAST_S
@@ -594,12 +595,12 @@ class Claims:
         self._last = 0
 
     def claim(self, item_s: float) -> range:
-        """Take the next chunk, waiting for one if necessary; empty when nothing is left.
+        """Take the next chunk, waiting for one if necessary, or an empty one when nothing is left.
 
-        `item_s`: seconds per item lately.
+        `item_s` is the seconds per item lately.
         """
         while not (chunk := self._claim(item_s)):
-            # The pages of its last chunk may be freed: were it to die now, it would leave nothing.
+            # The pages of its last chunk may be freed. If it died now, it would leave nothing.
             self._slot[CHUNK_STOP] = self._slot[CHUNK_START]
             if chunk is not None or not self._wait():
                 return range(0)
@@ -627,7 +628,7 @@ class Claims:
                 stop = self._stop(start, n_there, item_s)
                 if header[SKIPPED]:
                     stop = board.first(start, stop, is_done=True)
-            # The slot first: a worker that dies here has claimed nothing (see `give_back`).
+            # The slot first, because a worker that dies here has claimed nothing (see `give_back`).
             self._slot[CHUNK_START], self._slot[CHUNK_STOP] = start, stop
             if n_returned:
                 header[RETURNED] = n_returned - 1
@@ -646,8 +647,8 @@ class Claims:
         n_left = n_there - start
         block = range(start, start + 1) if self._block_of is None else self._block_of(start)
         by_time = self.chunk_s / item_s if item_s > 0 else 1
-        # Half of an even share of the rest: chunks shrink towards the end, so all workers finish
-        # together.
+        # Half of an even share of the rest, so that chunks shrink towards the end, and all workers
+        # finish together.
         share = max(n_left / (2 * self._n_workers), by_time * self.least_s / self.chunk_s)
         if by_time * LOAD_S > len(block) * self.chunk_s:
             share = max(share, len(block))
@@ -682,7 +683,7 @@ def busy_since(row: Sequence[int]) -> float | None:
 
 
 def reported(row: Sequence[int]) -> tuple[float | None, str]:
-    """Read the report of the item that a worker runs: fraction, if any, and text."""
+    """Read the report of the item that a worker runs, with its fraction, if any, and text."""
     if row[REPORTED] != row[SINCE]:
         return None, ""
     fraction = None if row[FRACTION] == NOT_TOLD else (row[FRACTION] - 1) / MILLIONTHS

@@ -1,8 +1,8 @@
 """The settings that workers take over from the caller, and their share of the CPUs.
 
-BLAS, OpenMP and similar libraries use all CPUs, and in every worker: many times more threads than
-CPUs, which slows all of them down. So the CPUs are divided among the workers, unless the caller's
-environment sets a number.
+BLAS, OpenMP and similar libraries use all CPUs, in every worker. That is many times more threads
+than CPUs, which slows all of them down. So the CPUs are divided among the workers, unless the
+caller's environment sets a number.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ NamedFilter = tuple[Any, ...]  # of `warnings.filters`, with the names of its ca
 class Context(NamedTuple):
     """The settings that a worker takes over from its caller."""
 
-    # Fixed for a worker, since modules are imported under them: a change needs new workers.
+    # Fixed for a worker, since modules are imported under them, so a change needs new workers.
     environ: dict[str, str]
     path: list[str]
     files: dict[str, str]  # see `functions.files.Origins`
     argv: list[str]
-    # For a call, pickled: these, and see `settings`.
+    # For a call, pickled: these settings, and those of `settings`.
     settings: bytes
     sources: bytes | None = None  # the files of another machine, see `functions.freshness`
 
@@ -81,7 +81,7 @@ def settings() -> dict[str, Any]:
     }
 
 
-# Where Python runs without the GIL, `catch_warnings` changes those of its thread only.
+# If Python runs without the GIL, `catch_warnings` changes those of its thread only.
 _present_filters: Callable[[], Sequence[Any]] = getattr(
     warnings, "_get_filters", lambda: warnings.filters
 )
@@ -109,7 +109,7 @@ def set_arithmetic(values: Mapping[str, Any]) -> None:
 
 
 def _name_of(category: Any) -> tuple[str, str]:
-    """Return a class by name: a worker need not import a library for the sake of a filter."""
+    """Return a class by name, so that a worker need not import a library for a filter."""
     return category.__module__, category.__qualname__
 
 
@@ -138,12 +138,12 @@ def _filters(named: tuple[NamedFilter, ...]) -> list[Any]:
 
 
 def encoded_environ() -> dict[Any, Any]:
-    """Return a copy of the encoded environment: decoding it would take 30 µs."""
+    """Return a copy of the encoded environment, because decoding it would take 30 µs."""
     return dict(getattr(os.environ, "_data", os.environ))
 
 
 def cwd() -> str | None:
-    """Return the working directory; None if it was removed."""
+    """Return the working directory, or None if it was removed."""
     try:
         return os.getcwd()
     except OSError:
@@ -177,10 +177,10 @@ def thread_variables(n: int) -> dict[str, str]:
 
 
 def limit_threads(n: int) -> None:
-    """Limit the loaded libraries to `n` threads; in a worker."""
+    """Limit the loaded libraries to `n` threads, in a worker."""
     global _n_now
     if n != _n_now:
-        from threadpoolctl import threadpool_limits  # late: usually there is nothing to change
+        from threadpoolctl import threadpool_limits  # late, as usually there is nothing to change
 
         threadpool_limits(n)
         _n_now = n

@@ -1,4 +1,4 @@
-"""How a failure in a worker travels to the caller: as the same exception if possible."""
+"""How a failure in a worker travels to the caller, as the same exception if possible."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from nbshare._core.functions.pickling import dumps
 from nbshare._core.wire import is_worker
 from nbshare.errors import TaskError, TaskTimeoutError, cut, is_ours, noted
 
-MAX_PICKLE = 1 << 20  # bytes; an exception larger than that holds data, and travels as text
+MAX_PICKLE = 1 << 20  # bytes. An exception larger than that holds data, and travels as text
 MAX_ITEM = 60  # characters of an item's repr in a message
 MAX_PART = 10_000  # characters of one frame or message of a traceback
 COPY = "the function called os.fork; this copy of the process ends here, the original continues"
-# What objects say that work in their own thread only: database cursors, thread-local values.
+# Words in the errors of objects that work in their own thread only, such as database cursors.
 _OF_A_THREAD = re.compile("thread|greenlet|event loop|outside of .* context|ContextVar", re.I)
 CRASHED = " It crashed in compiled code; a stack trace was printed to stderr."
 LEAST_CRASH = 1 << 31  # of the exit codes by which Windows ends a process
@@ -43,7 +43,7 @@ MAX_LINES = 40  # of the beginning and the end of a traceback, each
 class Failure(NamedTuple):
     """The description of one failed task."""
 
-    item: int  # its index; -1 before the first item
+    item: int  # its index, -1 before the first item
     item_repr: str  # cut
     pickled: bytes | None  # the exception, if it can be pickled and unpickled
     type_name: str
@@ -53,7 +53,7 @@ class Failure(NamedTuple):
     def as_error(self, name: str, worker: object) -> BaseException:
         """Return the exception to raise in the caller, with a note naming the item and its worker.
 
-        `worker` is its number, from 1; None if the item ran in the caller's process.
+        `worker` is its number, from 1, or None if the item ran in the caller's process.
         """
         where = f"for {name}" if self.item >= 0 else ""
         if worker is not None:
@@ -71,7 +71,7 @@ class Failure(NamedTuple):
 class Death(NamedTuple):
     """The description of the end of a worker."""
 
-    item: int  # that it ran; -1 for none
+    item: int  # that it ran, -1 for none
     status: int | None
     has_closed: bool  # its channel, while it lived
     doing: str = ""  # if it ran none
@@ -120,7 +120,7 @@ class Death(NamedTuple):
 
 
 def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failure:
-    """Describe an exception that an item raised, in up to `n` characters; in the worker.
+    """Describe an exception that an item raised, in up to `n` characters, in the worker.
 
     Never raises.
     """
@@ -227,7 +227,7 @@ def note_on_iterables(error: BaseException, iterables: Sequence[Any]) -> BaseExc
     """Return the error of an item, with a note on where its arguments come from, if of several.
 
     Data that every call needs may have been passed as one more iterable, as other libraries take
-    it: then the function fails because it gets a part instead of the whole.
+    it. Then the function fails because it gets a part instead of the whole.
     """
     if len(iterables) > 1 and issubclass(type(error), TypeError | LookupError | AttributeError):
         kinds = ", ".join("iterator" if x is None else type(x).__name__ for x in iterables)
@@ -248,13 +248,13 @@ def name_of_signal(number: int) -> str:
 
 
 def text_of(args: Sequence[Any]) -> str:
-    """Return what messages call an item: its repr, and the plain number of a NumPy scalar."""
+    """Return the text of an item in messages, its repr or the plain number of a NumPy scalar."""
     texts = [str(x) if isinstance(x, np.number) else safe_repr(x) for x in args]
     return texts[0] if len(texts) == 1 else cut(f"({', '.join(texts)})")
 
 
 def name_of_item(i: int, text: str) -> str:
-    """Return the name of an item in messages, on one line; `text`: its repr."""
+    """Return the name of an item in messages, on one line, with its repr as `text`."""
     line = cut(" ".join(text.split()), MAX_ITEM)
     if line in ("", str(i)):
         return f"item {i}"
@@ -262,9 +262,9 @@ def name_of_item(i: int, text: str) -> str:
 
 
 def safe_repr(item: Any) -> str:
-    """Return a repr of at most 200 characters; never raise."""
+    """Return a repr of at most 200 characters, and never raise."""
     try:
-        # The repr of a long string is long; NumPy summarises that of an array.
+        # The repr of a long string is long, but NumPy summarises that of an array.
         return cut(repr(item[:200] if isinstance(item, str | bytes) else item))
     except BaseException:  # noqa: BLE001 - a user's __repr__
         return f"<{type(item).__qualname__} whose repr fails>"
@@ -283,7 +283,7 @@ def _pickled(error: BaseException) -> bytes | None:
         return None
     try:
         data = dumps(error)
-        # Many exceptions can be pickled but not unpickled: find out here.
+        # Many exceptions can be pickled but not unpickled. Find out here.
         if len(data) > MAX_PICKLE or type(pickle.loads(data)) is not type(error):
             return None
     except BaseException:  # noqa: BLE001 - whatever its __reduce__ does
@@ -292,10 +292,10 @@ def _pickled(error: BaseException) -> bytes | None:
 
 
 def _format(error: BaseException, *, with_notes: bool) -> str:
-    """Return the traceback below the engine; nothing if it would only repeat the message."""
+    """Return the traceback below the engine, or nothing if it would only repeat the message."""
     frames = _own_frames(object.__getattribute__(error, "__traceback__"))  # whatever its own does
     try:
-        # A deep recursion may have 100,000 frames; the limit is for those of its causes.
+        # A deep recursion may have 100,000 frames. The limit is for those of its causes.
         shown = traceback.TracebackException(
             type(error), error, frames, limit=2 * MAX_LINES, compact=True
         )

@@ -1,4 +1,4 @@
-"""How the items of an open call arrive: in blocks, while workers run earlier ones.
+"""How the items of an open call arrive, in blocks, while workers run earlier ones.
 
 ::
 
@@ -8,12 +8,12 @@
     …                                                  items.packed(i, column)
     feed.sweep()             room of blocks that are done
 
-A block is a few items that are pickled together: a pickle per column, large buffers next to them,
-and a header, which is a pickle too. The board has the place of each header. The segment is made
-larger when it is full; a worker that needs a part beyond its mapping maps it again. When the items
-of a block are done, its space is reused, unless a worker may still see an array in it.
+A block is a few items that are pickled together, with a pickle per column, large buffers next to
+them, and a header, which is a pickle too. The board has the place of each header. The segment is
+made larger when it is full. A worker that needs a part beyond its mapping maps it again. When the
+items of a block are done, its space is reused, unless a worker may still see an array in it.
 
-Workers receive no other segment later: arrays in shared memory are sent by handle, and the caller
+Workers receive no other segment later. Arrays in shared memory are sent by handle, and the caller
 keeps the items until they are done.
 """
 
@@ -33,12 +33,12 @@ from nbshare._core.system import order
 from nbshare._core.wire.board import KEPT, LEFT, SEEN, UNSEEN, Board, Page
 
 FIRST_BYTES = 256 << 10  # of the segment
-SMALL_BYTES = 64 << 10  # of blocks that are written in one piece; each piece takes 5 µs
+SMALL_BYTES = 64 << 10  # of blocks that are written in one piece, each of which takes 5 µs
 GROWTH = 1.5
 
-# A block's header, which follows its pickles: first item, number of items, whether workers may see
-# arrays in it, its offset, and the place of each column. Offsets count from the first block of the
-# same write.
+# The header of a block, which follows its pickles: first item, number of items, whether workers may
+# see arrays in it, its offset, and the place of each column. Offsets count from the first block of
+# the same write.
 Header = tuple[int, int, bool, int, list[Packed]]
 
 
@@ -55,12 +55,12 @@ class _Block(NamedTuple):
 
 
 class ItemFeed:
-    """The caller's side: packs items block by block.
+    """The caller's side, which packs items block by block.
 
     Parameters
     ----------
     board : Board
-        Of the call.
+        The call's board.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class ItemFeed:
         Raises
         ------
         UnsendableError
-            An item cannot be pickled; then none is visible.
+            If an item cannot be pickled. Then none is visible.
         OutOfMemoryError
             There is no room for them.
         """
@@ -99,12 +99,12 @@ class ItemFeed:
         self._board.publish(self.flush())
 
     def add(self, columns: Sequence[Sequence[Any]]) -> int:
-        """Pack the next items as a block, to be written by `flush`; return the first.
+        """Pack the next items as a block, to be written by `flush`. Return the first.
 
         Raises
         ------
         UnsendableError
-            An item cannot be pickled; then none of the block is added.
+            If an item cannot be pickled. Then none of the block is added.
         """
         arena, n = self._arena, len(columns[0])
         first = self._board.n_there + self._n_added
@@ -118,12 +118,12 @@ class ItemFeed:
         return first
 
     def flush(self) -> int:
-        """Write the added blocks; return the number of items, which may then be published.
+        """Write the added blocks. Return the number of items, which may then be published.
 
         Raises
         ------
         OutOfMemoryError
-            There is no room; then the blocks are not added.
+            If there is no room. Then the blocks are not added.
         """
         nbytes = self._arena.nbytes
         is_small = nbytes <= SMALL_BYTES
@@ -197,7 +197,7 @@ class ItemFeed:
         return tuple(list(islice(column, start - first, stop - first)) for column in whole)
 
     def item(self, i: int) -> tuple[Any, ...] | None:
-        """Return an item that is not done; None if it is not kept."""
+        """Return an item that is not done, or None if it is not kept."""
         for block in list(self._blocks.values()):
             if block.columns and 0 <= i - block.first < block.n:
                 return tuple(column[i - block.first] for column in block.columns)
@@ -205,14 +205,14 @@ class ItemFeed:
 
 
 class FedItems:
-    """The worker's side: loads items of blocks.
+    """The worker's side, which loads items of blocks.
 
     Parameters
     ----------
     inputs : Inputs
-        Of the feed's segment.
+        The inputs of the feed's segment.
     board : Board
-        Of the call.
+        The call's board.
     """
 
     def __init__(self, inputs: Inputs, board: Board) -> None:
@@ -247,7 +247,7 @@ class FedItems:
             self._may_be_seen.append((weakref.ref(view.root), page, place))
 
     def rest(self) -> None:
-        """Release the block; no item is running."""
+        """Release the block, when no item is running."""
         self._block, self._columns, self._of_block = range(0), [], self._inputs
         self._note_views()
 
@@ -275,7 +275,7 @@ class _Room:
         self._free = [(0, nbytes)]  # start and bytes, in their order
 
     def take(self, nbytes: int) -> int | None:
-        """Take the first place that is large enough; return its offset."""
+        """Take the first place that is large enough. Return its offset."""
         nbytes = aligned(nbytes)
         for k, (start, size) in enumerate(self._free):
             if size >= nbytes:

@@ -1,7 +1,7 @@
 """Blocks of items whose results a worker reduces to one, for ``reduce=``.
 
-Which items are in a block depends on nothing but their indices, so the result is the same for any
-number of workers. Blocks become longer: the first ones show something early, and many items make
+Only the indices of items decide which block they are in, so the result is the same for any number
+of workers. Blocks become longer, so that the first ones show something early, and many items make
 few blocks.
 """
 
@@ -18,11 +18,11 @@ from nbshare._core.wire.failures import Failure, describe, name_of_item, text_of
 from nbshare._core.wire.orders import Policy, generator
 from nbshare.errors import noted
 
-SAME = 64  # blocks of one length; then they are longer by one item
+SAME = 64  # blocks of one length, before they are longer by one item
 
 
 def start_of(k: Any) -> Any:
-    """Return the first item of block `k`; also for an array of such numbers."""
+    """Return the first item of block `k`, also for an array of such numbers."""
     length, rest = k // SAME + 1, k % SAME
     return SAME * (length - 1) * length // 2 + rest * length
 
@@ -83,7 +83,7 @@ class Blocks(ShapedItems):
     def taken_by(
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
     ) -> Callable[..., Any]:
-        """Return the function: it takes a block."""
+        """Return the function, which takes a block."""
         del shared, extra
         return func
 
@@ -102,15 +102,15 @@ def blocks_of(items: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Block]]:
 
 
 class Folded(NamedTuple):
-    """What has become of a block."""
+    """The outcome of a block."""
 
-    values: list[Any]  # one; none, if all items have failed
+    values: list[Any]  # one, or none if all items have failed
     n: int  # items that are in it
     failures: list[Failure]
 
 
 class Fold:
-    """A function of a block: the user's, for each item, and what reduces its results.
+    """A function of a block, which runs the user's for each item and reduces the results.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class Fold:
     reduce : callable
         ``reduce(a, b)`` returns one result for two.
     policy : Policy
-        For failures and random numbers.
+        The rules for failures and random numbers.
     """
 
     def __init__(

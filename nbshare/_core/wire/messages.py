@@ -1,4 +1,4 @@
-"""Messages between processes: Python objects and descriptors over a connection of the system."""
+"""Messages between processes, with Python objects and descriptors, over a connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from nbshare._core.memory import Segment, View
 from nbshare._core.system import channels, waiting
 
-INLINE = 32 << 10  # bytes; longer messages travel as a segment (a packet must fit the send buffer)
+INLINE = 32 << 10  # bytes. Longer messages travel as a segment (a packet must fit the send buffer)
 
 _INLINE, _SEGMENT, _FDS_ONLY = b"i", b"s", b"f"
 
@@ -35,7 +35,7 @@ class Channel:
 
     @classmethod
     def from_fd(cls, fd: int, owner: int) -> Channel:
-        """Take over a descriptor that was inherited; `owner`: the process at the other end."""
+        """Take over a descriptor that was inherited from `owner`, the process at the other end."""
         return cls(channels.end_from(fd, owner))
 
     def fileno(self) -> int:
@@ -67,14 +67,14 @@ class Channel:
     def receive(
         self, *, wait: bool = True, timeout_s: float | None = None
     ) -> tuple[Any, list[int]]:
-        """Return the next message and its descriptors; the caller closes these.
+        """Return the next message and its descriptors. The caller closes these.
 
         Raises
         ------
         EOFError
             The other end is gone.
         BlockingIOError
-            With ``wait=False``: there is no message.
+            If there is no message, with ``wait=False``.
         TimeoutError
             There was no message for `timeout_s` seconds.
         """

@@ -1,4 +1,4 @@
-"""Orders for workers: the call, and the task for its items.
+"""Orders for workers, for a call and for tasks among its items.
 
 Separate from the code that carries them out, which the owner need not import.
 """
@@ -39,7 +39,7 @@ class Policy(NamedTuple):
     retries: int = 0  # per item
     timeout_s: float | None = None  # per item
     seed: Seed | None = None
-    max_tasks: int | None = None  # of a worker process, in all calls; then another one starts
+    max_tasks: int | None = None  # of a worker process, in all calls, before another one starts
 
     @property
     def returns_errors(self) -> bool:
@@ -77,8 +77,8 @@ class CallOrder(NamedTuple):
 class Stage(NamedTuple):
     """The ring buffers before and after one stage."""
 
-    source: RingBuffer | None  # None: it is the loader
-    sink: RingBuffer | None  # None: it returns the results of the call
+    source: RingBuffer | None  # None in the loader
+    sink: RingBuffer | None  # None if it returns the results of the call
 
 
 class Task(NamedTuple):
@@ -103,18 +103,19 @@ class Task(NamedTuple):
 
 
 def run_task(task: Task) -> Any:
-    """Run a task; in a worker."""
+    """Run a task, in a worker."""
     return task.func(*task.args, **task.kwargs)
 
 
 def run_chunk(func: Callable[..., Any], *items: tuple[Any, ...]) -> list[Any]:
-    """Call a function for several items: a task of `Executor.map` with a chunksize."""
+    """Call a function for several items, in a task of `Executor.map` with a chunksize."""
     return [func(*args) for args in items]
 
 
 def nbytes_of(item: Any, depth: int = 3) -> int:
-    """Estimate the memory of an item in bytes; only arrays and texts count much."""
-    # By the methods of the base classes: a thread that weighs items must not run users' code.
+    """Estimate the memory of an item in bytes. Only arrays and texts count much."""
+    # By the methods of the base classes, because a thread that weighs items must not run users'
+    # code.
     if depth and isinstance(item, tuple | list):
         kind: Any = tuple if isinstance(item, tuple) else list
         some = kind.__getitem__(item, slice(N_WEIGHED))

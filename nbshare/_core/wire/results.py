@@ -1,13 +1,13 @@
-"""How results travel: in an output array, or else as entries of logs.
+"""How results travel, in an output array, or else as entries of logs.
 
 Numbers and arrays of one shape go to one output array. Any other result is an entry of a log, which
-is a segment of its worker: the pickle and its large buffers. Arrays come out of a log as views of
-it, without another copy::
+is a segment of its worker. It has the pickle and its large buffers. Arrays come out of a log as
+views of it, without another copy::
 
     n, size of each part | pickle | buffer | buffer …        (each at a multiple of 64 bytes)
 
 An entry without large buffers is only the pickle. Results of tiny items are pickled together as a
-list, their batch: a bytearray in it is the pickle of a result that must be loaded separately.
+list, their batch. A bytearray in it is the pickle of a result that must be loaded separately.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nbshare.errors import TaskError, is_interrupt
 LogKey = int  # the system's number of the worker's thread << 32, plus which of its logs
 # Log, offset, size in bytes, negative if it has buffers, and place in the batch that is there.
 Entry = tuple[LogKey, int, int, int]
-ALONE = -1  # as the place in a batch: the entry is the one result
+ALONE = -1  # as the place in a batch, if the entry is the one result
 
 
 class Unloadable(NamedTuple):
@@ -36,16 +36,16 @@ class Unloadable(NamedTuple):
     error: TaskError
 
 
-OUT_OF_BAND = 1 << 12  # bytes; smaller buffers stay in the pickle
+OUT_OF_BAND = 1 << 12  # bytes. Smaller buffers stay in the pickle
 
 
 class OutputSpec(NamedTuple):
     """The dtype and shape of one result."""
 
-    dtype: np.dtype[Any] | None  # None: objects, which go to the logs
+    dtype: np.dtype[Any] | None  # None for objects, which go to the logs
     shape: tuple[int, ...]
     number: type | None  # Python's own number class that fits, for scalars
-    is_given: bool = False  # the caller gave the array: results must fit, casting "same_kind"
+    is_given: bool = False  # the caller gave the array, which results must fit, casting "same_kind"
 
     def holds(self, value: Any) -> bool:
         """Return whether an output of this kind holds a result unchanged."""
@@ -61,9 +61,9 @@ class OutputSpec(NamedTuple):
 OBJECTS = OutputSpec(None, (), None)
 NUMBERS = {t: OutputSpec(np.asarray(t()).dtype, (), t) for t in (bool, int, float, complex)}
 
-# Kinds of results that workers agree on without the caller: objects, and numbers of 8 bytes at
-# most, which fit the board and `struct` knows. For arrays, one worker has to ask the caller, which
-# takes as long as some hundred tiny items.
+# Kinds of results that workers agree on without the caller. They are objects, and numbers of 8
+# bytes at most, which fit the board and `struct` knows. For arrays, one worker has to ask the
+# caller, which takes as long as some hundred tiny items.
 ASK, IS_OBJECT = 1, 2
 KINDS = {IS_OBJECT: OBJECTS} | {
     IS_OBJECT + 1 + code: OutputSpec(np.dtype(t), (), t if t in (bool, int, float) else None)
@@ -80,7 +80,7 @@ def spec_for(value: Any) -> OutputSpec:
         dtype = np.asarray(value).dtype
         return OBJECTS if dtype.hasobject else OutputSpec(dtype, (), int)
     if isinstance(value, np.generic) or type(value) in (np.ndarray, SharedArray):
-        # Only arrays of strings and records are stacked: single ones are objects to users.
+        # Only arrays of strings and records are stacked, because single ones are objects to users.
         is_stacked = value.ndim > 0 or not issubclass(value.dtype.type, np.flexible)
         if is_stacked and not value.dtype.hasobject and value.dtype.char != "T":
             # In native byte order, as NumPy stacks them.
@@ -89,14 +89,14 @@ def spec_for(value: Any) -> OutputSpec:
 
 
 class LogReader:
-    """The caller's side: the logs of all workers."""
+    """The caller's side, with the logs of all workers."""
 
     def __init__(self) -> None:
         self._logs: dict[LogKey, Segment] = {}
         self._present: dict[int, LogKey] = {}  # that workers write to, by their threads
 
     def add(self, key: LogKey, log: Segment) -> None:
-        """Add a worker's next log; its previous one gets no more results."""
+        """Add a worker's next log. Its previous one gets no more results."""
         self._present[key >> 32] = key
         self._logs[key] = log
 
@@ -109,7 +109,7 @@ class LogReader:
         self._logs.pop(key, None)  # another thread may have dropped it just now
 
     def has(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which of some logs have arrived: their message follows the ``done`` byte."""
+        """Return which of some logs have arrived. Their message follows the ``done`` byte."""
         return np.isin(keys, list(self._logs))
 
     def bytes_of(self, key: LogKey, offset: int, nbytes: int) -> memoryview:
@@ -119,9 +119,9 @@ class LogReader:
     def load(
         self, items: npt.NDArray[np.int64], entries: npt.NDArray[np.int64]
     ) -> Iterator[tuple[list[int], list[Any]]]:
-        """Yield results with their items, a batch at a time: it is unpickled once.
+        """Yield results with their items, a batch at a time, which is unpickled once.
 
-        All are new objects; their large arrays are views of the log. One that cannot be unpickled
+        All are new objects. Their large arrays are views of the log. One that cannot be unpickled
         here is an `Unloadable`.
 
         Parameters
@@ -129,7 +129,8 @@ class LogReader:
         items : ndarray
             The items. Those of a batch that do not follow one another are another batch.
         entries : ndarray
-            Where their results are: a column each.
+            The entries of their results, a column each.
+
         """
         for batch in batches_of(entries):
             some, places = items[batch].tolist(), entries[3, batch].tolist()

@@ -26,18 +26,18 @@ from nbshare._core.wire.results import ALONE, LogReader, batches_of
 
 RESULTS_FILE, INDEX_FILE = "results.npy", "index.npy"
 # Of a row: first times and, of a result in a log, its offset, its size and its place in the batch.
-# The state comes after them: a write may be cut between two pages.
+# The state comes after them, because a write may be cut between two pages.
 FIRST = [("stored_at", "<f8"), ("elapsed_s", "<f8"), ("at", "<i8", 3)]
 INDEX = np.dtype([*FIRST, ("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
 HEAD = INDEX.itemsize - 4  # bytes of a word before its checksum
-FEW, SHORT = 8, 256  # rows, and bytes of one: of more and shorter ones, all are copied together
-LOG_BIT = 44  # of an offset in the logs: from it on, the number of the log
+FEW, SHORT = 8, 256  # rows, and bytes of one (more and shorter ones are copied together)
+LOG_BIT = 44  # of an offset in the logs, from which on it has the number of the log
 
 RowNumbers = npt.NDArray[np.int64]
 
 
 class FilePlace(NamedTuple):
-    """Where and how a worker writes results to files."""
+    """The files that a worker writes results to, and how."""
 
     folder: str
     starts: Mapping[str, int]  # of the first row of each file, in bytes
@@ -46,7 +46,7 @@ class FilePlace(NamedTuple):
 
 
 class TransferSource(NamedTuple):
-    """Where results are that become rows: in the memory of a call, or in a part of a run."""
+    """The place of results that become rows, in the memory of a call, or in a part of a run."""
 
     values: Callable[[int, int], npt.NDArray[Any]]  # from a place to another, if they form an array
     entries: Callable[[RowNumbers], RowNumbers]  # the places of others in the logs
@@ -55,12 +55,12 @@ class TransferSource(NamedTuple):
 
 
 def log_file(number: int | str) -> str:
-    """Return the name of a log; "*": a pattern that finds all."""
+    """Return the name of a log, or for "*" a pattern that finds all."""
     return f"objects.{number}.log"
 
 
 def runs_of(numbers: RowNumbers) -> Iterator[slice]:
-    """Yield slices in which numbers go up by one; a negative one is alone."""
+    """Yield slices in which numbers go up by one. A negative one is alone."""
     n, breaks = len(numbers), []
     if n > 1:
         breaks = (np.flatnonzero((np.diff(numbers) != 1) | (numbers[:-1] < 0)) + 1).tolist()
@@ -119,7 +119,7 @@ class RowWriter:
     Notes
     -----
     All methods raise OSError if the disk is full, or fails, and CheckpointError if a file has been
-    replaced by something else. What has no row, -1, is left out.
+    replaced by something else. Results without a row, -1, are left out.
     """
 
     def __init__(self, place: FilePlace) -> None:
@@ -138,9 +138,9 @@ class RowWriter:
     def put_record(
         self, rows: RowNumbers, record: memoryview, entries: Any, index: npt.NDArray[Any]
     ) -> None:
-        """Write results that are together in a record; `entries`: size and place of each in it."""
+        """Write results that are together in a record. `entries` has the size and place of each."""
         start = self._log_end
-        self._fd(INDEX_FILE)  # first: without it, the log would be new in another folder
+        self._fd(INDEX_FILE)  # first, because without it the log would be new in another folder
         disk.write_all(self._fd(log_file(self._place.log)), record, start)
         self._log_end = aligned(start + record.nbytes)
         index["at"][:, 0] = start | self._place.log << LOG_BIT
@@ -200,7 +200,7 @@ class RowWriter:
     def _fd(self, name: str) -> int:
         if name not in self._files:
             path = Path(self._place.folder, name)
-            # The owner has made the others, and reads them: new ones would be in another folder.
+            # The owner has made the others, and reads them. New ones would be in another folder.
             flags = os.O_RDWR if name in self._place.starts else os.O_RDWR | os.O_CREAT
             self._files[name] = disk.open_own(path, flags)
         return self._files[name].fileno()
