@@ -1,1 +1,1 @@
-"""What a worker process runs."""
+"""The code of worker processes."""

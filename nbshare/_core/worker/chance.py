@@ -1,12 +1,12 @@
 """Whether items draw from the global random numbers of NumPy or of `random`.
 
-Nothing repeats these: each worker has a state of its own, and another one in each call. Both are a
-Mersenne Twister, whose state is compared before and after a chunk: two copies of 2.5 KB, which take
-less than a microsecond each.
+Nothing repeats these, because each worker has a state of its own, and another one in each call.
+Both are a Mersenne Twister, whose state is compared before and after a chunk. That takes two copies
+of 2.5 KB, which take less than a microsecond each.
 
-No draws are: a state that is seeded anew, as by ``np.random.seed(i)`` in the function, from which
-the old one cannot be reached; what happens while modules are imported, which may draw themselves;
-generators of one's own.
+These do not count as draws: a state that is seeded anew, as by ``np.random.seed(i)`` in the
+function, from which the old one cannot be reached; the draws of modules while they are imported;
+and generators of one's own.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ N_WORDS = 624  # of a Mersenne Twister, 4 bytes each, besides the place of the n
 KEY_BYTES, STATE_BYTES = 4 * N_WORDS, 4 * N_WORDS + 4
 
 # A changed state is searched among those that follow the one before, once in a call, if ever. That
-# takes as long as drawing so many numbers: no longer than the chunk, but for other programs.
-LEAST_S, MOST_S, SHARE = 2e-3, 0.25, 2  # the last: of the chunk's time
+# takes as long as drawing so many numbers, no longer than the chunk, but for other programs.
+LEAST_S, MOST_S, SHARE = 2e-3, 0.25, 2  # the last is of the chunk's time
 
 
 class State(NamedTuple):
-    """The state of a generator: its words, and the place of the next one."""
+    """The state of a generator, with its words and the place of the next one."""
 
     key: bytes
     place: int
@@ -44,7 +44,8 @@ class Watched(NamedTuple):
     key: slice
     place: slice
     owner: object  # of the memory
-    # A copy, made in place: new small objects could keep an item from reusing the heap's memory.
+    # A copy, made in place, because new small objects could keep an item from reusing the heap's
+    # memory.
     before: bytearray
 
     def state(self, words: bytes) -> State:
@@ -109,14 +110,14 @@ def _find() -> None:
 
 
 def _watch(which: int, owner: object, address: int, key: slice, place: slice, known: State) -> None:
-    """Watch a state, if it is what is known of it: both generators could change their layout."""
+    """Watch a state, if it is what is known of it, because generators could change their layout."""
     found = Watched(which, _memory(address), key, place, owner, bytearray(STATE_BYTES))
     if found.state(bytes(found.memory)) == known:
         _watched.append(found)
 
 
 class _Place:
-    """What NumPy makes an array of, at an address."""
+    """The interface from which NumPy makes an array of the memory at an address."""
 
     def __init__(self, address: int) -> None:
         words = {"shape": (STATE_BYTES,), "typestr": "|u1", "data": (address, False)}
@@ -128,7 +129,7 @@ def _memory(address: int) -> memoryview:
 
 
 def follows(old: State, new: State, limit_s: float) -> bool:
-    """Return whether drawing leads from one state to another; False if the search takes longer."""
+    """Return whether drawing leads from one state to another. False if the search takes longer."""
     if old.key == new.key:
         return new.place > old.place  # else somebody has restored an earlier one
     from numpy.random import MT19937

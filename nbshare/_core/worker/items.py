@@ -28,7 +28,7 @@ class ItemSource:
     Parameters
     ----------
     inputs : Inputs
-        Of the call.
+        The call's inputs.
     fed : FedItems or None
         Items that arrive during the call.
     kind : {"rows", "plain", "whole", "blocks", "fed", "folded"}
@@ -36,13 +36,13 @@ class ItemSource:
         pickled objects; pickled objects that arrive during the call; or, for ``reduce=``, blocks of
         items.
     *what
-        An ArrayReference; the items; where they are; the size of a block, and the blocks; the
-        column of the feed; or the number of items, and what each iterable gives, as here.
+        One set for each kind: an ArrayReference; the items; their place; the size of a block, and
+        the blocks; the column of the feed; or the number of items, and the source of each iterable.
 
     Attributes
     ----------
     block_of : callable or None
-        Returns the items that are loaded together with one; None if each is loaded alone.
+        Returns the items that are loaded together with one. None if each is loaded alone.
     """
 
     def __init__(self, inputs: Inputs, fed: FedItems | None, kind: str, *what: Any) -> None:
@@ -107,7 +107,7 @@ class ItemSource:
         return self._block
 
     def rest(self) -> None:
-        """Release the loaded items; none is running now."""
+        """Release the loaded items, when none is running now."""
         self._block = range(0), []
 
 
@@ -118,11 +118,11 @@ def gather(
     every: int,
     goes_on: Callable[[], bool],
 ) -> bool:
-    """Append the results of `numbers` or `frozen` to `values`; return whether no items are left.
+    """Append the results of `numbers` or `frozen` to `values`. Return whether no items are left.
 
     After `every` so many it is asked whether it `goes_on`. A result that they refuse is put into
-    `odd`: it must be stored before the next item runs, since the function may change it and return
-    it again.
+    `odd`, because it must be stored before the next item runs, since the function may change it and
+    return it again.
     """
     results = chain.from_iterable(parts)
     try:
@@ -142,7 +142,7 @@ class _UnfitError(Exception):
     """A result, the only argument, that must be stored with more care."""
 
 
-# Both group results in C: a look in Python at each would take as long as the items.
+# Both group results in C, because a look in Python at each would take as long as the items.
 
 
 def numbers(results: Iterable[Any], number: type | None) -> Iterator[Iterable[Any]]:
@@ -154,10 +154,11 @@ def numbers(results: Iterable[Any], number: type | None) -> Iterator[Iterable[An
 
 
 def frozen(results: Iterable[Any]) -> Iterator[Iterable[Any]]:
-    """Yield results frozen, several at a time: plain values that cannot change, or their pickles.
+    """Yield results frozen, several at a time, as values that cannot change, or their pickles.
 
-    Plain values can be pickled together: shared parts make no difference, and all can be unpickled.
-    Each is frozen before the next item runs: two items may return the same object, and change it.
+    Plain values can be pickled together, because shared parts make no difference, and all can be
+    unpickled. Each is frozen before the next item runs, because two items may return the same
+    object, and change it.
     """
     for kind, same in groupby(results, type):
         if kind in SCALARS:

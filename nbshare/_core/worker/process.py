@@ -1,4 +1,4 @@
-"""A worker process: waits for calls, claims chunks, runs the function, stores results.
+"""A worker process. It waits for calls, claims chunks, runs the function, stores results.
 
 ::
 
@@ -6,7 +6,7 @@
                   ▲                                                                          │
                   └──────────────────────────────────────────────────────────────────────────┘
 
-It never runs the caller's ``__main__``, and it dies with its owner, however that dies: only the
+It never runs the caller's ``__main__``, and it dies with its owner, however that dies. Only the
 owner holds the writing end of a pipe, the *life pipe*. When the owner ends, the kernel closes that
 end and signals the workers. No Python has to run for it, so a worker in C code that holds the
 interpreter lock is killed as well.
@@ -50,7 +50,7 @@ LOOK_S = 0.1  # between looks for unannounced items, and for a stopped call
 class InheritedFds(NamedTuple):
     """The descriptors and facts that a worker starts with."""
 
-    owner_fd: int  # becomes readable when the owner ends; or -1
+    owner_fd: int  # becomes readable when the owner ends, or -1
     life_fd: int  # reading end of the owner's life pipe
     channel_fd: int
     lock_fd: int  # where chunks are claimed
@@ -63,8 +63,8 @@ def run(inherited: InheritedFds) -> NoReturn:
     """Work until the owner ends."""
     try:
         channel = _set_up(inherited)
-        # A child that an item forks must not keep it open: its end signals the death of this
-        # process.
+        # A child that an item forks must not keep it open, because its end signals the death of
+        # this process.
         processes.at_fork(after_in_child=channel.close)
         channel.send(("ready", os.getpid()))
     except (EOFError, ConnectionError, RuntimeError):
@@ -91,12 +91,12 @@ def run(inherited: InheritedFds) -> NoReturn:
         work_on(order, slot, fds, caller, locks.FileLock(inherited.lock_fd, call))
         is_idle = False
         channel.send(("finished", call, imports.take(), mappings.end_call(), caller.is_spent))
-        # Now: descriptors of the next message could take the numbers of closed ones.
+        # Now, because descriptors of the next message could take the numbers of closed ones.
         state.restore_after()
 
 
 def _set_up(inherited: InheritedFds) -> Channel:
-    """Become a worker: in its own process group, bound to its owner, with the caller's settings."""
+    """Become a worker, in its own process group, bound to its owner, with the caller's settings."""
     silence_warnings()  # the owner has warned of the kind of memory
     workers.lead_group(inherited.owner_fd, inherited.life_fd)
     workers.end_first()
@@ -117,7 +117,7 @@ def _set_up(inherited: InheritedFds) -> Channel:
     return channel
 
 
-SegmentKey = tuple[Any, ...]  # see `system.sections.key_of`; and the mode
+SegmentKey = tuple[Any, ...]  # the key of `system.sections.key_of`, and the mode
 
 Seen = list[weakref.ref[Any]]  # the roots of views
 
@@ -126,7 +126,7 @@ class Mappings:
     """The mappings of a worker process, kept from one call to the next.
 
     Mapping an existing 1 GiB again costs 0.2 s of page faults. The next call that uses the same
-    segments has them immediately; any other call drops them. An idle worker drops them after
+    segments has them immediately. Any other call drops them. An idle worker drops them after
     `KEEP_S`, since a mapping keeps memory that its owner may have freed.
 
     Notes
@@ -146,7 +146,7 @@ class Mappings:
         return views
 
     def end_call(self) -> bool:
-        """Keep the mappings of the call; return whether no view of them is left."""
+        """Keep the mappings of the call. Return whether no view of them is left."""
         self._kept, self._used = self._used, {}
         seen, self._seen = self._seen, []
         return are_gone(seen)
@@ -177,7 +177,7 @@ def are_gone(seen: Seen) -> bool:
 def work_on(
     packed: bytes, slot: int, fds: Sequence[int], caller: _RemoteCaller, lock: locks.FileLock
 ) -> None:
-    """Work on a call until nothing is left to claim; send failures to the owner.
+    """Work on a call until nothing is left to claim. Send failures to the owner.
 
     The descriptors are of the board, the inputs, and maybe events.
     """
@@ -198,7 +198,7 @@ def work_on(
             while work.step():
                 mappings.drop()
                 caller.is_tidy = False
-        except KeyboardInterrupt:  # between items: sent to this process alone
+        except KeyboardInterrupt:  # between items, sent to this process alone
             os._exit(1)
         work.note_peak()
         caller.is_spent = work.is_spent
@@ -225,7 +225,7 @@ def _rows_in(view: View, spec: OutputSpec, offset: int, strides: tuple[int, ...]
 
 
 def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:
-    """Return the inputs of a call; small ones came with the message."""
+    """Return the inputs of a call. Small ones came with the message."""
     return Inputs(segments if small is None else [View(small), *segments])
 
 
@@ -270,7 +270,7 @@ class _RemoteCaller(Caller):
             self.is_tidy = True
 
     def tell_imports(self) -> bool:
-        # When all items are done, the next call may begin: it needs the list of imported files.
+        # When all items are done, the next call may begin, which needs the list of imported files.
         if stamps := self._imports.take():
             self._channel.send(("imported", stamps))
         return bool(stamps)

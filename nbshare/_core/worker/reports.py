@@ -1,4 +1,4 @@
-"""`report` and `worker_index`: what a function tells, and asks, inside a worker.
+"""`report` and `worker_index`, which a function calls inside a worker.
 
 A report goes to the worker's row of the board, next to the start time of its item. A report of
 another item has another time, so nothing has to be cleared when an item begins.
@@ -25,7 +25,7 @@ from nbshare._core.wire.board import (
 
 
 class ItemStopped(BaseException):
-    """Leaves an item of a stopped call: no ``except Exception`` of the function catches it."""
+    """Leaves an item of a stopped call. No ``except Exception`` of the function catches it."""
 
 
 def report(fraction: float, text: str = "") -> None:
@@ -38,9 +38,9 @@ def report(fraction: float, text: str = "") -> None:
     Parameters
     ----------
     fraction : float
-        Part that is done, from 0 to 1; NaN if unknown.
+        Part that is done, from 0 to 1, or NaN if unknown.
     text : str, optional
-        Present step; about 60 characters are shown. Other objects are passed to `str`.
+        Present step. About 60 characters are shown. Other objects are passed to `str`.
 
     Raises
     ------
@@ -53,13 +53,13 @@ def report(fraction: float, text: str = "") -> None:
 
     Notes
     -----
-    A call takes about a microsecond, without a system call: call it as often as you like.
+    A call takes about a microsecond, without a system call. Call it as often as you like.
 
     Call it in the thread in which the item runs. With ``backend="serial"`` nothing is drawn while
     an item runs. In a nested call it is about the items of that call, which has no display.
 
     To end the item it raises an exception that is no `Exception`. ``try: ... finally: ...`` and
-    ``with`` clean up as usual; the item counts as not done.
+    ``with`` clean up as usual. The item counts as not done.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def report(fraction: float, text: str = "") -> None:
 
 
 def worker_index() -> int | None:
-    """Return the number of the worker that runs this code; None outside of workers.
+    """Return the number of the worker that runs this code, or None outside of workers.
 
     Use it to give each worker one of several GPUs, licences, ports or sets of CPUs.
 
@@ -108,8 +108,8 @@ def worker_index() -> int | None:
     int or None
         Workers that run at the same time have different numbers. A new worker takes the lowest free
         one, so with one run at a time they are 0 … `max_workers` − 1. Two runs at the same time
-        have different workers, as their numbers tell: take the remainder if there are only so many
-        devices, as below.
+        have different workers and numbers. Take the remainder if there are only so many devices, as
+        below.
 
     See Also
     --------
@@ -150,14 +150,14 @@ def worker_index() -> int | None:
 
 
 class Reporter:
-    """Where the items of one worker report: its row of the board.
+    """Writes the reports of one worker's items to its row of the board.
 
     Parameters
     ----------
     board : Board
-        Of the call.
+        The call's board.
     slot : int
-        Of the worker.
+        The worker's row.
     """
 
     def __init__(self, board: Board, slot: int) -> None:
@@ -180,7 +180,7 @@ class Reporter:
         return None if item == NO_ITEM else item
 
     def write(self, share: float, text: Any) -> None:
-        """Record the progress of the present item; leave it if the call was stopped."""
+        """Record the progress of the present item. Leave it if the call was stopped."""
         if self._board.stopped:
             raise ItemStopped
         row = self._row
@@ -195,7 +195,7 @@ class Reporter:
 
 
 class _Present(threading.local):
-    """Where the items that run in this thread report."""
+    """The item that runs in this thread, and its reporter."""
 
     reporter: Reporter | None = None
 
@@ -204,5 +204,5 @@ _present = _Present()
 
 
 def present_item() -> int | None:
-    """Return the index of the item that this thread runs; None outside of items."""
+    """Return the index of the item that this thread runs, or None outside of items."""
     return None if _present.reporter is None else _present.reporter.item

@@ -1,8 +1,8 @@
-"""The fork server: a small process that has NumPy and the worker's code, and forks workers.
+"""The fork server, a small process that has NumPy and the worker's code, and forks workers.
 
 A new interpreter with NumPy takes 110 ms, a fork of this one 5 ms. It has one thread and never runs
-user code, so forking it is safe. It is the workers' parent, and reaps one only when the owner asks:
-no process number is reused while the owner may still signal it.
+user code, so forking it is safe. It is the workers' parent, and reaps one only when the owner asks.
+So no process number is reused while the owner may still signal it.
 
 ::
 
@@ -34,7 +34,7 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
     owner_fd = workers.opened_owner(owner)
     channel = Channel.from_fd(channel_fd, owner_fd)
     # The garbage collector of forked workers must not touch, and so copy, our pages. It has been
-    # off since the start: during imports it takes a tenth of the time.
+    # off since the start, because during imports it takes a tenth of the time.
     gc.freeze()
     gc.enable()
     waiter = waiting.Waiter()
@@ -54,7 +54,7 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
             case "fork":
                 try:
                     pid = os.fork()
-                except OSError:  # no more processes are allowed; the next server may have more
+                except OSError:  # no more processes are allowed, but maybe for the next server
                     return
                 if pid == 0:
                     channel.close()
@@ -70,7 +70,7 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
 
 
 def _live(*fds: int) -> None:
-    """Run a worker and end the process: it must not return into the server's loop."""
+    """Run a worker and end the process, because it must not return into the server's loop."""
     try:
         worker.run(worker.InheritedFds(*fds))
     except BaseException:  # noqa: BLE001 - the last frame of this process

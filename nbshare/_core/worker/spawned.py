@@ -11,6 +11,6 @@ from nbshare._core.worker import process as worker
 
 def live() -> NoReturn:
     """Take over what the owner has given to this process, and work until it ends."""
-    gc.enable()  # off since the start: during imports it takes a tenth of the time
+    gc.enable()  # off since the start, because during imports it takes a tenth of the time
     owner, fds = workers.given()
     worker.run(worker.InheritedFds(owner, -1, *fds))

@@ -1,11 +1,11 @@
-"""The blocks of a pipeline's stage, as `worker.work.Work` runs them: block i is item i.
+"""The blocks of a pipeline's stage, as `worker.work.Work` runs them. Block i is item i.
 
 ::
 
     load ──► ring ──► stage ──► ring ──► last stage ──► the call's results
 
-Other workers claim items from a counter; those of a stage get the next block from the ring before
-it. The result of a stage goes to a slot of the ring behind it; the result of the last stage goes to
+Other workers claim items from a counter. Those of a stage get the next block from the ring before
+it. The result of a stage goes to a slot of the ring behind it. The result of the last stage goes to
 the results of the call.
 
 **No deadlock.** A worker takes its slot of the next ring before it takes a block from the ring
@@ -45,9 +45,9 @@ class Blocks(ABC):
     Parameters
     ----------
     sink : RingBuffer or None
-        Where results go; None: to the results of the call.
+        The ring that results go to, or None for the results of the call.
     board : Board
-        Of the call.
+        The call's board.
     row : memoryview
         This worker's row of the board.
     make_room : callable
@@ -77,7 +77,7 @@ class Blocks(ABC):
         self._make_room, self._n_places = make_room, 0
 
     def claim(self, _: float) -> range:
-        """Wait for the next block; return its number, or an empty range at the end of the data."""
+        """Wait for the next block. Return its number, or an empty range at the end of the data."""
         block = self._await_block()
         if block.stop > self._n_places:
             self._n_places = self._make_room(block.stop)
@@ -103,7 +103,7 @@ class LoadedBlocks(Blocks):
     load : callable
         A generator function, which may take slots to fill.
     *others
-        As for `Blocks`.
+        The arguments of `Blocks`.
     """
 
     def __init__(self, load: Callable[..., Any], *others: Any) -> None:
@@ -143,14 +143,14 @@ class LoadedBlocks(Blocks):
 
 
 class Slots(Iterator[SharedArray]):
-    """The empty slots of the ring behind a stage; each is filled, and then queued.
+    """The empty slots of the ring behind a stage. Each is filled, and then queued.
 
     Parameters
     ----------
     ring : RingBuffer
-        Of the slots.
+        The ring of the slots.
     row : memoryview
-        The worker's row of the board: waiting for a slot does not count for the block.
+        The worker's row of the board. Waiting for a slot does not count for the block.
     """
 
     def __init__(self, ring: RingBuffer, row: memoryview) -> None:
@@ -168,7 +168,7 @@ class Slots(Iterator[SharedArray]):
         return self._slot
 
     def queue(self, rows: Any, number: int) -> None:
-        """Pass on the last slot, with so many rows; None: all."""
+        """Pass on the last slot, with so many rows, or with all."""
         lease, slot, self._slot = self._lease, self._slot, None
         if slot is None or lease is None:
             raise RuntimeError("the loader yields before it takes a slot: for slot in slots: ...")
@@ -183,7 +183,7 @@ class Slots(Iterator[SharedArray]):
         lease.end(publish=True)
 
     def give_back(self) -> None:
-        """Return a slot that was not filled: the next stage would wait for it."""
+        """Return a slot that was not filled, and that the next stage would wait for."""
         if self._lease is not None:
             self._lease.end(publish=False)
 
@@ -196,11 +196,11 @@ class QueuedBlocks(Blocks):
     func : callable
         Takes a block, and optionally the slot to fill.
     source : RingBuffer
-        Where blocks come from.
+        The ring that blocks come from.
     lock : context manager
         Held to count blocks on the board.
     *others
-        As for `Blocks`.
+        The arguments of `Blocks`.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class PassingStore(ResultStore):
 
 
 def n_arguments(func: Callable[..., Any]) -> int:
-    """Return the number of required positional arguments of a function; 1 if unknown."""
+    """Return the number of required positional arguments of a function, 1 if unknown."""
     try:
         parameters = inspect.signature(func).parameters.values()
     except (TypeError, ValueError):  # some functions in C have none
@@ -265,7 +265,7 @@ def n_arguments(func: Callable[..., Any]) -> int:
 
 
 def copy_to(out: SharedArray, block: Any) -> int | None:
-    """Copy a block to a slot; return its number of rows."""
+    """Copy a block to a slot. Return its number of rows."""
     if block is None:
         raise TypeError(
             "the block is None: yield or return an array, or take the slot and fill it in place: "

@@ -36,7 +36,7 @@ _mine: WorkerState | None = None  # None outside of workers
 
 
 class WorkerState:
-    """The state this worker started with; one per process."""
+    """The state this worker started with, one per process."""
 
     def __init__(self) -> None:
         global _mine
@@ -45,13 +45,13 @@ class WorkerState:
         self._restored: Any = None  # the environment as last set, encoded
         self._n_threads = 0
         self._settings: tuple[bytes, Any] = b"", {}  # the caller's, pickled, and unpickled
-        self._kept: dict[str, Any] = {}  # set here by an initializer: kept, whatever the caller has
+        self._kept: dict[str, Any] = {}  # set here by an initializer, and kept in all calls
         self._note_signals()
 
     def restore(self, settings: bytes, n_threads: int) -> None:
-        """Before a call: set the environment, threads of libraries, and the caller's settings.
+        """Set the environment, threads of libraries, and the caller's settings, before a call.
 
-        `settings`: see `wire.context`.
+        `settings` come from `wire.context`.
         """
         # Comparing it encoded takes 3 µs, decoded 100.
         if n_threads != self._n_threads or context.encoded_environ() != self._restored:
@@ -65,7 +65,7 @@ class WorkerState:
         self._enter()
 
     def restore_after(self) -> None:
-        """After a call: reset signals and timers that could end or slow down an idle worker."""
+        """Reset signals and timers that could end or slow down an idle worker, after a call."""
         processes.stop_timers(self._timers)
         processes.block_signals(self._blocked)
         if self._handlers != [_signal.getsignal(number) for number in _SIGNALS]:
@@ -88,7 +88,7 @@ class WorkerState:
         import_as_the_caller(values["overridden"])
         register_files(values["files"])
         if values["authkey"]:
-            import multiprocessing.process  # late: few callers have managers
+            import multiprocessing.process  # late, because few callers have managers
 
             multiprocessing.process.current_process().authkey = values["authkey"]
         sys.argv = [*values["argv"]]
@@ -104,7 +104,7 @@ class WorkerState:
         context.filter_warnings({**self._settings[1], **self._kept}["warnings"])
 
     def _enter(self) -> None:
-        """Change to the caller's directory, also if unchanged: a new one may have the old name."""
+        """Change to the caller's directory, even if unchanged. A new one may have the old name."""
         cwd = self._kept.get("cwd", self._settings[1]["cwd"])
         if cwd is not None:
             with suppress(OSError):  # it was removed
@@ -144,7 +144,7 @@ def show_crashes() -> None:
 
 # The initializers that have run in this process, and the variables of their functions.
 _initialized: dict[bytes, Namespaces] = {}
-_initializing = threading.RLock()  # one at a time; it may make calls with another one
+_initializing = threading.RLock()  # one at a time, which may make calls with another one
 _entered = ExitStack()  # what they have entered
 
 
@@ -172,8 +172,8 @@ def initialized(inputs: Inputs, fixed: Fixed) -> Namespaces:
 def initializing_anew() -> Iterator[ExitStack]:
     """Run the initializer once for all that load its call within the block.
 
-    For calls that run in this process, and do not keep it: what it has entered is yielded. In a
-    worker, its own initializer has run already. Other threads wait meanwhile.
+    For calls that run in this process, and do not keep it. Yields the contexts that it entered. In
+    a worker, its own initializer has run already. Other threads wait meanwhile.
     """
     global _entered, _initialized
     with _initializing:
@@ -189,7 +189,7 @@ def initializing_anew() -> Iterator[ExitStack]:
 
 
 def leave(entered: ExitStack | None = None) -> None:
-    """Leave what initializers have entered; errors are printed: nobody waits for them."""
+    """Leave what initializers have entered. Errors are printed, because nobody waits for them."""
     try:
         (_entered if entered is None else entered).close()
     except BaseException:  # noqa: BLE001 - a user's
@@ -216,6 +216,6 @@ def _run(initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
 
 
 def restore_variables() -> None:
-    """After a call: release the variables that its functions have brought."""
+    """Release the variables that the functions of a call have brought, after it."""
     for namespaces in _initialized.values():
         namespaces.restore()

@@ -1,7 +1,7 @@
-"""Where results go: an array in shared memory that all workers fill, or the workers' logs.
+"""Stores results in an array in shared memory that all workers fill, or in the workers' logs.
 
 The first result decides. Numbers and arrays get one output array, ``(n, *shape)``. A result that
-does not fit it, and any other object, is pickled and appended to a log; the board has the place of
+does not fit it, and any other object, is pickled and appended to a log. The board has the place of
 each. So no work is lost when results differ.
 """
 
@@ -39,20 +39,20 @@ from nbshare._core.wire.results import (
 from nbshare._core.wire.rows import RowWriter, index_of
 from nbshare.errors import CheckpointError, noted
 
-LOG_BYTES = 1 << 20  # of a worker's first log; unused pages cost nothing
-# Of later logs. Every log costs the caller a descriptor, so later ones are larger; but a log is
+LOG_BYTES = 1 << 20  # of a worker's first log, whose unused pages cost nothing
+# Of later logs. Every log costs the caller a descriptor, so later ones are larger. But a log is
 # kept as long as any result in it.
 MOST_LOG_BYTES = 64 << 20
 
 _log_numbers = itertools.count()
 
 Rows = Callable[[int, int], npt.NDArray[Any]]  # of an output, by the first and how many
-# What results look like; where they go, None if only to logs or files; what writes files.
+# The spec of results, their rows, or None if they go only to logs or files, and the file writer.
 Decided = tuple[OutputSpec, Rows | None, RowWriter | None]
 
 
 class LogWriter:
-    """The worker's side: appends to a log, and begins another when it is full.
+    """The worker's side, which appends to a log, and begins another when it is full.
 
     Parameters
     ----------
@@ -64,11 +64,11 @@ class LogWriter:
         self._announce = announce
         self._log: Segment | None = None
         self._key: LogKey = 0
-        self._start = self._position = 0  # bytes: of what was written last, and of its end
+        self._start = self._position = 0  # of what was written last, and of its end, in bytes
         self._n_bytes = 0  # written so far
 
     def append(self, data: bytes, buffers: list[memoryview] | None = None) -> Entry:
-        """Write the pickle of a result and its buffers; return its place."""
+        """Write the pickle of a result and its buffers. Return its place."""
         parts, nbytes = entry_parts(data, buffers) if buffers else ([(0, data)], len(data))
         start, self._n_bytes = aligned(self._position), self._n_bytes + nbytes
         log = self._log
@@ -89,18 +89,18 @@ class LogWriter:
 
 
 class ResultStore:
-    """The worker's side: puts results into the output array or into its log.
+    """The worker's side, which puts results into the output array or into its log.
 
     Parameters
     ----------
     board : Board
-        Of the call.
+        The call's board.
     ask : callable
         ``ask(spec)`` returns the call's spec; a function of the first row and the number of rows
-        that returns these rows of the output, if there is one; and with a checkpoint what writes
-        results to its files. Called with the first result, and again after `forget_code`.
+        that returns these rows of the output, if there is one; and with a checkpoint the writer of
+        its files. Called with the first result, and again after `forget_code`.
     announce : callable
-        As for `LogWriter`.
+        The argument of `LogWriter`.
     lock : context manager
         Held to agree with the other workers.
     slot : memoryview
@@ -109,9 +109,9 @@ class ResultStore:
     Attributes
     ----------
     number : type or None
-        The class of results that `put_numbers` takes; None for none, or before the first.
+        The class of results that `put_numbers` takes. None for none, or before the first.
     takes_objects : bool
-        Whether a result was not such a number: later ones go through `put_objects`.
+        Whether a result was not such a number. Later ones go through `put_objects`.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class ResultStore:
         return self.takes_objects or self._writer is not None
 
     def forget_code(self) -> None:
-        """With the next result, ask again where it goes: the number of the code is another one."""
+        """Ask again with the next result where it goes, because the code has another number."""
         if self._writer is not None:
             self._spec = None
 
@@ -158,7 +158,8 @@ class ResultStore:
         places = slice(items.start - first, items.stop - first)
         out = self._out[places]
         try:
-            # An assignment would look up the dtype of each value: two or three times as slow.
+            # An assignment would look up the dtype of each value, which is two or three times as
+            # slow.
             struct.pack_into(f"{len(values)}{out.dtype.char}", out, 0, *values)
         except struct.error:  # an int too large for the dtype of earlier ones
             return False
@@ -192,7 +193,7 @@ class ResultStore:
         return None
 
     def _write(self, places: slice, values: npt.NDArray[Any]) -> bool:
-        """Write results to the files, if there are any; return whether they are anywhere."""
+        """Write results to the files, if there are any. Return whether they are anywhere."""
         if (writer := self._writer) is None:
             return True
         try:
@@ -284,7 +285,7 @@ def _remedy(value: Any) -> str:
 def fill_row(out: npt.NDArray[Any], i: int, value: Any) -> None:
     """Fill a row of the caller's array, or raise an error that says why the result does not fit."""
     row = out[i, ...]
-    # NumPy's rule for a Python number: it adopts the array's dtype if the kind allows.
+    # NumPy's rule for a Python number is that it adopts the array's dtype if the kind allows.
     weak = value if type(value) in (bool, int, float, complex) else np.asarray(value)
     if np.shape(weak) != row.shape:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The standard streams of a worker: pipes to the caller."""
+"""The standard streams of a worker, which are pipes to the caller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nbshare._core.worker.reports import present_item
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MARK_PRINTS = "NBSHARE_MARK_PRINTS"  # the user's wish: lines that Python prints name their item
+MARK_PRINTS = "NBSHARE_MARK_PRINTS"  # the user wants lines that Python prints to name their item
 
 HIGHEST = 2  # descriptor of a standard stream
 
@@ -73,7 +73,7 @@ class _Output:
         setattr(sys, self.name, self.stream)
 
     def flush(self) -> bool:
-        """Send an unfinished line; return whether anything has not been read yet."""
+        """Send an unfinished line. Return whether anything has not been read yet."""
         try:  # noqa: SIM105 - `suppress` would cost more than everything else here
             getattr(sys, self.name).flush()
         except Exception:  # noqa: BLE001, S110 - it may be the item's own, or None
@@ -104,7 +104,7 @@ def is_marking() -> bool:
 
 
 def keep() -> None:
-    """Keep the present streams for every call: an initializer may have set its own."""
+    """Keep the present streams for every call, because an initializer may have set its own."""
     for output in _outputs:
         output.stream = getattr(sys, output.name)
 
@@ -116,7 +116,7 @@ def restore() -> None:
 
 
 def flush() -> bool:
-    """Send unfinished lines; return whether anything has not been read yet."""
+    """Send unfinished lines. Return whether anything has not been read yet."""
     is_any = False
     for output in _outputs:
         is_any |= output.flush()

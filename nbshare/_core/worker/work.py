@@ -1,4 +1,4 @@
-"""One worker's part in a call: claims chunks, runs items, stores results, handles failures."""
+"""One worker's part in a call. It claims chunks, runs items, and stores results and failures."""
 
 from __future__ import annotations
 
@@ -64,25 +64,25 @@ from nbshare._core.worker.state import filter_warnings, initialized
 from nbshare._core.worker.store import Decided, ResultStore
 
 # Items that take less than this run in batches of at most this time, which share the cost of
-# storing results. If a worker dies, only their range is known; then they run one by one.
+# storing results. If a worker dies, only their range is known, and then they run one by one.
 TINY_S = 20e-6
-SLOW_TINY_S = 100e-6  # if results are objects or go to files: to store one takes some 15 µs
+SLOW_TINY_S = 100e-6  # if results are objects or go to files, as storing one takes some 15 µs
 TOGETHER_S = 1e-3
 LOAD_ITEMS = 64  # items that are loaded at a time
 SHORTEST_S = 1e-8  # no function call takes less, whatever the clock says
 
-# Holds another object in each forked process: `os.getpid` takes five times as long.
+# Holds another object in each forked process, because `os.getpid` takes five times as long.
 _process = [object()]
 _n_taken = [0]  # items, by this process, in all calls
 processes.at_fork(after_in_child=lambda: _process.__setitem__(0, object()))
 
 
 class _Stopped(Exception):  # noqa: N818 - not an error
-    """The call is over: no more of its items run."""
+    """The call is over, and no more of its items run."""
 
 
 class Caller:
-    """What a worker tells its caller, and asks it. Defaults: nothing to tell."""
+    """The caller of a worker, which it tells and asks. By default there is nothing to tell."""
 
     def decide(self, spec: OutputSpec) -> Decided:
         """Return where results go, for the spec of the first one."""
@@ -93,13 +93,13 @@ class Caller:
         raise NotImplementedError
 
     def make_room(self, n: int) -> int:
-        """Allocate places for the first `n` blocks of a stage; return how many there are."""
+        """Allocate places for the first `n` blocks of a stage. Return how many there are."""
         raise NotImplementedError
 
     in_process = True  # the items run in the caller's
 
     def await_items(self) -> bool:
-        """Wait for items for a while; return whether to continue waiting."""
+        """Wait for items for a while. Return whether to continue waiting."""
         raise NotImplementedError
 
     def tidy_up(self) -> None:
@@ -109,11 +109,11 @@ class Caller:
         """Announce new results, or that few items are left."""
 
     def tell_imports(self) -> bool:
-        """Tell what has been imported so far; return whether anything is new."""
+        """Tell what has been imported so far. Return whether anything is new."""
         return False
 
     def sends_prints(self) -> bool:
-        """Send what items have printed so far; return whether there is anything to read."""
+        """Send what items have printed so far. Return whether there is anything to read."""
         return False
 
     def failed(self, i: int, error: BaseException, item: str) -> None:
@@ -129,11 +129,11 @@ class Work:
     order : CallOrder
         The function, its inputs and its options.
     board : Board
-        Of the call.
+        The call's board.
     slot : int
         This worker's row of it.
     inputs : sequence of Inputs
-        Hold the function and shared objects; the last one holds the items.
+        Hold the function and shared objects. The last one holds the items.
     caller : Caller
         Receives first results, logs and failures.
     lock : context manager
@@ -177,7 +177,7 @@ class Work:
         self._page = board.newest_page()
         block_ofs = (source.block_of for source in self._sources)
         self._block_of = next((block_of for block_of in block_ofs if block_of is not None), None)
-        # Not a method: a cycle would keep the inputs until the garbage collector runs.
+        # Not a method, because a cycle would keep the inputs until the garbage collector runs.
         wait = partial(_await_items, self._sources, self._fed, caller)
         self._claims = Claims(
             board, slot, lock, order.n_workers, order.chunksize, self._block_of, wait
@@ -196,7 +196,7 @@ class Work:
             self._func, self._columns, self._claim = blocks.func, blocks.columns, blocks.claim
             if stage.sink is not None:
                 self._store = PassingStore(blocks, *of_results)
-        self._tell_imports()  # first: a call may end as soon as a worker has loaded the function
+        self._tell_imports()  # first, as a call may end once a worker has loaded the function
         self._slot[LOADED] = time.monotonic_ns()
 
     def _loaded(self, inputs: Inputs, fixed: Fixed) -> Callable[..., Any]:
@@ -228,7 +228,7 @@ class Work:
         return most is not None and _n_taken[0] >= most
 
     def step(self) -> bool:
-        """Claim and run a chunk; return whether there may be more."""
+        """Claim and run a chunk. Return whether there may be more."""
         self._end_copy()
         if self._slot[LEAVES]:
             return False
@@ -266,7 +266,7 @@ class Work:
             self._store.forget_code()
 
     def _run_chunk(self, chunk: range) -> bool:
-        """Run the items of a chunk, tiny ones in batches; return whether to continue."""
+        """Run the items of a chunk, tiny ones in batches. Return whether to continue."""
         position = alone_until = chunk.start
         start_ns = time.monotonic_ns()
         try:
@@ -291,7 +291,7 @@ class Work:
                 else:
                     run = self._run_together if n_together else self._run_singly
                     position += run(items, columns)
-            # Loading them counts, what follows does not: it would make tiny items seem longer.
+            # Loading them counts, but not what follows, which would make tiny items seem longer.
             self._item_s = (time.monotonic_ns() - start_ns) / 1e9 / len(chunk)
         except _Stopped:
             return False
@@ -303,7 +303,7 @@ class Work:
         return True
 
     def _begin(self, items: range) -> int:
-        """Record what this worker is doing now; return the time in ns."""
+        """Record what this worker is doing now. Return the time in ns."""
         slot = self._slot
         slot[SINCE] = since = time.monotonic_ns()
         slot[ITEM_STOP] = items.stop
@@ -327,8 +327,8 @@ class Work:
         return 0 if self._board.has_failed(position, position + n) else n
 
     def _run_singly(self, items: range, columns: list[Sequence[Any]]) -> int:
-        """Run items one by one; return how many are done."""
-        # A line of the loop costs 40 ns: with ten of them, a hundredth of what 40 µs take.
+        """Run items one by one. Return how many are done."""
+        # A line of the loop costs 40 ns, so ten of them cost a hundredth of what 40 µs take.
         slot, header, clock = self._slot, self._board.header, time.monotonic_ns
         func, put, process = self._func, self._store.put, self._process
         self._tell_imports()  # of loading the items
@@ -351,7 +351,7 @@ class Work:
                     value = func(*args)
                     if _process[0] is not process:
                         end_fork(None)
-                    # Before the result is done: it depends on what it has imported.
+                    # Before the result is done, which depends on what it has imported.
                     if len(modules) != n_modules or n_executed[0] != n_before:
                         self._tell_imports()
                         n_modules, n_before = len(modules), n_executed[0]
@@ -370,7 +370,7 @@ class Work:
         return n
 
     def _run_together(self, items: range, columns: list[Sequence[Any]]) -> int:
-        """Run tiny items, store their results together; return how many are done."""
+        """Run tiny items, and store their results together. Return how many are done."""
         since = self._begin(items)
         try:
             return self._run_and_store(items, columns)
@@ -385,7 +385,8 @@ class Work:
         odd: list[Any] = []
         store, header, clock = self._store, self._board.header, time.monotonic
         until_s = clock() + 2 * TOGETHER_S
-        # After each 20 µs or so: a long item may follow, and no other may begin after a stop.
+        # After each 20 µs or so, because a long item may follow, and no other may begin after a
+        # stop.
         every = max(1, min(MOST_UNSEEN, int(TINY_S / max(self._item_s, SHORTEST_S))))
         are_objects = store.takes_objects
         try:
@@ -414,7 +415,7 @@ class Work:
         return n + n_more
 
     def _store_together(self, items: range, values: list[Any], are_objects: bool) -> int:
-        """Store results; return how many are done."""
+        """Store results. Return how many are done."""
         store = self._store
         put_all = store.put_objects if are_objects else store.put_numbers
         if not values or put_all(items, values):
@@ -424,7 +425,7 @@ class Work:
     def _store_singly(
         self, items: range, values: list[Any], put: Callable[[int, Any], None]
     ) -> int:
-        """Store results; return how many are done."""
+        """Store results. Return how many are done."""
         for n, value in enumerate(values):
             try:
                 put(items[n], value)
@@ -468,7 +469,8 @@ class Work:
             return "an item that cannot be loaded"
         return text_of(args)
 
-    # What `Job.stats` shows.
+    # For `Job.stats`.
+    #
 
     def note_peak(self) -> None:
         """Record the peak memory of this process."""
