@@ -1,4 +1,4 @@
-"""Results on disk: a directory of plain files that a call fills, and that the same call continues.
+"""Results on disk, a directory of plain files that a call fills, and that the same call continues.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What functions and classes count as: by the files that they are imported from, or by value."""
+"""Digests of functions and classes, by the files that they are imported from, or by value."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NOT_OF_A_CLASS = {
     "__static_attributes__", "__annotations__", "__annotate_func__", "__annotations_cache__",
     "__abstractmethods__", "_abc_impl", "__slotnames__", "__orig_bases__", "__parameters__",
 }  # fmt: skip
-NOT_OF_A_MODULE = {"__name__", "__file__"}  # where it is
+NOT_OF_A_MODULE = {"__name__", "__file__"}  # which tell its place
 OF_VALUES, OF_ATTRIBUTES = (
     re.compile("CONST|ATTR|METHOD"),
     re.compile("ATTR|METHOD"),
@@ -57,14 +57,14 @@ class CodeDigests:
     Parameters
     ----------
     version : str, optional
-        As for `Digests`.
+        The argument of `Digests`.
 
     Attributes
     ----------
     digests : Digests
-        Of values.
+        The digests of values.
     sources : Sources
-        Of what is imported from own files.
+        The definitions of what is imported from own files.
     """
 
     def __init__(self, version: str | None) -> None:
@@ -103,12 +103,12 @@ class CodeDigests:
         return f"named {self.sources.label(module)}.{qualname}"
 
     def _by_value(self, obj: Any, qualname: str) -> str:
-        """Note what is sent by value; returns its name."""
+        """Note an object that is sent by value. Return its name."""
         if id(obj) not in self._names:
             name = qualname.replace("<locals>.", "").replace("<lambda>", "lambda")
             self._counts[name] += 1
             label = name if self._counts[name] == 1 else f"{name} ({self._counts[name]})"
-            self._names[id(obj)] = obj, label  # first: it may lead to itself
+            self._names[id(obj)] = obj, label  # first, because it may lead to itself
             content = self._function(obj) if isinstance(obj, FunctionType) else _members(obj)
             self._parts[label] = self.digests.of(content, label).hex()
         return self._names[id(obj)][1]
@@ -117,7 +117,7 @@ class CodeDigests:
         """Return what a function itself depends on, and note its global values."""
         steps = list[Instruction]()
         form = form_of(func.__code__, steps)
-        # Not `__module__`: a decorator may have copied that of another function.
+        # Not `__module__`, because a decorator may have copied that of another function.
         module = func.__globals__.get("__name__") or ""
         if module in MAINS or module in UNNAMED or self._is_edited(module):
             self._uses(module, func.__globals__, steps, form)
@@ -153,7 +153,7 @@ class CodeDigests:
         return self.sources.is_own(module) or module not in sys.modules
 
     def _global(self, module: str, name: str, value: Any, paths: set[str], form: list[Any]) -> None:
-        """Note a global value of a function; `paths`: the attributes that it is asked for."""
+        """Note a global value of a function, whose attributes `paths` are asked for."""
         if isinstance(value, ModuleType):
             own = self.sources.name_of(value)
             for path in sorted(paths):
@@ -196,7 +196,7 @@ def _is_named(obj: Any) -> bool:
 
 
 def form_of(code: CodeType, steps: list[Instruction]) -> list[Any]:
-    """Return what a function's code does: not where, nor its docstring; adds to its `steps`."""
+    """Return what a function's code does, without its place and docstring. Add to its `steps`."""
     here = list(get_instructions(code))
     for k, step in enumerate(here):
         if step.opname == "KW_NAMES":  # of Python 3.11 and 3.12, for which `dis` has no value

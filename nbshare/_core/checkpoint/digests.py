@@ -1,8 +1,8 @@
-"""Digests of values by what they hold: the same in each process, on each machine.
+"""Digests of values by what they hold, the same in each process, on each machine.
 
-Never of pickles, which differ for equal objects; never of what is random, such as addresses.
-Containers, arrays and objects are gone through; functions and classes of own files count by the
-source that they reach (`checkpoint.code`), those of installed packages by their names.
+These are never digests of pickles, which differ for equal objects, nor of anything random, such as
+addresses. Containers, arrays and objects are gone through. Functions and classes of own files count
+by the source that they reach (`checkpoint.code`), those of installed packages by their names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nbshare._core.arrays.shared_array import SharedArray
 from nbshare.errors import CheckpointError, cut
 
 SIZE = 16  # bytes
-PIECE_NBYTES = 16 << 20  # of an array: hashed at a time
+PIECE_NBYTES = 16 << 20  # of an array, hashed at a time
 N_THREADS = 4  # that hash pieces
 OF_WRAPPERS = "cache_info", "targetoptions"  # of functions with a cache, and of Numba's
 # Answers that objects keep once they were asked, and what splines leave of their work.
@@ -47,7 +47,7 @@ def digest(*parts: Any) -> bytes:
 
 
 class Digests:
-    """What values are like.
+    """Digests of values.
 
     Parameters
     ----------
@@ -55,14 +55,14 @@ class Digests:
         ``definition(obj)`` returns a text for a function, class or module, and notes the code that
         it reaches.
     version : str, optional
-        Given by the user; then what has no digest counts by its type alone.
+        Given by the user. With it, an object without a digest counts by its type alone.
     """
 
     def __init__(self, definition: Callable[[Any], str], version: str | None) -> None:
         self.definition, self.version = definition, version
 
     def of(self, value: Any, where: str) -> bytes:
-        """Return the digest of a value; `where`: what messages call it.
+        """Return the digest of a value, which messages call `where`.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class _Walk:
             return _of_text(kind.__name__, repr(value))
         if kind in (bytes, bytearray, memoryview):
             return digest(kind.__name__.encode(), value)
-        if kind is tuple:  # not kept: it may hold the copy of an array that a pickle would have
+        if kind is tuple:  # not kept, as it may hold the copy of an array that a pickle would have
             return self._all("tuple", value, where)
         if key in self._known:
             self._n_cycles += key in self._in_cycles
@@ -123,7 +123,7 @@ class _Walk:
             options = getattr(value, "targetoptions", None)
             return self._all("wrapper", [kind, value.__wrapped__, options], where)
         if kind.__name__ == "DataFrame" and kind.__module__.startswith("pandas"):
-            # Not its blocks: how columns share them depends on how it was made.
+            # Not its blocks, because how columns share them depends on how it was made.
             columns = [column.array for _, column in value.items()]
             return self._all("frame", [value.columns, value.index, value.attrs, *columns], where)
         return self._object(value, kind, where)
@@ -133,7 +133,7 @@ class _Walk:
         if _PLAIN.issuperset(map(type, values)):
             return _of_text(tag, repr(values))
         found = []
-        for i, value in enumerate(values):  # no comprehension: it would need one more level
+        for i, value in enumerate(values):  # no comprehension, which would need one more level
             found.append(self.of(value, f"{where}[{i}]"))
         return digest(tag.encode(), *found)
 
@@ -226,5 +226,5 @@ def _pieces(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
 
 
 def _bytes_of(array: npt.NDArray[Any]) -> Any:
-    """Return the bytes of an array in the order of its items: no copy if it is contiguous."""
+    """Return the bytes of an array in the order of its items, not copied if it is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.nbytes else b""

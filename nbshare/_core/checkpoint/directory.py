@@ -1,4 +1,4 @@
-"""The directory of a checkpoint: what its files hold, and the order in which they are written.
+"""The directory of a checkpoint, the contents of its files, and the order of writing them.
 
 ::
 
@@ -124,7 +124,7 @@ def check_place(path: Path) -> None:
 
 
 def storable(spec: OutputSpec) -> OutputSpec:
-    """Return how results are stored: as objects, if a ``.npy`` file cannot tell their dtype."""
+    """Return how results are stored, as objects if a ``.npy`` file cannot tell their dtype."""
     dtype = spec.dtype
     is_told = dtype is None or npy.descr_to_dtype(npy.dtype_to_descr(dtype)) == dtype
     return spec if is_told else OBJECTS
@@ -136,12 +136,12 @@ class Directory:
     Parameters
     ----------
     options : Checkpoint
-        Where it is; it is made if it is not there. What to do with results that depended on
-        something else, and whether what is stored is to survive a power failure.
+        The folder, which is made if it is not there; the action on results that depended on
+        something else; and whether what is stored is to survive a power failure.
     key : Key
-        What results depend on.
+        The dependencies of results.
     request : Request
-        What runs.
+        The call that runs.
     began_at : float
         When that began, in seconds since 1970.
     role : Role
@@ -180,7 +180,7 @@ class Directory:
             self._open(request.label)
             if (path / PARTS).exists():
                 self._merge()
-            # Also of earlier runs: NFS keeps a folder while a process has its files open.
+            # Also of earlier runs, because NFS keeps a folder while a process has its files open.
             for merged in path.glob(f".{PARTS}.*"):
                 shutil.rmtree(merged, ignore_errors=True)
             self._settle_version(options.if_changed)
@@ -228,13 +228,13 @@ class Directory:
 
     def _merge(self) -> None:
         """Take over what processes that shared a run have stored, if none of them runs."""
-        self.writer.take()  # first: a process that begins now waits for us, or we see it
+        self.writer.take()  # first, so that a process that begins now waits for us, or we see it
         check_free(self.path)
         whole = whole_of(self.path)
         for k, part in enumerate(whole.readers[1:], 1):
             self._merge_part(part, whole, np.flatnonzero(whole.which == k))
         self._sync()
-        # At once: a process that is late finds its part either in its place or not at all.
+        # In one step, so that a late process finds its part either in its place or not at all.
         (self.path / PARTS).rename(self.path / f".{PARTS}.{secrets.token_hex(4)}")
 
     def _merge_part(self, part: RowReader, whole: Whole, new: RowNumbers) -> None:
@@ -284,7 +284,7 @@ class Directory:
             self._restart(np.flatnonzero(old), has_others=bool((is_stored & ~old).any()))
 
     def _restart(self, old: RowNumbers, *, has_others: bool) -> None:
-        """Forget old results, and leave their files: arrays that are mapped stay as they are."""
+        """Forget old results, and leave their files, so that mapped arrays stay as they are."""
         self._forget(old)
         results = self.path / RESULTS_FILE
         if not has_others:
@@ -334,7 +334,7 @@ class Directory:
         self._meta["results"] = told
 
     def rows_for(self, pairs: Pairs) -> RowNumbers:
-        """Return the rows of items; new ones get new rows."""
+        """Return the rows of items. New ones get new rows."""
         if self._stored is None:  # no item comes twice, so those of this call need not be found
             self._stored = Lookup(self.reader.digests())
         rows = self._stored.find(pairs)
@@ -345,13 +345,13 @@ class Directory:
             for table in self._tables.values():
                 table.resize(n)
             self._items.write(first, as_rows(pairs[is_new]))
-            self._items.resize(n)  # last: then the rows exist
+            self._items.resize(n)  # last, when the rows exist
         return rows
 
     # ------------------------------------------------------------------------- storing
 
     def output(self, spec: OutputSpec) -> Output:
-        """Return the file of the results as the output of a call: this process changes a copy."""
+        """Return the file of the results as the output of a call. This process changes a copy."""
         self.decide(spec)
         return Output(self._tables[RESULTS_FILE].table.load("c"), [], None)
 
@@ -362,7 +362,7 @@ class Directory:
         return FilePlace(str(self.path), starts, self.versions.number, log)
 
     def states(self, rows: RowNumbers) -> npt.NDArray[np.uint8]:
-        """Return the states of some rows; 0 of a row that an item has not got."""
+        """Return the states of some rows, 0 for a row that an item has not got."""
         words, states = self.reader.words(), np.zeros(len(rows), np.uint8)
         has_row = (rows >= 0) & (rows < len(words))
         states[has_row] = words["state"][rows[has_row]]
@@ -380,14 +380,14 @@ class Directory:
         files.append(self.path / ERRORS_FILE, record)
 
     def _sync(self) -> None:
-        """Wait until the disk has all; the logs of earlier runs only the first time."""
+        """Wait until the disk has all, the logs of earlier runs only the first time."""
         logs = map(log_file, range(self._sync_from, self._next_log))
         for name in (ITEMS_FILE, ORDER_FILE, *self._tables, *logs, ""):
             files.sync(self.path / name)
         self._sync_from = self._own_log
 
     def flush(self) -> None:
-        """Now and then wait until the disk has all, if it is to; other machines see it then."""
+        """Now and then wait until the disk has all, if it is to. Other machines see it then."""
         if self._durability == "power" and time.monotonic() > self._flush_at:
             self._flush_at = time.monotonic() + FLUSH_S
             self._sync()
@@ -397,7 +397,7 @@ class Directory:
     ) -> None:
         """Close the files and let others write.
 
-        `error`: with which the run has failed; `is_enough`: that ``until=`` has ended it.
+        `error` has failed the run, if given. `is_enough` says that ``until=`` has ended it.
         """
         told: dict[str, Any] = {"n_printed": files.size_of(self.path / LOG_FILE)}
         told["is_enough"] = is_enough
@@ -415,7 +415,7 @@ class Directory:
 
 
 def _as_text(reduce: Any) -> str | None:
-    """Return the pickle of the function of ``reduce=`` as text; None if it is long, or has none."""
+    """Return the pickle of the function of ``reduce=`` as text, or None if it is long or absent."""
     with suppress(Exception):  # where items run in this process, it need not have one
         if len(pickled := dumps(reduce)) <= MOST_PICKLED:
             return pickled.hex()

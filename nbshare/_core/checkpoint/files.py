@@ -1,7 +1,7 @@
-"""Files as a checkpoint uses them: all calls that change a disk go through `disk.system`.
+"""Files as a checkpoint uses them. All calls that change a disk go through `disk.system`.
 
-Every file is opened by `opened` to be read: it is a plain file of this user, or this is an error.
-What it holds has a checksum: JSON its own, a row of a table the one in its index word.
+Every file is opened by `opened` to be read, which raises unless it is a plain file of this user.
+All contents have a checksum. JSON has its own, a row of a table the one in its index word.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nbshare._core.system import Descriptor, owned
 from nbshare._core.system import files as system_files
 from nbshare.errors import CheckpointError
 
-HEADER_BYTES = 256  # of a .npy file, or more: fixed, so that it is rewritten in place when it grows
+HEADER_BYTES = 256  # of a .npy file, or more. Fixed, so that it is rewritten in place when it grows
 HERE = secrets.token_hex(4)  # on another machine a process may have the same number
 STALE_S = 0.0, 0.1, 0.4, 1.0  # pauses before a replaced file is read again
 UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
@@ -40,14 +40,14 @@ T = TypeVar("T")
 
 
 def write(path: Path, data: Any) -> Descriptor:
-    """Write a new file, and return it; whatever has its name is overwritten."""
+    """Write a new file, and return it. A file of its name is overwritten."""
     file = disk.open_own(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     write_all(file.fileno(), data, 0)
     return file
 
 
 def replace(path: Path, data: Any, *, is_needed: bool = True) -> None:
-    """Put a file in place, whole or not at all; one that `is_needed` also if the power fails."""
+    """Put a file in place, whole or not at all. One that `is_needed` also if the power fails."""
     new = path.with_name(f".{path.name}.{HERE}.{os.getpid()}")
     file = write(new, data)
     if is_needed:
@@ -78,7 +78,7 @@ def tolerated(*numbers: int) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Wait until the disk has a file, if it is there; or the names in a folder."""
+    """Wait until the disk has a file, if it is there, or the names in a folder."""
     if not system_files.CAN_SYNC_FOLDERS and path.is_dir():
         return
     with tolerated(errno.ENOENT, *UNSUPPORTED):  # some file systems sync no folders
@@ -108,7 +108,7 @@ def remove(path: Path) -> None:
 
 
 def opened(path: Path) -> Descriptor | None:
-    """Open a file of a checkpoint for reading; None if it is not there.
+    """Open a file of a checkpoint for reading, or None if it is not there.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def read_current(read: Callable[[Path], T], path: Path) -> T:
 
 
 def read(path: Path) -> bytes | None:
-    """Return what a file holds; None if it is not there."""
+    """Return the contents of a file, or None if it is not there."""
     if (file := opened(path)) is None:
         return None
     with open(file.fileno(), "rb", closefd=False) as reader:
@@ -158,7 +158,7 @@ def sealed(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def parsed(data: bytes) -> dict[str, Any]:
-    """Return an object of JSON; ValueError if it is none."""
+    """Return an object of JSON. Raise ValueError if it is none."""
     try:
         content = json.loads(data)
     except RecursionError as error:
@@ -169,7 +169,7 @@ def parsed(data: bytes) -> dict[str, Any]:
 
 
 def unsealed(data: bytes) -> dict[str, Any]:
-    """Return what `sealed` was given, from JSON; ValueError if it is not that."""
+    """Return what `sealed` was given, from JSON. Raise ValueError if it is not that."""
     content = parsed(data)
     found = content.pop("crc32", None)
     if sealed(content)["crc32"] != found:
@@ -178,15 +178,15 @@ def unsealed(data: bytes) -> dict[str, Any]:
 
 
 def read_json(path: Path, instead: Any = CheckpointError) -> Any:
-    """Return what a file of JSON holds; None if it is not there.
+    """Return the contents of a file of JSON, or None if it is not there.
 
     Parameters
     ----------
     path : Path
         The file.
     instead : object, optional
-        What to return if it is damaged, for files that a power failure may cut; else this is an
-        error.
+        The object to return if it is damaged, for files that a power failure may cut. By default
+        this is an error.
     """
     data = read(path)
     try:
@@ -211,7 +211,7 @@ def check_folder(path: Path, *, is_given: bool = False) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Return the size of a file in bytes; 0 if it is not there."""
+    """Return the size of a file in bytes, 0 if it is not there."""
     with suppress(OSError):
         return path.stat().st_size
     return 0
@@ -232,7 +232,7 @@ def mapped(
     start: int = 0,
     shape: tuple[int, ...] | None = None,
 ) -> npt.NDArray[Any]:
-    """Return a file, or a part of it, as an array; parameters as of `numpy.memmap`."""
+    """Return a file, or a part of it, as an array, with the parameters of `numpy.memmap`."""
     with open(file.fileno(), "rb", closefd=False) as reader:
         return np.asarray(np.memmap(reader, dtype, mode, start, shape))
 
@@ -243,7 +243,7 @@ class Table(NamedTuple):
     path: Path
     dtype: np.dtype[Any]
     shape: tuple[int, ...]  # of the value of one row
-    remedy: str = AGAIN  # if it is damaged: what is opened for writing gets a header
+    remedy: str = AGAIN  # if it is damaged (a file opened for writing gets a header)
 
     @property
     def row_nbytes(self) -> int:
@@ -267,7 +267,7 @@ class Table(NamedTuple):
         return npy.magic(1, 0) + size.to_bytes(2, "little") + text
 
     def load(self, mode: str = "r") -> npt.NDArray[Any]:
-        """Return the rows that are there, mapped; none if nothing has been written yet.
+        """Return the rows that are there, mapped, none if nothing has been written yet.
 
         Raises
         ------
@@ -295,9 +295,9 @@ class TableWriter:
     Parameters
     ----------
     table : Table
-        The file; made if it is not there.
+        The file, which is made if it is not there.
     n : int or None
-        Number of rows to have, of which new ones are zero; None: those that are there.
+        Number of rows to have, of which new ones are zero, or None for those that are there.
     is_sparse : bool
         Whether rows get space on the disk only when they are written.
 
@@ -313,14 +313,14 @@ class TableWriter:
         self.resize(len(table.load()) if n is None else n)
 
     def resize(self, n: int) -> None:
-        """Have `n` rows; new ones are zero."""
+        """Have `n` rows. New ones are zero."""
         file = disk.open_own(self.table.path, os.O_RDWR | os.O_CREAT)
         start = os.fstat(file.fileno()).st_size
         stop = self.table.start + n * self.table.row_nbytes
         disk.system.truncate(file.fileno(), stop)
         if stop > start and not self._is_sparse:
-            # Find now if the disk is too small; where it cannot allocate, writing finds it. Only a
-            # new part: the C library may write to each block of it.
+            # Find now if the disk is too small. If it cannot allocate, writing finds it. Only a new
+            # part, because the C library may write to each block of it.
             with tolerated(*UNSUPPORTED):
                 disk.system.allocate(file.fileno(), start, stop)
         write_all(file.fileno(), self.table.header(n), 0)  # one block of a disk, in one piece

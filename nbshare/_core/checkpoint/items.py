@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from nbshare._core.checkpoint.digests import SIZE, Digests, digest
 
-Pairs = npt.NDArray[np.uint64]  # (n, 2): the digests of n items
+Pairs = npt.NDArray[np.uint64]  # (n, 2), the digests of n items
 LIMIT = 2**63  # of an int
 STEP = 0x9E3779B97F4A7C15  # odd and without a pattern
-ITEMS = np.dtype("<u8"), (3,)  # of a row in a file: the digest of its item, and a check of it
+ITEMS = np.dtype("<u8"), (3,)  # of a row in a file, the digest of its item, and a check of it
 
 
 def as_bytes(pairs: Pairs) -> list[bytes]:
@@ -23,18 +23,18 @@ def as_bytes(pairs: Pairs) -> list[bytes]:
 
 
 def _mixed(pairs: Pairs) -> npt.NDArray[np.uint64]:
-    """Return one number per digest: sorting and searching these is fast."""
+    """Return one number per digest, because sorting and searching these is fast."""
     mixed: npt.NDArray[np.uint64] = pairs[:, 0] * np.uint64(STEP) ^ pairs[:, 1]
     return mixed
 
 
 def as_rows(pairs: Pairs) -> npt.NDArray[np.uint64]:
-    """Return digests as they are stored: a damaged one must not be that of another item."""
+    """Return digests as they are stored, so that a damaged one is not that of another item."""
     return np.column_stack([pairs, ~_mixed(pairs)])
 
 
 def pairs_in(rows: npt.NDArray[np.uint64]) -> Pairs:
-    """Return the digests that are stored; zeros if one is damaged, or not there yet."""
+    """Return the digests that are stored, zeros if one is damaged, or not there yet."""
     is_whole = rows[:, 2] == ~_mixed(rows)
     return np.where(is_whole[:, None], rows[:, :2], np.uint64(0))
 
@@ -45,7 +45,7 @@ class Lookup:
     Parameters
     ----------
     pairs : ndarray
-        The digests to search; of equal ones the first is found.
+        The digests to search. The first of equal ones is found.
     """
 
     def __init__(self, pairs: Pairs) -> None:
@@ -55,12 +55,12 @@ class Lookup:
         self._sorted = mixed[self._order]
 
     def find(self, wanted: Pairs) -> npt.NDArray[np.int64]:
-        """Return where each digest is; -1: it is not there."""
+        """Return where each digest is, -1 if it is not there."""
         if not len(self._pairs):
             return np.full(len(wanted), -1)
         places = np.searchsorted(self._sorted, _mixed(wanted))
         found = self._order[np.minimum(places, len(self._order) - 1)]
-        # Two digests with one number, in 10^13 pairs never yet: the item would run again.
+        # Two digests with one number, as never yet in 10^13 pairs, would make the item run again.
         is_there = (self._pairs[found] == wanted).all(axis=1)
         return np.where(is_there, found, -1)
 
@@ -71,11 +71,11 @@ class ItemDigests:
     Parameters
     ----------
     digests : Digests
-        Of single values.
+        The digests of single values.
     is_seeded : bool
         Whether a result depends on the item's index, too.
     columns : sequence, optional
-        What each iterable gives, if all items are there.
+        The items of each iterable, if all are there.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ItemDigests:
         self._all = self.next(columns) if columns is not None else None
 
     def next(self, columns: Sequence[Any], first: int = 0) -> Pairs:
-        """Return the digests of items from the index `first` on; of equal ones others each time."""
+        """Return the digests of items from the index `first` on. Equal items have other digests."""
         if self._all is not None:
             return self._all
         parts = [self._column(column, first) for column in columns]
@@ -144,6 +144,6 @@ def _tagged(tag: str, values: npt.NDArray[Any]) -> Pairs:
 
 
 def _shifted(pairs: Pairs, by: npt.NDArray[np.int64]) -> Pairs:
-    """Return other digests: for each number another one, for 0 the same."""
+    """Return other digests, another one for each number, the same for 0."""
     shifts = by.astype(np.uint64) * np.uint64(STEP)
     return np.stack([pairs[:, 0] + shifts, pairs[:, 1]], axis=1)

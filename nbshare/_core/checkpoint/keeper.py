@@ -1,11 +1,11 @@
 """Starts a call with the stored results, and sees that new ones are stored.
 
-Workers write results to the files of the checkpoint, before the owner sees them: a killed owner
-loses nothing. Arrays in the order of the rows are only there, and the owner maps the file; other
+Workers write results to the files of the checkpoint, before the owner sees them, so a killed owner
+loses nothing. Arrays in the order of the rows are only there, and the owner maps the file. Other
 results are also in memory as in any call. A thread of the owner reads the board now and then. It
-writes what workers could not: results of other hosts, those that the disk has refused, and
-failures. With ``durability="power"`` it waits until the disk has all. What has not reached the disk
-when the power fails is known by its checksum.
+writes what workers could not, which are results of other hosts, those that the disk has refused,
+and failures. With ``durability="power"`` it waits until the disk has all. Results that have not
+reached the disk when the power fails are known by their checksums.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ class CheckpointKeeper(Keeper, Medium):
     options : Checkpoint
         Where results are stored, and how.
     part : tuple of Key and float, optional
-        What the results of a run depend on that other processes share, and when it began, in
-        seconds since 1970. The directory has a part of them.
+        The dependencies of a run that other processes share, and when it began, in seconds since
+        1970. The directory has a part of its results.
     runs_here : bool
         Whether items run in this process.
 
     Raises
     ------
     CheckpointError, CheckpointInUseError, OSError
-        As `Directory`.
+        If the `Directory` raises it.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class CheckpointKeeper(Keeper, Medium):
         key, began_at = part or (key_of(request, options.version), time.time())
         if runs_here:
             check_loaded(key.sources)
-        # Where code looks up names, all that this process has imported counts as imported by it.
+        # If code looks up names, all that this process has imported counts as imported by it.
         here = own_modules().values() if runs_here and key.sources.looks_up else ()
         self._imported = {path: stamp_of(path) for path in here}
         self._items = key.items
@@ -84,7 +84,7 @@ class CheckpointKeeper(Keeper, Medium):
         self._is_in_place = False  # results are in the file only
         self._writer: RowWriter | None = None
         self._order: list[RowNumbers] = []
-        # By page: the states that the index had at the last look.
+        # The states that the index had at the last look, by page.
         self._saved = WeakKeyDictionary[Page, npt.NDArray[np.uint8]]()
         self._saving = _thread.allocate_lock()
         self._is_over = _thread.allocate_lock()  # released when the call is
@@ -135,7 +135,7 @@ class CheckpointKeeper(Keeper, Medium):
         return storable(spec)
 
     def allocate(self, request: Request, spec: OutputSpec, n: int) -> Output:
-        """Return the file as the output, if it can be; called with the first result."""
+        """Return the file as the output, if it can be. Called with the first result."""
         output, is_large = None, spec not in KIND_OF
         is_in_order = bool(self._order) and np.array_equal(self._order[0], np.arange(n))
         has_tiles = tiles_of(request) is not None  # whose rows are not what the caller gets
@@ -145,7 +145,7 @@ class CheckpointKeeper(Keeper, Medium):
         return output or super().allocate(request, spec, n)
 
     def files(self) -> FilePlace | None:
-        """Return where a worker writes, if it can; called with its first result."""
+        """Return where a worker writes, if it can. Called with its first result."""
         return self._attempt(self._place) if self._call.engine.can_write_files else None
 
     def _place(self) -> FilePlace:
@@ -195,11 +195,11 @@ class CheckpointKeeper(Keeper, Medium):
         board.n_skipped += int(np.isin(states, STORED).sum())
 
     def leave_out(self, start: int, stop: int) -> None:
-        """Mark items as done, though there are no results: other processes run them."""
+        """Mark items as done, though there are no results, because other processes run them."""
         board = self._call.board
         board.n_skipped += stop - start
         for page, low, high in board.parts(start, stop):
-            page.rows[low:high] = -1  # first: nothing is stored of what has no row
+            page.rows[low:high] = -1  # first, as items without a row are not stored
             page.done[low:high] = FAILED
 
     # ------------------------------------------------------------------------ meanwhile
@@ -207,7 +207,7 @@ class CheckpointKeeper(Keeper, Medium):
     def start(self) -> None:
         """Start the thread that stores."""
         self._has_begun = True
-        with suppress(RuntimeError):  # no more threads are allowed: all is stored in the end
+        with suppress(RuntimeError):  # no more threads are allowed, so all is stored in the end
             _thread.start_new_thread(self._live, ())
             self._has_thread = True
 
@@ -221,12 +221,12 @@ class CheckpointKeeper(Keeper, Medium):
         self._finish()
 
     def save(self) -> None:
-        """Store what is not stored yet; do nothing while the disk fails."""
+        """Store what is not stored yet, but do nothing while the disk fails."""
         if not self._is_lost and time.monotonic() >= self._try_at:
             self._attempt(self._save)
 
     def _attempt(self, action: Callable[[], T]) -> T | None:
-        """Return what an action returns; None if the disk fails."""
+        """Return what an action returns, or None if the disk fails."""
         with self._saving:
             try:
                 return action()
@@ -237,13 +237,13 @@ class CheckpointKeeper(Keeper, Medium):
     def _save(self) -> None:
         if not self._directory.writer.renew():
             raise FileNotFoundError
-        self._save_errors()  # first: an item that is known to have failed has its error
+        self._save_errors()  # first, so that an item that is known to have failed has its error
         for page in self._call.board.pages:
             self._save_page(page)
         self._directory.flush()
 
     def _note_failure(self, error: Exception) -> None:
-        """Warn once that results cannot be stored; they stay in memory, and storing is retried."""
+        """Warn once that results cannot be stored. They stay in memory, and storing is retried."""
         self._try_at = time.monotonic() + PAUSE_S
         where = self._directory.path
         if not self._directory.writer.renew():  # it may go at any moment, with any error
@@ -318,8 +318,8 @@ class CheckpointKeeper(Keeper, Medium):
     def _finish(self) -> None:
         try:
             if writer.is_driver:
-                self._call.request.prints.end()  # first: what was printed before others see the end
-                self._on_full = "stop"  # what cannot be stored now is lost
+                self._call.request.prints.end()  # first, so that others see all prints at the end
+                self._on_full = "stop"  # results that cannot be stored now are lost
             self._try_at = 0.0
             self.save()
             if self._call.board.is_open and self._order and not self._is_lost:

@@ -1,4 +1,4 @@
-"""What the results of a call depend on, and what differs from another call."""
+"""The dependencies of a call's results, and their differences from those of another call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Parts = Mapping[str, str]  # digests, by what messages call the parts
 
 
 class Key(NamedTuple):
-    """What results depend on."""
+    """The dependencies of results."""
 
     parts: Parts
     items: ItemDigests  # each result depends on one of them
@@ -48,7 +48,7 @@ def key_of(request: Request, version: str | None) -> Key:
     digests = Digests(_defined_in_full(version), version) if columns is None else code.digests
     is_seeded = request.workers_policy.seed is not None
     items = ItemDigests(digests, is_seeded=is_seeded, columns=columns)
-    return Key(parts | code.parts, items, code.sources)  # last: items may be of own classes
+    return Key(parts | code.parts, items, code.sources)  # last, because items may be of own classes
 
 
 def _defined_in_full(version: str | None) -> Callable[[Any], str]:
@@ -66,7 +66,7 @@ def _defined_in_full(version: str | None) -> Callable[[Any], str]:
 
 
 def differences(old: Parts, new: Parts, lines: Mapping[str, str]) -> list[str]:
-    """Return what differs, in words; `lines`: where some parts are."""
+    """Return what differs, in words, with the places of some parts in `lines`."""
     where = {name: f" ({place})" for name, place in lines.items() if place}
     changed = [name for name in old if name in new and old[name] != new[name]]
     found = [f"{name} changed{where.get(name, '')}" for name in changed]

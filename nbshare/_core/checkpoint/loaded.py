@@ -1,7 +1,7 @@
-"""Whether this process has imported what is in the files now: the key is about the files.
+"""Whether this process has imported the present contents of the files, which the key is about.
 
 Worker processes import files as they are. With ``backend="serial"`` or ``"threads"``, items run
-what was imported here, maybe before the last edit; their results would count as the new code's.
+what was imported here, maybe before the last edit. Their results would count as the new code's.
 """
 
 from __future__ import annotations

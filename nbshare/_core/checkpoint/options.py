@@ -1,4 +1,4 @@
-"""Where a run stores its results, and how: what users pass as ``checkpoint=``."""
+"""The folder and the options of stored results, which users pass as ``checkpoint=``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Checkpoint"]
 
 
 class Checkpoint:
-    """A folder in which a run stores its results, with options; for ``checkpoint=``.
+    """A folder in which a run stores its results, with options, for ``checkpoint=``.
 
     A path alone, ``checkpoint="sweep.ckpt"``, has the defaults.
 
@@ -19,22 +19,23 @@ class Checkpoint:
     path : str or path-like
         The folder, which is made if it does not exist.
     if_changed : None, "restart" or "accept", optional
-        What to do with stored results that depended on something that has changed since. None
-        (default): refuse the call. ``"restart"``: forget them all, also those of items that are not
-        in this call, and run their items again. ``"accept"``: keep them; they are treated as new
-        from then on, so a later ``"restart"`` keeps them as well.
+        The action if stored results depended on something that has changed since. None (default)
+        refuses the call. ``"restart"`` forgets them all, also those of items that are not in this
+        call, and runs their items again. ``"accept"`` keeps them. They are treated as new from then
+        on, so a later ``"restart"`` keeps them as well.
     version : str, optional
         A string that results depend on. With it, objects that cannot be compared with those of an
-        earlier run, such as open files, are compared only by type.
-        Give one for what nbshare cannot compare: data files, installed packages, and files that
-        other processes than the workers load.
+        earlier run, such as open files, are compared only by type. Give one for what nbshare cannot
+        compare, such as data files, installed packages, and files that other processes than the
+        workers load.
     durability : {"process", "power"}, optional
-        ``"process"`` (default): finished results survive the end of any process, however it ends.
-        ``"power"``: they also survive a power failure, except those of the last 2 s. (With Dask,
-        Ray or an executor, a killed kernel loses the results of the last 0.2 s.)
+        With ``"process"`` (default), finished results survive the end of any process, however it
+        ends. With ``"power"``, they also survive a power failure, except those of the last 2 s.
+        (With Dask, Ray or an executor, a killed kernel loses the results of the last 0.2 s.)
     on_full : {"continue", "stop"}, optional
-        If results cannot be stored, such as on a full disk: warn once, go on in memory and try
-        again every 5 s (default), or stop the run with the error. Stored results stay.
+        The action if results cannot be stored, such as on a full disk. ``"continue"`` (default)
+        warns once, goes on in memory and tries again every 5 s. ``"stop"`` stops the run with the
+        error. Stored results stay.
 
     Raises
     ------

@@ -44,18 +44,18 @@ from nbshare.errors import CheckpointWarning, warn
 
 MOST_BYTES = 64 << 20  # of rows that are copied at a time
 ITEMS_FILE, ORDER_FILE, ERRORS_FILE = "items.npy", "order.npy", "errors.jsonl"
-CRC_BYTES = 4  # at the end of order.npy: its checksum
+CRC_BYTES = 4  # of the checksum at the end of order.npy
 STORED = IN_OUTPUT, IN_LOG  # states of rows that have a result
 
 T = TypeVar("T")
 
 
 class Whole(NamedTuple):
-    """What is stored in a checkpoint, and in the parts of processes that share its run."""
+    """The contents of a checkpoint, and of the parts of processes that share its run."""
 
     order: RowNumbers  # of each item of the last call
     readers: list[RowReader]
-    # By row: the index word, which reader has it, and the place there.
+    # By row, the index word, which reader has it, and the place there.
     words: npt.NDArray[Any]
     which: npt.NDArray[np.int64]
     place: RowNumbers
@@ -68,9 +68,9 @@ class Whole(NamedTuple):
     def places(
         self, wanted: npt.NDArray[np.bool_]
     ) -> Iterator[tuple[RowReader, RowNumbers, RowNumbers]]:
-        """Yield where the results of some items are: a reader, the items, and their places there.
+        """Yield the places of the results of some items: a reader, the items, their places there.
 
-        Those that were stored together come one after the other: then they are loaded once.
+        Those that were stored together come one after the other, so that they are loaded once.
         """
         for k, reader in enumerate(self.readers):
             items = np.flatnonzero(wanted & (self.which[self.order] == k))
@@ -86,7 +86,7 @@ class Whole(NamedTuple):
 
 
 def copy_rows(target: Any, places: RowNumbers, source: npt.NDArray[Any], rows: RowNumbers) -> None:
-    """Copy rows of an array to places in another, some at a time: all may be as large as memory."""
+    """Copy rows of an array to places in another, some at a time. All may be as large as memory."""
     step = max(1, MOST_BYTES // max(1, source[:1].nbytes))
     for k in range(0, len(rows), step):
         target[places[k : k + step]] = source[rows[k : k + step]]
@@ -100,8 +100,8 @@ def whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None = None) 
     folder : Path
         The checkpoint.
     checked : dict, optional
-        The index words of each folder whose results have been checked; those of others are checked
-        now. Without it, what the index tells of is believed to be there.
+        The index words of each folder whose results have been checked. Those of others are checked
+        now. Without it, the index is believed.
     """
     return look(folder, lambda: _whole_of(folder, checked))
 
@@ -161,7 +161,7 @@ class RowReader:
         self.folder, self.logs = folder, LogReader()
 
     def order(self) -> RowNumbers:
-        """Return the row of each item of the last call; a generator's are known in the end."""
+        """Return the row of each item of the last call. A generator's are known in the end."""
         path, order = self.folder / ORDER_FILE, np.zeros(0, np.int64)
         data = read(path)
         told = int.from_bytes((data or b"")[-CRC_BYTES:])
@@ -176,7 +176,7 @@ class RowReader:
         return order if len(order) else np.flatnonzero(self.digests().any(axis=-1))
 
     def digests(self) -> Pairs:
-        """Return the digest of each row's item; zeros of one that is damaged."""
+        """Return the digest of each row's item, zeros for one that is damaged."""
         return pairs_in(Table(self.folder / ITEMS_FILE, *ITEMS, remedy="").load())
 
     def words(self) -> npt.NDArray[Any]:
@@ -184,7 +184,7 @@ class RowReader:
         return Table(self.folder / INDEX_FILE, INDEX, ()).load()
 
     def errors(self) -> list[dict[str, Any]]:
-        """Return the failures of items, the last ones last; a crash may have cut some lines."""
+        """Return the failures of items, the last ones last. A crash may have cut some lines."""
         records = []
         for line in (read(self.folder / ERRORS_FILE) or b"").splitlines():
             with suppress(ValueError):
@@ -193,7 +193,7 @@ class RowReader:
 
     @property
     def spec(self) -> OutputSpec | None:
-        """Form of the results; None before the first."""
+        """Form of the results, or None before the first."""
         return spec_in((read_json(self.folder / "meta.json") or {}).get("results"))
 
     def load(self) -> npt.NDArray[Any]:
@@ -208,7 +208,7 @@ class RowReader:
         return self.load()[start:stop]
 
     def entries(self, words: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return the places, in the `logs`, of results that fit no array: what their words tell."""
+        """Return the places in the `logs` that index words tell, of results that fit no array."""
         columns = np.stack(_in_logs(words["at"]))
         for number in np.unique(columns[0]).tolist():
             path = self.folder / log_file(number)
@@ -222,7 +222,7 @@ class RowReader:
     def objects(
         self, items: RowNumbers, rows: RowNumbers, words: npt.NDArray[Any]
     ) -> Iterator[tuple[int, Any]]:
-        """Yield results of items one by one; `rows`, `words`: where they are, and of the index."""
+        """Yield results of items one by one, from their `rows` and the `words` of the index."""
         is_logged, results = words["state"] == IN_LOG, self.load()
         is_number = (spec := self.spec) is not None and spec.number is not None
         for i, row in zip(items[~is_logged].tolist(), rows[~is_logged].tolist(), strict=True):
@@ -236,14 +236,14 @@ class RowReader:
     # ------------------------------------------------------------------------ checks
 
     def checked(self, words: npt.NDArray[Any], before: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the index without results that are damaged; `before`: what it was last time."""
+        """Return the index without damaged results. `before` is the index of the last time."""
         words = words.copy()
         is_new = words["state"] > 0
         n = min(len(words), len(before))
         is_new[:n] &= words["crc"][:n] != before["crc"][:n]
         rows = np.flatnonzero(is_new)
         bad = rows[~self.are_whole(rows, words[rows])]
-        if len(bad) and self.folder.exists():  # not moved away since: see `look`
+        if len(bad) and self.folder.exists():  # not moved away since (see `look`)
             warn(
                 f"{self.folder}: {len(bad)} results did not reach the disk whole, or are damaged: "
                 "they count as missing, and their items run again with the same call",

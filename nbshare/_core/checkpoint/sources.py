@@ -1,15 +1,15 @@
-"""What a function of a file depends on: the definitions that it reaches, in all own files.
+"""The dependencies of a function of a file, which are the definitions that it reaches.
 
 Files are read as they are now, as workers run them. Nothing is imported. Of a file these count:
 
 - the definitions that are reached by their names, from the function on, through other own files;
-- what its import does besides plain definitions: statements with calls, decorators and base classes
-  that may note what they get, and the like;
+- what its import does besides plain definitions, such as statements with calls, and decorators and
+  base classes that may note what they get;
 - all of it, where it is used in a way that names do not tell: as a value, by an attribute that it
   does not define, by ``import *``.
 
-Other files that workers execute, in whatever way, count as a whole once they report them; where
-code looks up names as it runs, also those above (`checkpoint.versions`).
+Other files that workers execute, in whatever way, count as a whole once they report them. So do
+those above if code looks up names as it runs (`checkpoint.versions`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from nbshare._core.functions.definitions import imports_in
 from nbshare._core.functions.files import imported_files
 from nbshare._core.functions.freshness import Stamp, is_installed, stamp_of
 
-# Words of code that looks up what no name leads to: in its module, and in any that is loaded.
-# With a dot: what an attribute of a module is asked for, by whatever name; `*`: it is a value.
+# Words of code that looks up names in its module, and in any that is loaded. With a dot, the
+# attribute of a module that is asked for, by any name. `*` if the module is used as a value.
 IN_MODULE = {"globals", "locals", "vars", "eval", "exec", "query", "evaluate"}
 ANYWHERE = {
     "sys.modules", "sys.*", "gc.*", "__globals__", "__builtins__", "__subclasses__", "_getframe",
@@ -53,9 +53,9 @@ OF_TEXTS = {
 LOOKING_UP, READING = ANYWHERE | LOADING, OF_DOCSTRINGS | OF_TEXTS
 OF_FOLDERS = {"parent", "parents", "dirname", "with_name"}  # of a file, which is not read
 NAMES = re.compile(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)*")  # a text that may name something
-EXPRESSION = re.compile(r"[(@~*/+<>=]")  # a text with one of these may be one: pandas, formulas
+EXPRESSION = re.compile(r"[(@~*/+<>=]")  # a text with one of these may be one (pandas, formulas)
 DOTTED = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
-# What may be called, or be a base, while a module is imported, and does nothing but that.
+# Callables and bases that do nothing else while a module is imported.
 PLAIN = {
     "abc", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "functools",
     "typing",
@@ -74,9 +74,9 @@ FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 DEFINITIONS = FUNCTIONS | ast.ClassDef
 CALLABLE = DEFINITIONS | ast.Lambda | ast.Attribute | ast.Call
 ASSIGNMENTS = ast.Assign | ast.AnnAssign
-ALL = "*"  # as a name: all of a module
+ALL = "*"  # as a name, all of a module
 
-Dependency = tuple[str, str]  # a module, and a name in it, maybe with attributes; "": its import
+Dependency = tuple[str, str]  # a module, and a name in it ("" for its import)
 
 
 def parsed(source: bytes) -> ast.Module:
@@ -95,7 +95,7 @@ def parsed(source: bytes) -> ast.Module:
 
 
 def _own_path(name: str, folder: str | None) -> str | None:
-    """Return the file of a module that is edited; None for installed ones, and if there is none."""
+    """Return the file of a module that is edited, or None if it is installed or there is none."""
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None and ("." not in name or folder):
         specs = (finder.find_spec(name, folder and [folder]) for finder in sys.meta_path)
@@ -125,7 +125,7 @@ def names_in(node: ast.AST) -> list[ast.Name]:
 
 
 def dotted_name(node: ast.AST) -> str:
-    """Return a name that is used with its attributes; "" for other code."""
+    """Return a name that is used with its attributes, or "" for other code."""
     match node:
         case ast.Name(id=name, ctx=ast.Load() | ast.Del()):
             return name
@@ -135,7 +135,7 @@ def dotted_name(node: ast.AST) -> str:
 
 
 def run_by_import(statement: ast.stmt) -> Iterator[ast.AST]:
-    """Yield the parts of a statement that run at the import: all but bodies of functions."""
+    """Yield the parts of a statement that run at the import, all but bodies of functions."""
     todo: list[ast.AST] = [statement]
     while todo:
         yield (each := todo.pop())
@@ -153,18 +153,18 @@ class Module:
     name, path, label : str
         Its name and its file, and what messages call it.
     stamp : Stamp or None
-        Of the file.
+        The stamp of the file.
     statements : list of ast.stmt
         Those that workers run.
     named : dict of str to list of ast.stmt
         The statements that define a name.
     targets : dict of str to list of str
-        What imports bind a name to.
+        The targets that imports bind a name to.
     """
 
     def __init__(self, name: str, path: str) -> None:
         self.name, self.path, self.stamp = name, path, stamp_of(path)
-        # The plain name of a file that was imported by its path: the other may be the folder's.
+        # The plain name of a file that was imported by its path. The other may be the folder's.
         self.label = Path(path).stem if name in imported_files() else name
         is_package = os.path.basename(path) == "__init__.py"
         self.package = name if is_package else name.rpartition(".")[0]
@@ -217,7 +217,7 @@ def definitions_in(
 ) -> dict[str, tuple[str, str]]:
     """Return the digest and the lines of each definition in a file, by what messages call it.
 
-    `reading`: as in `Sources`.
+    `reading` is that of `Sources`.
     """
     try:
         module = Module("", path)
@@ -245,7 +245,7 @@ def _lines_of(statements: list[ast.stmt]) -> str:
 
 
 class Sources:
-    """What definitions of own files depend on.
+    """The dependencies of definitions in own files.
 
     Attributes
     ----------
@@ -254,11 +254,12 @@ class Sources:
     lines : dict of str to str
         File and lines of each definition, in the same way.
     looks_up : bool
-        Whether code looks up names as it runs: all files that workers execute count as a whole.
+        Whether code looks up names as it runs, so that all files that workers execute count as a
+        whole.
     reading : set of str
-        Words of code that reads docstrings, or any text of files: it counts as well.
+        Words of code that reads docstrings, or any text of files, which counts as well.
     older : set of str
-        Definitions that are not the ones of their names: a module was imported again.
+        Definitions that are not the ones of their names, because a module was imported again.
     """
 
     def __init__(self) -> None:
@@ -305,15 +306,15 @@ class Sources:
         return name
 
     def reach(self, name: str, path: str = ALL) -> None:
-        """Note what code depends on that uses a module; `path`: a name in it, with attributes."""
+        """Note what code depends on that uses a module, or `path` in it, a dotted name."""
         todo = [(name, path)]
-        while todo:  # not recursive: the chain of calls may be long
+        while todo:  # not recursive, as the chain of calls may be long
             if (each := todo.pop()) not in self._seen:
                 self._seen[each] = None
                 todo += self._follow(*each)
 
     def note_words(self, words: set[str], constants: Iterable[Any]) -> list[Dependency]:
-        """Note names that code uses, and constants, which may be names; return where they lead."""
+        """Note names that code uses, and constants, which may be names. Return where they lead."""
         needed = list[Dependency]()
         for text in constants:
             if isinstance(text, str) and NAMES.fullmatch(text):
@@ -347,7 +348,7 @@ class Sources:
             module.label += f" ({n})" if n > 1 else ""
 
     def _follow(self, name: str, path: str) -> list[Dependency]:
-        """Note one definition; return what it leads to."""
+        """Note one definition. Return what it leads to."""
         above, (attribute, _, rest) = name.rpartition(".")[0], path.partition(".")
         needed = [(above, "")] if above else []  # a package is imported before its modules
         module, below = self._module(name), f"{name}.{attribute}"
@@ -423,7 +424,7 @@ class Sources:
 
     def _is_plain(self, module: Module, called: ast.expr) -> bool:
         """Whether calling something, or deriving from it, has no effect elsewhere."""
-        while isinstance(called, ast.Call | ast.Subscript):  # a decorator with options; Generic[T]
+        while isinstance(called, ast.Call | ast.Subscript):  # a decorator with options, Generic[T]
             called = called.func if isinstance(called, ast.Call) else called.value
         name, _, rest = (dotted := dotted_name(called)).partition(".")
         if not module.has(name):
@@ -433,7 +434,7 @@ class Sources:
         return is_plain and bool(full) and NOT_PLAIN.isdisjoint(full)
 
     def _may_act(self, module: Module, args: list[ast.expr]) -> bool:
-        """Whether arguments hold what may be called: something of own files that is no constant."""
+        """Whether arguments may hold a callable, an object of own files that is no constant."""
         for name in {each.id for arg in args for each in names_in(arg)}:
             targets = [dependency_on(target)[0] for target in module.targets.get(name, [])]
             parts = [part for each in module.named.get(name, []) for part in ast.walk(each)]
@@ -442,7 +443,7 @@ class Sources:
         return False
 
     def _is_own_class(self, module: Module, base: ast.expr) -> bool:
-        """Whether a base is of an own file: then its own statement tells what deriving does."""
+        """Whether a base is of an own file, whose own statement tells what deriving does."""
         name, _, rest = dotted_name(base).partition(".")
         places = [dependency_on(target, rest)[0] for target in module.targets.get(name, [])]
         return name in module.named or (bool(places) and all(map(self.is_own, places)))
@@ -452,7 +453,7 @@ class Sources:
         name, _, rest = dotted.partition(".")
         key = module.name, dotted
         if key not in self._acting:
-            self._acting[key] = False  # until it is known: it may lead to itself
+            self._acting[key] = False  # until it is known, as it may lead to itself
             found = any(self._acts(module, each) for each in module.named.get(name, []))
             for target in module.targets.get(name, []):
                 place, path = dependency_on(target, rest)
@@ -464,7 +465,7 @@ class Sources:
     def _note(
         self, module: Module, label: str, found: list[ast.stmt], more: str = ""
     ) -> list[Dependency]:
-        """Note the digest of statements; return where they lead."""
+        """Note the digest of statements. Return where they lead."""
         if label in self.parts:
             return []
         needed, bindings = list[Dependency](), dict[str, list[str]]()

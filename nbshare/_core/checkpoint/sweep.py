@@ -11,7 +11,7 @@
 Each process runs calls like any other, with a part as their checkpoint. Their workers see only the
 items that the process has claimed. A claim has the next free number and its file is made whole, so
 there is one order of all claims, and the last claim of an item counts. Items of a process that is
-gone, and are not stored, are claimed again by others. No two processes write to the same file; one
+gone, and are not stored, are claimed again by others. No two processes write to the same file. One
 that was away for longer than its lease runs some items a second time, and spoils nothing.
 
 When all items are stored, a process becomes the writer of the checkpoint, and merges the parts.
@@ -51,15 +51,15 @@ from nbshare.errors import CheckpointInUseError
 SWEEP, CLAIMS, STOP = "sweep.json", "claims", "stop"
 LOOK_S = 0.5  # between looks at what others do
 OPENING_S = 0.05  # between looks whether another process has opened the checkpoint
-LEAST_S, CLAIM_S = 0.05, 1.0  # of work in a claim: at least, and usually
-OF_AGE = 0.02  # and more after some time: this part of it
-AHEAD_S = 0.1  # of work that a process has claimed when it claims more; long items: none
+LEAST_S, CLAIM_S = 0.05, 1.0  # of work in a claim, at least and usually
+OF_AGE = 0.02  # and more after some time, namely this part of it
+AHEAD_S = 0.1  # of work left when a process claims more (none of long items)
 FORGETS_S = 1.5  # until a network file system no longer shows what is gone
 N_RECENT = 100  # claims that tell how many processes there are
 
 
 class Sweep(Supply):
-    """A run that other processes share, as one of them sees it; claims items for its calls.
+    """A run that other processes share, as one of them sees it. Claims items for its calls.
 
     Parameters
     ----------
@@ -88,10 +88,10 @@ class Sweep(Supply):
         self._id = ""  # of the sweep that this process has joined
         self.began_at = time.time()
         self._claims: list[dict[str, Any]] = []
-        self._is_taken = np.zeros(len(self._pairs), np.bool_)  # by item: stored, or claimed
+        self._is_taken = np.zeros(len(self._pairs), np.bool_)  # items that are stored, or claimed
 
     def next_call(self, make: Callable[[], Call]) -> Call | None:
-        """Return a call that takes part in the run; None when all of it is in the checkpoint.
+        """Return a call that takes part in the run, or None when all of it is in the checkpoint.
 
         Waits while other processes run all that is left.
         """
@@ -123,7 +123,7 @@ class Sweep(Supply):
     # -------------------------------------------------------------- beginning and end
 
     def _is_over(self) -> bool:
-        """Begin or join the run, or merge its parts; return whether the checkpoint has it all."""
+        """Begin or join the run, or merge its parts. Return whether the checkpoint has it all."""
         files.check_folder(self._folder)
         found = read_json(self._folder / SWEEP, None)
         if found is not None and found["what"] != self._what:
@@ -154,7 +154,7 @@ class Sweep(Supply):
             ) from None
 
     def _open(self) -> bool:
-        """Merge the parts, or begin the run; return whether the checkpoint has all results."""
+        """Merge the parts, or begin the run. Return whether the checkpoint has all results."""
         directory = Directory(self._options, self._key, self._request, self.began_at, "opener")
         try:
             rows = directory.rows_for(self._pairs)
@@ -182,7 +182,7 @@ class Sweep(Supply):
     # ------------------------------------------------------------------------- items
 
     def _look(self) -> bool:
-        """See what is claimed, and which processes are gone; return whether all is stored."""
+        """See what is claimed, and which processes are gone. Return whether all is stored."""
         self._read_claims()
         names = {claim["by"] for claim in self._claims}
         running = {name for name in names if running_writer_of(self._folder / name) is not None}
@@ -205,7 +205,7 @@ class Sweep(Supply):
             self._is_taken[start:stop] = True
 
     def claim(self, wanted: float, least: float, first: int) -> list[list[int]]:
-        """Claim items that no process runs, from `first` on; return ranges.
+        """Claim items that no process runs, from `first` on. Return ranges.
 
         As many as `wanted`, and so few at the end that all processes end at the same time, but not
         fewer than the `least`.
@@ -221,11 +221,11 @@ class Sweep(Supply):
                 return runs
 
     def _put_claim(self, runs: list[list[int]]) -> bool:
-        """Make the next claim; return whether no other process did."""
+        """Make the next claim. Return whether no other process did."""
         claims = self._folder / CLAIMS
         new = claims / f".{self._part.name}"
         claim = {"by": self._part.name, "runs": runs}
-        claims.mkdir(exist_ok=True)  # somebody may have removed it: at worst, items run twice
+        claims.mkdir(exist_ok=True)  # somebody may have removed it, so at worst items run twice
         files.write(new, json.dumps(files.sealed(claim)).encode())
         try:
             with suppress(FileExistsError):
@@ -266,7 +266,7 @@ class Sweep(Supply):
         self._event.wait(min(timeout_s, LOOK_S))
 
     def bring(self) -> None:
-        """Claim items, if workers will soon have none; look whether all is to end."""
+        """Claim items, if workers will soon have none, and look whether all is to end."""
         call, board, pace = self._call, self._call.board, self._pace
         try:
             while board.n_there < board.n_items and not (

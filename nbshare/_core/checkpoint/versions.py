@@ -1,4 +1,4 @@
-"""What stored results depended on: ``code.json``.
+"""The dependencies of stored results, in ``code.json``.
 
 Each result carries the number of a version. A version has the parts of the key, and the files that
 workers had imported besides the definitions in it. An import that comes late begins a new version.
@@ -37,7 +37,7 @@ class Versions:
     Attributes
     ----------
     number : int
-        Of the version of the results that the call stores; -1 before `settle`.
+        The version of the results that the call stores, -1 before `settle`.
     """
 
     def __init__(self, folder: Path, key: Key) -> None:
@@ -93,7 +93,7 @@ class Versions:
         return os.path.normpath(os.path.join(self._base, name))
 
     def adopt(self, folder: Path) -> npt.NDArray[np.uint16]:
-        """Take over the versions of another checkpoint; return the number here of each."""
+        """Take over the versions of another checkpoint. Return the number here of each."""
         return np.array([*map(self._number_of, _versions_in(folder))], np.uint16)
 
     def _number_of(self, version: dict[str, Any]) -> int:
@@ -107,7 +107,7 @@ class Versions:
     # ------------------------------------------------------------------- of the call
 
     def settle(self, *, accepts_all: bool) -> None:
-        """Find or begin the version of the call; `accepts_all`: it takes all stored results."""
+        """Find or begin the version of the call. With `accepts_all` it takes all results."""
         self._begin({}, range(len(self._all)) if accepts_all else ())
 
     def note_imports(self, imported: Mapping[str, Stamp | None]) -> None:
@@ -133,6 +133,6 @@ class Versions:
 def _versions_in(folder: Path) -> list[dict[str, Any]]:
     nothing: dict[str, Any] = {
         "versions": []
-    }  # if it is damaged: then results are of no version that is known
+    }  # if it is damaged, when results are of no version that is known
     found = files.read_json(folder / CODE_FILE, nothing) or nothing
     return cast("list[dict[str, Any]]", found["versions"])

@@ -1,8 +1,8 @@
 """The one process that may write to a checkpoint, known by its identity and not by a file.
 
 A lock of the kernel's goes with its process, however that ends. It may not reach other hosts, and
-some file systems refuse it; so the writer also stores its identity in a file, its lease, and
-renews it.
+some file systems refuse it. So the writer also stores its identity in a file, its lease, and renews
+it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from nbshare._core.memory import disk
 from nbshare._core.system import Descriptor, locks, processes
 from nbshare.errors import CheckpointInUseError, CheckpointWarning, warn
 
-# Of a run by itself; of one of the processes that share a run, which writes to a part; of one of
-# them that begins the run or merges its parts.
+# A run by itself, one of the processes that share a run, which writes to a part, or one of them
+# that begins the run or merges its parts.
 Role = Literal["run", "part", "opener"]
-# A writer on another host that has not been heard of for so long is gone. It is shorter for parts:
-# two processes never write to the same one, so to be wrong costs a few items that run twice.
+# A writer on another host that has not been heard of for so long is gone. It is shorter for parts,
+# because two processes never write to the same one. A mistake only makes a few items run twice.
 LEASE_S = {"run": 60.0, "part": 20.0, "opener": 60.0}
 RENEWALS = 6  # in this time
 PARTS = "parts"
@@ -33,12 +33,12 @@ NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 LEASE = "lease.json"
 
 is_driver = False  # whether this process only drives a run, so that others may interrupt it
-# By process (forked ones have a copy) and folder: locks of the kernel's are per process.
+# By process (forked ones have a copy) and folder, because locks of the kernel's are per process.
 _writers: dict[tuple[int, int, int], Writer] = {}
 
 
 def part_folders(folder: Path) -> list[Path]:
-    """Return what the processes that share a run write to: folders in the checkpoint."""
+    """Return the folders in the checkpoint to which the processes that share a run write."""
     files.check_folder(folder / PARTS)
     with suppress(FileNotFoundError):  # they have just been merged
         leases = files.read_current(lambda parts: [*parts.glob(f"*/{LEASE}")], folder / PARTS)
@@ -50,7 +50,7 @@ def part_folders(folder: Path) -> list[Path]:
 
 
 def writer_of(folder: Path) -> dict[str, Any] | None:
-    """Return the last writer of a checkpoint; None if there was none, or it cannot be known."""
+    """Return the last writer of a checkpoint, or None if there was none, or it cannot be known."""
     return cast("dict[str, Any] | None", files.read_json(folder / LEASE, None))
 
 
@@ -106,7 +106,7 @@ def check_free(folder: Path) -> None:
 
 
 def running_writer_of(folder: Path) -> dict[str, Any] | None:
-    """Return the writer of a checkpoint that has not ended; None if there is none."""
+    """Return the writer of a checkpoint that has not ended, or None if there is none."""
     other = writer_of(folder)
     return other if other is not None and not other["ended"] and is_alive(folder, other) else None
 
@@ -147,7 +147,7 @@ class Writer:
         self._renewed_at = time.monotonic()
 
     def take(self, **told: Any) -> None:
-        """Be the writer, for others to see; `told`: what the lease is to tell about the run."""
+        """Be the writer, for others to see. `told` is for the lease to tell about the run."""
         self._me |= told
         files.replace_json(self._folder / LEASE, self._me, is_needed=False)
 
@@ -166,7 +166,7 @@ class Writer:
             )
 
     def renew(self) -> bool:
-        """Renew the lease now and then; return whether the folder still exists, and is ours."""
+        """Renew the lease now and then. Return whether the folder still exists, and is ours."""
         try:
             status = self._folder.stat()
             if time.monotonic() > self._renewed_at + self._renew_s:
@@ -183,7 +183,7 @@ class Writer:
         return bool((writer_of(self._folder) or {}).get("nonce") == self._me["nonce"])
 
     def close(self, *, is_whole: bool, **told: Any) -> None:
-        """Let others write; `is_whole`: all was written."""
+        """Let others write. `is_whole` says whether all was written."""
         if self._has_lease():
             boot = self._me["boot"] if is_whole else None  # then readers check all
             try:
