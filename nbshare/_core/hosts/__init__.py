@@ -1,7 +1,7 @@
-"""Runs calls on other machines: on an executor, a Dask cluster or a Ray cluster that exists.
+"""Runs calls on other machines, on an executor, a Dask cluster or a Ray cluster that exists.
 
 A cluster is anything that runs a function somewhere, and says when that has returned. A task of the
-cluster is a place to work for about half a second: blocks of items come to it from the client, one
+cluster is a place to work for about half a second. Blocks of items come to it from the client, one
 after the other. Then the cluster may give the place to others, or to a host that has joined. All
 else (order, seeds, attempts, results, plot, checkpoint, Stop) stays with the call in the client,
 which stores results as a worker does. There and back::
@@ -25,14 +25,14 @@ which stores results as a worker does. There and back::
                                            returns ◄──────────────────
       Lines ───────► "the call is over" ──────────────────────────────► Call.stop
 
-The agent is a process of its own. It never unpickles users' objects: inputs, items, results and
+The agent is a process of its own. It never unpickles users' objects. Inputs, items, results and
 errors are bytes to it, which its workers and the client load. It runs the client's nbshare, which
 travels to hosts that do not have the same files. It ends when the client's line ends, however that
 comes, or when it has had nothing to do for a while.
 
 ============  ====================================================================================
-`protocol`    what client, carrier and agent tell each other; `Hosts`: one kind of cluster
-`cluster`     the engine of the client: blocks, sized by time, over hosts
+`protocol`    what client, carrier and agent tell each other, and `Hosts`, one kind of cluster
+`cluster`     the engine of the client, with blocks, sized by time, over hosts
 `inbox`       what comes from hosts, on its way to results and board
 `inputs`      large inputs, which hosts give to each other
 `line`        the connections of agents to the client
@@ -40,6 +40,6 @@ comes, or when it has had nothing to do for a while.
 `travel`      that as its source, and this library for hosts that have another one, or none
 `agent`       the process on each host
 `remote`      a block as a call of the agent's engine
-`choice`      kinds of clusters: a `distributed.Client`, Ray, any `concurrent.futures.Executor`
+`choice`      kinds of clusters, a `distributed.Client`, Ray, any `concurrent.futures.Executor`
 ============  ====================================================================================
 """

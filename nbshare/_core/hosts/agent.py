@@ -1,7 +1,7 @@
-"""The agent of a host: runs blocks on the local engine, for one client.
+"""The agent of a host, which runs blocks on the local engine, for one client.
 
 It unpickles only what nbshare itself has packed. Its workers load the users' objects. A thread for
-each carrier runs blocks, one after the other; one more listens to the client, and ends the process
+each carrier runs blocks, one after the other. One more listens to the client, and ends the process
 when the client is gone.
 """
 
@@ -30,7 +30,7 @@ IDLE_S = 30.0  # without a carrier, before it ends
 
 
 def main(fd: int) -> None:
-    """Be the agent; `fd`: the socket on which carriers come."""
+    """Be the agent, to which carriers come on the socket `fd`."""
     boot = Boot(*pickle.load(sys.stdin.buffer))
     Agent(boot).serve(socket.socket(fileno=fd))
 
@@ -55,7 +55,7 @@ class Agent:
     # ------------------------------------------------------------------ the client's line
 
     def _join(self) -> InputServer:
-        """Have a line to the client; return what gives inputs to others."""
+        """Have a line to the client. Return what gives inputs to others."""
         with self._lock:
             if self._inputs is None:
                 dispatcher().warm_up()  # while inputs come
@@ -104,7 +104,7 @@ class Agent:
             self._carriers.discard(sock)
 
     def _run(self, carrier: Any) -> Exception | None:
-        """Run blocks until the client has no more for a carrier; return why that cannot be."""
+        """Run blocks until the client has no more for a carrier. Return why that cannot be."""
         name, number = carrier.recv()
         try:
             inputs = self._join()
@@ -128,7 +128,7 @@ class Agent:
         return None
 
     def _get_inputs(self, inputs: InputServer, name: str, common: Common) -> Held:
-        """Have a call's inputs here: from the message, this machine's memory, or others, once."""
+        """Have a call's inputs here, from the message, this machine's memory, or others, once."""
         if (held := inputs.held.get(name)) is None:
             placed = None if common.small is None else Placed(common.small, [])
             if common.handle is not None and "NBSHARE_HOST" not in os.environ:
@@ -139,18 +139,18 @@ class Agent:
             inputs.complete(name, held, self._boot.address)
             return held
         finally:
-            if name in self._over:  # meanwhile; they would stay
+            if name in self._over:  # meanwhile, so they would stay
                 inputs.drop(name)
 
     def _work(self, call: RemoteCall, news_s: float, client: Any, carrier: Any) -> None:
-        """Run a block; tell the client what is done, on the way too if it takes long."""
+        """Run a block. Tell the client what is done, on the way too if it takes long."""
         is_over = False
         call.start()
         if self._running[call] in self._over:  # meanwhile
             call.stop()
         while not is_over:
             is_over = call.await_end(news_s)
-            if carrier.poll():  # it is gone: the cluster has ended it
+            if carrier.poll():  # it is gone, because the cluster has ended it
                 call.stop()
                 raise EOFError  # the client counts the items as lost
             send(client, call.next_reply(is_last=is_over))

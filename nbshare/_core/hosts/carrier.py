@@ -1,12 +1,12 @@
-"""What runs in a process of the cluster: has the agent of its host work, and waits.
+"""The code in a process of the cluster, which has the agent of its host work, and waits.
 
-The first one on a host starts the agent: the one that can bind the agent's name. The name
-is one of Linux's abstract sockets, so it is free when the agent ends, however it ends.
+The first one on a host starts the agent, namely the one that can bind the agent's name. The name is
+one of Linux's abstract sockets, so it is free when the agent ends, however it ends.
 
-This module travels as its source (`hosts.travel`) to processes that may have no nbshare, or
-another version, or another Python: it imports the standard library alone. The agent runs the
-client's nbshare. If the host has not the same files, the client sends them, once: a zip file in
-memory, from which the agent and its workers import. The file ends with the agent.
+This module travels as its source (`hosts.travel`) to processes that may have no nbshare, or another
+version, or another Python. So it imports the standard library alone. The agent runs the client's
+nbshare. If the host has not the same files, the client sends them, once, as a zip file in memory,
+from which the agent and its workers import. The file ends with the agent.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 Address = tuple[str, int]  # host and port
 
 CONNECT_S = 10.0
-# Not a child of the process that starts it: Ray ends the children of its workers with them, but the
-# agent works for all of its host. And this nbshare, even if another is installed there.
+# Not a child of the process that starts it, because Ray ends the children of its workers with them,
+# but the agent works for all of its host. And this nbshare, even if another is installed there.
 _AGENT = """
 import os, sys
 if os.fork():
@@ -56,14 +56,14 @@ class Boot(NamedTuple):
 
 
 class Carry:
-    """What runs in the cluster. Any Python can unpickle it, as the source of this module.
+    """The task that runs in the cluster. Any Python can unpickle it, as the source of this module.
 
-    The code that cloudpickle sends runs on the same Python only; another one could not say so.
+    The code that cloudpickle sends runs on the same Python only, and another one could not say so.
 
     Parameters
     ----------
     source : str
-        Of this module.
+        The source of this module.
     """
 
     __name__ = "nbshare"
@@ -72,7 +72,7 @@ class Carry:
         self._names = {"__name__": "nbshare_carrier", "source": source}
 
     def __call__(self, boot: Any, *task: Any) -> bytes:
-        """Have the agent of this host work on a call; return why it cannot: a pickled error, or "".
+        """Have the agent of this host work on a call. Return "" or the pickled error.
 
         `boot` is a plain tuple.
 
@@ -97,7 +97,7 @@ class Carry:
 
 
 def is_of_this_user(sock: socket.socket) -> bool:
-    """Whether the process at the other end belongs to the same user: a name may be anybody's."""
+    """Whether the process at the other end belongs to the same user. A name may be anybody's."""
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return bool(struct.unpack("3i", data)[1] == os.getuid())
 
@@ -137,7 +137,7 @@ def kept_alive(sock: socket.socket) -> Any:
         (socket.TCP_KEEPIDLE, 5),
         (socket.TCP_KEEPINTVL, 5),
         (socket.TCP_KEEPCNT, 3),
-        (socket.TCP_USER_TIMEOUT, 20_000),  # ms; also of what was sent to it
+        (socket.TCP_USER_TIMEOUT, 20_000),  # ms, also of what was sent to it
         (socket.TCP_NODELAY, 1),
     ):
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -146,7 +146,7 @@ def kept_alive(sock: socket.socket) -> Any:
 
 def packed(folder: str) -> bytes:
     """Return the modules of nbshare's folder as a zip file, which is the same for the same ones."""
-    from zipfile import ZipFile, ZipInfo  # late: few processes need it
+    from zipfile import ZipFile, ZipInfo  # late, because few processes need it
 
     found = (os.path.join(at, file) for at, _, files in os.walk(folder) for file in files)
     with ZipFile(archive := io.BytesIO(), "w") as library:
@@ -159,7 +159,7 @@ def packed(folder: str) -> bytes:
 
 def digest_of(folder: str) -> bytes:
     """Return what changes with any module of nbshare's folder."""
-    import hashlib  # late: it loads OpenSSL
+    import hashlib  # late, because it loads OpenSSL
 
     return hashlib.sha256(packed(folder)).digest()
 
@@ -181,7 +181,7 @@ def versions() -> Iterator[tuple[str, str]]:
 
 
 def _connect(boot: Boot) -> Any:
-    """Connect to the agent of this host; start it if there is none."""
+    """Connect to the agent of this host. Start it if there is none."""
     # NBSHARE_HOST divides a machine into several hosts, as a container would.
     name = f"\0nbshare-{os.getuid()}-{boot.name}-{os.environ.get('NBSHARE_HOST', '')}"
     while True:
@@ -222,7 +222,7 @@ def _start(boot: Boot, name: str) -> None:
                 connection.send(("library",))
                 library.write(connection.recv_bytes())
             library.flush()
-            # Its workers are other processes: they open it where the agent has it.
+            # Its workers are other processes. They open it where the agent has it.
             path = f'f"/proc/{{os.getpid()}}/fd/{library.fileno()}"'
             _launch(boot, listener, path, library.fileno())
 

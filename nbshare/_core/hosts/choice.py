@@ -1,4 +1,4 @@
-"""Which kind of cluster a value of ``backend=`` is, and what it can do."""
+"""The kinds of clusters that a value of ``backend=`` may be, and what they can do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENDS = "closing", "closed"  # the states of a Dask client or cluster that ends
 
 
 def hosts_for(backend: Any) -> Hosts | None:
-    """Return the hosts that a value of ``backend=`` means; None if it means none.
+    """Return the hosts that a value of ``backend=`` means, or None if it means none.
 
     Raises
     ------
@@ -61,10 +61,10 @@ def hosts_for(backend: Any) -> Hosts | None:
 
 
 def dask_hosts(client: Any) -> Hosts:
-    """Return the workers of a cluster, as far as its client sees them: each thread is a place."""
+    """Return the workers of a cluster, as far as its client sees them. Each thread is a place."""
     from distributed.comm.addressing import get_address_host
 
-    seen_at = math.inf  # when there were workers; a cluster that has none yet may start some
+    seen_at = math.inf  # when there were workers. A cluster that has none yet may start some
 
     def check() -> None:
         nonlocal seen_at
@@ -79,7 +79,7 @@ def dask_hosts(client: Any) -> Hosts:
                 f"the Dask client of backend= has lost its scheduler (status: {client.status})"
             )
         now, has_workers = time.monotonic(), True
-        with suppress(OSError):  # it is busy, or lost: then its status tells
+        with suppress(OSError):  # it is busy, or lost, which its status tells
             has_workers = client.sync(
                 client.scheduler.ncores, workers=None, callback_timeout=BUSY_S
             )
@@ -116,10 +116,10 @@ class _DaskTask:
 
 
 def ray_hosts(address: str) -> Hosts:
-    """Return the nodes of the cluster that this process is connected to: each CPU is a place.
+    """Return the nodes of the cluster that this process is connected to. Each CPU is a place.
 
-    `address`: where to connect, if it is not yet; "ray" for a cluster that is found, or a new local
-    one.
+    `address` says where to connect, if it is not yet, or is "ray" for a cluster that is found, or a
+    new local one.
     """
     ray: Any = importlib.import_module("ray")
     if not ray.is_initialized():
@@ -159,10 +159,10 @@ def executor_hosts(executor: Executor) -> Hosts:
 
 
 def outward_address(towards: str = "192.0.2.1") -> str:
-    """Return the address of this machine that another one sees; default: one far away."""
+    """Return the address of this machine that another one sees, by default one far away."""
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sock:
         try:
-            sock.connect((towards, 9))  # nothing is sent; the system chooses the interface
+            sock.connect((towards, 9))  # nothing is sent, but the system chooses the interface
         except OSError:  # no network
             return "127.0.0.1"
         return str(sock.getsockname()[0])

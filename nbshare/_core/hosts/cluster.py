@@ -1,4 +1,4 @@
-"""The engine of the client: runs a call in blocks on the hosts of a cluster.
+"""The engine of the client, which runs a call in blocks on the hosts of a cluster.
 
 The call's thread submits tasks to the cluster, as long as there are items. Each task that begins on
 a host has a thread here::
@@ -45,10 +45,10 @@ from nbshare._core.wire.rows import runs_of
 from nbshare.errors import WorkerDiedError, noted, without_frames
 
 BLOCK_S = 0.5  # of work
-BLOCKS_PER_S = 150  # of all workers together; client and scheduler manage about 250
-LEAST_S = 0.05  # though fewer items are left: a task of a cluster takes some 10 ms
+BLOCKS_PER_S = 150  # of all workers together (client and scheduler manage about 250)
+LEAST_S = 0.05  # though fewer items are left, as a task of a cluster takes some 10 ms
 MOST_BYTES = 16 << 20  # of the items, and of the results, of a block
-STOP_S = 0.7  # for the replies of a stopped call; an interrupt waits for a second
+STOP_S = 0.7  # for the replies of a stopped call, as an interrupt waits for a second
 LOOK_S = 1.0  # between looks at what no message tells
 MOST_FAILED = 3  # as of workers of this machine
 
@@ -65,7 +65,7 @@ class Cluster(Engine):
 
     Notes
     -----
-    Threads of its own do everything; what they share is under a lock.
+    Threads of its own do everything, under a lock where they share objects.
     """
 
     in_process = True  # this one writes all results
@@ -173,14 +173,14 @@ class Cluster(Engine):
             call.finish("done" if call.is_complete else "stopped")
 
     def _turn(self, ended: int | None) -> None:
-        """Act on what has happened; `ended`: a task of the cluster."""
-        self._hosts.check()  # first: what is asked of a cluster that is gone may never answer
+        """Act on what has happened, and on the `ended` task of the cluster."""
+        self._hosts.check()  # first, as a cluster that is gone may never answer
         if ended is not None:
             self._end_task(ended)
         self._send_tasks()
 
     def _cause_of(self, error: BaseException) -> BaseException:
-        """Return why the cluster is gone; the error itself if it is not."""
+        """Return why the cluster is gone, or the error itself if it is not."""
         try:
             self._hosts.check()
         except BaseException as cause:  # noqa: BLE001 - each cluster has its own
@@ -188,14 +188,14 @@ class Cluster(Engine):
         return error
 
     def _await_news(self) -> int | None:
-        """Wait until something may have happened; return the task of the cluster that has ended."""
+        """Wait until something may have happened. Return the task of the cluster that has ended."""
         left_s = max(0.0, self._end_at - time.monotonic())
         with suppress(queue.Empty):
             return self._news.get(timeout=min(left_s, LOOK_S))
         return None
 
     def _is_over(self) -> bool:
-        """Whether nothing is left to wait for; a stopped call is stopped everywhere."""
+        """Whether nothing is left to wait for. A stopped call is stopped everywhere."""
         call = self._call
         if self._lines.error is not None and not (call.error or call.board.stopped):
             self._fail(self._lines.error)
@@ -238,7 +238,7 @@ class Cluster(Engine):
         return has_more and not (self._call.error or board.stopped)
 
     def _end_task(self, number: int) -> None:
-        """Act on the end of a task of the cluster; that of its blocks is known already."""
+        """Act on the end of a task of the cluster. That of its blocks is known already."""
         future = self._tasks.pop(number)
         if number not in self._waiting:
             return
@@ -291,14 +291,14 @@ class Cluster(Engine):
         send(connection, None)
 
     def _next_block(self, row: int) -> Block | None:
-        """Return the next items as a block; None if there are none now."""
+        """Return the next items as a block, or None if there are none now."""
         call = self._call
         with self._lock:
             if call.error or not (items := self._claims.claim(self._seconds_of_item())):
                 return None
             try:
                 block = self._packed(items)
-            except OSError as error:  # of this machine: the host is not lost
+            except OSError as error:  # of this machine, so the host is not lost
                 self._fail(error)
                 raise
             self._item_nbytes = len(block.contents) / block.n
@@ -323,13 +323,13 @@ class Cluster(Engine):
         )
 
     def _take(self, row: int, host: str, reply: Reply) -> bool:
-        """Store what has become of a block; return whether that was all."""
+        """Store what has become of a block. Return whether that was all."""
         with self._lock:
             if (items := self._blocks.get(row)) is None:
                 return True
             try:
                 self._inbox.take(items, row, host, reply)
-            except OSError as error:  # of this machine: the host is not lost
+            except OSError as error:  # of this machine, so the host is not lost
                 self._fail(error)
                 raise
             if reply.is_last:
@@ -363,7 +363,7 @@ class Cluster(Engine):
             give_back(call.board, range(again[run.start], again[run.stop - 1] + 1), nullcontext())
 
     def _seconds_of_item(self) -> float:
-        """Return how long an item takes, or more if it is large; 0 if nothing is known yet."""
+        """Return how long an item takes, or more if it is large, 0 if nothing is known yet."""
         self._pace.look(self._call)
         spec, nbytes, item_s = self._call.results.output.spec, self._item_nbytes, self._pace.item_s
         if spec is not None and spec.dtype is not None:
@@ -380,7 +380,7 @@ class Cluster(Engine):
 
 
 def _settings(request: Request, modules: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of this process that other hosts take over; `modules`: their files."""
+    """Return the settings of this process that other hosts take over, with files of `modules`."""
     given = pickle.loads(request.context.settings)
     own = [folder for folder in given["path"] if not is_installed(os.path.join(folder, "_.py"))]
     same = {name: value for name, value in given.items() if name not in ("affinity", "authkey")}

@@ -88,7 +88,7 @@ class Inbox:
     # -------------------------------------------------------------------------- results
 
     def _store(self, first: int, reply: Reply) -> None:
-        """Store the results of a block, which is in one page; say then what is done."""
+        """Store the results of a block, which is in one page, and say then what is done."""
         results, page = self._call.results, self._call.board.page(first)
         states = np.frombuffer(reply.states, np.uint8).copy()
         of_block = slice(first - page.first, first - page.first + len(states))
@@ -109,13 +109,13 @@ class Inbox:
                 states[are_rows] = IN_LOG
         is_new = states != NOT_DONE
         page.done[of_block][is_new] = states[is_new]
-        # Last: a log may be dropped from when the next one is announced, unless results in it are
-        # known to be there.
+        # Last, because a log may be dropped from when the next one is announced, unless results in
+        # it are known to be there.
         while self._new_logs:
             results.logs.add(*self._new_logs.pop(0))
 
     def _stored(self, entries: Any, logs: Mapping[LogKey, Any]) -> Any:
-        """Store parts of logs; return where their entries are then."""
+        """Store parts of logs. Return where their entries are then."""
         index = entries.copy()
         for key, data in logs.items():
             of_log = entries[0] == key
@@ -125,7 +125,7 @@ class Inbox:
 
 
 def _show(row: Any, first: int, reply: Reply) -> None:
-    """Show the item that a worker is in, and what it reports; in the end what it has done."""
+    """Show the item that a worker is in, and what it reports, and in the end what it has done."""
     now_ns = time.monotonic_ns()
     if not row[PID]:
         row[[PID, BEGUN, LOADED]] = os.getpid(), now_ns, now_ns

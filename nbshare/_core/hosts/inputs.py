@@ -1,4 +1,4 @@
-"""Inputs of calls on their way: from the client to a host, and from host to host.
+"""Inputs of calls on their way, from the client to a host, and from host to host.
 
 Hosts are a binary tree in the order in which they ask. Each reads from its parent, and gives to its
 children what has come so far. So inputs leave the client once, however many hosts there are, and a
@@ -34,7 +34,7 @@ class Held:
     nbytes : int
         Their size.
     placed : Placed, optional
-        Where they are; default: new memory, for inputs that are still to come.
+        Their place. Default: new memory, for inputs that are still to come.
     """
 
     def __init__(self, nbytes: int, placed: Placed | None = None) -> None:
@@ -60,7 +60,7 @@ class Held:
         return memoryview(self.placed.small or self.placed.segments[0][0])[: self.nbytes]
 
     def parent_of(self, host: Address | None) -> Address | None:
-        """Return the host from which another one reads; None if it reads from the client."""
+        """Return the host from which another one reads, or None if it reads from the client."""
         with self._change:
             if host is None or host in self._hosts:
                 return None
@@ -93,7 +93,7 @@ class Held:
         Raises
         ------
         EOFError
-            The other end has no more: mostly because the call is over.
+            If the other end has no more, mostly because the call is over.
         """
         data = self.data
         while not self.is_whole:
@@ -115,9 +115,9 @@ class InputServer:
     Parameters
     ----------
     address : (str, int)
-        Where they connect.
+        The address where they connect.
     key : bytes
-        What both ends prove to have.
+        The secret that both ends prove to have.
 
     Attributes
     ----------
@@ -155,7 +155,7 @@ class InputServer:
             held.end()
 
     def complete(self, call: str, held: Held, client: Address) -> None:
-        """Receive what is missing of a call's inputs: from the client, or where it says.
+        """Receive what is missing of a call's inputs, from the client or where it says.
 
         Raises
         ------
@@ -174,11 +174,11 @@ class InputServer:
             except (OSError, EOFError, AuthenticationError):
                 if giver == client:
                     raise
-                # There may be a firewall: from now on, the client alone.
+                # There may be a firewall, so use the client alone from now on.
                 self._own, giver = None, client
 
     def serve(self, connection: Any, what: str, *content: Any) -> None:
-        """Do what a process wants: give inputs from some byte on, or say who does."""
+        """Do what a process wants. Give inputs from some byte on, or say who does."""
         match what, *content:
             case "need", call, host, start if (held := self.held.get(call)) is not None:
                 connection.send(parent := held.parent_of(host))

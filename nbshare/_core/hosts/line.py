@@ -1,9 +1,9 @@
 """Connections between the client and the agents.
 
-Each agent has a line to the client as long as it lives: it hears there which calls are over, and
+Each agent has a line to the client as long as it lives. There it hears which calls are over, and
 each end learns when the other one is gone. Each of its carriers has one more, while it works on a
-call: blocks come there, and what has become of them goes back. Agents connect to the client. Both
-ends prove that they have the key, which came with the cluster's own task.
+call. Blocks come there, and their outcome goes back. Agents connect to the client. Both ends prove
+that they have the key, which came with the cluster's own task.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nbshare._core.system import processes
 
 
 def send(connection: Any, message: Any) -> None:
-    """Send an object; its buffers are not copied."""
+    """Send an object, whose buffers are not copied."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(message, 5, buffer_callback=buffers.append)
     connection.send((head, len(buffers)))
@@ -51,15 +51,15 @@ class Lines(InputServer):
     Parameters
     ----------
     address : str
-        Of this machine, where agents connect; with a port or without.
+        The address of this machine where agents connect, with a port or without.
 
     Attributes
     ----------
     boot : Boot
-        What tells agents how to connect.
+        The data that tell agents how to connect.
     calls : dict
-        By name, what gives blocks to a carrier: a function of its connection, the number of the
-        cluster's task, and the host.
+        For each call, by name, the function that gives blocks to a carrier. It takes a connection,
+        the number of the cluster's task, and the host.
     """
 
     def __init__(self, address: str) -> None:
@@ -95,7 +95,7 @@ class Lines(InputServer):
                 line.send(call)
 
     def serve(self, connection: Any, what: str, *content: Any) -> None:
-        """Do what a host wants; a line lasts as long as its agent."""
+        """Do what a host wants. A line lasts as long as its agent."""
         match what, *content:
             case ("library",):
                 connection.send_bytes(packed(PACKAGE))
@@ -128,7 +128,7 @@ def _close() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: close what is the parent's."""
+    """Close what is the parent's, in a forked child."""
     while _lines:
         lines = _lines.popitem()[1]
         for each in (lines._socket, *lines._lines):

@@ -1,4 +1,4 @@
-"""What client, carrier and agent tell each other, and what a kind of cluster has to do."""
+"""The messages of client, carrier and agent, and the interface of a kind of cluster."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class Block(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What has become of a block since the last reply."""
+    """The outcome of a block since the last reply."""
 
     is_last: bool
-    states: bytes  # as in `wire.board.Page.done`; 0 of items that an earlier reply has
+    states: bytes  # as in `wire.board.Page.done`, 0 for items that an earlier reply has
     spec: OutputSpec | None
     rows: npt.NDArray[Any] | None  # of items in the output
     entries: npt.NDArray[np.int64] | None  # of items in logs
@@ -62,14 +62,14 @@ class Reply(NamedTuple):
 
 
 class ReportedError(Exception):
-    """Carries the description of a failure to the client; agents do not load users' errors.
+    """Carries the description of a failure to the client. Agents do not load users' errors.
 
     Parameters
     ----------
     what : Failure or Death
         The description, with the item's place in its block.
     worker : int
-        Of the host.
+        The number of the worker on the host.
     """
 
     def __init__(self, what: Failure | Death, worker: int) -> None:
@@ -81,13 +81,13 @@ class ReportedError(Exception):
 
 
 class ClusterTask(Protocol):
-    """What is used of the future of a cluster's task, such as a `concurrent.futures.Future`."""
+    """The part of a cluster task's future that is used, as in `concurrent.futures.Future`."""
 
     def add_done_callback(self, callback: Callable[[Any], object], /) -> None:
         """Call back when the task has ended."""
 
     def cancel(self) -> object:
-        """Have the cluster forget it, if it has not begun; wait for nothing."""
+        """Have the cluster forget it, if it has not begun, and wait for nothing."""
 
     def result(self) -> bytes:
         """Return the result of a task that has ended."""

@@ -33,7 +33,7 @@ class RemoteCall(Call):
 
     @cached_property
     def _given(self) -> npt.NDArray[np.bool_]:
-        """Which items are in a reply."""
+        """A flag per item, True if it is in a reply."""
         return np.zeros(self.board.n_items, np.bool_)
 
     def next_reply(self, *, is_last: bool) -> Reply:

@@ -1,4 +1,4 @@
-"""What goes to hosts that may have no nbshare, or another version: the carrier, and the library."""
+"""The carrier and the library, for hosts that may have no nbshare, or another version."""
 
 from __future__ import annotations
 
