@@ -1,4 +1,4 @@
-"""Runs that another process has: what it has stored, a job for it here, and that process itself.
+"""Runs of another process: their stored results, a job for them here, and that process itself.
 
 ::
 

@@ -96,21 +96,21 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     path : str or path-like
         The ``checkpoint=`` of the run.
     progress, plot
-        As for `parallel_map`; shown as by `map_async`. Default: label and plot of the run.
+        As for `parallel_map`, and shown as by `map_async`. Default: label and plot of the run.
 
     Returns
     -------
     Job
-        It shows and returns what is stored; `Job.cancel` stops a detached run. If the run is over,
+        It shows and returns what is stored. `Job.cancel` stops a detached run. If the run is over,
         ``job.result()`` returns its results, from the disk as they are used. If it was killed, this
         raises `WorkerDiedError`, which says how to continue, and ``job.partial()`` returns them.
 
     Raises
     ------
     nbshare.errors.CheckpointError
-        There is no checkpoint, it is damaged, or it belongs to another user.
+        If there is no checkpoint, it is damaged, or it belongs to another user.
     TypeError
-        The run has ``reduce=``: `open_checkpoint` gives its value.
+        If the run has ``reduce=``. `open_checkpoint` gives its value.
 
     See Also
     --------
@@ -142,8 +142,8 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     An error that has ended the run keeps its type if it is one of Python's or nbshare's own, else
     it is a `TaskError` with its text. In another process than that which began the run, the results
     of a table come one for each item, and so do those of a `grid` that has more than 10,000 values
-    of parameters, or others than numbers and texts. What each worker does is not stored, so
-    ``job.stats`` is empty; ``open_checkpoint(path).item_stats`` tells what each item took.
+    of parameters, or others than numbers and texts. The stats of workers are not stored, so
+    ``job.stats`` is empty. ``open_checkpoint(path).item_stats`` tells what each item took.
     """
     check_display(progress, plot)
     run = AttachedRun(Path(os.fspath(path)).expanduser().absolute())
@@ -177,7 +177,7 @@ def keep_plot(path: Path, request: Request, plot: Any) -> None:
 
 
 def _kept_plot(path: Path) -> list[LivePlot] | None:
-    """Return the plot of a run as its own process has it; None if there is none."""
+    """Return the plot of a run as its own process has it, or None if there is none."""
     pickled = read(path / PLOT_FILE)
     if not pickled:
         return None
@@ -196,7 +196,7 @@ def _kept_plot(path: Path) -> list[LivePlot] | None:
 
 
 def _error_of(told: dict[str, Any]) -> BaseException:
-    """Return the error that a run has ended with: one of Python's or nbshare's own, or its text.
+    """Return the error that a run has ended with, one of Python's or nbshare's own, or its text.
 
     It comes from a file, so it is no pickle, which could run code.
     """
@@ -284,7 +284,7 @@ class AttachedRun(Run):
 
     @property
     def errors(self) -> dict[int, BaseException]:
-        """Failures by item, as texts: they come from another process."""
+        """Failures by item, as texts, because they come from another process."""
         return {**self.stored._failures(self._began_at)}
 
     def present(self) -> npt.NDArray[np.bool_]:
@@ -316,7 +316,7 @@ class AttachedRun(Run):
         return collect(results, errors) if self.request.out is None else results
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
-        """Yield what has come since the last time; for one reader."""
+        """Yield what has come since the last time, for one reader."""
         whole, errors = self.stored._whole(is_read=True), self.errors
         there = np.isin(whole.states, STORED)
         new = there.copy()
@@ -329,7 +329,7 @@ class AttachedRun(Run):
                 yield i, errors[i]
 
     def item(self, i: int) -> tuple[Any, ...]:
-        """Raise LookupError: items are not stored."""
+        """Raise LookupError, because items are not stored."""
         raise LookupError(f"item {i} is in another process: call the function with it here")
 
     # --------------------------------------------------------------------------- its life
@@ -365,13 +365,13 @@ class AttachedRun(Run):
             os.kill(writer["pid"], signal.SIGINT)
 
     def release(self) -> None:
-        """Look no more: the job is gone."""
+        """Look no more, because the job is gone."""
         self._is_left = True
 
     def _watch(self) -> None:
         try:
             while not self._is_left:
-                n_printed = size_of(self._path / LOG_FILE)  # first: after the end its driver prints
+                n_printed = size_of(self._path / LOG_FILE)  # first, as the driver prints last
                 if not self.stored._writer()[0]:
                     break
                 self._show_prints(n_printed)
@@ -457,7 +457,7 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
 
 
 def _store(path: Path, request: Request, options: MapOptions) -> None:
-    """Store a call; an array of a mapped file as where it is."""
+    """Store a call, with the place of an array of a mapped file instead of its copy."""
     shared = {name: _by_file(value) for name, value in request.shared.items()}
     columns = [_by_file(column) for column in request.iterables]
     try:
@@ -488,7 +488,7 @@ def _by_file(value: Any) -> Any:
 
 
 def _start_driver(path: Path) -> subprocess.Popen[bytes]:
-    """Start a driver: in a session of its own, which no signal to this one reaches."""
+    """Start a driver, in a session of its own, which no signal to this one reaches."""
     options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     code = f"import sys; sys.path = {[os.path.abspath(p) for p in sys.path]!r}; "
     code += "from nbshare.__main__ import main; sys.exit(main())"
@@ -502,9 +502,9 @@ def _start_driver(path: Path) -> subprocess.Popen[bytes]:
 
 
 def _await_beginning(path: Path, driver: subprocess.Popen[bytes], n_printed: int) -> None:
-    """Wait until a driver writes to the checkpoint; raise what it says if it was refused.
+    """Wait until a driver writes to the checkpoint. Raise what it says if it was refused.
 
-    `n_printed`: size of the log before.
+    `n_printed` is the size of the log before.
     """
     has_ended = False
     try:
@@ -513,7 +513,7 @@ def _await_beginning(path: Path, driver: subprocess.Popen[bytes], n_printed: int
                 said = (read(path / LOG_FILE) or b"")[n_printed:].decode("utf-8", "replace")
                 said = said.strip().removeprefix("nbshare resume: ")
                 raise CheckpointError(said or f"{path}: the process of the run was killed")
-            has_ended = driver.poll() is not None  # and look once more: it may have been quick
+            has_ended = driver.poll() is not None  # and look once more, as it may have been quick
             time.sleep(BEGUN_S)
     except BaseException:  # an interrupt
         driver.terminate()

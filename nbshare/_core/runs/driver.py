@@ -1,4 +1,4 @@
-"""The process of a detached run, and of the command line: drives a run and tells how it ended."""
+"""The process of a detached run, and of the command line. Drives a run and tells how it ended."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ AGAIN = 75  # exit code of what can be done later, EX_TEMPFAIL
 
 
 def resume(path: Path, grace: float) -> int:
-    """Run the call that is stored in a checkpoint; return the exit code."""
+    """Run the call that is stored in a checkpoint. Return the exit code."""
     path = path.absolute()
     check_call(path)
     if (file := opened(path / CALL_FILE)) is None:
@@ -91,7 +91,7 @@ def run(
     grace: float,
     **options: Any,
 ) -> int:
-    """Run a function with items from files; return the exit code."""
+    """Run a function with items from files. Return the exit code."""
     # It may import the files next to it, as a script may.
     sys.path.insert(0, os.path.dirname(os.path.abspath(func.rpartition(":")[0])))
     options["shared"] = {name: _load(path) for name, path in shared}
@@ -100,7 +100,7 @@ def run(
 
 
 def _load(path: str) -> Any:
-    """Return what a file holds: an array, a JSON value, or the lines of a text."""
+    """Return the contents of a file: an array, a JSON value, or the lines of a text."""
     kind = Path(path).suffix
     if kind not in (".npy", ".json", ".txt"):
         raise ValueError(f"{path}: its name must end with .npy, .json or .txt")
@@ -114,7 +114,7 @@ def _load(path: str) -> Any:
 
 
 def _run_alone(func: Any, items: list[Any], options: dict[str, Any]) -> bool:
-    """Run a parallel map; return whether it is complete."""
+    """Run a parallel map. Return whether it is complete."""
     job = _ended(map_async(func, *items, **options))
     if job._error is not None:
         raise job._error
@@ -122,7 +122,7 @@ def _run_alone(func: Any, items: list[Any], options: dict[str, Any]) -> bool:
 
 
 def _run_together(func: str, items: list[Any], options: dict[str, Any]) -> bool:
-    """Take part in a run that others may share; return whether it is complete."""
+    """Take part in a run that others may share. Return whether it is complete."""
     checked = MapOptions(**options)
     request, _ = checked_request(func, items, checked)
     sweep = Sweep(cast("Any", checked_checkpoint(checked)), request)
@@ -141,7 +141,7 @@ def _run_together(func: str, items: list[Any], options: dict[str, Any]) -> bool:
 
 
 def _ended(job: Job) -> Job:
-    """Wait for the end of a job; stop it if this process is interrupted."""
+    """Wait for the end of a job. Stop it if this process is interrupted."""
     try:
         job.wait()
     except BaseException:
@@ -152,7 +152,7 @@ def _ended(job: Job) -> Job:
 
 
 def _drive(run: Callable[[dict[str, Any]], bool], options: dict[str, Any], grace: float) -> int:
-    """Run a parallel map; return the exit code."""
+    """Run a parallel map. Return the exit code."""
     path = options["checkpoint"].path
     writer.is_driver = True
     notices: list[int] = []
@@ -170,7 +170,7 @@ def _drive(run: Callable[[dict[str, Any]], bool], options: dict[str, Any], grace
 
 
 def _wind_up(number: int, grace: float, notices: list[int]) -> None:
-    """Let items that run finish, and leave the others for the next time; a signal's handler."""
+    """Let items that run finish, and leave the others for the next time, as a signal's handler."""
     notices.append(number)
     if not (running := jobs()):
         raise KeyboardInterrupt

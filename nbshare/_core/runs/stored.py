@@ -1,4 +1,4 @@
-"""A run on disk, seen from any process: its progress, its results, what a call would run again."""
+"""A run on disk, seen from any process: its progress, its results, and what would run again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ RATE_S = 60.0  # of what was stored lately
 
 
 class Outdated(NamedTuple):
-    """What a call with a checkpoint would run, and why; see `StoredRun.outdated`.
+    """The items that a call with a checkpoint would run, and why. See `StoredRun.outdated`.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Outdated(NamedTuple):
     n_changed : int
         Number of items whose results depended on something that has changed.
     changes : list of str
-        What changed, one sentence each.
+        The changes, one sentence each.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
     Returns
     -------
     StoredRun
-        At the end of a notebook's cell it shows how far the run is.
+        The run. At the end of a notebook's cell it shows how far the run is.
 
     Raises
     ------
@@ -185,10 +185,10 @@ class StoredRun:
 
     @property
     def state(self) -> str:
-        """State: that of its job, "running", "done", "stopped" or "failed"; or "ended".
+        """State of its job, "running", "done", "stopped" or "failed", or else "ended".
 
-        "ended" is a run whose process is gone: it was killed, or its machine is off. The same call
-        continues it. A run that was interrupted is "stopped".
+        "ended" is a run whose process is gone, because it was killed, or its machine is off. The
+        same call continues it. A run that was interrupted is "stopped".
         """
         is_running, writer = self._writer()
         if is_running:
@@ -227,7 +227,7 @@ class StoredRun:
 
     @property
     def n_items(self) -> int:
-        """Number of items of the last call (int); of a generator those that were read."""
+        """Number of items of the last call (int). Of a generator, those that were read."""
         return len(self._reader.order())
 
     @property
@@ -238,7 +238,7 @@ class StoredRun:
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:
-        """Which of its results are stored: a bool array of shape ``(n_items,)``."""
+        """Flags of its stored results, a bool array of shape ``(n_items,)``."""
         return np.isin(self._whole().states, STORED)
 
     @property
@@ -257,9 +257,9 @@ class StoredRun:
 
     @property
     def item_stats(self) -> dict[str, npt.NDArray[Any]]:
-        """What each item of the last call took: a dict of arrays of shape ``(n_items,)``.
+        """The work of each item of the last call, a dict of arrays of shape ``(n_items,)``.
 
-        ``elapsed_s``, ``attempts``, and ``stored_at`` in seconds since 1970; 0 where that is
+        ``elapsed_s``, ``attempts``, and ``stored_at`` in seconds since 1970. 0 where that is
         unknown. Tiny items that run together have their mean time. With pandas installed,
         ``pandas.DataFrame(run.item_stats)`` makes a table.
         """
@@ -269,17 +269,17 @@ class StoredRun:
 
     @property
     def errors(self) -> dict[int, TaskError]:
-        """Last failure of each item without a result: a dict of index to exception.
+        """Last failure of each item without a result, a dict of index to exception.
 
         Each is a `TaskError` with type and text of the exception, which is not stored itself.
         """
         return self._failures()
 
     def _failures(self, since: float = 0.0) -> dict[int, TaskError]:
-        """Return these failures; `since`: seconds since 1970."""
+        """Return these failures, from `since` on, in seconds since 1970."""
         folders = self.path, *part_folders(self.path)
         if not any(os.path.lexists(folder / ERRORS_FILE) for folder in folders):
-            return {}  # quickly: every look at a job asks for them
+            return {}  # quickly, as every look at a job asks for them
         return look(self.path, lambda: self._failures_since(since))
 
     def _failures_since(self, since: float) -> dict[int, TaskError]:
@@ -302,17 +302,17 @@ class StoredRun:
         Returns
         -------
         ndarray, MaskedArray or list
-            An array, masked where results are missing; or a list, with `nbshare.MISSING` in its
-            gaps. The array is read from the disk as it is used; it is a copy in memory if the last
+            An array, masked where results are missing, or a list, with `nbshare.MISSING` in its
+            gaps. The array is read from the disk as it is used. It is a copy in memory if the last
             call had its items in another order, or left some out. All results are read once to
-            compare them with their checksums; damaged ones are missing, with a
-            `CheckpointWarning`. Results of `tiles` are put together in one array, in memory. With
-            ``reduce=`` it is the value of what is stored, or None if nothing is.
+            compare them with their checksums. Damaged ones are missing, with a `CheckpointWarning`.
+            Results of `tiles` are put together in one array, in memory. With ``reduce=`` it is the
+            value of what is stored, or None if nothing is.
 
         Raises
         ------
         nbshare.errors.CheckpointError
-            A file is damaged; or the function of ``reduce=`` cannot be loaded in this process.
+            If a file is damaged, or the function of ``reduce=`` cannot be loaded in this process.
 
         Examples
         --------
@@ -325,7 +325,7 @@ class StoredRun:
         >>> nbshare.open_checkpoint(folder).results()
         array([1., 2.])
 
-        Where results are missing, it is masked:
+        The array is masked where results are missing:
 
         >>> more = [1.0, 4.0, -9.0]
         >>> roots = nbshare.parallel_map(math.sqrt, more, checkpoint=folder, on_error="return")
@@ -378,16 +378,17 @@ class StoredRun:
         Parameters
         ----------
         func, *iterables, **options
-            As for `parallel_map`; of ``checkpoint=`` the version of a `Checkpoint` counts. The
+            As for `parallel_map`. Of ``checkpoint=`` the version of a `Checkpoint` counts. The
             items of a generator are unknown, so it is refused.
 
         Returns
         -------
         Outdated
-            A named tuple: ``n_items`` of the call, of which ``n_stored`` have a result, ``n_new``
-            have none, and ``n_changed`` have one that depended on something else; ``changes``, a
-            list of str that says what has changed. The call is refused if there are any, also if
-            the results of other items depended on it, unless its `Checkpoint` has ``if_changed=``.
+            A named tuple. ``n_items`` is the number of items of the call, of which ``n_stored``
+            have a result, ``n_new`` have none, and ``n_changed`` have one that depended on
+            something else. ``changes`` is a list of str that says what has changed. The call is
+            refused if there are any, also if the results of other items depended on it, unless its
+            `Checkpoint` has ``if_changed=``.
 
         Raises
         ------
@@ -447,14 +448,14 @@ class StoredRun:
         )
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: a bar, and the line of text."""
+        """Return the HTML for a notebook, a bar and the line of text."""
         line = html.escape(repr(self)[1:-1].removeprefix("StoredRun "))
         n_items = max(self.n_items, 1)
         return f'<progress value="{self.n_done}" max="{n_items}"></progress> {line}'
 
 
 def _together(whole: Whole) -> Any:
-    """Return the results of several readers: a masked array in memory, or a list."""
+    """Return the results of several readers, a masked array in memory, or a list."""
     n, is_there = len(whole.order), np.isin(whole.states, STORED)
     parts = [(items, x, reader.load()) for reader, items, x in whole.places(is_there)]
     forms = {(output.dtype, output.shape[1:]) for *_, output in parts}
