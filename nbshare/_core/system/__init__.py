@@ -1,7 +1,7 @@
-"""What a process, a piece of memory, a channel, a wait and a lock are on this system.
+"""The processes, memory, channels, waits and locks of this system.
 
-Whatever nbshare asks the operating system for is asked here, and nowhere else: the rest of the
-package is the same on all systems. A system has these names, which are chosen once::
+nbshare asks the operating system for things here, and nowhere else. The rest of the package is the
+same on all systems. A system has these names, which are chosen once::
 
     descriptors   owned by an object, closed with it
     processes     who one is, what it takes, whether it lives; its end, with its children

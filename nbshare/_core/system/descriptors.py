@@ -1,12 +1,12 @@
 """Descriptors that are closed with their owner, and cannot be lost on the way to it.
 
 Python looks for signals between any two calls. In ``fd = os.open(path)`` an interrupt can come when
-the file is open and its number is not stored yet; in a ``__del__`` that closes it, Python would
+the file is open and its number is not stored yet. In a ``__del__`` that closes it, Python would
 even swallow the interrupt. So a file is opened and stored in its owner inside one call of C, and
 closed by one.
 
-The number of open files is limited. When it is reached, the soft limit is raised to the hard one;
-processes that are started later inherit it.
+The number of open files is limited. When it is reached, the soft limit is raised to the hard one,
+which processes that are started later inherit it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-MOST = 1 << 20  # the usual hard limit; some programs are slow with a much higher one
+MOST = 1 << 20  # the usual hard limit, as some programs are slow with a much higher one
 
 NOT_MINE = (
     "this thread does not hold the SharedLock, and cannot release it: only the thread that has "
@@ -32,20 +32,20 @@ class Descriptor(Protocol):
     """A descriptor, closed with this object."""
 
     def fileno(self) -> int:
-        """Return its number; -1 if it is closed."""
+        """Return its number, or -1 if it is closed."""
 
     def close(self) -> None:
         """Close it now."""
 
 
 class File:
-    """A descriptor, where nothing of C owns one: an interrupt in between loses it."""
+    """A descriptor, where nothing of C owns one. An interrupt in between loses it."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._close = fd, os.close
 
     def fileno(self) -> int:
-        """Return its number; -1 if it is closed."""
+        """Return its number, or -1 if it is closed."""
         return self._fd
 
     def close(self) -> None:
@@ -67,12 +67,12 @@ close: Callable[[int], None] = os.close
 
 
 def opened(opener: Callable[..., int], *args: Any) -> Descriptor:
-    """Open a descriptor with a function of C that takes one argument or more; return it."""
+    """Open a descriptor with a function of C that takes one argument or more. Return it."""
     return with_room(lambda: next(map(owned, map(opener, *zip(args)))))
 
 
 def with_room(action: Callable[[], T]) -> T:
-    """Call a function that opens files; if too many are open, raise the limit and retry.
+    """Call a function that opens files. If too many are open, raise the limit and retry.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def with_room(action: Callable[[], T]) -> T:
 def raise_limit() -> None:
     """Raise the limit of open files to the hard limit."""
     with suppress(ImportError, OSError, ValueError):
-        import resource  # late: not on every system
+        import resource  # late, as it is not on every system
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft < min(hard, MOST):

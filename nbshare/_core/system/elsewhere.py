@@ -1,4 +1,4 @@
-"""A system that nbshare has no worker processes for: what calls in this process need of it."""
+"""A system that nbshare has no worker processes for, with what calls in this process need."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Waiter = object  # it has none
 
 CAN_WRITE = False  # memory has no file
 
-# Memory that is not shared with forked processes; Windows knows no flags, and no forks.
+# Memory that is not shared with forked processes. Windows knows no flags, and no forks.
 PRIVATE: dict[str, Any] = (
     {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 )
 
 
 def available() -> int:
-    """Return the bytes that can be allocated: none are refused."""
+    """Return the bytes that can be allocated, none of which are refused."""
     return 1 << 62
 
 
@@ -30,12 +30,12 @@ def usable_cpus() -> int:
 
 
 def total() -> tuple[int, int]:
-    """Return the bytes of the machine's memory, and of those that can be used: not known."""
+    """Return the bytes of the machine's memory, and of its usable part, which are unknown."""
     return 0, 0
 
 
 def stamp(path: str) -> tuple[int, int, int, int]:
-    """Return what changes when a file is edited or replaced: mtime, size, inode, ctime."""
+    """Return what changes when a file is edited or replaced (mtime, size, inode, ctime)."""
     status = os.stat(path)
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
 
@@ -46,12 +46,12 @@ def interrupt() -> None:
 
 
 def mapped_file(_address: int) -> NoReturn:
-    """Find the file that is mapped at an address: not known."""
+    """Find the file that is mapped at an address, which is unknown."""
     raise FileNotFoundError
 
 
 def acquire(lock: _thread.LockType, timeout_s: float) -> bool:
-    """Acquire a lock within a time; return whether it was."""
+    """Acquire a lock within a time. Return whether it was."""
     return lock.acquire(timeout=timeout_s)
 
 

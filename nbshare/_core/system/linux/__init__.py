@@ -1,1 +1,1 @@
-"""What Linux has for the names of `system`."""
+"""The names of `system` for Linux."""

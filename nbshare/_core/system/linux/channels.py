@@ -1,7 +1,7 @@
-"""Packets of bytes and descriptors between processes, over a local socket; and pipes.
+"""Packets of bytes and descriptors between processes, over a local socket, and pipes.
 
-``SOCK_SEQPACKET`` keeps packets whole: none is ever half read. A send either succeeds immediately
-or fails, so a process that has stopped reading cannot block the sender.
+``SOCK_SEQPACKET`` keeps packets whole, so that none is ever half read. A send either succeeds
+immediately or fails, so a process that has stopped reading cannot block the sender.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from nbshare._core.system.descriptors import raise_limit, with_room
 from nbshare._core.system.posix.channels import *
 from nbshare._core.system.posix.channels import given_in, rights_of, room_for
 
-MAX_FDS = 200  # a packet; the kernel takes 253
-ARRIVE_S = 2.0  # until descriptors in flight are received: a receiver starts in 5 ms
+MAX_FDS = 200  # a packet, while the kernel takes 253
+ARRIVE_S = 2.0  # until descriptors in flight are received, as a receiver starts in 5 ms
 PAUSE_S = 0.001
 
-End = _socket.socket  # of a connection; one thread may send, and one receive
+End = _socket.socket  # of a connection. One thread may send, and one receive
 
 _SEND, _RECEIVE = _socket.MSG_NOSIGNAL, _socket.MSG_CMSG_CLOEXEC
 _ROOM = room_for(MAX_FDS)
 
 
-# Not socket.send_fds and recv_fds: up to Python 3.13 they ignore their flags.
+# Not socket.send_fds and recv_fds, because up to Python 3.13 they ignore their flags.
 
 
 def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
@@ -63,7 +63,7 @@ def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:
     Raises
     ------
     BlockingIOError
-        With ``wait=False``: there is none.
+        If there is none, with ``wait=False``.
     """
     flags = _RECEIVE if wait else _RECEIVE | _socket.MSG_DONTWAIT
     data, ancillary, flags, _ = end.recvmsg(nbytes, _ROOM, flags)

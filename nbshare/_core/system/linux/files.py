@@ -1,4 +1,4 @@
-"""Files: reading and writing at a place, what the disk has, and who owns one."""
+"""Reading and writing at a place in a file, its space on the disk, and its owner."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ sync = os.fdatasync
 
 
 def allocate(fd: int, start: int, stop: int) -> None:
-    """Allocate a part of a file, in bytes: writing to it needs no more space."""
+    """Allocate a part of a file, in bytes, so that writing to it needs no more space."""
     os.posix_fallocate(fd, start, stop - start)

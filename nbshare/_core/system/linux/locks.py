@@ -1,4 +1,4 @@
-"""Locks between processes; the kernel releases them if their holder dies."""
+"""Locks between processes, which the kernel releases if their holder dies."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from nbshare._core.system.linux.processes import has_thread
 from nbshare._core.system.linux.waiting import timespec as timespec
 from nbshare._core.system.posix.locks import *
 
-# From pthread.h: the same in glibc and musl.
+# From pthread.h, the same in glibc and musl.
 PTHREAD_MUTEX_ERRORCHECK = 2
 PTHREAD_PROCESS_SHARED = 1
 PTHREAD_MUTEX_ROBUST = 1
 
 
 class _Mutexes:
-    """The C library's functions for mutexes; each takes a lock and returns an errno.
+    """The C library's functions for mutexes. Each takes a lock and returns an errno.
 
     Attributes
     ----------
     holder_offset : int
-        Where in a mutex its futex word is, which the kernel prescribes for a robust one: the
-        number of the thread that holds it, and flags.
+        The offset in a mutex of its futex word, which the kernel prescribes for a robust one. It
+        has the number of the thread that holds it, and flags.
     """
 
-    HOLDER = 0x3FFFFFFF  # FUTEX_TID_MASK of linux/futex.h: of the word there; the rest are flags
-    # Bound here: at exit the modules' names may be gone before the last lock is.
+    HOLDER = 0x3FFFFFFF  # FUTEX_TID_MASK of linux/futex.h, of the word there (the rest are flags)
+    # Bound here, because at exit the modules' names may be gone before the last lock is.
     has_thread = staticmethod(has_thread)
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class _Mutexes:
         # A reference that is never given up.
         self.keep = ctypes.PyDLL(None).Py_IncRef
         self.keep.argtypes, self.keep.restype = (ctypes.py_object,), None
-        self.holder_offset = 0 if hasattr(c, "gnu_get_libc_version") else 4  # glibc; musl
+        self.holder_offset = 0 if hasattr(c, "gnu_get_libc_version") else 4  # glibc or musl
 
     def initialise(self, address: int) -> None:
         """Make a mutex in zeroed memory."""

@@ -1,26 +1,26 @@
-"""The order in which other CPUs see memory: what was written before a mark is there after it.
+"""The order in which other CPUs see memory. Data written before a mark are there after it.
 
-A process that publishes data writes them first and a mark last: a result and its ``done`` byte, a
-block of items and their count, the last look at a block and its release. Another one reads the mark
-and then uses the data. Both must be seen in that order.
+A process that publishes data writes them first and a mark last. Examples are a result and its
+``done`` byte, a block of items and their count, the last look at a block and its release. Another
+one reads the mark and then uses the data. Both must be seen in that order.
 
 x86-64 keeps it: stores are seen in the order of the program, and loads are made in it (Intel's
 Software Developer's Manual, volume 3, "Memory Ordering"). Other machines do not, ARM among them
-(Arm Architecture Reference Manual, "The AArch64 Application Level Memory Model"): there the mark
+(Arm Architecture Reference Manual, "The AArch64 Application Level Memory Model"). There the mark
 can come first.
 
-Python has no fence, and glibc exports none: its atomics are compiled into each program. To lock and
-unlock a mutex is no fence either, as what comes before and after both may meet in between. But
-Linux has membarrier(2), for programs in which one side is much more frequent. The reader of a mark
-calls it, and the writer does nothing. When it returns, every running thread of all processes that
-have registered has passed a point where its accesses to memory match the order of its program, and
-so has the caller; a thread that does not run has passed one when it was switched off. A mark that
-was seen before the call was written before that point of its writer, so the data were, too. It
-remains that the writer's program has that order: the two stores are in different calls of compiled
+Python has no fence, and glibc exports none, because its atomics are compiled into each program. To
+lock and unlock a mutex is no fence either, as what comes before and after both may meet in between.
+But Linux has membarrier(2), for programs in which one side is much more frequent. The reader of a
+mark calls it, and the writer does nothing. When it returns, every running thread of all processes
+that have registered has passed a point where its accesses to memory match the order of its program,
+and so has the caller. A thread that does not run has passed one when it was switched off. A mark
+that was seen before the call was written before that point of its writer, so the data were, too. It
+remains that the writer's program has that order. The two stores are in different calls of compiled
 functions, which no compiler exchanges.
 
-What is handed over by a system call needs no mark: messages, events, file locks, the end of a
-process; the kernel orders it by locks of its own. So do the mutexes of ring buffers and
+Messages, events, file locks and the end of a process need no mark, because the kernel orders what a
+system call hands over by locks of its own. So do the mutexes of ring buffers and
 `nbshare.SharedLock`, by POSIX ("Memory Synchronization"). Figures that are only shown (the progress
 of an item, stats) are read without care.
 
@@ -53,11 +53,11 @@ def after_marks() -> None:
 
 
 def before_marks() -> None:
-    """Do nothing: see above."""
+    """Do nothing (see above)."""
 
 
 def register() -> None:
-    """Have this process heed `after_marks` of others, if `IS_WEAK`; OSError if it is refused."""
+    """Have this process heed `after_marks` of others, if `IS_WEAK`. Raise OSError if refused."""
     if IS_WEAK and _call(SYS_MEMBARRIER.get(MACHINE, -1), REGISTER_GLOBAL_EXPEDITED, 0, 0):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

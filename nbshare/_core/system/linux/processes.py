@@ -1,4 +1,4 @@
-"""A process: who it is, what it takes, and whether it still runs."""
+"""A process: its identity, its memory, and whether it still runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _known: Identity = (0, 0)
 
 
 def identity() -> Identity:
-    """Return the identity of this process; the start is 0 without ``/proc``."""
+    """Return the identity of this process, whose start is 0 without ``/proc``."""
     global _known
     pid = os.getpid()
     if _known[0] != pid:  # the first time, and after a fork
@@ -29,7 +29,7 @@ def identity() -> Identity:
 
 
 def begun_ns() -> int:
-    """Return when this process began, in ns since 1970, rounded up to a tick; 0 if unknown.
+    """Return when this process began, in ns since 1970, rounded up to a tick, 0 if unknown.
 
     The interpreter takes longer than a tick, of 10 ms, to start.
     """
@@ -52,7 +52,8 @@ def has_ended(who: Identity) -> bool:
         return True
     except OSError:  # another user's, no /proc, no descriptor left
         return False
-    # A dead process exists until its parent reaps it; its first thread may end before the others.
+    # A dead process exists until its parent reaps it, and its first thread may end before the
+    # others.
     is_dead = status[0] in (b"Z", b"X") and int(status[17]) <= 1
     return is_dead or (start != 0 and int(status[19]) != start)
 
@@ -64,7 +65,7 @@ def _status(pid: int) -> list[bytes]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory of a process that is not swapped out; 0 if that is not known."""
+    """Return the memory of a process that is not swapped out, 0 if unknown."""
     try:
         return int(_status(pid)[21]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:  # it has just ended
@@ -72,7 +73,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def private_bytes(pid: int) -> tuple[int, int, int]:
-    """Return the memory of a process that it shares with none, now and at its peak; and that peak.
+    """Return the memory of a process that it shares with none, now and at its peak, and that peak.
 
     The last one includes shared memory, as `peak_bytes`. All are 0 if they are not known.
     """
@@ -81,27 +82,27 @@ def private_bytes(pid: int) -> tuple[int, int, int]:
             lines = dict(line.split(":", 1) for line in file)
         names = "RssAnon", "RssFile", "RssShmem", "VmHWM"
         now, file_bytes, shared, peak = (int(lines[name].split()[0]) << 10 for name in names)
-    except (OSError, LookupError):  # it has just ended; or a kernel of another kind
+    except (OSError, LookupError):  # it has just ended, or a kernel of another kind
         return 0, 0, 0
     return now, max(now, peak - file_bytes - shared), peak
 
 
 def peak_bytes() -> int:
     """Return the most memory that this process has had at a time."""
-    import resource  # late: once a call
+    import resource  # late, once a call
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def umask() -> int | None:
-    """Return the umask; None where only a call that sets it would tell it."""
+    """Return the umask, or None if only a call that sets it would tell it."""
     try:
         file = opened(os.open, "/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     status = os.read(file.fileno(), 1 << 12)
     file.close()
-    _, _, umask = status.partition(b"\nUmask:")  # not in a name: there lines do not break
+    _, _, umask = status.partition(b"\nUmask:")  # not in a name, where lines do not break
     return int(umask[:6], 8) if umask else None
 
 
@@ -117,13 +118,13 @@ def number_space() -> int:
 
 
 def boot_id() -> str:
-    """Return what differs after each start of the machine; empty if the system does not tell."""
+    """Return what differs after each start of the machine, empty if the system does not tell."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
     return ""
 
 
-# Bound here: at exit the modules' names may be gone.
+# Bound here, because at exit the modules' names may be gone.
 def has_thread(number: int, access: Callable[..., bool] = os.access) -> bool:
     """Return whether this process has a thread of that number."""
     return access(f"/proc/self/task/{number}", 0)
@@ -157,9 +158,9 @@ class Child:
     Attributes
     ----------
     pid : int
-        Its number; 0: it has not started.
+        Its number, or 0 if it has not started.
     fd : int
-        Becomes readable when it ends; -1 if the system has no such descriptor.
+        A descriptor that becomes readable when it ends, or -1 if the system has none.
     """
 
     def __init__(self) -> None:
@@ -176,7 +177,7 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)
 
     def await_end(self, timeout_s: float) -> bool:
-        """Wait until it runs nothing; return whether that is so."""
+        """Wait until it runs nothing. Return whether that is so."""
         if not self.pid:
             return True
         if self.fd >= 0:

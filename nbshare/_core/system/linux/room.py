@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 
-QUOTA_S = 5.0  # before the CPU quota is read again: it costs 100 µs, and rarely changes
+QUOTA_S = 5.0  # before the CPU quota is read again, which costs 100 µs and rarely changes it
 
 
 def available() -> int:
-    """Bytes that can be allocated now: the minimum over the machine and each cgroup."""
+    """Bytes that can be allocated now, the minimum over the machine and each cgroup."""
     return min([_machine_room(), *(room for _, room in _cgroups())])
 
 
@@ -47,7 +47,7 @@ def _machine_room() -> int:
         for line in file:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) << 10
-    return 1 << 62  # unknown: nothing is refused
+    return 1 << 62  # unknown, so nothing is refused
 
 
 def _cgroups() -> Iterator[tuple[int, int]]:
@@ -58,7 +58,7 @@ def _cgroups() -> Iterator[tuple[int, int]]:
     }
     for version, folder in ancestors("memory"):
         limit, usage, cache = names[version]
-        with suppress(OSError, ValueError):  # no such group here; or the limit is "max"
+        with suppress(OSError, ValueError):  # no such group here, or the limit is "max"
             most = int(_setting(folder, limit))
             room = most - int(_setting(folder, usage))
             entries = dict(map(str.split, _setting(folder, "memory.stat").splitlines()))
@@ -69,7 +69,7 @@ def _cgroups() -> Iterator[tuple[int, int]]:
 def ancestors(controller: str) -> Iterator[tuple[int, str]]:
     """Iterate over this process's cgroup and those above it, as (cgroup version, folder).
 
-    The limits of each apply. In a container the path may be the host's: the caller skips folders
+    The limits of each apply. In a container the path may be the host's, so the caller skips folders
     that do not exist.
     """
     try:
@@ -116,13 +116,13 @@ def set_affinity(cpus: set[int]) -> None:
 
 @lru_cache(maxsize=1)
 def _least_quota(_period: float) -> float:
-    """Return the smallest CPU quota of the cgroups, in CPUs; cached for a while."""
+    """Return the smallest CPU quota of the cgroups, in CPUs, cached for a while."""
     return min(_quotas(), default=math.inf)
 
 
 def _quotas() -> Iterator[float]:
     for version, folder in ancestors("cpu"):
-        with suppress(OSError, ValueError):  # no such group here; or the quota is "max"
+        with suppress(OSError, ValueError):  # no such group here, or the quota is "max"
             if version == 2:
                 quota, period = map(int, _setting(folder, "cpu.max").split())
             else:

@@ -1,4 +1,4 @@
-"""Memory that processes share: its kinds, and the files under it."""
+"""Memory that processes share, with its kinds and the files under it."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from nbshare._core.system.linux.processes import has_ended
 from nbshare._core.system.posix.sections import *
 from nbshare._core.system.posix.sections import new_name, unnamed_file
 
-# From linux/fcntl.h: the module fcntl lacks the last one.
+# From linux/fcntl.h, because the module fcntl lacks the last one.
 F_ADD_SEALS = 1033
 F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE = 0x0002, 0x0010
 
-# Bytes per allocation: a signal undoes the present one, and a timer's signals could undo a large
+# Bytes per allocation. A signal undoes the present one, and a timer's signals could undo a large
 # one for ever.
 PIECE = 64 << 20
 
-# In /proc/self/maps, a file that is mapped, but not copy-on-write: first address, the one past the
-# last, offset, inode and path, which ends in " (deleted)" if the file was.
+# In /proc/self/maps, a file that is mapped, but not copy-on-write, by its first address, the one
+# past the last, offset, inode and path, which ends in " (deleted)" if the file was.
 ROW = rb"(?m)^(\w+)-(\w+) r..s (\w+) \S+ (\d+) +(/.*)"
 
 
-# Whether fresh memory can also be written as a file is: that costs half of the page faults through
+# Whether fresh memory can also be written as a file is, which costs half of the page faults through
 # a mapping.
 CAN_WRITE = True
 
 
 class Memfd(NamedTuple):
-    """Anonymous memory: it never has a name, and can be sealed."""
+    """Anonymous memory, which never has a name, and can be sealed."""
 
     setting: str = "memfd"  # what a user calls it
     folder: str = ""  # whose space it takes
@@ -58,7 +58,7 @@ class Memfd(NamedTuple):
 
 
 class MappedFile(NamedTuple):
-    """An unnamed file; its space is allocated, and its writers can change its size."""
+    """An unnamed file, whose space is allocated, and whose writers can change its size."""
 
     setting: str
     folder: str
@@ -88,7 +88,7 @@ Shared = Memfd | MappedFile
 
 
 def kinds(temporary: str) -> dict[str, Shared]:
-    """Return the kinds by their settings, the best one first; one has files in a directory."""
+    """Return the kinds by their settings, the best one first. One has files in a directory."""
     return {
         "memfd": Memfd(),
         "named": MappedFile("named", "/dev/shm"),  # noqa: S108
@@ -102,14 +102,14 @@ def in_folder(setting: str, folder: str) -> Shared:
 
 
 def made(kind: Shared, nbytes: int, *, grows: bool) -> Descriptor:  # noqa: ARG001 - all can
-    """Make memory of a kind, zeroed and of this size; it can grow."""
+    """Make memory of a kind, zeroed and of this size, which can grow."""
     file = kind.open()
     kind.grow(file.fileno(), nbytes)
     return file
 
 
 def free(memory: mmap.mmap, start: int, nbytes: int) -> None:
-    """Free a part of mapped memory, which becomes zero; OSError for kinds that cannot."""
+    """Free a part of mapped memory, which becomes zero. Raise OSError for kinds that cannot."""
     memory.madvise(mmap.MADV_REMOVE, start, nbytes)
 
 
@@ -125,7 +125,7 @@ def key_of(fd: int) -> tuple[int, ...]:
 
 
 def inode_of(fd: int) -> int:
-    """Return the number of the file under memory: no other has it now."""
+    """Return the number of the file under memory, which no other has now."""
     return os.fstat(fd).st_ino
 
 
@@ -136,17 +136,17 @@ def duplicate(fd: int) -> Descriptor:
 
 def has_proc() -> bool:
     """Return whether ``/proc`` leads from descriptors to files here."""
-    return os.path.exists("/proc/self/fd")  # checked each time: it may be unmounted
+    return os.path.exists("/proc/self/fd")  # checked each time, as it may be unmounted
 
 
 def name_of(fd: int) -> str:
-    """Return the name that the file of a descriptor had; needs ``/proc``."""
+    """Return the name that the file of a descriptor had. Needs ``/proc``."""
     link = os.readlink(f"/proc/self/fd/{fd}").removesuffix(" (deleted)")
     return os.path.basename(link).removeprefix("memfd:")
 
 
 def reopened(fd: int, flags: int, pid: int | str = "self") -> Descriptor:
-    """Open the file of a descriptor again, even of another process's; needs ``/proc``."""
+    """Open the file of a descriptor again, even of another process's. Needs ``/proc``."""
     return opened(os.open, f"/proc/{pid}/fd/{fd}", flags | os.O_CLOEXEC)
 
 
@@ -163,9 +163,9 @@ def open_of(pid: int, fd: int, inode: int, name: str, access: int) -> Descriptor
     Raises
     ------
     OSError
-        It is not, or not any more; or it cannot be opened.
+        If it is not, or not any more, or cannot be opened.
     """
-    # O_PATH first: a plain open of a descriptor number that means a pipe now could block.
+    # O_PATH first, because a plain open of a descriptor number that means a pipe now could block.
     found = reopened(fd, os.O_PATH, pid)
     if (os.fstat(found.fileno()).st_ino, name_of(found.fileno())) != (inode, name):
         raise FileNotFoundError

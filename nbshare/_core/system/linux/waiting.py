@@ -1,4 +1,4 @@
-"""Waiting: for descriptors, for events of other processes, for a change in shared memory."""
+"""Waiting for descriptors, for events of other processes, for a change in shared memory."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x
 
 
 class Waiter(FdWaiter):
-    """Waits for several descriptors, and for `OwnerEvent`s; each stands for an object."""
+    """Waits for several descriptors, and for `OwnerEvent`s. Each stands for an object."""
 
     def waker(self, what: object) -> OwnerEvent:
-        """Return an event that has this report `what`; its `set` is for any thread."""
+        """Return an event that has this report `what`. Its `set` is for any thread."""
         event = OwnerEvent()
         self.watch(event.fd, what)
         return event
 
 
 class NewData:
-    """Knows which pipes have got new data; data that is left in one is not new again.
+    """Knows which pipes have got new data. Data that is left in one is not new again.
 
     Parameters
     ----------
     waiter : Waiter
         Reports it when there is one.
     what : object
-        What it reports.
+        The object that it reports.
     """
 
     def __init__(self, waiter: Waiter, what: object) -> None:
@@ -61,7 +61,7 @@ class NewData:
         return [fd for fd, _ in self._epoll.poll(0)]
 
     def read(self, fd: int, nbytes: int) -> bytes:
-        """Read what is in a pipe, of at most so many bytes; BlockingIOError if that is nothing."""
+        """Read at most so many bytes of a pipe. Raise BlockingIOError if there are none."""
         return os.read(fd, nbytes)
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class NewData:
 
 
 class WorkerEvent:
-    """Wakes one waiting worker process each time it is set; if none waits, the next one to wait.
+    """Wakes one waiting worker process each time it is set. If none waits, the next one to wait.
 
     Attributes
     ----------
@@ -108,24 +108,24 @@ class OwnerEvent(WorkerEvent):
 
     def __init__(self) -> None:
         super().__init__()
-        self._poll = select.poll()  # once: an executor's thread waits for each task
+        self._poll = select.poll()  # once, as an executor's thread waits for each task
         self._poll.register(self.fd, select.POLLIN)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is set, and clear it; return whether it was set."""
+        """Wait until it is set, and clear it. Return whether it was set."""
         if not self._poll.poll(timeout_s * 1e3):
             return False
         self.clear()
         return True
 
     def clear(self) -> None:
-        """Clear it: the next wait lasts until it is set again."""
+        """Clear it, so that the next wait lasts until it is set again."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.fd)
 
 
 class TokenWaiter:
-    """Waits for a `WorkerEvent`, as several processes do: each token wakes one of them.
+    """Waits for a `WorkerEvent`, as several processes do. Each token wakes one of them.
 
     Linux before 4.5 wakes all.
     """
@@ -136,7 +136,7 @@ class TokenWaiter:
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a token, and take it if no other process was quicker; return if there was."""
+        """Wait for a token, and take it if no other process was quicker. Return if there was."""
         if not self._epoll.poll(timeout_s):
             return False
         with suppress(BlockingIOError):
@@ -182,7 +182,7 @@ def futex() -> Any:
 
 
 def sleep_while(address: int, value: int, timeout_s: float) -> None:
-    """Sleep while a word of shared memory has a value and nobody wakes; a signal ends it, too."""
+    """Sleep while a word of shared memory has a value and nobody wakes. A signal ends it, too."""
     futex()(address, FUTEX_WAIT, value, timespec(timeout_s))
 
 

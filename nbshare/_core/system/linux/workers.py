@@ -1,4 +1,4 @@
-"""What worker processes need of Linux.
+"""The needs of worker processes on Linux.
 
 The system calls that have no substitute are tried once, before the first worker starts:
 
@@ -34,13 +34,13 @@ from nbshare._core.system.linux import channels, order, processes, waiting
 from nbshare._core.system.posix.workers import *
 from nbshare._core.system.posix.workers import kill_group, kill_group_after
 
-F_SETSIG = 10  # linux/fcntl.h; not in the module fcntl
-# When memory runs out, the system ends the process with the higher score: a worker can be replaced,
+F_SETSIG = 10  # linux/fcntl.h (not in the module fcntl)
+# When memory runs out, the system ends the process with the higher score. A worker can be replaced,
 # the notebook's kernel cannot.
 OOM_SCORE = b"500"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-KEPT = 64 << 20  # bytes free at the end of the heap; a worker at work holds so much more at most
-LARGEST = 32 << 20  # bytes of a block that is part of the heap: the most that glibc allows
+KEPT = 64 << 20  # bytes free at the end of the heap, by which it may exceed what a worker uses
+LARGEST = 32 << 20  # bytes of a block that is part of the heap, the most that glibc allows
 
 
 def _send() -> None:
@@ -61,13 +61,14 @@ NEEDED: dict[str, Callable[[], object]] = {
 
 
 def lead_group(owner_fd: int, life_fd: int) -> None:
-    """Make a group of this process and those that it will start; it dies with the owner.
+    """Make a group of this process and those that it will start. It dies with the owner.
 
-    `owner_fd`: see `opened_owner`.
+    `owner_fd` comes from `opened_owner`.
     """
     os.setpgid(0, 0)
     die_with(life_fd)
-    # For the one case that the life pipe misses: an unrelated fork of the owner has its other end.
+    # For the one case that the life pipe misses, when an unrelated fork of the owner has its other
+    # end.
     if owner_fd >= 0:
         _thread.start_new_thread(kill_group_after, (owner_fd,))
 
@@ -75,13 +76,13 @@ def lead_group(owner_fd: int, life_fd: int) -> None:
 def die_with(life_fd: int) -> None:
     """Make the kernel kill this process group when the life pipe's other end closes."""
     # The owner of a descriptor (F_SETOWN) belongs to the open file description, which forked
-    # processes share: only the last one to set it would be killed. So we open it again, and keep it
-    # open.
+    # processes share, and only the last one to set it would be killed. So we open it again, and
+    # keep it open.
     try:
         fd = os.open(f"/proc/self/fd/{life_fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:  # without /proc there is only `_kill_after`
         return
-    with suppress(OSError):  # some systems refuse it: then there is only `_kill_after`
+    with suppress(OSError):  # some systems refuse it, and then there is only `_kill_after`
         fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
@@ -90,9 +91,9 @@ def die_with(life_fd: int) -> None:
 
 
 def opened_owner(owner: int) -> int:
-    """Open the owner, which must be the parent: a dead process's number may be reused.
+    """Open the owner, which must be the parent, because a dead process's number may be reused.
 
-    Return a descriptor that becomes readable when it ends; -1 if the system has none.
+    Return a descriptor that becomes readable when it ends, or -1 if the system has none.
     """
     fd = processes.opened_process(owner)
     if os.getppid() != owner:
@@ -102,7 +103,7 @@ def opened_owner(owner: int) -> int:
 
 def end_first() -> None:
     """Have the system end this process before others, when memory runs out."""
-    # Some containers forbid it; then the kernel chooses by size alone.
+    # Some containers forbid it. Then the kernel chooses by size alone.
     with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
         file.write(OOM_SCORE)
 

@@ -1,1 +1,1 @@
-"""What nbshare asks of macOS; tests play that on Linux, see CONTRIBUTING.md."""
+"""The names of `system` for macOS. Tests play it on Linux (see CONTRIBUTING.md)."""

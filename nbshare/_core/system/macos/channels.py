@@ -1,10 +1,10 @@
-"""Packets of bytes and descriptors between processes, over a local socket; and pipes.
+"""Packets of bytes and descriptors between processes, over a local socket, and pipes.
 
 macOS has local sockets that are streams, so a packet begins with its length. It may lose
 descriptors that their sender closes while they are on their way (CPython's multiprocessing waits
 for an answer there, https://bugs.python.org/issue14669). So the sender keeps duplicates of what it
-has sent until the other end says something, which it does after it has received them; or, if that
-says nothing more, until it has been idle for a while (`workers.return_freed`).
+has sent until the other end says something, which it does after it has received them. If that says
+nothing more, it keeps them until it has been idle for a while (`workers.return_freed`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from nbshare._core.system.macos.handles import Handle
 from nbshare._core.system.posix.channels import *
 from nbshare._core.system.posix.channels import given_in, rights_of, room_for
 
-MAX_FDS = 100  # a packet; what comes with it has to fit 2 KiB
+MAX_FDS = 100  # a packet (what comes with it has to fit 2 KiB)
 LENGTH = 4  # bytes of a packet that tell its length
-BUFFER = 1 << 18  # bytes of packets on their way; by default it is 8 KiB
-SO_NOSIGPIPE = 0x1022  # sys/socket.h; not in the module
+BUFFER = 1 << 18  # bytes of packets on their way (the default is 8 KiB)
+SO_NOSIGPIPE = 0x1022  # sys/socket.h (not in the module)
 
 _ROOM = room_for(MAX_FDS)
 
 
 class End(_socket.socket):
-    """One end of a connection; one thread may send, and one receive."""
+    """One end of a connection. One thread may send, and one receive."""
 
     all: ClassVar[weakref.WeakSet[End]] = weakref.WeakSet()
 
@@ -90,12 +90,12 @@ def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
 
 
 def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:  # noqa: ARG001
-    """Return the next packet and its descriptors; it is empty if the other end is gone.
+    """Return the next packet and its descriptors, empty if the other end is gone.
 
     Raises
     ------
     BlockingIOError
-        With ``wait=False``: there is none.
+        If there is none, with ``wait=False``.
     """
     flags = 0 if wait else _socket.MSG_DONTWAIT
     head, ancillary, flags, _ = end.recvmsg(LENGTH, _ROOM, flags)
@@ -116,7 +116,7 @@ def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:  #
 
 
 def _exactly(end: End, nbytes: int) -> bytes:
-    """Return so many bytes of a packet that has begun; nothing if the other end has ended."""
+    """Return so many bytes of a packet that has begun, or nothing if the other end has ended."""
     parts = bytearray()
     while len(parts) < nbytes:
         if not (part := end.recv(nbytes - len(parts))):

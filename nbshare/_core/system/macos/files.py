@@ -1,4 +1,4 @@
-"""Files: reading and writing at a place, what the disk has, and who owns one."""
+"""Reading and writing at a place in a file, its space on the disk, and its owner."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import suppress
 
 from nbshare._core.system.posix.files import *
 
-F_FULLFSYNC = 51  # sys/fcntl.h; the module fcntl has it on macOS only
+F_FULLFSYNC = 51  # sys/fcntl.h (the module fcntl has it on macOS only)
 
 
 def sync(fd: int) -> None:
-    """Write a file to the disk; fsync alone writes to its cache."""
+    """Write a file to the disk, because fsync alone writes to its cache."""
     with suppress(OSError):  # a disk of another kind
         fcntl.fcntl(fd, F_FULLFSYNC)
         return

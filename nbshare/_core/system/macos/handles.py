@@ -1,4 +1,4 @@
-"""Descriptors of shared memory, of which the system tells nothing: they know it themselves."""
+"""Descriptors of shared memory, which know what the system does not tell of it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Handle(int):
     Attributes
     ----------
     name : str
-        Of the memory, which no other has.
+        The name of the memory, which no other has.
     nbytes : int
         Its size.
     reserved : int
-        What it may grow to.
+        The size to which it may grow.
     reader : int
-        The number of a descriptor through which it can only be read; -1: this is one.
+        The number of a descriptor through which it can only be read, or -1 if this is one.
     """
 
     name: str

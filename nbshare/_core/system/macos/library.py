@@ -1,4 +1,4 @@
-"""Functions of the system's library that Python has no others for; from its headers."""
+"""Functions of the system's library that Python has no others for, from its headers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ HOST_VM_INFO64 = 4  # mach/host_info.h
 
 
 def process(pid: int, kind: type[Any]) -> Any:
-    """Return what the system tells of a process of this user; None if it has ended."""
+    """Return what the system tells of a process of this user, or None if it has ended."""
     info = kind()
     _system.proc_pidinfo.argtypes = (
         *(ctypes.c_int, ctypes.c_int, ctypes.c_uint64),
@@ -58,7 +58,7 @@ def process(pid: int, kind: type[Any]) -> Any:
 
 
 def pages() -> Pages | None:
-    """Return how the machine's memory is used; None if the system does not tell."""
+    """Return how the machine's memory is used, or None if the system does not tell."""
     found, n = Pages(), ctypes.c_uint32(ctypes.sizeof(Pages) // 4)
     host = _system.mach_host_self()
     code = _system.host_statistics64(host, HOST_VM_INFO64, ctypes.byref(found), ctypes.byref(n))

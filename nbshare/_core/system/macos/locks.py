@@ -1,4 +1,4 @@
-"""Locks between processes; the kernel releases them if their holder dies.
+"""Locks between processes, which the kernel releases if their holder dies.
 
 macOS has no mutexes that outlive their holder. So a `nbshare.SharedLock` is a byte, at a random
 place, of one empty file that all processes of the user have. The kernel lets one process at a time
@@ -30,7 +30,7 @@ _BUSY = (BlockingIOError, PermissionError)
 
 
 class _Thread:
-    """What goes with a thread."""
+    """The data that go with a thread."""
 
 
 class _Mutex(NamedTuple):
@@ -39,7 +39,7 @@ class _Mutex(NamedTuple):
 
 
 class _Mutexes:
-    """Functions for mutexes in shared memory; each takes a lock and returns an errno.
+    """Functions for mutexes in shared memory. Each takes a lock and returns an errno.
 
     The memory has the number of the thread that holds the mutex, and its place in the file.
     """
@@ -108,7 +108,7 @@ class _Mutexes:
         return code
 
     def consistent(self, lock: Any) -> None:
-        """Do nothing: a mutex taken over from a dead holder is whole."""
+        """Do nothing, because a mutex taken over from a dead holder is whole."""
 
     def unlock(self, lock: Any) -> None:
         """Release it.

@@ -1,13 +1,13 @@
-"""The order in which other CPUs see memory: what was written before a mark is there after it.
+"""The order in which other CPUs see memory. Data written before a mark are there after it.
 
 See `system.linux.order` for what a mark is, and what needs none. Apple's own CPUs are ARM's, so a
 mark can be seen before its data. macOS has no call by which a reader alone has all writers pass a
 fence. So the writer has one between the data and the mark, and the reader one between the mark and
-the data: OSMemoryBarrier, a full barrier, "to strictly order memory accesses on a weakly ordered
-architecture", on the memory of all processors (barrier(3), libkern/OSAtomic.h). Newer programs of C
-use atomic_thread_fence(memory_order_seq_cst) of C11, which is compiled into them: no library has
-it. Both sides' accesses are in other calls of compiled functions than the fence, which no compiler
-moves across them.
+the data. It is OSMemoryBarrier, a full barrier, "to strictly order memory accesses on a weakly
+ordered architecture", on the memory of all processors (barrier(3), libkern/OSAtomic.h). Newer
+programs of C use atomic_thread_fence(memory_order_seq_cst) of C11, which is compiled into them, so
+no library has it. Both sides' accesses are in other calls of compiled functions than the fence,
+which no compiler moves across them.
 
 A fence takes some nanoseconds, its call through ctypes half a microsecond.
 """
@@ -30,4 +30,4 @@ before_marks = after_marks
 
 
 def register() -> None:
-    """Do nothing: no process has to heed those of others."""
+    """Do nothing, because no process has to heed those of others."""

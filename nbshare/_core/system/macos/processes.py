@@ -1,4 +1,4 @@
-"""A process: who it is, what it takes, and whether it still runs."""
+"""A process: its identity, its memory, and whether it still runs."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def identity() -> Identity:
 
 
 def _start(info: library.ProcessInfo | None) -> int:
-    """Return when a process began, in µs since 1970; 0 if the system does not tell."""
+    """Return when a process began, in µs since 1970, 0 if the system does not tell."""
     return 0 if info is None else info.start_s * 10**6 + info.start_us
 
 
 def begun_ns() -> int:
-    """Return when this process began, in ns since 1970; 0 if unknown."""
+    """Return when this process began, in ns since 1970, 0 if unknown."""
     return identity()[1] * 1000
 
 
 def has_ended(who: Identity) -> bool:
-    """Return whether a process will never touch memory again; in doubt False."""
+    """Return whether a process will never touch memory again, in doubt False."""
     pid, start = who
     try:
         os.kill(pid, 0)
@@ -47,52 +47,52 @@ def has_ended(who: Identity) -> bool:
         return True
     except OSError:  # another user's
         return False
-    # A dead process exists until its parent reaps it; the system tells nothing of it, or this.
+    # A dead process exists until its parent reaps it. The system tells nothing of it, or this.
     info = library.process(pid, library.ProcessInfo)
     return info is None or info.status == ZOMBIE or (start != 0 and _start(info) != start)
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory of a process that is not swapped out; 0 if that is not known."""
+    """Return the memory of a process that is not swapped out, 0 if unknown."""
     info = library.process(pid, library.TaskInfo)
     return 0 if info is None else int(info.resident)
 
 
 def private_bytes(pid: int) -> tuple[int, int, int]:  # noqa: ARG001
-    """Return the memory of a process that it shares with none: not known."""
+    """Return the memory of a process that it shares with none, which is unknown."""
     return 0, 0, 0
 
 
 def peak_bytes() -> int:
     """Return the most memory that this process has had at a time."""
-    import resource  # late: once a call
+    import resource  # late, once a call
 
     unit = 1 if sys.platform == "darwin" else 1 << 10  # where tests play macOS
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def umask() -> int | None:
-    """Return nothing: only a call that sets the umask would tell it."""
+    """Return None, because only a call that sets the umask would tell it."""
     return None
 
 
 def number_space() -> int:
-    """Return what tells where process numbers mean the same processes: everywhere here."""
+    """Return a constant, because process numbers mean the same processes everywhere here."""
     return 0
 
 
 def boot_id() -> str:
-    """Return what differs after each start of the machine: not known."""
+    """Return what differs after each start of the machine, which is unknown."""
     return ""
 
 
 def has_thread(number: int) -> bool:  # noqa: ARG001
-    """Return that no memory has to stay for a lock that is held: see `locks`."""
+    """Return that no memory has to stay for a lock that is held (see `locks`)."""
     return False
 
 
 def members_of(session: int) -> list[int]:  # noqa: ARG001
-    """Return the processes of a session: not known."""
+    """Return the processes of a session, which are unknown."""
     return []
 
 
@@ -102,14 +102,14 @@ class Child:
     Parameters
     ----------
     process : Popen, optional
-        The process; None: it has not started.
+        The process, or None if it has not started.
 
     Attributes
     ----------
     pid : int
         Its number.
     fd : int
-        -1: the end of its channel tells that it has ended.
+        Always -1, because the end of its channel tells that it has ended.
     """
 
     fd = -1
@@ -119,16 +119,16 @@ class Child:
         self.pid = 0 if process is None else process.pid
 
     def note(self, pid: int) -> None:
-        """Do nothing: the number is known."""
+        """Do nothing, because the number is known."""
 
     def kill(self) -> None:
         """End it and the processes that it has started."""
         if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):  # it has ended; so has the group
+            with suppress(ProcessLookupError, PermissionError):  # it has ended, as has the group
                 os.killpg(self.pid, signal.SIGKILL)
 
     def await_end(self, timeout_s: float) -> bool:
-        """Wait until it runs nothing; return whether that is so."""
+        """Wait until it runs nothing. Return whether that is so."""
         until_s = time.monotonic() + timeout_s
         while self.status() is None:
             if time.monotonic() >= until_s:
@@ -147,4 +147,4 @@ class Child:
         return self._process.returncode
 
     def close(self) -> None:
-        """Do nothing: it has been reaped."""
+        """Do nothing, because it has been reaped."""

@@ -12,7 +12,7 @@ def available() -> int:
     """Bytes that can be allocated now, without compressing what others have."""
     pages = library.pages()
     if pages is None:
-        return 1 << 62  # unknown: nothing is refused
+        return 1 << 62  # unknown, so nothing is refused
     return int(pages.free + pages.inactive) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -23,7 +23,7 @@ def total() -> tuple[int, int]:
 
 
 def n_killed() -> int:
-    """Return how many processes the system has ended for lack of memory: it does not tell."""
+    """Return how many processes the system has ended for lack of memory, which it does not tell."""
     return 0
 
 
@@ -38,9 +38,9 @@ def usable_cpus() -> int:
 
 
 def affinity() -> set[int] | None:
-    """Return nothing: the system chooses the CPUs of a process."""
+    """Return None, because the system chooses the CPUs of a process."""
     return None
 
 
 def set_affinity(cpus: object) -> None:
-    """Do nothing: see `affinity`."""
+    """Do nothing (see `affinity`)."""

@@ -1,10 +1,10 @@
-"""Memory that processes share: objects of POSIX shared memory, which lose their names at once.
+"""Memory that processes share, as objects of POSIX shared memory, which lose their names at once.
 
 The system tells neither an inode nor a name of such an object, its size can be set once, and it can
 be mapped but not read, written or locked as a file. So a descriptor of one knows its name and size,
-and takes them along to other processes (`channels`). What grows reserves as much as the machine
-has: pages take memory when they are first touched. Each object is opened twice, the second time to
-read only: workers cannot write through that.
+and takes them along to other processes (`channels`). Memory that grows reserves as much as the
+machine has, because pages take memory when they are first touched. Each object is opened twice, the
+second time to read only, so that workers cannot write through that.
 
 A process that is killed between two calls, the one that makes an object and the one that removes
 its name, leaves that name until the machine is started again.
@@ -32,7 +32,7 @@ CAN_WRITE = False  # only through a mapping
 
 
 class SharedObject(NamedTuple):
-    """Memory that is no file; a small file of `temporary` is."""
+    """Memory that is no file, but a small file of `temporary` is."""
 
     setting: str = "shm"  # what a user calls it
     folder: str = ""
@@ -50,7 +50,7 @@ class SharedObject(NamedTuple):
         fd.nbytes = nbytes
 
     def protect(self, fd: int) -> None:
-        """Do nothing: workers get a descriptor that only reads."""
+        """Do nothing, because workers get a descriptor that only reads."""
 
 
 Shared = SharedObject
@@ -62,12 +62,12 @@ def kinds(temporary: str) -> dict[str, SharedObject]:
 
 
 def in_folder(setting: str, _folder: str) -> NoReturn:
-    """Refuse: arrays in files of a directory are not built here yet."""
+    """Refuse, because arrays in files of a directory are not built here yet."""
     raise NotBuiltYetError(f"NBSHARE_MEMORY={setting} needs Linux. Unset it.")
 
 
 def made(_kind: SharedObject, nbytes: int, *, grows: bool) -> Descriptor:
-    """Make memory, zeroed and of this size; what grows reserves as much as the machine has."""
+    """Make memory, zeroed and of this size. If it grows, reserve as much as the machine has."""
     reserved = max(nbytes, room.total()[0]) if grows else nbytes
     name = new_name()
     with uninterrupted():
@@ -92,9 +92,9 @@ def _opened(name: str, flags: int) -> int:
 
 
 def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of `mmap.mmap` that map memory; `mode` as of `numpy.memmap`.
+    """Return the arguments of `mmap.mmap` that map memory, with the `mode` of `numpy.memmap`.
 
-    All that is reserved: it need not be mapped again when it has grown.
+    They map all that is reserved, so that it need not be mapped again when it has grown.
     """
     most = max(nbytes, fd.reserved) if isinstance(fd, Handle) else nbytes
     return sections.mapping(int(fd), most, mode)
@@ -111,13 +111,13 @@ def key_of(fd: int) -> tuple[Any, ...]:
 
 
 def inode_of(_fd: int) -> int:
-    """Return the number of the file under memory, of which others will ask: there is none."""
+    """Return the number of the file under memory, of which others will ask. There is none."""
     lending.lend()
     return 0
 
 
 def free(*_: object) -> NoReturn:
-    """Refuse: pages of shared memory stay."""
+    """Refuse, because pages of shared memory stay."""
     raise OSError
 
 
@@ -154,10 +154,10 @@ def open_of(pid: int, fd: int, _inode: int, name: str, access: int) -> Descripto
 
 
 def bytes_held() -> int:
-    """Return the bytes of shared memory that this process has open: not known."""
+    """Return the bytes of shared memory that this process has open, which are unknown."""
     return 0
 
 
 def mapped_file(_address: int) -> NoReturn:
-    """Find the file that is mapped at an address: not known."""
+    """Find the file that is mapped at an address, which is unknown."""
     raise FileNotFoundError

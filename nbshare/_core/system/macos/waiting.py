@@ -1,4 +1,4 @@
-"""Waiting: for descriptors, for events of other processes, for a change in shared memory."""
+"""Waiting for descriptors, for events of other processes, for a change in shared memory."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ MOST = 1 << 16  # bytes in a pipe
 
 
 class Waiter(FdWaiter):
-    """Waits for several descriptors, and for `OwnerEvent`s; each stands for an object."""
+    """Waits for several descriptors, and for `OwnerEvent`s. Each stands for an object."""
 
     def waker(self, what: object) -> OwnerEvent:
-        """Return an event that has this report `what`; its `set` is for any thread."""
+        """Return an event that has this report `what`. Its `set` is for any thread."""
         event = OwnerEvent()
         self.watch(event.reading, what)
         return event
 
 
 class NewData:
-    """Knows which pipes have got new data; data that is left in one is not new again.
+    """Knows which pipes have got new data. Data that is left in one is not new again.
 
     A pipe is watched until it has data, and again when that has been read.
 
@@ -37,7 +37,7 @@ class NewData:
     waiter : Waiter
         Reports it when there is one.
     what : object
-        What it reports.
+        The object that it reports.
     """
 
     def __init__(self, waiter: Waiter, what: object) -> None:
@@ -67,7 +67,7 @@ class NewData:
         return found
 
     def read(self, fd: int, nbytes: int) -> bytes:
-        """Read what is in a pipe, of at most so many bytes; BlockingIOError if that is nothing."""
+        """Read at most so many bytes of a pipe. Raise BlockingIOError if there are none."""
         try:
             data = os.read(fd, nbytes)
         except BlockingIOError:
@@ -78,11 +78,11 @@ class NewData:
         return data
 
     def close(self) -> None:
-        """Do nothing: the pipes have been closed."""
+        """Do nothing, because the pipes have been closed."""
 
 
 class _Pipe:
-    """A pipe that nobody waits at: it is read when there is something, and written to with room."""
+    """A pipe that nobody waits at. It is read when there is something, and written to with room."""
 
     _close = staticmethod(close)  # at exit the module's names may be gone
 
@@ -97,7 +97,7 @@ class _Pipe:
 
 
 class WorkerEvent(_Pipe):
-    """Wakes one waiting worker process each time it is set; if none waits, the next one to wait.
+    """Wakes one waiting worker process each time it is set. If none waits, the next one to wait.
 
     All of them wake, and one finds the byte.
 
@@ -143,26 +143,26 @@ class OwnerEvent(_Pipe):
         set_event(self.writing)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is set, and clear it; return whether it was set."""
+        """Wait until it is set, and clear it. Return whether it was set."""
         if not is_readable(self.reading, timeout_s):
             return False
         self.clear()
         return True
 
     def clear(self) -> None:
-        """Clear it: the next wait lasts until it is set again."""
+        """Clear it, so that the next wait lasts until it is set again."""
         with suppress(BlockingIOError):
             os.read(self.reading, MOST)
 
 
 class TokenWaiter:
-    """Waits for a `WorkerEvent`, as several processes do: each token is for one of them."""
+    """Waits for a `WorkerEvent`, as several processes do. Each token is for one of them."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a token, and take it if no other process was quicker; return if there was."""
+        """Wait for a token, and take it if no other process was quicker. Return if there was."""
         if not is_readable(self._fd, timeout_s):
             return False
         with suppress(BlockingIOError):
@@ -170,17 +170,17 @@ class TokenWaiter:
         return True
 
     def close(self) -> None:
-        """Do nothing: the descriptor is the caller's."""
+        """Do nothing, because the descriptor is the caller's."""
 
 
 def set_event(fd: int) -> None:
     """Set an event, by its descriptor."""
-    with suppress(BlockingIOError, BrokenPipeError):  # it is set already; nobody waits any more
+    with suppress(BlockingIOError, BrokenPipeError):  # it is set already, or nobody waits any more
         os.write(fd, b"\0")
 
 
 def futex() -> None:
-    """Do nothing: see `sleep_while`."""
+    """Do nothing (see `sleep_while`)."""
 
 
 def sleep_while(address: int, value: int, timeout_s: float) -> None:
@@ -195,4 +195,4 @@ def sleep_while(address: int, value: int, timeout_s: float) -> None:
 
 
 def wake_all(address: int) -> None:
-    """Do nothing: see `sleep_while`."""
+    """Do nothing (see `sleep_while`)."""

@@ -1,7 +1,7 @@
-"""What worker processes need of macOS: new interpreters, each the leader of a group.
+"""The needs of worker processes on macOS, new interpreters, each the leader of a group.
 
-A fork without exec is unsafe on macOS: the framework that NumPy uses, Accelerate, may have threads,
-and one of them may hold a lock.
+A fork without exec is unsafe on macOS, because the framework that NumPy uses, Accelerate, may have
+threads, and one of them may hold a lock.
 
 A shell beside each worker reads a pipe, the *life pipe*, whose other end only the owner has. When
 the owner ends, the kernel closes that end, and the shell kills the group. So a worker in C code
@@ -27,13 +27,13 @@ NEEDED: dict[str, Callable[[], object]] = {}
 
 
 class Life:
-    """A life pipe: workers end when it is closed, or when this process ends."""
+    """A life pipe. Workers end when it is closed, or when this process ends."""
 
     def __init__(self) -> None:
         self.reading, self._writing = map(File, channels.pipe())
 
     def close(self) -> None:
-        """Close it; in a forked child, which has inherited it, that ends nobody."""
+        """Close it. In a forked child, which has inherited it, that ends nobody."""
         self._writing.close()
         self.reading.close()
 
@@ -45,7 +45,7 @@ def spawned(
     end: channels.End,  # noqa: ARG001
     life: Life,
 ) -> Child:
-    """Start an interpreter that takes over duplicates of descriptors: see `given`."""
+    """Start an interpreter that takes over duplicates of descriptors (see `given`)."""
     raise_limit()
     fds = life.reading.fileno(), *fds
     process = subprocess.Popen(
@@ -77,13 +77,13 @@ def lead_group(owner_fd: int, life_fd: int) -> None:  # noqa: ARG001
 
 
 def end_first() -> None:
-    """Do nothing: the system has no such choice."""
+    """Do nothing, because the system has no such choice."""
 
 
 def keep_freed() -> None:
-    """Do nothing: the C library has no such settings."""
+    """Do nothing, because the C library has no such settings."""
 
 
 def return_freed() -> None:
-    """Close what has arrived: see `channels`."""
+    """Close what has arrived (see `channels`)."""
     channels.End.forget_all()

@@ -1,1 +1,1 @@
-"""What Linux and macOS have in common."""
+"""The common part of Linux and macOS."""

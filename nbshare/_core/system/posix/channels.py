@@ -1,4 +1,4 @@
-"""Descriptors in packets of a local socket; pipes."""
+"""Descriptors in packets of a local socket, and pipes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nbshare._core.system.descriptors import too_many, with_room
 
 _RIGHTS = _socket.SOL_SOCKET, _socket.SCM_RIGHTS
 
-# Not socket.send_fds and recv_fds: up to Python 3.13 they ignore their flags.
+# Not socket.send_fds and recv_fds, because up to Python 3.13 they ignore their flags.
 
 
 def room_for(n: int) -> int:
-    """Return how many bytes descriptors take beside a packet; one more, so that too many fail."""
+    """Return the bytes for descriptors next to a packet, with one more, so that too many fail."""
     return _socket.CMSG_SPACE((n + 1) * array("i").itemsize)
 
 
@@ -33,7 +33,7 @@ def given_in(ancillary: Sequence[Any], flags: int) -> list[int]:
     Raises
     ------
     OSError
-        This process may not have so many: it has none of them.
+        If this process may not have so many. It has none of them then.
     """
     fds = array("i")
     for level, kind, rights in ancillary:
@@ -59,6 +59,6 @@ def print_pipe() -> tuple[int, int]:
 
 
 def has_unread(fd: int) -> bool:
-    """Return whether a pipe has bytes that have not been read; OSError if it is closed."""
+    """Return whether a pipe has bytes that have not been read. Raise OSError if it is closed."""
     fcntl.ioctl(fd, termios.FIONREAD, count := array("i", [0]))
     return count[0] > 0

@@ -1,4 +1,4 @@
-"""Files: reading and writing at a place, and who owns one."""
+"""Reading and writing at a place in a file, and its owner."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def other_owner(status: os.stat_result) -> int | None:
 
 
 def stamp(path: str) -> tuple[int, int, int, int]:
-    """Return what changes when a file is edited or replaced: mtime, size, inode, ctime."""
+    """Return what changes when a file is edited or replaced (mtime, size, inode, ctime)."""
     status = os.stat(path)
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns

@@ -1,4 +1,4 @@
-"""Locks of files between processes; the kernel releases them if their holder dies."""
+"""Locks of files between processes, which the kernel releases if their holder dies."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import fcntl
 
 
 class FileLock:
-    """A lock between processes, on a byte of a file; the kernel releases it if its holder dies.
+    """A lock between processes, on a byte of a file. The kernel releases it if its holder dies.
 
-    The file is opened once per process and never mapped or closed: closing any descriptor of it
-    would drop the lock. It does not exclude threads of one process.
+    The file is opened once per process and never mapped or closed, because closing any descriptor
+    of it would drop the lock. It does not exclude threads of one process.
 
     Parameters
     ----------
     fd : int
-        Of the file.
+        The descriptor of the file.
     byte : int
-        Its offset; the file may be shorter.
+        The offset of the byte. The file may be shorter.
     """
 
     def __init__(self, fd: int, byte: int) -> None:

@@ -1,4 +1,4 @@
-"""A process: its signals and timers, and who it is."""
+"""A process: its signals and timers, and its identity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Identity = tuple[int, int]  # process number, and start, as numbers are used aga
 
 def user_in_words(uid: int) -> str:
     """Return the name of a user, and the number."""
-    import pwd  # late: few processes need it
+    import pwd  # late, as few processes need it
 
     with suppress(KeyError):
         return f"{pwd.getpwuid(uid).pw_name} (user {uid})"

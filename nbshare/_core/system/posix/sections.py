@@ -1,4 +1,4 @@
-"""Memory that processes share: how it is mapped, and unnamed files."""
+"""Memory that processes share, its mapping, and unnamed files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from nbshare._core.system.posix.processes import Identity
 # Without it, as before Python 3.13, a mapping holds a duplicate of its descriptor.
 MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
-# Private memory, which is not shared with forked processes: then it may have huge pages.
+# Private memory, which is not shared with forked processes, so it may have huge pages.
 PRIVATE: dict[str, Any] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
 
-_OURS = r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}"  # names; the process number is for `sweep`
+_OURS = r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}"  # names (the process number is for `sweep`)
 
 
 def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of `mmap.mmap` that map memory; `mode` as of `numpy.memmap`."""
+    """Return the arguments of `mmap.mmap` that map memory, with the `mode` of `numpy.memmap`."""
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if mode != "r" else 0)
     flags = mmap.MAP_PRIVATE if mode == "c" else mmap.MAP_SHARED
     return (fd, nbytes, flags, protection), MAP_OPTIONS
@@ -51,8 +51,8 @@ def unnamed_file(folder: str, has_ended: Callable[[Identity], bool]) -> Descript
 def sweep(folder: str, has_ended: Callable[[Identity], bool]) -> None:
     """Remove files of processes that were killed before they could do it.
 
-    Once per process and folder. Another process number space (a container's, another machine's)
-    may share the folder: at worst, a name is removed that was about to be.
+    Once per process and folder. Another process number space (a container's, another machine's) may
+    share the folder. At worst, a name is removed that was about to be.
     """
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:

@@ -6,23 +6,23 @@ import _thread
 import select
 import time
 
-LONGEST_S = 3600.0  # of a wait; poll takes some more, but not what a user may call a time-out
+LONGEST_S = 3600.0  # of a wait (poll takes some more, but not what a user may call a time-out)
 
 
 def acquire(lock: _thread.LockType, timeout_s: float) -> bool:
-    """Acquire a lock within a time; return whether it was. An interrupt ends the wait."""
+    """Acquire a lock within a time. Return whether it was. An interrupt ends the wait."""
     return lock.acquire(timeout=timeout_s)
 
 
 def is_readable(fd: int, timeout_s: float | None = None) -> bool:
-    """Wait until a descriptor is readable or its other end is closed; return whether it is."""
+    """Wait until a descriptor is readable or its other end is closed. Return whether it is."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(None if timeout_s is None else timeout_s * 1e3))
 
 
 class FdWaiter:
-    """Waits for several descriptors; each stands for an object.
+    """Waits for several descriptors. Each stands for an object.
 
     Notes
     -----
@@ -44,6 +44,6 @@ class FdWaiter:
         self._poll.unregister(fd)
 
     def wait(self, until_s: float) -> list[object]:
-        """Wait for something to report, until a time on the monotonic clock; return each once."""
+        """Wait for something to report, until a time on the monotonic clock. Return each once."""
         timeout_ms = min(max(0.0, until_s - time.monotonic()), LONGEST_S) * 1e3 + 1
         return list({self._watched[fd]: None for fd, _ in self._poll.poll(timeout_ms)})

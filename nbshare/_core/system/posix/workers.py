@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from nbshare._core.system.posix.waiting import is_readable
 
-LINE_BUFFERED = 1  # stdio.h: _IOLBF
+LINE_BUFFERED = 1  # _IOLBF of stdio.h
 
 
 def kill_group() -> None:
@@ -24,12 +24,12 @@ def kill_group_after(owner_fd: int) -> None:
 
 
 def stream(fd: int) -> int:
-    """Return a descriptor of the C library for a pipe: the same."""
+    """Return a descriptor of the C library for a pipe, the same."""
     return fd
 
 
 def end_lines() -> None:
-    """Have C send each line that it prints: its buffers are lost when a worker is ended."""
+    """Have C send each line that it prints, because its buffers are lost when a worker is ended."""
     libc = ctypes.CDLL(None)
     for name in ("stdout", "__stdoutp"):  # Linux, macOS
         with suppress(Exception):  # another C library

@@ -1,1 +1,1 @@
-"""What nbshare asks of Windows."""
+"""The names of `system` for Windows."""

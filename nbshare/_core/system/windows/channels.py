@@ -1,7 +1,7 @@
-"""Packets of bytes and handles between processes, over a pipe that keeps them whole; and pipes.
+"""Packets of bytes and handles between processes, over a pipe that keeps them whole, and pipes.
 
-Handles are duplicated into the other process by the sender, so it has to know that process: see
-`End.connect`. A duplicate keeps memory until the receiver has closed it.
+Handles are duplicated into the other process by the sender, so it has to know that process (see
+`End.connect`). A duplicate keeps memory until the receiver has closed it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from nbshare._core.system.windows import handles
 from nbshare._core.system.windows.handles import Handle
 
 MAX_FDS = 200  # a packet
-ROOM = 1 << 17  # bytes of packets on their way: of a few, or one with `MAX_FDS` handles
+ROOM = 1 << 17  # bytes of packets on their way, of a few or one with `MAX_FDS` handles
 BROKEN = {109, 232}  # ERROR_BROKEN_PIPE, ERROR_NO_DATA
 
 _MESSAGES = _winapi.PIPE_TYPE_MESSAGE | _winapi.PIPE_READMODE_MESSAGE
 
 
 class End:
-    """One end of a connection; one thread may send, and one receive."""
+    """One end of a connection. One thread may send, and one receive."""
 
     def __init__(self, handle: int) -> None:
         self._file = handles.OwnedHandle(handle)
@@ -79,12 +79,12 @@ def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
 
 
 def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:  # noqa: ARG001
-    """Return the next packet and its handles; it is empty if the other end is gone.
+    """Return the next packet and its handles, empty if the other end is gone.
 
     Raises
     ------
     BlockingIOError
-        With ``wait=False``: there is none.
+        If there is none, with ``wait=False``.
     """
     try:
         if not wait and not any(_winapi.PeekNamedPipe(end.fileno())):
@@ -134,5 +134,5 @@ def print_pipe() -> tuple[int, int]:
 
 
 def has_unread(fd: int) -> bool:  # noqa: ARG001
-    """Return whether a pipe has bytes that have not been read: in doubt it has."""
+    """Return whether a pipe has bytes that have not been read. In doubt it has."""
     return True

@@ -1,4 +1,4 @@
-"""Files: reading and writing at a place, what the disk has, and who owns one."""
+"""Reading and writing at a place in a file, its space on the disk, and its owner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ sync = os.fsync
 
 
 def read_at(fd: int, nbytes: int, offset: int) -> bytes:
-    """Read from a file at a place; a small file of `system.sections`, too."""
+    """Read from a file at a place, or from a small file of `system.sections`."""
     if isinstance(fd, Handle):
         return sections.read_scratch(fd, nbytes, offset)
     with _moving:
@@ -32,7 +32,7 @@ def read_at(fd: int, nbytes: int, offset: int) -> bytes:
 
 
 def write_at(fd: int, data: Any, offset: int) -> int:
-    """Write to a file at a place; return how many bytes."""
+    """Write to a file at a place. Return how many bytes."""
     if isinstance(fd, Handle):
         return sections.write_scratch(fd, data, offset)
     with _moving:
@@ -55,7 +55,7 @@ def allocate(fd: int, start: int, stop: int) -> None:  # noqa: ARG001
 
 
 def replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Put a file in the place of another; not while another process has that open."""
+    """Put a file in the place of another, but not while another process has that open."""
     until_s = time.monotonic() + REPLACE_S
     while True:
         try:
@@ -88,7 +88,7 @@ _information = handles.function(
 
 
 def stamp(path: str) -> tuple[int, int, int, int]:
-    """Return what changes when a file is edited or replaced: mtime, size, nothing, ctime.
+    """Return what changes when a file is edited or replaced (mtime, size, nothing, ctime).
 
     `os.stat` knows the time of the creation only, and takes longer.
     """
@@ -104,5 +104,5 @@ def stamp(path: str) -> tuple[int, int, int, int]:
 
 
 def other_owner(_status: os.stat_result) -> int | None:
-    """Return nothing: files have owners of another kind here."""
+    """Return None, because files have owners of another kind here."""
     return None

@@ -18,16 +18,16 @@ _kernel = ctypes.WinDLL("kernel32", use_last_error=True)
 
 
 class Handle(int):
-    """The number of a handle; of a section, what it takes to map it.
+    """The number of a handle, and for a section the data to map it.
 
     Attributes
     ----------
     name : str
-        Of the section, or of a family of locks.
+        The name of the section, or of a family of locks.
     nbytes : int
-        The size of the section; 0 of a small file.
+        The size of the section, 0 for a small file.
     reserved : int
-        What it may grow to.
+        The size to which it may grow.
     """
 
     name: str = ""
@@ -49,7 +49,7 @@ class OwnedHandle:
         self._handle = handle
 
     def fileno(self) -> int:
-        """Return it; -1 if it is closed."""
+        """Return the number, or -1 if it is closed."""
         return self._handle
 
     def close(self) -> None:

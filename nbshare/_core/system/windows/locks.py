@@ -1,4 +1,4 @@
-"""Locks between processes; the kernel releases them if their holder dies."""
+"""Locks between processes, which the kernel releases if their holder dies."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _query.argtypes = handles.HANDLE, ctypes.c_int, handles.POINTER, handles.DWORD, 
 
 
 class FileLock:
-    """A lock between processes: a mutex, whose name is that of a file and a place in it.
+    """A lock between processes, a mutex, whose name is that of a file and a place in it.
 
     It does not exclude a thread of this process from itself.
 
     Parameters
     ----------
     fd : int
-        Of the file.
+        The descriptor of the file.
     byte : int
         The place.
     """
@@ -69,7 +69,7 @@ def lock_file(fd: int) -> None:
 
 
 class _Mutexes:
-    """Functions for mutexes in shared memory; each takes a lock and returns an errno.
+    """Functions for mutexes in shared memory. Each takes a lock and returns an errno.
 
     The memory has the number of the thread that holds the mutex, and what its name ends with.
     """
@@ -105,7 +105,7 @@ class _Mutexes:
         return errno.EOWNERDEAD if code == WAIT_ABANDONED else 0
 
     def consistent(self, lock: Any) -> None:
-        """Do nothing: a mutex taken over from a dead holder is whole."""
+        """Do nothing, because a mutex taken over from a dead holder is whole."""
 
     def unlock(self, lock: Any) -> None:
         """Release it.
@@ -132,7 +132,7 @@ class _Mutex(NamedTuple):
 
     @property
     def value(self) -> int:
-        """The number of the thread that holds it; 0 if none does that lives."""
+        """The number of the thread that holds it, 0 if no living one does."""
         holder, state = self.holder.value, (ctypes.c_int32 * 2)()
         if holder:
             _query(self.handle.fileno(), 0, state, ctypes.sizeof(state), None)

@@ -1,4 +1,4 @@
-"""The order in which other CPUs see memory: x86-64 keeps it (see `system.linux.order`)."""
+"""The order in which other CPUs see memory, which x86-64 keeps (see `system.linux.order`)."""
 
 import sys
 
@@ -6,11 +6,11 @@ IS_WEAK = "AMD64" not in sys.version
 
 
 def after_marks() -> None:
-    """Do nothing: no worker starts where it would matter."""
+    """Do nothing, because no worker starts where it would matter."""
 
 
 def before_marks() -> None:
-    """Do nothing: no worker starts where it would matter."""
+    """Do nothing, because no worker starts where it would matter."""
 
 
 def register() -> None:

@@ -1,4 +1,4 @@
-"""A process: who it is, what it takes, and whether it still runs."""
+"""A process: its identity, its memory, and whether it still runs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _open(pid: int) -> handles.OwnedHandle:
 
 
 def has_ended(who: Identity) -> bool:
-    """Return whether a process will never touch memory again; in doubt False."""
+    """Return whether a process will never touch memory again, in doubt False."""
     pid, start = who
     try:
         process = _open(pid)
@@ -85,7 +85,7 @@ def _memory(process: int) -> _Counters:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory of a process that is not swapped out; 0 if that is not known."""
+    """Return the memory of a process that is not swapped out, 0 if unknown."""
     try:
         return int(_memory(_open(pid).fileno()).resident)
     except OSError:  # it has just ended
@@ -93,7 +93,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def private_bytes(pid: int) -> tuple[int, int, int]:
-    """Return the memory of a process that it shares with none, now and at its peak; and that peak.
+    """Return the memory of a process that it shares with none, now and at its peak, and that peak.
 
     The last one includes shared memory, as `peak_bytes`. All are 0 if they are not known.
     """
@@ -110,27 +110,27 @@ def peak_bytes() -> int:
 
 
 def umask() -> int | None:
-    """Return nothing: files have no modes here."""
+    """Return None, because files have no modes here."""
     return None
 
 
 def number_space() -> int:
-    """Return what tells where process numbers mean the same processes: everywhere here."""
+    """Return a constant, because process numbers mean the same processes everywhere here."""
     return 0
 
 
 def boot_id() -> str:
-    """Return what differs after each start of the machine: this system does not tell."""
+    """Return what differs after each start of the machine, which this system does not tell."""
     return ""
 
 
 def has_thread(number: int) -> bool:  # noqa: ARG001
-    """Return whether this process has a thread of that number: in doubt it has."""
+    """Return whether this process has a thread of that number. In doubt it has."""
     return True
 
 
 def members_of(session: int) -> list[int]:  # noqa: ARG001
-    """Return the processes of a session: there are none here."""
+    """Return the processes of a session. There are none here."""
     return []
 
 
@@ -140,7 +140,7 @@ def user_in_words(uid: int) -> str:
 
 
 def at_fork(**_: Any) -> None:
-    """Do nothing: processes do not fork here."""
+    """Do nothing, because processes do not fork here."""
 
 
 def interrupt() -> None:
@@ -149,21 +149,21 @@ def interrupt() -> None:
 
 
 def blocked_signals() -> set[int]:
-    """Return the signals that this thread blocks: none can be blocked here."""
+    """Return the signals that this thread blocks. None can be blocked here."""
     return set()
 
 
 def block_signals(numbers: set[int]) -> None:
-    """Do nothing: see `blocked_signals`."""
+    """Do nothing (see `blocked_signals`)."""
 
 
 def running_timers() -> set[int]:
-    """Return the timers of this process that are set: there are none here."""
+    """Return the timers of this process that are set. There are none here."""
     return set()
 
 
 def stop_timers(kept: set[int]) -> None:
-    """Do nothing: see `running_timers`."""
+    """Do nothing (see `running_timers`)."""
 
 
 # A job ends all its processes when its last handle closes, as at the end of its owner.
@@ -197,14 +197,14 @@ class Child:
     Parameters
     ----------
     process : Popen, optional
-        The process, before it does anything; None: it has not started.
+        The process, before it does anything, or None if it has not started.
 
     Attributes
     ----------
     pid : int
         Its number, which no other has while it is held.
     fd : int
-        -1: the end of its channel tells that it has ended.
+        Always -1, because the end of its channel tells that it has ended.
     """
 
     fd = NO_HANDLE
@@ -224,7 +224,7 @@ class Child:
         return int(self._process._handle)  # type: ignore[union-attr]
 
     def note(self, pid: int) -> None:
-        """Do nothing: the number is known."""
+        """Do nothing, because the number is known."""
 
     def kill(self) -> None:
         """End it and the processes that it has started."""
@@ -232,7 +232,7 @@ class Child:
             _end_job(self._job.fileno(), ENDED)
 
     def await_end(self, timeout_s: float) -> bool:
-        """Wait until it runs nothing; return whether that is so."""
+        """Wait until it runs nothing. Return whether that is so."""
         if self._process is None:
             return True
         ms = round(timeout_s * 1e3)

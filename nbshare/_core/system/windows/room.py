@@ -33,7 +33,7 @@ def _status() -> _Status:
 
 
 def available() -> int:
-    """Bytes that can be allocated now: in memory, and without a larger paging file."""
+    """Bytes that can be allocated now, in memory, and without a larger paging file."""
     status = _status()
     return int(min(status.free, status.free_page))
 
@@ -45,7 +45,7 @@ def total() -> tuple[int, int]:
 
 
 def n_killed() -> int:
-    """Return how many processes the system has ended for lack of memory: it ends none here."""
+    """Return how many processes the system has ended for lack of memory. It ends none here."""
     return 0
 
 
@@ -63,9 +63,9 @@ def usable_cpus() -> int:
 
 
 def affinity() -> set[int] | None:
-    """Return nothing: workers inherit the CPUs that this process may run on."""
+    """Return None, because workers inherit the CPUs that this process may run on."""
     return None
 
 
 def set_affinity(cpus: object) -> None:
-    """Do nothing: see `affinity`."""
+    """Do nothing (see `affinity`)."""

@@ -1,4 +1,4 @@
-"""Memory that processes share: sections of the system's paging file, which have random names."""
+"""Memory that processes share, as sections of the system's paging file, which have random names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nbshare.errors import NotBuiltYetError
 PAGE_READWRITE, SEC_RESERVE, MEM_COMMIT = 0x4, 0x4000000, 0x1000
 FILE_MAP_READ, FILE_MAP_WRITE = 0x4, 0x2
 LENGTH = 8  # bytes that are zero after what was written
-SCRATCH = 64 << 20  # bytes that a small file may have: reserved, so only used ones take memory
+SCRATCH = 64 << 20  # bytes that a small file may have (reserved, so only used ones take memory)
 
 CAN_WRITE = False  # only through a mapping
 PRIVATE: dict[str, Any] = {}
@@ -30,7 +30,7 @@ _commit = handles.function(
 
 
 class Section(NamedTuple):
-    """Memory of the paging file; others find it by its name."""
+    """Memory of the paging file. Others find it by its name."""
 
     setting: str = "section"  # what a user calls it
     folder: str = ""
@@ -48,7 +48,7 @@ class Section(NamedTuple):
         fd.nbytes = nbytes
 
     def protect(self, fd: int) -> None:
-        """Do nothing: workers map it read-only, and the processor enforces that."""
+        """Do nothing, because workers map it read-only, and the processor enforces that."""
 
 
 Shared = Section
@@ -60,12 +60,12 @@ def kinds(_temporary: str) -> dict[str, Section]:
 
 
 def in_folder(setting: str, _folder: str) -> NoReturn:
-    """Refuse: arrays in files of a directory are not built here yet."""
+    """Refuse, because arrays in files of a directory are not built here yet."""
     raise NotBuiltYetError(f"NBSHARE_MEMORY={setting} needs Linux. Unset it.")
 
 
 def made(_kind: Section, nbytes: int, *, grows: bool) -> Descriptor:
-    """Make memory, zeroed and of this size; what grows reserves as much as the machine has."""
+    """Make memory, zeroed and of this size. If it grows, reserve as much as the machine has."""
     if not grows:
         return OwnedHandle(_new(nbytes, nbytes))
     handle = _new(nbytes, max(nbytes, handles.aligned(room.total()[0])))
@@ -90,10 +90,10 @@ def _commit_first(handle: Handle, nbytes: int) -> None:
 
 
 def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of `mmap.mmap` that map memory; `mode` as of `numpy.memmap`."""
+    """Return the arguments of `mmap.mmap` that map memory, with the `mode` of `numpy.memmap`."""
     if not isinstance(fd, Handle):
         return (fd, nbytes), {"access": _ACCESS[mode]}
-    # All that is reserved: it need not be mapped again when it has grown.
+    # All that is reserved, so that it need not be mapped again when it has grown.
     return (-1, max(nbytes, fd.reserved), fd.name), {"access": _ACCESS[mode]}
 
 
@@ -114,7 +114,7 @@ def key_of(fd: int) -> tuple[Any, ...]:
 
 
 def free(*_: object) -> NoReturn:
-    """Refuse: pages of a section stay."""
+    """Refuse, because pages of a section stay."""
     raise OSError
 
 
@@ -134,7 +134,7 @@ def read_only(fd: int) -> Descriptor:
 
 
 def inode_of(_fd: int) -> int:
-    """Return the number of the file under memory: there is none."""
+    """Return the number of the file under memory. There is none."""
     return 0
 
 
@@ -153,12 +153,12 @@ def open_of(_pid: int, fd: int, _inode: int, name: str, access: int) -> Descript
 
 
 def bytes_held() -> int:
-    """Return the bytes of shared memory that this process has open: not known."""
+    """Return the bytes of shared memory that this process has open, which are unknown."""
     return 0
 
 
 def mapped_file(_address: int) -> NoReturn:
-    """Find the file that is mapped at an address: not known."""
+    """Find the file that is mapped at an address, which is unknown."""
     raise FileNotFoundError
 
 
@@ -171,7 +171,7 @@ def new_name() -> str:
 
 
 class _Scratch(OwnedHandle):
-    """A reserved section that is used as a file; its pages are committed as it is written."""
+    """A reserved section that is used as a file. Its pages are committed as it is written."""
 
     all: ClassVar[dict[int, _Scratch]] = {}  # by handle
 
@@ -184,7 +184,7 @@ class _Scratch(OwnedHandle):
         self.commit(mmap.PAGESIZE)
 
     def commit(self, nbytes: int) -> None:
-        """Give it memory up to a place; what is there already stays."""
+        """Give it memory up to a place. Memory that it has already stays."""
         if nbytes > SCRATCH:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         _commit(self._address, nbytes, MEM_COMMIT, PAGE_READWRITE)
@@ -198,14 +198,14 @@ class _Scratch(OwnedHandle):
 
 
 def read_scratch(fd: int, nbytes: int, offset: int) -> bytes:
-    """Read from a small file; what has not been written is zeros."""
+    """Read from a small file. Bytes that have not been written are zeros."""
     scratch = _Scratch.all[int(fd)]
     scratch.commit(offset + nbytes)
     return scratch.memory[offset : offset + nbytes]
 
 
 def write_scratch(fd: int, data: Any, offset: int) -> int:
-    """Write to a small file; return how many bytes."""
+    """Write to a small file. Return how many bytes."""
     scratch, stop = _Scratch.all[int(fd)], offset + len(data)
     scratch.commit(stop)
     scratch.memory[offset:stop] = bytes(data)

@@ -1,4 +1,4 @@
-"""Waiting: for packets and prints, for events of other processes."""
+"""Waiting for packets and prints, for events of other processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Reading:
 
     def __init__(self, handle: int) -> None:
         self._operation = _overlapped.Overlapped(0)
-        with suppress(OSError):  # the other end is gone: that is to be read
+        with suppress(OSError):  # the other end is gone, which is to be read
             self._operation.ReadFile(handle, 0)
         self.address = self._operation.address
 
@@ -46,7 +46,7 @@ class _Reading:
 
 
 class Waiter:
-    """Waits for several pipes, and for `wake`; each stands for an object.
+    """Waits for several pipes, and for `wake`. Each stands for an object.
 
     Notes
     -----
@@ -62,7 +62,7 @@ class Waiter:
         self._woken: object = None
 
     def waker(self, what: object) -> OwnerEvent:
-        """Return an event that has this report `what`; its `set` is for any thread."""
+        """Return an event that has this report `what`. Its `set` is for any thread."""
         self._woken = what
         return Waker(self._port)
 
@@ -83,7 +83,7 @@ class Waiter:
             reading.cancel()
 
     def wait(self, until_s: float) -> list[object]:
-        """Wait for something to report, until a time on the monotonic clock; return each once."""
+        """Wait for something to report, until a time on the monotonic clock. Return each once."""
         found: dict[object, None] = {}
         while True:
             for fd, what in self._watched.items():
@@ -105,14 +105,14 @@ class Waiter:
 
 
 class NewData:
-    """Knows which pipes have got new data; data that is left in one is not new again.
+    """Knows which pipes have got new data. Data that is left in one is not new again.
 
     Parameters
     ----------
     waiter : Waiter
         Reports it when there is one.
     what : object
-        What it reports.
+        The object that it reports.
     """
 
     def __init__(self, waiter: Waiter, what: object) -> None:
@@ -133,7 +133,7 @@ class NewData:
         return [fd for fd, reading in self._readings.items() if reading.is_over]
 
     def read(self, fd: int, nbytes: int) -> bytes:
-        """Read what is in a pipe, of at most so many bytes; BlockingIOError if that is nothing."""
+        """Read at most so many bytes of a pipe. Raise BlockingIOError if there are none."""
         try:
             n = int(_winapi.PeekNamedPipe(fd)[0])
             if not n:
@@ -144,15 +144,15 @@ class NewData:
         except BrokenPipeError:  # it has ended
             return b""
         finally:
-            if self._readings[fd].is_over:  # only now: what is left unread must not wake
+            if self._readings[fd].is_over:  # only now, because unread data must not wake
                 self._readings[fd] = _Reading(fd)
 
     def close(self) -> None:
-        """Do nothing: the pipes have been closed."""
+        """Do nothing, because the pipes have been closed."""
 
 
 def is_readable(fd: int, timeout_s: float | None = None) -> bool:
-    """Wait until a pipe is readable or its other end is closed; return whether it is."""
+    """Wait until a pipe is readable or its other end is closed. Return whether it is."""
     try:
         reading, _ = _winapi.ReadFile(fd, 0, overlapped=True)
     except BrokenPipeError:
@@ -167,7 +167,7 @@ def is_readable(fd: int, timeout_s: float | None = None) -> bool:
 
 
 def acquire(lock: _thread.LockType, timeout_s: float) -> bool:
-    """Acquire a lock within a time; return whether it was. An interrupt ends the wait."""
+    """Acquire a lock within a time. Return whether it was. An interrupt ends the wait."""
     return _in_slices(lambda slice_s: lock.acquire(timeout=slice_s), timeout_s)
 
 
@@ -199,7 +199,7 @@ _release = handles.function(
 
 
 class WorkerEvent:
-    """Wakes one waiting worker process each time it is set; if none waits, the next one to wait.
+    """Wakes one waiting worker process each time it is set. If none waits, the next one to wait.
 
     Attributes
     ----------
@@ -239,21 +239,21 @@ class OwnerEvent:
         set_event(self.fd)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is set, and clear it; return whether it was set."""
+        """Wait until it is set, and clear it. Return whether it was set."""
         return _wait(self.fd, timeout_s)
 
     def clear(self) -> None:
-        """Clear it: the next wait lasts until it is set again."""
+        """Clear it, so that the next wait lasts until it is set again."""
         _overlapped.ResetEvent(self.fd)
 
 
 class Waker(OwnerEvent):
-    """Wakes a `Waiter`; each `set` is reported once.
+    """Wakes a `Waiter`. Each `set` is reported once.
 
     Parameters
     ----------
     port : OwnedHandle
-        Of the waiter.
+        The port of the waiter.
     """
 
     def __init__(self, port: OwnedHandle) -> None:
@@ -268,17 +268,17 @@ class Waker(OwnerEvent):
 
 
 class TokenWaiter:
-    """Waits for a `WorkerEvent`, as several processes do: each token wakes one of them."""
+    """Waits for a `WorkerEvent`, as several processes do. Each token wakes one of them."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a token, and take it; return if there was one."""
+        """Wait for a token, and take it. Return whether there was one."""
         return _wait(self._fd, timeout_s)
 
     def close(self) -> None:
-        """Do nothing: the handle is the caller's."""
+        """Do nothing, because the handle is the caller's."""
 
 
 def set_event(fd: int) -> None:
@@ -287,7 +287,7 @@ def set_event(fd: int) -> None:
 
 
 def futex() -> None:
-    """Do nothing: see `sleep_while`."""
+    """Do nothing (see `sleep_while`)."""
 
 
 def sleep_while(address: int, value: int, timeout_s: float) -> None:
@@ -302,4 +302,4 @@ def sleep_while(address: int, value: int, timeout_s: float) -> None:
 
 
 def wake_all(address: int) -> None:
-    """Do nothing: see `sleep_while`."""
+    """Do nothing (see `sleep_while`)."""

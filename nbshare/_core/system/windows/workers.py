@@ -1,6 +1,6 @@
-"""What worker processes need of Windows: new interpreters, each in a job that ends with its owner.
+"""The needs of worker processes on Windows, new interpreters in a job that ends with its owner.
 
-No console is there, so none flashes up, and no interrupt reaches a worker: its owner ends it.
+No console is there, so none flashes up, and no interrupt reaches a worker. Its owner ends it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ NEEDED: dict[str, Callable[[], object]] = {"order of memory": order.register}
 
 
 class Life:
-    """What workers end with: their job, so nothing else."""
+    """The end of workers with their job, so that this has nothing to do."""
 
     def close(self) -> None:
-        """Do nothing: the pool has ended them."""
+        """Do nothing, because the pool has ended them."""
 
 
 def spawned(
@@ -69,25 +69,25 @@ def stream(fd: int) -> int:
 
 
 def kill_group() -> None:
-    """End this process, and those that it has started: its job ends with the owner."""
+    """End this process, and those that it has started. Its job ends with the owner."""
     os._exit(1)
 
 
 def lead_group(owner_fd: int, life_fd: int) -> None:
-    """Do nothing: this process is in a job already."""
+    """Do nothing, because this process is in a job already."""
 
 
 def end_first() -> None:
-    """Do nothing: the system has no such choice."""
+    """Do nothing, because the system has no such choice."""
 
 
 def keep_freed() -> None:
-    """Do nothing: the C library has no such settings."""
+    """Do nothing, because the C library has no such settings."""
 
 
 def return_freed() -> None:
-    """Do nothing: the C library returns it."""
+    """Do nothing, because the C library returns it."""
 
 
 def end_lines() -> None:
-    """Do nothing: C sends what it prints at once, as its buffers have no lines here."""
+    """Do nothing, because C sends what it prints immediately, as its buffers have no lines here."""
