@@ -1,4 +1,4 @@
-"""Copying large data into a segment: in pieces, by several threads.
+"""Copying large data into a segment, in pieces, by several threads.
 
 Several threads, because one CPU does not saturate the memory bus, least of all while the kernel
 makes fresh pages. In pieces, because an interrupt waits for the present piece.
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from nbshare._core.memory.disk import write_all
 from nbshare._core.system import room
 
-PIECE = 16 << 20  # bytes: about 7 ms; smaller ones cost calls, larger ones delay Ctrl-C
+PIECE = 16 << 20  # bytes, about 7 ms (smaller ones cost calls, larger ones delay Ctrl-C)
 LONGEST_S = 2.0  # that an interrupt waits for a piece, on a machine that swaps
 MAX_THREADS = 4  # the bus of a desktop machine is full with fewer
 
@@ -41,7 +41,7 @@ def pieces_to_copy(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> Iterat
 
 
 def copy_all(pieces: list[Piece]) -> None:
-    """Copy pieces, in several threads if there are enough; the list is consumed."""
+    """Copy pieces, in several threads if there are enough. The list is consumed."""
     left, failures = iter(pieces), list[BaseException]()  # the threads share the iterator
 
     def help_out(is_busy: Any) -> None:
@@ -53,13 +53,13 @@ def copy_all(pieces: list[Piece]) -> None:
                 failures.append(error)
                 pieces.clear()
 
-    # Raw threads and locks: an interrupt inside those of `threading` breaks them. A helper takes
-    # its lock itself, so one that begins late, or never, delays no other.
+    # Raw threads and locks, because an interrupt inside those of `threading` breaks them. A helper
+    # takes its lock itself, so one that begins late, or never, delays no other.
     helpers = []
     try:
         for _ in range(min(MAX_THREADS, room.usable_cpus(), len(pieces) // 2) - 1):
             helpers.append(_thread.allocate_lock())
-            with suppress(RuntimeError):  # no more threads are allowed: the others do it
+            with suppress(RuntimeError):  # no more threads are allowed, so the others do it
                 _thread.start_new_thread(help_out, (helpers[-1],))
         for piece in left:
             piece()
@@ -78,7 +78,7 @@ def copy_all(pieces: list[Piece]) -> None:
 
 def as_bytes(part: Any) -> npt.NDArray[np.uint8]:
     """View a contiguous array or buffer as bytes."""
-    # Not by memoryview alone: datetime64 and other dtypes have no buffer format.
+    # Not by memoryview alone, because datetime64 and other dtypes have no buffer format.
     if isinstance(part, np.ndarray):
         return np.ascontiguousarray(part).reshape(-1).view(np.uint8)
     return np.frombuffer(part, np.uint8)

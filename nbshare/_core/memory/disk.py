@@ -13,28 +13,28 @@ from nbshare.errors import CheckpointError
 if TYPE_CHECKING:
     from pathlib import Path
 
-MOST = 1 << 30  # bytes at a time: the system writes 2 GiB at most
+MOST = 1 << 30  # bytes at a time, as the system writes 2 GiB at most
 KINDS = {stat.S_IFREG: "a plain file", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link"}
 
 
 def open_safely(path: Path, flags: int) -> int:
-    """Open a file, but none that a link leads to; a pipe without waiting for its other end."""
+    """Open a file, but not through a link, and a pipe without waiting for its other end."""
     return os.open(path, flags | files.MODE, 0o666)
 
 
 class System:
-    """The calls that change a disk; tests put another one in its place."""
+    """The calls that change a disk. Tests put another one in its place."""
 
     def open(self, path: Path, flags: int) -> int:
         """Open a file for writing."""
         return open_safely(path, flags)
 
     def pwrite(self, fd: int, data: Any, offset: int) -> int:
-        """Write at an offset; may write less than all."""
+        """Write at an offset. May write less than all."""
         return files.write_at(fd, data, offset)
 
     def allocate(self, fd: int, start: int, stop: int) -> None:
-        """Allocate a part of a file, in bytes: writing to it needs no more space."""
+        """Allocate a part of a file, in bytes, so that writing to it needs no more space."""
         files.allocate(fd, start, stop)
 
     def truncate(self, fd: int, nbytes: int) -> None:
@@ -91,7 +91,7 @@ def check_own(path: Path, status: os.stat_result, kind: int = stat.S_IFREG) -> N
 
 
 def write_all(fd: int, data: Any, offset: int) -> None:
-    """Write all of some bytes: a signal can cut a write short.
+    """Write all of some bytes, because a signal can cut a write short.
 
     Raises
     ------

@@ -1,13 +1,13 @@
-"""A handle: how other processes find a segment, and check that it is the right one.
+"""Handles, by which other processes find a segment, and check that it is the right one.
 
 Our own workers receive the descriptor itself. Any other process (another pool's worker, a queue's
 reader) gets a handle in a pickle, and opens the sender's descriptor through ``/proc``. By then the
 sender may have ended, and its numbers may mean another file or process. So a handle has the file's
 random name and its inode.
 
-A reference under way keeps its memory: ``queue.put(nbshare.zeros(...))`` leaves the caller without
-a reference before the reader has even started. So the sender of a reference holds the segment, and
-the receiver writes a byte into the sender's file of receipts.
+A reference under way keeps its memory, because ``queue.put(nbshare.zeros(...))`` leaves the caller
+without a reference before the reader has even started. So the sender of a reference holds the
+segment, and the receiver writes a byte into the sender's file of receipts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from nbshare.errors import StaleReferenceError
 HOLD_S = 600.0  # memory of a reference that is not loaded by then may be freed
 LOOK_S = 0.25  # between looks for receipts, while something is held
 
-Receipt = tuple[int, int, str, int]  # descriptor, inode and name of the sender's file; place in it
+# Descriptor, inode and name of the sender's file, and the place in it.
+Receipt = tuple[int, int, str, int]
 
 
 class Receipts:
@@ -40,7 +41,7 @@ class Receipts:
     def __init__(self) -> None:
         self._file: Descriptor | None = None
         self._n_sent = 0
-        self._held: dict[int, tuple[float, Segment]] = {}  # by place: until when
+        self._held: dict[int, tuple[float, Segment]] = {}  # by place, with the time until when
         self._is_looking = False
         self._lock = _thread.allocate_lock()
 
@@ -68,7 +69,7 @@ class Receipts:
             files.write_at(file.fileno(), b"\1", place)
 
     def forget(self) -> None:
-        """In a forked child: pending references are the parent's."""
+        """Forget pending references in a forked child, as they are the parent's."""
         self.__init__()  # type: ignore[misc]
 
     def _look(self) -> None:
@@ -77,7 +78,7 @@ class Receipts:
             with self._lock:
                 assert self._file is not None
                 now, fd = time.monotonic(), self._file.fileno()
-                for place in list(self._held):  # not the segment: the name would hold it
+                for place in list(self._held):  # not the segment, as the name would hold it
                     if now > self._held[place][0] or files.read_at(fd, 1, place) == b"\1":
                         del self._held[place]
                 if not self._held:
@@ -90,15 +91,15 @@ processes.at_fork(after_in_child=receipts.forget)
 
 
 class Handle(NamedTuple):
-    """Where to find a segment, and how to recognise it."""
+    """The place of a segment, and the data to recognise it."""
 
     pid: int
-    namespace: int  # of process numbers: in another one they mean other processes
+    namespace: int  # of process numbers, which mean other processes in another one
     fd: int
     inode: int
     name: str  # of the file
     mode: Mode
-    receipt: Receipt | None  # None: the sender keeps the segment anyway
+    receipt: Receipt | None  # None if the sender keeps the segment anyway
 
 
 def handle_of(segment: Segment, *, is_held: bool = True) -> Handle:
@@ -123,8 +124,8 @@ def open_handle(handle: Handle) -> Segment:
     Raises
     ------
     StaleReferenceError
-        It cannot be opened: the sender has ended or freed it, belongs to another user, or runs in
-        another container. Another file is never mapped instead.
+        If it cannot be opened, because the sender has ended or freed it, belongs to another user,
+        or runs in another container. Another file is never mapped instead.
     """
     segment = known_segments.get(handle.name)
     if segment is None:

@@ -9,11 +9,11 @@ file     a file in a directory   the directory's       read-only descriptors
 private  memory without a file   memory                no other process can map it
 =======  ======================  ====================  ===================================
 
-Without a seal, a process of the same user can still write on purpose: it changes the file's mode
+Without a seal, a process of the same user can still write on purpose. It changes the file's mode
 and opens the descriptor again through ``/proc``. A bug does not do that. Read-only descriptors are
 opened through ``/proc``, so without it a memfd is the only kind.
 
-A file in a directory loses its name immediately, so nothing can be left behind: other processes get
+A file in a directory loses its name immediately, so nothing can be left behind. Other processes get
 its descriptor, or open it through ``/proc``. Names are random, and so identify a file.
 
 The environment variable ``NBSHARE_MEMORY`` is ``memfd``, ``named``, ``file`` (in the directory for
@@ -21,11 +21,11 @@ temporary files) or ``file:/some/directory``, where data may be larger than memo
 whenever memory is made. Without it, the first kind in the table that the system allows is used,
 with one warning if it is not the first.
 
-On Windows the only kind is ``section``: memory of the paging file under a random name, which is
-gone with the last process that has it. On macOS it is ``shm``: memory of ``shm_open``, which loses
+On Windows the only kind is ``section``, memory of the paging file under a random name, which is
+gone with the last process that has it. On macOS it is ``shm``, memory of ``shm_open``, which loses
 its name at once.
 
-Private memory is for calls whose items run in this process. Other systems have no other kind: there
+Private memory is for calls whose items run in this process. Other systems have no other kind. There
 SharedArrays are private too, and go to other processes by value.
 """
 
@@ -67,7 +67,7 @@ def can_share() -> bool:
 
 
 def need_shared(what: str, instead: str) -> None:
-    """Raise NotBuiltYetError where processes cannot share memory: what needs that, and a remedy."""
+    """Raise NotBuiltYetError if processes cannot share memory, for `what`, with a remedy."""
     if not can_share():
         raise NotBuiltYetError(
             f"{what} needs Linux, macOS or Windows: use nbshare in a Linux container, or {instead}."
@@ -75,7 +75,7 @@ def need_shared(what: str, instead: str) -> None:
 
 
 def need_linux(what: str, instead: str) -> None:
-    """Raise NotBuiltYetError on other systems: what needs it, and what to do instead."""
+    """Raise NotBuiltYetError on other systems, for `what`, with a remedy."""
     if SYSTEM != "linux":
         raise NotBuiltYetError(
             f"{what} needs Linux: use nbshare in WSL 2 (on Windows) or in a Linux container, or "
@@ -92,7 +92,7 @@ def new_memory(
     -------
     tuple of MemoryKind, Descriptor or None, and int
         The kind, fresh zeroed memory in whole pages, and its size in bytes. Private memory has no
-        descriptor: it is made by its mapping.
+        descriptor, because its mapping makes it.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def new_memory(
 
 def scratch_file() -> Descriptor:
     """Make a small file that grows as it is written, for locks and receipts."""
-    # Not by the setting: that is for large data, maybe on a network.
+    # Not by the setting, which is for large data, maybe on a network.
     return _chosen("", _temporary()).open()
 
 
@@ -151,7 +151,7 @@ def _chosen(setting: str, temporary: str) -> sections.Shared:
 
 
 def silence_warnings() -> None:
-    """Do not warn of fallbacks in this process: its owner has."""
+    """Do not warn of fallbacks in this process, because its owner has."""
     global _is_silent
     _is_silent = True
 

@@ -1,8 +1,8 @@
-"""A segment: memory that several processes map.
+"""A segment, memory that several processes map.
 
-It is a file of one of the kinds in `memory.kinds`, held by its descriptor. It has no name,
-so nothing can be left behind: the kernel frees it when the last process that holds its descriptor
-or a mapping ends, however it ends. Private memory has no file, and only this process maps it.
+It is a file of one of the kinds in `memory.kinds`, held by its descriptor. It has no name, so
+nothing can be left behind. The kernel frees it when the last process that holds its descriptor or a
+mapping ends, however it ends. Private memory has no file, and only this process maps it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from nbshare._core.memory.kinds import (
 from nbshare._core.system import Descriptor, sections, with_room
 from nbshare.errors import OutOfMemoryError
 
-HUGE = 4 << 20  # bytes; NumPy asks for huge pages from this size, too
+HUGE = 4 << 20  # bytes (NumPy asks for huge pages from this size, too)
 
 Mode = Literal["r+", "r", "c"]
 
 
 class View:
-    """Arrays in a piece of memory; all of them hold its `root`.
+    """Arrays in a piece of memory. All of them hold its `root`.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class View:
         offset: int = 0,
         strides: tuple[int, ...] | None = None,
     ) -> npt.NDArray[Any]:
-        """Return a part as a plain ndarray; `offset` and `strides` in bytes."""
+        """Return a part as a plain ndarray, with `offset` and `strides` in bytes."""
         if 0 in shape:
             offset = 0  # for an empty view, NumPy may set it beyond the memory
         return np.ndarray(shape, dtype, buffer=self.root, offset=offset, strides=strides)
@@ -77,34 +77,35 @@ class Segment(mmap.mmap):
     """Mapped shared memory that knows its descriptor.
 
     Every array in it holds a buffer of this object, so the mapping lives as long as any view, and
-    any view leads back to its segment (`segment_of`). It is never unmapped explicitly: closing a
-    mapping under a live array is a segmentation fault.
+    any view leads back to its segment (`segment_of`). It is never unmapped explicitly, because
+    closing a mapping under a live array is a segmentation fault.
 
     Attributes
     ----------
     fd : int
-        The descriptor that it is mapped from; closed with this object. -1 for private memory.
+        The descriptor that it is mapped from. Closed with this object. -1 for private memory.
     nbytes : int
         Size in bytes, at least 1 page.
     address : int
-        Where this process has it mapped.
+        The address at which this process has it mapped.
     mode : {"r+", "r", "c"}
-        As in `numpy.memmap`: writable, read-only, or copy-on-write (writes stay in this process).
+        The mode of `numpy.memmap`: writable, read-only, or copy-on-write (writes stay in this
+        process).
     kind : MemoryKind or None
-        Its kind; None if another process made it.
+        Its kind, or None if another process made it.
     is_sealed : bool
         Whether only this mapping can write, and no other process ever.
     n_borrowed : int
         Number of workers that received the segment and have not confirmed that it is unmapped.
     was_kept_elsewhere : bool
-        Whether a process kept a view of it longer than the call: then it is not reused.
+        Whether a process kept a view of it longer than the call, in which case it is not reused.
     loan : weak reference or None
-        To the array whose end returns it to the warm pool: views made here keep that array.
+        The array whose end returns it to the warm pool. Views made here keep that array.
 
     Notes
     -----
     Creating and attaching are safe from any thread. It may be freed inside any allocation of any
-    thread: this takes no lock, and runs no Python, which would swallow an interrupt.
+    thread, but this takes no lock, and runs no Python, which would swallow an interrupt.
     """
 
     fd: int
@@ -151,9 +152,9 @@ class Segment(mmap.mmap):
 
     @classmethod
     def create(cls, nbytes: int, *, is_private: bool = False, grows: bool = False) -> Self:
-        """Create zeroed, writable memory; pages are allocated when first touched.
+        """Create zeroed, writable memory. Pages are allocated when first touched.
 
-        `grows`: it will have to grow (see `grown`).
+        `grows` says that it will have to grow (see `grown`).
 
         Raises
         ------
@@ -189,7 +190,7 @@ class Segment(mmap.mmap):
         return self
 
     def refill(self, parts: Iterable[tuple[int, Any]], *, are_fresh: bool = False) -> None:
-        """Write `parts` through this mapping: the only way once the segment is sealed.
+        """Write `parts` through this mapping, the only way once the segment is sealed.
 
         If the pages `are_fresh`, they are written as a file, if possible.
         """
@@ -210,26 +211,26 @@ class Segment(mmap.mmap):
     def open(cls, file: Descriptor | int, mode: Mode) -> Self:
         """Map a segment from an opened or received descriptor, and take over the descriptor.
 
-        Only for files of nbshare, which are never made smaller: reading past the end would kill
-        this process (SIGBUS).
+        Only for files of nbshare, which are never made smaller, because reading past the end would
+        kill this process (SIGBUS).
 
         Parameters
         ----------
         file : Descriptor or int
             Descriptor that allows what `mode` says.
         mode : {"r+", "r", "c"}
-            As `Segment.mode`.
+            The mode, as `Segment.mode`.
         """
         file = sections.owned(file) if isinstance(file, int) else file
         return cls(file, sections.size_of(file.fileno()), mode)
 
     def grown(self, needed: int, nbytes: int) -> Segment:
-        """Make the file larger; return a mapping of all of it, next to this one.
+        """Make the file larger. Return a mapping of all of it, next to this one.
 
         Parameters
         ----------
         needed : int
-            Bytes that will be used: there must be room for these.
+            Bytes that will be used, for which there must be room for these.
         nbytes : int
             The new size, `needed` or more.
 
@@ -238,7 +239,7 @@ class Segment(mmap.mmap):
         OutOfMemoryError
             If there is no room.
         """
-        if isinstance(self.kind, Private):  # a copy: readers of this one find it by `whole`
+        if isinstance(self.kind, Private):  # a copy, which readers of this one find by `whole`
             self._larger = Segment.filled(nbytes, [(0, self)], is_private=True)
             return self._larger
         assert self.kind is not None
@@ -256,7 +257,7 @@ class Segment(mmap.mmap):
         return Segment.open(sections.duplicate(self.fd), mode)
 
     def again(self, mode: Mode) -> Segment:
-        """Map it again, read-only or copy-on-write; private memory is copied."""
+        """Map it again, read-only or copy-on-write. Private memory is copied."""
         if not self.is_private:
             return Segment.open(self.read_only(), mode)
         copy = Segment.filled(self.nbytes, [(0, self)], is_private=True)
@@ -293,6 +294,6 @@ def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
     while not isinstance(base, Segment):
         if base is None:
             return None
-        # Not only ndarrays: stride tricks put another object in between.
+        # Not only ndarrays, because stride tricks put another object in between.
         base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
     return base, array.__array_interface__["data"][0] - base.address

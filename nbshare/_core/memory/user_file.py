@@ -1,8 +1,8 @@
-"""Files of the user that `numpy.memmap` maps: workers map them too, so nothing is copied.
+"""Files of the user that `numpy.memmap` maps. Workers map them too, so nothing is copied.
 
 A file may be larger than the memory. Workers see later changes too, also those through a mapping
 and before a flush, since all mappings share the page cache. A file that the user has mapped for
-writing is shared on purpose: workers may write to it, too, where they may write to a SharedArray.
+writing is shared on purpose. Workers may write to it, too, where they may write to a SharedArray.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from nbshare._core.system import sections
 from nbshare.errors import StaleReferenceError
 
-# Bytes of an array that is only read; a smaller one is copied faster than its mapping is found.
+# Bytes of an array that is only read. A smaller one is copied faster than its mapping is found.
 LEAST = 1 << 20
 
 
@@ -58,11 +58,12 @@ class UserFile(NamedTuple):
             ) from None
 
 
-# Kept while an array uses it: thousands of views of one file share a mapping and a descriptor.
+# Kept while an array uses it, because thousands of views of one file share a mapping and a
+# descriptor.
 _mapped = weakref.WeakValueDictionary[tuple[UserFile, bool], np.memmap[Any, Any]]()
 
-# The file of each mapping, and the address where the file's first byte would be: finding it takes a
-# few tenths of a millisecond. While the mapping exists, no other file gets its inode.
+# The file of each mapping, and the address where the file's first byte would be, because finding it
+# takes a few tenths of a millisecond. While the mapping exists, no other file gets its inode.
 _found: weakref.WeakKeyDictionary[Any, tuple[UserFile, int]] = weakref.WeakKeyDictionary()
 
 
@@ -70,8 +71,8 @@ def file_of(array: np.ndarray[Any, Any]) -> tuple[UserFile, int] | None:
     """Return the file that holds an array, and the offset of its first element in bytes.
 
     Only for a `numpy.memmap` and its views, of some size unless they can be written to. None if
-    others do not find the same values at the file's path: it was deleted or replaced, or the
-    mapping is copy-on-write.
+    others do not find the same values at the file's path, because it was deleted or replaced, or
+    the mapping is copy-on-write.
     """
     view: Any = array
     while view is not None and not isinstance(base := getattr(view, "base", None), mmap.mmap):
@@ -86,7 +87,7 @@ def file_of(array: np.ndarray[Any, Any]) -> tuple[UserFile, int] | None:
 
 
 def _find(mapping: Any) -> tuple[UserFile, int]:
-    # Ask the system: the path in the memmap may lead to another file by now.
+    # Ask the system, because the path in the memmap may lead to another file by now.
     address = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
     path, identity, start = sections.mapped_file(address)
     return UserFile(path, identity, address + len(mapping) - start), start

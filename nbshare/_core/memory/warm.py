@@ -1,16 +1,16 @@
-"""Warm segments: memory of a call that has ended, kept for the next one.
+"""Warm segments, memory of a call that has ended, kept for the next one.
 
-Fresh pages are the real cost of shared memory: copying into them takes eight times as long as into
+Fresh pages are the real cost of shared memory. Copying into them takes eight times as long as into
 existing pages, and forty times on a virtual machine whose host took them back. So the inputs and
-outputs of calls are *lent*: when the last view of such a segment goes, the segment returns here,
+outputs of calls are *lent*. When the last view of such a segment goes, the segment returns here,
 and the next call of about that size gets it.
 
-A segment is reused only if no other process can still see it: only our own workers had it, and each
-has ended or confirmed that its mapping is gone. Others are dropped; so are all that a fork of this
-process sees.
+A segment is reused only if no other process can still see it, because only our own workers had it,
+and each has ended or confirmed that its mapping is gone. Others are dropped, and so are all that a
+fork of this process sees.
 
-Small ones are pieces of a *slab*: a separate segment costs 100 µs, a descriptor and a page. No
-piece is used twice, so a piece is as fresh and zero as a segment, and old views are harmless. A
+Small ones are pieces of a *slab*, because a separate segment costs 100 µs, a descriptor and a page.
+No piece is used twice, so a piece is as fresh and zero as a segment, and old views are harmless. A
 piece keeps its whole slab alive, which is small.
 """
 
@@ -32,11 +32,11 @@ from nbshare._core.memory.kinds import can_share, is_chosen
 from nbshare._core.memory.segment import Segment
 from nbshare._core.system import processes, room
 
-SLAB = 1 << 18  # bytes; untouched pages cost nothing
-LARGEST_PIECE = 1 << 15  # bytes; above, the cost of a segment is small compared with its pages
-SMALL = 1 << 20  # bytes; below, a fresh segment costs less than reuse
-IDLE_S = 30.0  # kept that long; a notebook's next cell mostly comes sooner
-TRIM_S = 1.0  # between looks at returned segments: an unused one is counted by then
+SLAB = 1 << 18  # bytes (untouched pages cost nothing)
+LARGEST_PIECE = 1 << 15  # bytes. Above, the cost of a segment is small compared with its pages
+SMALL = 1 << 20  # bytes. Below, a fresh segment costs less than reuse
+IDLE_S = 30.0  # kept that long, as a notebook's next cell mostly comes sooner
+TRIM_S = 1.0  # between looks at returned segments, when an unused one is counted
 SHARE = 0.25  # of the available memory may be kept
 
 PooledMemory = npt.NDArray[np.uint8]
@@ -52,8 +52,8 @@ class Slab:
 
     Notes
     -----
-    Safe from any thread, and from finalizers and signal handlers: it takes no lock. Two threads at
-    the same time cut from different slabs; one of these is then not used further.
+    Safe from any thread, and from finalizers and signal handlers, as it takes no lock. Two threads
+    at the same time cut from different slabs. One of these is then not used further.
     """
 
     def __init__(self, *, is_kept: bool) -> None:
@@ -78,7 +78,7 @@ class Slab:
         return segment, offset
 
     def drop(self) -> None:
-        """Stop using the present slab: in a forked child it is the parent's."""
+        """Stop using the present slab, which is the parent's in a forked child."""
         self._present.clear()
         self._kept = None
 
@@ -92,8 +92,8 @@ class WarmPool:
 
     Notes
     -----
-    Safe from any thread. A loan may end inside any allocation of any thread: this only appends to
-    a deque, and runs no Python, which would swallow an interrupt.
+    Safe from any thread. A loan may end inside any allocation of any thread, but this only appends
+    to a deque, and runs no Python, which would swallow an interrupt.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class WarmPool:
         sealed: bool = True,
         is_private: bool = False,
     ) -> PooledMemory:
-        """Return memory that holds `parts`; if `sealed`, other processes can only read it."""
+        """Return memory that holds `parts`. If `sealed`, other processes can only read it."""
         if nbytes <= LARGEST_PIECE and not sealed:
             slab, start = array_slab.take(nbytes)
             slab.refill((start + offset, part) for offset, part in parts)
@@ -139,7 +139,7 @@ class WarmPool:
         return lent
 
     def drop(self) -> None:
-        """Free all kept segments; lent ones are freed with their last view."""
+        """Free all kept segments. Lent ones are freed with their last view."""
         with self._lock:
             self._collect()
             self._kept.clear()
@@ -169,7 +169,7 @@ class WarmPool:
                 if not self._is_trimming:
                     try:
                         _thread.start_new_thread(self._trim, ())
-                    except RuntimeError:  # no more threads are allowed: this one is not kept
+                    except RuntimeError:  # no more threads are allowed, so this one is not kept
                         return lent
                     self._is_trimming = True
                 ref = weakref.ref(lent, self._returned.append)
@@ -178,7 +178,7 @@ class WarmPool:
         return lent
 
     def _trim(self) -> None:
-        """Drop segments that have been idle for too long; run while there are any."""
+        """Drop segments that have been idle for too long. Run while there are any."""
         while True:
             time.sleep(TRIM_S)
             with self._lock:
@@ -190,7 +190,7 @@ class WarmPool:
                     return
 
     def before_fork(self) -> None:
-        """Before a fork: drop all segments that the child will see; hold the lock."""
+        """Drop all segments that a forked child would see, and hold the lock, before a fork."""
         self._lock.acquire()
         self._kept.clear()
         for _, segment in self._lent.values():
@@ -202,7 +202,7 @@ class WarmPool:
         self._lock.release()
 
     def _collect(self) -> None:
-        """Collect returned segments, within limits; drop the oldest first."""
+        """Collect returned segments, within limits. Drop the oldest first."""
         now, came = time.monotonic(), bool(self._returned)
         with uninterrupted():
             while self._returned:
