@@ -301,8 +301,8 @@ class Call(OwnRun):
         for page in self.board.pages:
             is_full = page.first + page.n <= self.board.n_there
             if is_full and self.results.given.has_all_of(page) and not feed.has_any_of(page):
+                self.board.drop_page(page)  # first, because it clears the marks
                 self.results.drop_page(page)
-                self.board.drop_page(page)
 
     def stop(self, error: BaseException | None = None) -> None:
         """End it early, with an error if there is one."""

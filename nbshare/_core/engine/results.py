@@ -16,9 +16,10 @@ seen the mark. On machines with a weak order of memory, a fence comes between bo
 A worker that dies leaves no mark, or a whole result. The next worker that has the item writes to
 the same row, and to a log of its own.
 
-Any thread may read at any time, because `Results.load` keeps nothing between two calls. One thread
-at a time iterates over results (`Given`). One at a time unpickles ahead, and takes what there is
-under a lock.
+Any thread may read at any time, because `Results.load` keeps nothing between two calls. A page of
+an open board is freed when a loop has taken all its results. Its marks are cleared before the rest,
+so whoever reads looks at the mark again afterwards. One thread at a time iterates over results
+(`Given`). One at a time unpickles ahead, and takes what there is under a lock.
 """
 
 from __future__ import annotations
@@ -147,16 +148,17 @@ class Results:
         if self.has_objects:
             return self.values(gaps=True)
         done = self._board.done()
-        array = self.output.first(len(done))
+        array, is_there = self.output.first(len(done)), done == IN_OUTPUT
         assert array is not None
         if isinstance(array, Mosaic):
-            return Mosaic(array.whole, array.layout, done == IN_OUTPUT)
-        if self.output.growing is not None:
-            if self.given.is_iterated:  # its rows will go
-                array = array.copy()
-            else:
-                self.output.growing.n_shown = len(done)
-        return masked(array, done != IN_OUTPUT, is_kept=self.is_over)
+            return Mosaic(array.whole, array.layout, is_there)
+        if (growing := self.output.growing) is not None and self.given.is_iterated:
+            array = array.copy()  # rows will go
+        elif growing is not None:
+            growing.n_shown = len(done)
+        if self._board.is_open:
+            is_there &= self._board.done()[: len(done)] == IN_OUTPUT
+        return masked(array, ~is_there, is_kept=self.is_over)
 
     @property
     def has_objects(self) -> bool:
@@ -192,7 +194,9 @@ class Results:
             for page, places in self._places(items):
                 logged, entries = self._logged(page, places)
                 n = int(np.append(logged == places[: len(logged)], False).argmin())  # no gaps
-                for _, values in self.logs.load(page.first + logged[:n], entries[:, :n]):
+                for some, values in self.logs.load(page.first + logged[:n], entries[:, :n]):
+                    if some[0] != len(ahead):  # a log has been dropped
+                        break
                     ahead += values
                     if time.monotonic() > until_s:
                         break
@@ -219,8 +223,10 @@ class Results:
                 if i in self.errors:
                     yield i, self.errors[i]
             if self.output.spec is not None:
-                rows = (page.first + places[states == IN_OUTPUT]).tolist()
-                yield from ((i, self._row(i)) for i in rows)
+                for place in places[states == IN_OUTPUT].tolist():
+                    row = [self._row(page.first + place)]
+                    if page.done[place] == IN_OUTPUT:
+                        yield page.first + place, row.pop()
             logged, entries = self._logged(page, places)
             together = np.lexsort(entries[1::-1])  # each batch is unpickled once
             loaded = self.logs.load(page.first + logged[together], entries[:, together])
@@ -250,8 +256,9 @@ class Results:
         A log comes with a message, after the ``done`` byte.
         """
         places = places[page.states(places) == IN_LOG]
-        places = places[self.logs.has(page.index[0, places])]
-        return places, page.index[:, places]
+        entries = page.index[:, places]
+        is_here = self.logs.has(entries[0]) & (page.done[places] == IN_LOG)
+        return places[is_here], entries[:, is_here]
 
     def are_none(self) -> bool:
         """Whether the first results are None, as those of a function without ``return``."""

@@ -122,7 +122,7 @@ class LogReader:
         """Yield results with their items, a batch at a time, which is unpickled once.
 
         All are new objects. Their large arrays are views of the log. One that cannot be unpickled
-        here is an `Unloadable`.
+        here is an `Unloadable`. Those of a log that is dropped meanwhile are left out.
 
         Parameters
         ----------
@@ -134,7 +134,11 @@ class LogReader:
         """
         for batch in batches_of(entries):
             some, places = items[batch].tolist(), entries[3, batch].tolist()
-            yield some, _in_batch(some, places, self._data(*entries[:3, batch.start].tolist()))
+            try:
+                data = self._data(*entries[:3, batch.start].tolist())
+            except KeyError:  # all its results have been taken just now, and the log was dropped
+                continue
+            yield some, _in_batch(some, places, data)
 
     def _data(self, key: LogKey, offset: int, nbytes: int) -> list[memoryview]:
         """Return the pickle of an entry, and its large buffers."""
