@@ -341,48 +341,45 @@ def refused(x):
     return np.full(12_500, float(x))
 
 
-def test_a_directory_that_vanishes(tmp_path, quick):
-    """One warning, and all results in memory."""
+@pytest.mark.parametrize("kind", [int, str])
+def test_a_directory_that_vanishes(kind, tmp_path, quick):
+    """One warning, and all results, in memory or in files that have no name any more."""
     path = tmp_path / "run"
-
-    def call():
-        return parallel_map(
-            vanishing, range(20), shared={"path": str(path)}, checkpoint=path, backend="serial"
-        )
-
+    options = {"shared": {"path": str(path), "kind": kind}, "checkpoint": path}
     with pytest.warns(CheckpointWarning, match="the directory is gone") as told:
-        assert call().tolist() == list(range(20))
+        found = parallel_map(vanishing, range(20), backend="serial", **options)
+    assert list(found) == [*map(kind, range(20))]
     assert len(told) == 1
     assert not path.exists()
 
 
-def vanishing(x, path):
+def vanishing(x, path, kind):
     if x == 10:
         time.sleep(0.05)
         shutil.rmtree(path)
     time.sleep(0.005)
-    return x
+    return kind(x)
 
 
-def test_a_directory_that_is_replaced(tmp_path):
+@pytest.mark.parametrize("kind", [np.array, tuple])
+def test_a_directory_that_is_replaced(kind, tmp_path):
     """One warning and all results, also of a worker that comes later; the new one is left alone."""
     path = tmp_path / "run"
+    options = {"shared": {"path": str(path), "kind": kind}, "checkpoint": path}
     with pytest.warns(CheckpointWarning, match="the directory is gone"):
-        results = parallel_map(
-            replacing, range(8), shared={"path": str(path)}, checkpoint=path, max_workers=2
-        )
-    assert results.tolist() == [[x, x] for x in range(8)]
+        results = parallel_map(replacing, range(8), max_workers=2, **options)
+    assert [*map(list, results)] == [[x, x] for x in range(8)]
     assert list(path.iterdir()) == []
 
 
-def replacing(x, path):
+def replacing(x, path, kind):
     """Put another folder in its place, when the other worker has stored a result."""
     while x == 1 and not np.load(Path(path, "index.npy"), mmap_mode="r")["state"].any():
         time.sleep(0.001)
     if x == 1:
         Path(path).rename(f"{path} before")
         Path(path).mkdir()
-    return np.array([x, x])
+    return kind([x, x])
 
 
 def test_an_end_that_cannot_be_noted(tmp_path):

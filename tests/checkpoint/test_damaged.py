@@ -277,7 +277,8 @@ def test_parts_of_a_shared_run(runs, kind, tmp_path):
     names = [name for name in run.names() if name.startswith("parts") and is_content(name)]
     for k, name in enumerate(names):
         file = run.folder / name
-        if kind in {"cut", "byte", "json"} and not file.is_file():
+        has_bytes = file.is_file() and file.stat().st_size  # a killed worker's log may be empty
+        if kind in {"cut", "byte", "json"} and not has_bytes:
             continue
         (tmp_path / str(k)).mkdir()
         path = place_for(run, tmp_path / str(k))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import nbshare
-from nbshare import Checkpoint, MapInterrupted, map_async, parallel_map
+from nbshare import Checkpoint, MapInterrupted, map_async, open_checkpoint, parallel_map
 from nbshare.errors import CheckpointError, MixedResultsWarning, PartialResultWarning
 from tests.support import sweeps
 from tests.support.faultlab import wait_until
@@ -444,6 +444,22 @@ def test_arrays_are_mapped_from_the_file(sweep, tmp_path):
     assert ran == []
     assert again[3].tolist() == np.full((2, 3), 3).tolist()
     assert (first[3] == -1).all()
+
+
+@pytest.mark.parametrize("backend", [None, "threads"])
+def test_objects_are_mapped_from_their_logs(backend, tmp_path):
+    """Those that come later are right, though a loop changes those that it was given."""
+    path, kept = tmp_path / "run", []
+    options = {"max_workers": 2, "progress": False, "backend": backend}
+    for i, (number, array) in map_async(sweeps.wide, range(400), checkpoint=path, **options):
+        assert number == i
+        assert (array == i).all()
+        array[:] = -1
+        kept.append(array)
+    with open("/proc/self/maps") as maps:
+        assert str(path / "objects") in maps.read()
+    for i, (_, array) in enumerate(open_checkpoint(path).results()):
+        assert (array == i).all()
 
 
 def test_a_restart_leaves_the_arrays_of_earlier_calls(sweep):

@@ -120,6 +120,10 @@ def pair(x, log):
     return x, np.full(3, x)
 
 
+def wide(x):
+    return x, np.full(1000, x)
+
+
 def napping(x, log):
     time.sleep(1)
     note(log, x)

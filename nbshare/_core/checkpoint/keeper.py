@@ -1,11 +1,11 @@
 """Starts a call with the stored results, and sees that new ones are stored.
 
 Workers write results to the files of the checkpoint, before the owner sees them, so a killed owner
-loses nothing. Arrays in the order of the rows are only there, and the owner maps the file. Other
-results are also in memory as in any call. A thread of the owner reads the board now and then. It
-writes what workers could not, which are results of other hosts, those that the disk has refused,
-and failures. With ``durability="power"`` it waits until the disk has all. Results that have not
-reached the disk when the power fails are known by their checksums.
+loses nothing. Objects, and arrays in the order of the rows, are only there, and the owner maps the
+files. Other arrays are also in memory as in any call. A thread of the owner reads the board now and
+then. It writes what workers could not, which are results of other hosts, those that the disk has
+refused, and failures. With ``durability="power"`` it waits until the disk has all. Results that
+have not reached the disk when the power fails are known by their checksums.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nbshare._core.engine.run import Keeper, Request, tiles_of
 from nbshare._core.functions.freshness import own_modules, stamp_of
 from nbshare._core.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Page
 from nbshare._core.wire.failures import describe
-from nbshare._core.wire.results import ASK, KIND_OF, OutputSpec
+from nbshare._core.wire.results import ASK, KIND_OF, OBJECTS, OutputSpec
 from nbshare._core.wire.rows import FilePlace, RowNumbers, RowWriter, TransferSource, index_of
 from nbshare.errors import CheckpointWarning, noted, users_line, warn_at_most
 
@@ -113,7 +113,7 @@ class CheckpointKeeper(Keeper, Medium):
         self._call = call
         call.keeper = self
         call.imported |= self._imported
-        self._directory.reader.logs = call.results.logs  # stored results are read like new ones
+        call.results.logs = self._directory.reader.logs
         call.known_files = self._directory.versions.known_files()
         has_all = call.request.source is None and bool(call.request.n_items)
         if has_all:
@@ -152,7 +152,10 @@ class CheckpointKeeper(Keeper, Medium):
         assert self._call.results.output.spec is not None
         self._directory.decide(self._call.results.output.spec)
         self._directory.versions.note_imports(dict(self._call.imported))
-        return self._directory.place()
+        place = self._directory.place()
+        if self._call.results.output.spec == OBJECTS:
+            self._directory.reader.logs.create(place.log)
+        return place
 
     def expect(self, columns: Sequence[Any]) -> None:
         """Find the next items among the stored ones, before workers see them."""

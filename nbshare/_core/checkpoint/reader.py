@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import itertools
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,9 +27,17 @@ from nbshare._core.checkpoint.files import (
 )
 from nbshare._core.checkpoint.items import ITEMS, Pairs, pairs_in
 from nbshare._core.checkpoint.writer import PARTS, part_folders
-from nbshare._core.memory import Segment
+from nbshare._core.memory import Segment, disk
+from nbshare._core.system import Descriptor
 from nbshare._core.wire.board import IN_LOG, IN_OUTPUT
-from nbshare._core.wire.results import NUMBERS, OBJECTS, LogReader, OutputSpec, Unloadable
+from nbshare._core.wire.results import (
+    NUMBERS,
+    OBJECTS,
+    LogKey,
+    LogReader,
+    OutputSpec,
+    Unloadable,
+)
 from nbshare._core.wire.rows import (
     INDEX,
     INDEX_FILE,
@@ -42,6 +51,7 @@ from nbshare._core.wire.rows import (
 )
 from nbshare.errors import CheckpointWarning, warn
 
+MOST_FILES = 1 << 32  # logs that are files; keys of logs in memory are larger
 MOST_BYTES = 64 << 20  # of rows that are copied at a time
 ITEMS_FILE, ORDER_FILE, ERRORS_FILE = "items.npy", "order.npy", "errors.jsonl"
 CRC_BYTES = 4  # of the checksum at the end of order.npy
@@ -143,6 +153,49 @@ def _whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None) -> Who
     return Whole(order, readers, words, which, place)
 
 
+class StoredLogs(LogReader):
+    """Logs that are files of a checkpoint, or of a part of one, and logs in memory.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with the files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+        self._files: dict[LogKey, Descriptor] = {}
+        self._mapped: dict[LogKey, Segment] = {}
+
+    def create(self, number: int) -> None:
+        """Make a file, which a worker will write to. It can be read if the folder goes."""
+        path = self._folder / log_file(number)
+        self._files[number] = disk.open_own(path, os.O_RDWR | os.O_CREAT)
+
+    def has(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which of some logs are here, as files always are."""
+        return super().has(keys) | ((keys > 0) & (keys < MOST_FILES))
+
+    def _log(self, key: LogKey, stop: int) -> Segment:
+        """Return a log, mapped at least up to `stop`, in bytes.
+
+        A part that was written later is never read through an earlier mapping, which need not show
+        it: it is copy-on-write.
+        """
+        if key >= MOST_FILES:
+            return super()._log(key, stop)
+        log = self._mapped.get(key)
+        if log is None or stop > log.nbytes:
+            path = self._folder / log_file(key)
+            if (file := self._files.get(key) or opened(path)) is None:
+                remedy = "Make the same call again, which runs the items anew."
+                raise damaged(path, "it is gone", remedy)
+            self._files[key] = file
+            log = self._mapped[key] = Segment.open(file, "c")
+        return log
+
+
 class RowReader:
     """Reads rows.
 
@@ -158,7 +211,7 @@ class RowReader:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.logs = folder, LogReader()
+        self.folder, self.logs = folder, StoredLogs(folder)
 
     def order(self) -> RowNumbers:
         """Return the row of each item of the last call. A generator's are known in the end."""
@@ -209,15 +262,7 @@ class RowReader:
 
     def entries(self, words: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Return the places in the `logs` that index words tell, of results that fit no array."""
-        columns = np.stack(_in_logs(words["at"]))
-        for number in np.unique(columns[0]).tolist():
-            path = self.folder / log_file(number)
-            if (file := opened(path)) is None:
-                raise damaged(
-                    path, "it is gone", "Make the same call again: it runs the items anew."
-                )
-            self.logs.add(number, Segment.open(file, "c"))
-        return columns
+        return np.stack(_in_logs(words["at"]))
 
     def objects(
         self, items: RowNumbers, rows: RowNumbers, words: npt.NDArray[Any]

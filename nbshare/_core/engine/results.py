@@ -6,9 +6,10 @@ seen the mark. On machines with a weak order of memory, a fence comes between bo
 
     what                        who writes it                        the mark, written last
     row i of the output         the worker that has claimed item i   done[i] = IN_OUTPUT
-    log, index[:, i]            the same                             done[i] = IN_LOG
-    a row of a checkpoint       the same, in the files of the call;  the word in its index
-                                the keeper, if that failed
+    log, index[:, i]            the same, to memory or to a file     done[i] = IN_LOG
+                                of the checkpoint
+    a row of a checkpoint       the same; the keeper, if that        the word in its index
+                                failed
     errors[i]                   the dispatcher's thread              done[i] = FAILED, which may
                                                                      come before it
     results of another machine  the thread that hears its replies    done[i], as above

@@ -33,7 +33,7 @@ from nbshare._core.wire.board import (
     SLOWEST,
     WORKED,
 )
-from nbshare._core.wire.results import LogKey
+from nbshare._core.wire.results import ALONE, Entry, LogKey
 from nbshare._core.worker.store import LogWriter
 
 
@@ -104,8 +104,8 @@ class Inbox:
                 results.output.some(page.first, page.n)[of_block][are_rows] = reply.rows
             else:  # of a block that began before the first result
                 values = reply.rows.tolist() if reply.spec.number else reply.rows
-                entries = [self._log.append(pickle.dumps(value, 5)) for value in values]
-                page.index[:, of_block][:, are_rows] = np.transpose(entries)
+                entries = map(self._entry_of, values)
+                page.index[:, of_block][:, are_rows] = np.transpose([*entries])
                 states[are_rows] = IN_LOG
         is_new = states != NOT_DONE
         page.done[of_block][is_new] = states[is_new]
@@ -114,12 +114,17 @@ class Inbox:
         while self._new_logs:
             results.logs.add(*self._new_logs.pop(0))
 
+    def _entry_of(self, value: Any) -> Entry:
+        """Store a result; return its entry."""
+        data = pickle.dumps(value, 5)
+        return *self._log.append([(0, data)], len(data)), len(data), ALONE
+
     def _stored(self, entries: Any, logs: Mapping[LogKey, Any]) -> Any:
         """Store parts of logs. Return where their entries are then."""
         index = entries.copy()
         for key, data in logs.items():
             of_log = entries[0] == key
-            index[0, of_log], start, *_ = self._log.append(data)
+            index[0, of_log], start = self._log.append([(0, data)], len(data))
             index[1, of_log] += start
         return index
 

@@ -28,6 +28,7 @@ LogKey = int  # the system's number of the worker's thread << 32, plus which of 
 # Log, offset, size in bytes, negative if it has buffers, and place in the batch that is there.
 Entry = tuple[LogKey, int, int, int]
 ALONE = -1  # as the place in a batch, if the entry is the one result
+Parts = list[tuple[int, Any]]  # of an entry, with their offsets
 
 
 class Unloadable(NamedTuple):
@@ -114,7 +115,12 @@ class LogReader:
 
     def bytes_of(self, key: LogKey, offset: int, nbytes: int) -> memoryview:
         """Return an entry as it is in its log."""
-        return memoryview(self._logs[key])[offset : offset + abs(nbytes)]
+        stop = offset + abs(nbytes)
+        return memoryview(self._log(key, stop))[offset:stop]
+
+    def _log(self, key: LogKey, stop: int) -> Segment:  # noqa: ARG002
+        """Return a log, mapped at least up to `stop`, in bytes."""
+        return self._logs[key]
 
     def load(
         self, items: npt.NDArray[np.int64], entries: npt.NDArray[np.int64]
@@ -143,8 +149,9 @@ class LogReader:
     def _data(self, key: LogKey, offset: int, nbytes: int) -> list[memoryview]:
         """Return the pickle of an entry, and its large buffers."""
         if nbytes < 0:
-            return parts_in(View(self._logs[key]).array(np.uint8, (-nbytes,), offset))
-        return [memoryview(self._logs[key])[offset : offset + nbytes]]
+            log = self._log(key, offset - nbytes)
+            return parts_in(View(log).array(np.uint8, (-nbytes,), offset))
+        return [self.bytes_of(key, offset, nbytes)]
 
 
 def batches_of(entries: npt.NDArray[np.int64]) -> Iterator[slice]:
@@ -195,12 +202,22 @@ def _loaded(i: int, data: Any, *buffers: Any) -> Any:
         return Unloadable(problem)
 
 
-def entry_parts(data: bytes, buffers: list[memoryview]) -> tuple[list[tuple[int, memoryview]], int]:
-    """Return the parts of an entry with their offsets, and its size in bytes."""
+def fill(target: Any, parts: Parts) -> Any:
+    """Copy the parts of an entry to their places in a buffer, and return it."""
+    for offset, part in parts:
+        target[offset : offset + len(part)] = part
+    return target
+
+
+def entry_parts(data: bytes, buffers: list[memoryview]) -> tuple[Parts, int]:
+    """Return the parts of an entry with their offsets, and its size as an `Entry` tells it."""
+    if not buffers:
+        return [(0, data)], len(data)
     after = [memoryview(data), *buffers]
     table = np.array([len(after), *(part.nbytes for part in after)], np.int64)
-    parts, end = [(0, table.data.cast("B"))], table.nbytes
+    parts: Parts = [(0, table.data.cast("B"))]
+    end = table.nbytes
     for part in after:
         parts.append((aligned(end), part))
         end = aligned(end) + part.nbytes
-    return parts, end
+    return parts, -end

@@ -115,6 +115,8 @@ class RowWriter:
     ----------
     code : int
         The version of the code of its results.
+    log : int
+        The number of its log.
 
     Notes
     -----
@@ -123,7 +125,7 @@ class RowWriter:
     """
 
     def __init__(self, place: FilePlace) -> None:
-        self._place, self.code = place, place.code
+        self._place, self.code, self.log = place, place.code, place.log
         self._files: dict[str, Descriptor] = {}
         self._log_end = 0
 
@@ -136,18 +138,22 @@ class RowWriter:
         self.commit(rows, index)
 
     def put_record(
-        self, rows: RowNumbers, record: memoryview, entries: Any, index: npt.NDArray[Any]
-    ) -> None:
-        """Write results that are together in a record. `entries` has the size and place of each."""
-        start = self._log_end
+        self, rows: RowNumbers, record: Any, entries: Any, index: npt.NDArray[Any]
+    ) -> int:
+        """Write results that are together in a record; return where it begins in the log.
+
+        `entries` has the size and place of each result. A record that could only be written in
+        part stays: none takes its place, which the owner may have mapped.
+        """
+        start, self._log_end = self._log_end, aligned(self._log_end + len(record))
         self._fd(INDEX_FILE)  # first, because without it the log would be new in another folder
-        disk.write_all(self._fd(log_file(self._place.log)), record, start)
-        self._log_end = aligned(start + record.nbytes)
-        index["at"][:, 0] = start | self._place.log << LOG_BIT
+        disk.write_all(self._fd(log_file(self.log)), record, start)
+        index["at"][:, 0] = start | self.log << LOG_BIT
         index["at"][:, 1:] = entries
         index["state"] = IN_LOG
         index["crc"] = record_checksums(index, itertools.repeat(zlib.crc32(record)))
         self.commit(rows, index)
+        return start
 
     def transfer(
         self, source: TransferSource, places: RowNumbers, rows: RowNumbers, index: npt.NDArray[Any]
@@ -169,8 +175,8 @@ class RowWriter:
                 self.put(rows[some], values, index[some])
             else:
                 for k, value in zip(some.tolist(), values, strict=True):
-                    record = memoryview(pickle.dumps(as_object(value), 5))
-                    self.put_record(rows[[k]], record, [(record.nbytes, ALONE)], index[[k]])
+                    data = pickle.dumps(as_object(value), 5)
+                    self.put_record(rows[[k]], data, [(len(data), ALONE)], index[[k]])
         logged = np.flatnonzero(index["state"] == IN_LOG)
         entries = source.entries(places[logged])
         together = np.lexsort(entries[1::-1])

@@ -13,7 +13,7 @@ import struct
 import time
 from _thread import get_native_id
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -30,10 +30,11 @@ from nbshare._core.wire.results import (
     KINDS,
     OBJECTS,
     OUT_OF_BAND,
-    Entry,
     LogKey,
     OutputSpec,
+    Parts,
     entry_parts,
+    fill,
     spec_for,
 )
 from nbshare._core.wire.rows import RowWriter, index_of
@@ -64,12 +65,11 @@ class LogWriter:
         self._announce = announce
         self._log: Segment | None = None
         self._key: LogKey = 0
-        self._start = self._position = 0  # of what was written last, and of its end, in bytes
+        self._position = 0  # bytes
         self._n_bytes = 0  # written so far
 
-    def append(self, data: bytes, buffers: list[memoryview] | None = None) -> Entry:
-        """Write the pickle of a result and its buffers. Return its place."""
-        parts, nbytes = entry_parts(data, buffers) if buffers else ([(0, data)], len(data))
+    def append(self, parts: Parts, nbytes: int) -> tuple[LogKey, int]:
+        """Write a record. Return which log it is in, and from which offset on, in bytes."""
         start, self._n_bytes = aligned(self._position), self._n_bytes + nbytes
         log = self._log
         if log is None or start + nbytes > log.nbytes:
@@ -77,15 +77,9 @@ class LogWriter:
             log, start = Segment.create(size), 0
             self._log, self._key = log, (get_native_id() << 32) + next(_log_numbers)
             self._announce(self._key, log)
-        self._start, self._position = start, start + nbytes
-        for offset, part in parts:
-            log[start + offset : start + offset + len(part)] = part
-        return self._key, start, -nbytes if buffers else nbytes, ALONE
-
-    def last(self) -> memoryview:
-        """Return the bytes that were written last."""
-        assert self._log is not None
-        return memoryview(self._log)[self._start : self._position]
+        self._position = start + nbytes
+        fill(memoryview(log)[start : self._position], parts)
+        return self._key, start
 
 
 class ResultStore:
@@ -202,13 +196,6 @@ class ResultStore:
             return self._out is not None
         return True
 
-    def _write_record(self, places: slice) -> None:
-        """Write the last entry of the log to the files, too."""
-        if (writer := self._writer) is not None:
-            rows, entries = self._page.rows[places], self._page.index[2:, places].T
-            with suppress(OSError, CheckpointError):
-                writer.put_record(rows, self._log.last(), entries, self._told(writer, places))
-
     def _told(self, writer: RowWriter, places: slice) -> npt.NDArray[Any]:
         """Return what the index tells of some results."""
         n = places.stop - places.start
@@ -240,11 +227,7 @@ class ResultStore:
             raise
         is_array = self._spec is not None and self._spec.dtype is not None
         self.takes_objects = self.number is not None or not is_array
-        self._page.index[:, place] = self._log.append(data, buffers)
-        self._write_record(slice(place, place + 1))
-        if order.IS_WEAK:
-            order.before_marks()
-        self._page.done[place] = IN_LOG
+        self._put_record(slice(place, place + 1), *entry_parts(data, buffers), ALONE)
 
     def put_objects(self, items: range, values: list[Any]) -> bool:
         """Store the frozen results of several items, if their pickle fits."""
@@ -261,16 +244,34 @@ class ResultStore:
     def _put_batch(self, items: range, values: list[Any]) -> None:
         if self._spec is None:
             self._settle(OBJECTS)
-        entry = self._log.append(pickle.dumps(values, 5))
-        first = self._page.first
+        data, first = pickle.dumps(values, 5), self._page.first
         places = slice(items.start - first, items.stop - first)
+        self._put_record(places, *entry_parts(data, []), np.arange(len(items)))
+
+    def _put_record(self, places: slice, parts: Parts, size: int, which: Any) -> None:
+        """Store a record, which has several results or one, and mark them as done.
+
+        `size` is that of an `Entry`, and `which` the place of each result in it.
+        """
         index = self._page.index[:, places]
-        index[0], index[1], index[2], _ = entry
-        index[3] = np.arange(len(items))
-        self._write_record(places)
+        index[2], index[3] = size, which
+        found = self._in_file(places, parts, abs(size))
+        index[0], index[1] = found or self._log.append(parts, abs(size))
         if order.IS_WEAK:
             order.before_marks()
         self._page.done[places] = IN_LOG
+
+    def _in_file(self, places: slice, parts: Parts, nbytes: int) -> tuple[LogKey, int] | None:
+        """Write a record to the files, if there are any. Return where it is then."""
+        if (writer := self._writer) is None:
+            return None
+        record = parts[0][1] if len(parts) == 1 else fill(bytearray(nbytes), parts)
+        rows, entries = self._page.rows[places], self._page.index[2:, places].T
+        try:
+            start = writer.put_record(rows, record, entries, self._told(writer, places))
+        except (OSError, CheckpointError):  # it goes to memory, and the owner tries again
+            return None
+        return writer.log, start
 
 
 def _remedy(value: Any) -> str:
