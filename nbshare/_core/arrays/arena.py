@@ -1,4 +1,4 @@
-"""How the inputs of a call travel: pickles, and next to them their arrays, in one segment.
+"""How the inputs of a call travel, as pickles, and next to them their arrays, in one segment.
 
 ::
 
@@ -9,8 +9,8 @@
                                                obj = inputs.load(packed)
 
 Arrays do not enter the pickle, but for arrays of objects and small ones among the items. One that
-is in a segment already, or in a mapped file, is sent as a reference to it; any other is copied into
-the arena, once. Copies arrive read-only, whatever their size: what is written to one would be lost.
+is in a segment already, or in a mapped file, is sent as a reference to it. Any other is copied into
+the arena, once. Copies arrive read-only, whatever their size, because writes to them would be lost.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from nbshare._core.memory import (
 )
 from nbshare.errors import UnsendableError, cut, is_interrupt
 
-IN_BAND = 4096  # bytes; below, a copy in the pickle is cheaper than a reference to it
-SMALL = 32 << 10  # bytes; below, parts are gathered here: each one to write costs some µs
+IN_BAND = 4096  # bytes. Below, a copy in the pickle is cheaper than a reference to it
+SMALL = 32 << 10  # bytes. Below, parts are gathered here, as each one to write costs some µs
 LEAST_BLOCKS = 32  # for workers to share, before several items are pickled together
-BLOCK_ITEMS = 4096  # items pickled together at most: the cost of a pickle is spread over them
+BLOCK_ITEMS = 4096  # items pickled together at most, as the cost of a pickle is spread over them
 MOST_SAMPLES = 8  # by which the size of an item is estimated
 BLOCK_BYTES = 64 << 10  # and about this much, since a worker loads blocks whole
 
@@ -78,12 +78,12 @@ class Arena:
     copies_files : bool, default False
         Whether arrays in mapped files are copied too, since the files may go before the arena does.
     stays_here : bool, default False
-        Whether only this process reads it: then private memory too is referred to, not copied.
+        Whether only this process reads it, so that private memory too is referred to, not copied.
     by_handle : bool, default False
-        Whether other segments are named by handle, for workers that are sent none: `segments` is
+        Whether other segments are named by handle, for workers that are sent none. `segments` is
         empty then, and the caller keeps what it has packed until they are done with it.
     by_value : bool, default False
-        Whether everything is copied, for another machine: what works on one only is refused.
+        Whether everything is copied, for another machine, and what works on one only is refused.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Arena:
         self._seen: dict[tuple[int, bool], tuple[Any, ArrayReference]] = {}
 
     def pack(self, obj: Any, what: str, *, writable: bool = False) -> Packed:
-        """Pickle an object; `what` names it in errors.
+        """Pickle an object, which errors call `what`.
 
         `writable` says whether workers may write to the SharedArrays in it.
 
@@ -118,13 +118,13 @@ class Arena:
         return (0, self._add(file), len(file)), spans
 
     def pack_items(self, items: Sequence[Any], first: int) -> tuple[int, list[Packed]]:
-        """Pickle items, counted from the `first`; return the items per block and the blocks."""
+        """Pickle items, counted from the `first`. Return the items per block and the blocks."""
         size, _ = block_size([items])
         starts = range(0, len(items), size)
         return size, [self.pack_block(items[i : i + size], first + i) for i in starts]
 
     def pack_block(self, block: Sequence[Any], first: int) -> Packed:
-        """Pickle items, counted from the `first`; an error says which one cannot be."""
+        """Pickle items, counted from the `first`. An error says which one cannot be."""
         try:
             return self.pack(block, "item", writable=True)
         except UnsendableError:
@@ -146,7 +146,7 @@ class Arena:
         found = None if self.by_value else segment_of(array)
         if found is not None and (self.stays_here or not found[0].is_private):
             segment, offset = found
-            # What a process writes to copy-on-write memory, it writes for itself.
+            # Writes to copy-on-write memory are seen by the process alone.
             may_write = array.flags.writeable and (writable or segment.mode == "c")
             mode: Mode = "r" if segment.mode == "r+" and not may_write else segment.mode
             where = (
@@ -181,24 +181,24 @@ class Arena:
         self.has_views = False
 
     def add(self, data: bytes) -> tuple[int, int]:
-        """Add a pickle that was made elsewhere; return its place and size."""
+        """Add a pickle that was made elsewhere. Return its place and size."""
         return self._add(data), len(data)
 
     def contents(self) -> tuple[int, list[tuple[int, Any]]]:
-        """Return where they end, and parts (offset, bytes or array); the end of the arena."""
+        """Return the end of the arena, and its parts (offset, bytes or array). Ends the arena."""
         self._seen.clear()
         parts, self._parts = self._parts, []
         return self.nbytes, parts
 
     def all_contents(self) -> bytes:
-        """Return the contents as they are; the end of it, too."""
+        """Return the contents as they are. It ends the arena, too."""
         data = bytearray(self.nbytes)
         for offset, part in self.contents()[1]:
             data[offset : offset + _nbytes_of(part)] = as_bytes(part).data
         return bytes(data)
 
     def _span(self, raw: memoryview) -> Span:
-        """Return the place of a buffer: in its shared memory, or else in the arena."""
+        """Return the place of a buffer, in its shared memory, or else in the arena."""
         address = np.frombuffer(raw, np.uint8).__array_interface__["data"][0]
         refers = not (self._by_handle or self.by_value)
         for segment in [found for ref in lenders.valuerefs() if refers and (found := ref())]:
@@ -250,7 +250,7 @@ class Arena:
 def _nbytes_each(items: Sequence[Any]) -> int:
     """Return about how many bytes each item of a long list adds to a pickle of several.
 
-    The first adds more: a class that goes by value, say, is there once.
+    The first adds more, such as a class that goes by value, which is there once.
     """
     n = min(MOST_SAMPLES, len(items) // LEAST_BLOCKS)
     sample = [items[k * len(items) // n] for k in range(n)]

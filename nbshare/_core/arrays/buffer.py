@@ -1,4 +1,4 @@
-"""SharedBuffer: one block of shared memory, laid out as different arrays in turn."""
+"""SharedBuffer, one block of shared memory, laid out as different arrays in turn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SharedBuffer(ByReference):
     Parameters
     ----------
     nbytes : int
-        Size in bytes, 0 or more; `nbytes_for` returns what a layout needs.
+        Size in bytes, 0 or more. `nbytes_for` returns what a layout needs.
 
     Attributes
     ----------
@@ -66,15 +66,15 @@ class SharedBuffer(ByReference):
 
     Notes
     -----
-    A layout is a view of the memory and is not stored in it: each process that uses the buffer lays
+    A layout is a view of the memory and is not stored in it. Each process that uses the buffer lays
     it out itself. Laying out changes no byte. A new layout therefore shows the bytes of earlier
     arrays (zeros in a new buffer), and arrays of an earlier layout stay valid.
 
-    Buffer and arrays travel by reference: writable as an item or in a `functools.partial`,
-    read-only in ``shared=`` (the lock can be taken there too). Plain `pickle` and `copy` refuse
-    the buffer; its arrays store values.
+    Buffer and arrays travel by reference. They are writable as an item or in a `functools.partial`,
+    read-only in ``shared=`` (the lock can be taken there too). Plain `pickle` and `copy` refuse the
+    buffer, but its arrays store values.
 
-    Safe to lay out from any thread. The bytes are as safe as those of any ndarray: use `lock` where
+    Safe to lay out from any thread. The bytes are as safe as those of any ndarray. Use `lock` if
     several processes write.
     """
 
@@ -102,9 +102,9 @@ class SharedBuffer(ByReference):
         Parameters
         ----------
         layout : mapping of str to (shape, dtype)
-            As for `layout`.
+            The layout, as for the method `layout`.
         alignment : int, optional
-            As for `layout`; default 64 bytes.
+            The alignment, as for the method `layout`. Default 64 bytes.
 
         Returns
         -------
@@ -134,10 +134,10 @@ class SharedBuffer(ByReference):
         Parameters
         ----------
         layout : mapping of str to (shape, dtype)
-            Names, and shape and dtype of each array: an int or a sequence of ints, and any dtype
-            that holds no Python objects.
+            Names, and the shape (an int or a sequence of ints) and dtype of each array. A dtype may
+            hold no Python objects.
         alignment : int, optional
-            Each array begins at a multiple of so many bytes: a power of two, at most a page.
+            Each array begins at a multiple of so many bytes, a power of two, at most a page.
             Default 64, a cache line.
 
         Returns

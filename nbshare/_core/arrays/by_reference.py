@@ -1,6 +1,6 @@
-"""What travels by reference: arrays in shared memory, and objects made of them.
+"""Objects that travel by reference, which are arrays in shared memory, and objects made of them.
 
-They do in nbshare's calls, and through other people's pools and queues: the picklers of
+They do in nbshare's calls, and through other people's pools and queues, because the picklers of
 `multiprocessing` and of loky (joblib) are told how. Plain `pickle` is not, since what it writes may
 be read in another year.
 """
@@ -30,15 +30,15 @@ _told: list[Callable[..., Any]] = []  # how one registers with the modules that 
 
 
 class ByReference:
-    """Base of objects that travel by reference: made of SharedArrays and small values.
+    """Base of objects that travel by reference, made of SharedArrays and small values.
 
-    Instances of its direct subclasses do; of users' own, more would have to be told.
+    Instances of its direct subclasses travel so. Users' own subclasses would have to register.
 
     Attributes
     ----------
     _is_tool : bool
-        Whether workers may write to its memory even where it is given in ``shared=``: a lock that
-        cannot be taken would be useless.
+        Whether workers may write to its memory even where it is given in ``shared=``, because a
+        lock that cannot be taken would be useless.
     """
 
     _is_tool = False
@@ -67,7 +67,7 @@ class ByReference:
         return _arrive, (type(self), *self._parts())
 
     def _parts(self) -> tuple[Any, ...]:
-        """Return what `_attach` makes a copy of; arrays among it travel by reference."""
+        """Return what `_attach` makes a copy of. Arrays among it travel by reference."""
         raise NotImplementedError
 
     def _attach(self, *parts: Any) -> None:
@@ -95,7 +95,7 @@ def _reduce(array: npt.NDArray[Any]) -> Any:
 
 def is_masked(value: Any) -> TypeGuard[np.ma.MaskedArray[Any, Any]]:
     """Whether something is a masked array."""
-    # To ask NumPy for the class would load it: 15 ms and 3 MB in each worker.
+    # Asking NumPy for the class would load it, which takes 15 ms and 3 MB in each worker.
     module = sys.modules.get("numpy.ma")
     return module is not None and isinstance(value, module.MaskedArray)
 
@@ -103,8 +103,8 @@ def is_masked(value: Any) -> TypeGuard[np.ma.MaskedArray[Any, Any]]:
 def take_apart(array: npt.NDArray[Any]) -> Reduced | None:
     """Return a function and its arguments that make the array anew, on the same memory.
 
-    By itself pickle copies the values of subclasses into its stream: protocol 5 takes only plain
-    ndarrays out. None if the class pickles in a way of its own, which only it understands.
+    By itself pickle copies the values of subclasses into its stream, because protocol 5 takes only
+    plain ndarrays out. None if the class pickles in a way of its own, which only it understands.
     """
     cls = type(array)
     if is_masked(array):
@@ -151,7 +151,7 @@ def _tell(module: ModuleType) -> None:
 
 
 class _Watcher:
-    """Tells a module as soon as it is imported: nbshare itself imports no pool."""
+    """Tells a module as soon as it is imported, because nbshare itself imports no pool."""
 
     waiting: ClassVar = {
         "multiprocessing.reduction",

@@ -27,7 +27,7 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
     shape : int or sequence of ints
         Shape of the array.
     dtype : data-type, optional
-        Any NumPy dtype that holds no Python objects; default float64.
+        Any NumPy dtype that holds no Python objects. Default float64.
     order : {'C', 'F'}, optional
         Row-major (default) or column-major memory layout.
 
@@ -43,7 +43,7 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
     nbshare.errors.OutOfMemoryError
         This machine or its container has less memory left. A `MemoryError`.
     OSError
-        This process has as many files open as it may; large arrays take one each.
+        This process has as many files open as it may. Large arrays take one each.
 
     See Also
     --------
@@ -74,8 +74,9 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
 
     An array of more than 32 KiB takes one file descriptor, two before Python 3.13. Smaller arrays
     share blocks of 256 KiB, which are freed as a whole. When the descriptors of a process run out,
-    nbshare raises its soft limit (``ulimit -n``) to the hard one; processes that it starts later
-    inherit that. Only `select.select` cannot take descriptors above 1023: use `select.poll`.
+    nbshare raises its soft limit (``ulimit -n``) to the hard one. Processes that it starts later
+    inherit that. Only `select.select` cannot take descriptors above 1023. Use `select.poll`
+    instead.
     """
     lengths, dtype = checked_form(shape, dtype)
     if order not in ("C", "F"):
@@ -88,14 +89,14 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
 
 @shown_from_the_call
 def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") -> SharedArray:
-    """Return a new array of zeros in shared memory; see `empty`.
+    """Return a new array of zeros in shared memory, like `empty`.
 
     Parameters
     ----------
     shape : int or sequence of ints
         Shape of the array.
     dtype : data-type, optional
-        Any NumPy dtype that holds no Python objects; default float64.
+        Any NumPy dtype that holds no Python objects. Default float64.
     order : {'C', 'F'}, optional
         Row-major (default) or column-major memory layout.
 
@@ -131,14 +132,14 @@ def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
 
 @shown_from_the_call
 def ones(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") -> SharedArray:
-    """Return a new array of ones in shared memory; see `empty`.
+    """Return a new array of ones in shared memory, like `empty`.
 
     Parameters
     ----------
     shape : int or sequence of ints
         Shape of the array.
     dtype : data-type, optional
-        Any NumPy dtype that holds no Python objects; default float64.
+        Any NumPy dtype that holds no Python objects. Default float64.
     order : {'C', 'F'}, optional
         Row-major (default) or column-major memory layout.
 
@@ -173,7 +174,7 @@ def ones(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") -
 def full(
     shape: Shape, fill_value: Any, dtype: npt.DTypeLike | None = None, order: MemoryOrder = "C"
 ) -> SharedArray:
-    """Return a new array in shared memory filled with `fill_value`; see `empty`.
+    """Return a new array in shared memory filled with `fill_value`, like `empty`.
 
     Parameters
     ----------
@@ -193,14 +194,14 @@ def full(
 
     Examples
     --------
-    As in NumPy; the dtype is that of the value:
+    As in NumPy, the dtype is that of the value:
 
     >>> import nbshare
     >>> nbshare.full((2, 2), 7)
     SharedArray([[7, 7],
                  [7, 7]])
 
-    Results that are filled in place; NaN marks the places that no task has written:
+    Fill in results in place, where NaN marks the places that no task has written:
 
     >>> import operator
     >>> heights_m = nbshare.full(4, float("nan"))
@@ -222,7 +223,7 @@ def empty_like(
     order: Literal["C", "F", "A", "K"] = "K",
     shape: Shape | None = None,
 ) -> SharedArray:
-    """Return a new array in shared memory with the shape and dtype of another; see `empty`.
+    """Return a new array in shared memory with the shape and dtype of another, like `empty`.
 
     Parameters
     ----------
@@ -231,7 +232,7 @@ def empty_like(
     dtype : data-type, optional
         Default: the prototype's.
     order : {'C', 'F', 'A', 'K'}, optional
-        Default: as the prototype; 'F' if it is column-major, else 'C'.
+        Default: as the prototype, 'F' if it is column-major, else 'C'.
     shape : int or sequence of ints, optional
         Default: the prototype's.
 
@@ -278,7 +279,7 @@ def zeros_like(
     order: Literal["C", "F", "A", "K"] = "K",
     shape: Shape | None = None,
 ) -> SharedArray:
-    """Return a new array of zeros with the shape and dtype of another; see `empty_like`.
+    """Return a new array of zeros with the shape and dtype of another, like `empty_like`.
 
     Parameters
     ----------
@@ -323,7 +324,7 @@ def ones_like(
     order: Literal["C", "F", "A", "K"] = "K",
     shape: Shape | None = None,
 ) -> SharedArray:
-    """Return a new array of ones with the shape and dtype of another; see `empty_like`.
+    """Return a new array of ones with the shape and dtype of another, like `empty_like`.
 
     Parameters
     ----------
@@ -431,7 +432,7 @@ def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
 
 
 def checked_int(name: str, value: Any, least: int, hint: str = "") -> int:
-    """Return an argument as an int; raise TypeError or ValueError if it is not, or too small."""
+    """Return an argument as an int. Raise TypeError or ValueError if it is not, or too small."""
     try:
         number = operator.index(value)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Which part of an object cannot be pickled, and what to pass instead."""
+"""Finds the part of an object that cannot be pickled, and what to pass instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nbshare._core.arrays.by_reference import ByReference
 from nbshare._core.functions.pickling import dumps_apart
 from nbshare.errors import is_interrupt
 
-_MAX_DEPTH = 6  # of a path; deeper, the object above is named
+_MAX_DEPTH = 6  # of a path (deeper, the object above is named)
 _MAX_PARTS = 1000  # of a container that are tried
 
 _BETWEEN_PROCESSES = (
@@ -69,7 +69,7 @@ def _found_in(obj: Any) -> tuple[str, Any]:
 
 
 def _owner_of(obj: Any) -> Any:
-    """Return the object whose method this is, also one in C; other objects as they are."""
+    """Return the object whose method this is, also one in C, and other objects as they are."""
     is_method = inspect.ismethod(obj) or inspect.isbuiltin(obj)
     return obj.__self__ if is_method and obj.__self__ is not None else obj
 
@@ -113,7 +113,7 @@ def _can_be_pickled(obj: Any) -> bool:
 
 
 def _remedy(obj: Any) -> str | None:
-    """Return what to do about an object of a known kind; None for others."""
+    """Return what to do about an object of a known kind, or None for others."""
     if isinstance(obj, functools.cached_property):
         return _CACHED_PROPERTY
     if inspect.isgenerator(obj):
@@ -122,7 +122,7 @@ def _remedy(obj: Any) -> str | None:
 
 
 def remedy_for(kind: type) -> str | None:
-    """Return what to do about an object of a class; None if nothing special."""
+    """Return what to do about an object of a class, or None if nothing special."""
     for base in kind.__mro__[:-1]:
         module = base.__module__.partition(".")[0]
         if module in _REMEDIES:

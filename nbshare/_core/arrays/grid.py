@@ -1,4 +1,4 @@
-"""A grid: all combinations of the values of several parameters, as the items of a run."""
+"""A grid of all combinations of the values of several parameters, as the items of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nbshare._core.arrays.shaped import Adapted, ShapedItems, is_single, users_f
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.functions.reference import bind_arguments
 
-MOST_STORED = 10_000  # values of parameters: with a checkpoint they are read again and again
+MOST_STORED = 10_000  # values of parameters, which are read again and again with a checkpoint
 
 
 def grid(**axes: Iterable[Any]) -> Grid:
@@ -25,20 +25,20 @@ def grid(**axes: Iterable[Any]) -> Grid:
     Parameters
     ----------
     **axes : iterable
-        The values of each parameter, by its name; the last one varies fastest. ``order="coarse"``
-        has another meaning: first come items that are far apart, then those between, so that a
-        live plot soon shows the whole. It takes 8 bytes for each item, and the results are copied
-        once. Loops over a job and errors count the items as they come.
+        The values of each parameter, by its name. The last one varies fastest. ``order="coarse"``
+        has another meaning. First come items that are far apart, then those between, so that a live
+        plot soon shows the whole. It takes 8 bytes for each item, and the results are copied once.
+        Loops over a job and errors count the items as they come.
 
     Returns
     -------
     Grid
-        A sequence of dicts, made when they are needed: a grid of 10⁸ items takes no memory.
+        A sequence of dicts, made when they are needed, so that a grid of 10⁸ items takes no memory.
 
     Raises
     ------
     TypeError
-        There is no parameter; or one has no values to go through, such as a number or a str.
+        There is no parameter, or one has no values to go through, such as a number or a str.
 
     See Also
     --------
@@ -46,7 +46,7 @@ def grid(**axes: Iterable[Any]) -> Grid:
 
     Examples
     --------
-    A function of two parameters; its results have the shape of the grid:
+    A function of two parameters, whose results have the shape of the grid:
 
     >>> import nbshare
     >>> def period(length, gravity):
@@ -75,7 +75,7 @@ def grid(**axes: Iterable[Any]) -> Grid:
 
 
 class Grid(ShapedItems):
-    """All combinations of the values of some parameters; `nbshare.grid` makes one.
+    """All combinations of the values of some parameters, made by `nbshare.grid`.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class Grid(ShapedItems):
     Attributes
     ----------
     coords : dict
-        The values of each parameter, by its name: arrays of one dimension.
+        The values of each parameter, by its name, arrays of one dimension.
     shape : tuple of int
         The number of values of each parameter.
 
@@ -116,7 +116,7 @@ class Grid(ShapedItems):
         if not axes:
             raise TypeError("grid() needs a parameter or more: grid(current=[1, 2], radius=[3, 4])")
         self._values = {name: _values_of(name, given) for name, given in axes.items()}
-        # Of a Series or an Index: its elements may be objects, such as time stamps.
+        # Of a Series or an Index, whose elements may be objects, such as time stamps.
         self._coords = {
             name: np.array(given)
             for name, given in axes.items()
@@ -138,11 +138,11 @@ class Grid(ShapedItems):
 
     @cached_property
     def numbers(self) -> npt.NDArray[np.int64] | None:
-        """The numbers of the items in the order of the results; None if it is the same."""
+        """The numbers of the items in the order of the results, or None if it is the same."""
         return None if self._places is None else np.argsort(self._places)
 
     def as_json(self) -> dict[str, Any] | None:
-        """Return the parameters for a file; None if they are many, or no numbers and texts."""
+        """Return the parameters for a file, or None if they are many, or no numbers and texts."""
         axes = {}
         for name, coords in self.coords.items():
             axes[name] = [coords.dtype.str, coords.tolist()]
@@ -214,9 +214,9 @@ class Grid(ShapedItems):
         Parameters
         ----------
         results : array or list
-            One result for each item; dicts and tuples become the variables of a Dataset.
+            One result for each item. Dicts and tuples become the variables of a Dataset.
         name : str
-            Of the results, or of the first variables of tuples.
+            The name of the results, or of the first variables of tuples.
         """
         import xarray  # the caller has asked for it
 
@@ -290,7 +290,7 @@ def coarse_first(shape: Sequence[int]) -> npt.NDArray[np.int64]:
 
 
 def _keys_of(results: list[Any]) -> Sequence[Any]:
-    """Return the keys of dicts, or the places in tuples of one length; empty for others."""
+    """Return the keys of dicts, or the places in tuples of one length, or () for others."""
     found = [result for result in results if not isinstance(result, BaseException)]
     if all(type(result) is dict for result in found):
         return list(dict.fromkeys(chain.from_iterable(found)))
@@ -326,7 +326,7 @@ def _values_of(name: str, given: Any) -> Sequence[Any]:
     if isinstance(given, range):
         return given
     is_array = type(given) in (np.ndarray, np.memmap, SharedArray) or hasattr(given, "dims")
-    values: Any = np.array(given) if is_array else list(given)  # its own: it does not change
+    values: Any = np.array(given) if is_array else list(given)  # its own, which does not change
     if isinstance(values, np.ndarray) and values.ndim != 1:
         raise TypeError(f"grid({name}=...) takes an array of one dimension, not {values.ndim}")
     return values  # type: ignore[no-any-return]

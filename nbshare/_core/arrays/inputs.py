@@ -1,4 +1,4 @@
-"""What an `Arena` packed, as a worker loads it from the call's segments."""
+"""Objects that an `Arena` packed, as a worker loads them from the call's segments."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from nbshare._core.arrays.shared_array import SharedArray, shared_view
 from nbshare._core.memory import Handle, Segment, UserFile, View, open_handle, segment_of
 from nbshare.errors import noted
 
-# Plain tuples: these are in every message, and a class takes longer to pickle than all its fields.
-# Bytes in one of the call's segments: its index in their list (0 is the arena), offset, and size.
+# Plain tuples, as these are in every message, and a class takes longer to pickle than all its
+# fields. Bytes in one of the call's segments, by its index in their list (0 is the arena), offset,
+# and size.
 Span = tuple[int, int, int]
-# Where a pickle and its buffers lie.
+# The places of a pickle and its buffers.
 Packed = tuple[Span, tuple[Span, ...]]
 
 
@@ -37,7 +38,7 @@ class ArrayReference(NamedTuple):
     segment: int | UserFile | Handle  # index, as in Span
     offset: int  # bytes
     shape: tuple[int, ...]
-    strides: tuple[int, ...] | None  # bytes; None: C-contiguous
+    strides: tuple[int, ...] | None  # bytes, or None if C-contiguous
     dtype: np.dtype[Any]
     is_shared: bool  # arrives as a SharedArray
     is_writable: bool  # if its segment or file is
@@ -53,19 +54,19 @@ def reference_to(
 
 
 class Inputs:
-    """The worker's side: loads what an `Arena` packed from the call's segments.
+    """The worker's side, which loads what an `Arena` packed from the call's segments.
 
     Parameters
     ----------
     segments : sequence of View
-        In the arena's order, the arena itself first.
+        The segments in the arena's order, the arena itself first.
     """
 
     def __init__(self, segments: Sequence[View]) -> None:
         self._segments = list(segments)
 
     def load(self, packed: Packed | Itself) -> Any:
-        """Load an object; arrays in it are views of the segments."""
+        """Load an object. Arrays in it are views of the segments."""
         if isinstance(packed, Itself):
             return packed.value
         pickled, spans = packed
@@ -131,13 +132,13 @@ class _ClassRecorder(pickle.Unpickler):
 
 
 def _name_class(error: Exception, data: memoryview, buffers: list[memoryview]) -> None:
-    """Note in an error which class's object cannot be loaded: such objects pickle in the caller.
+    """Note in an error which class's object cannot be loaded, though it pickles in the caller.
 
     An import that fails names itself, and must not run again.
     """
-    from traceback import walk_tb  # late: rarely needed
+    from traceback import walk_tb  # late, as it is rarely needed
 
-    from nbshare._core.arrays.culprit import OTHERS, remedy_for  # late: it imports this module
+    from nbshare._core.arrays.culprit import OTHERS, remedy_for  # late, as it imports this module
 
     names = {frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)}
     if isinstance(error, ImportError) or "<module>" in names:
@@ -154,14 +155,14 @@ def _name_class(error: Exception, data: memoryview, buffers: list[memoryview]) -
 # Segments that their senders keep, kept mapped for the next object that refers to them.
 opened: deque[Segment] = deque(maxlen=8)
 
-# Segments that objects without arrays of NumPy's (Arrow's, say) have buffers in. Whose memory such
-# a buffer is can be told by its address only. By id: of a WeakSet no thread can make a list while
-# another one adds to it.
+# Segments that objects without arrays of NumPy's (Arrow's, say) have buffers in. Only the address
+# of such a buffer tells whose memory it is. By id, because no thread can make a list of a WeakSet
+# while another one adds to it.
 lenders: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
 
 
 class _Segments(threading.local):
-    """The segments of the pickle that this thread is loading: it can name functions only."""
+    """The segments of the pickle that this thread is loading, which can name functions only."""
 
     segments: Sequence[View] = ()
 
@@ -170,17 +171,17 @@ _loading = _Segments()
 
 
 def small(data: bytes, *form: Any) -> npt.NDArray[Any]:
-    """Return a small array, of dtype, shape and order, whose bytes are in its pickle: read-only."""
+    """Return a small array, of dtype, shape and order, whose bytes are in its pickle, read-only."""
     dtype, shape, order = form
     return np.ndarray(shape, dtype, data, order=order)
 
 
 def fill(array: npt.NDArray[Any], state: Any) -> None:
-    """Give an array its values from the pickle: as writable as the memory of other arrays is."""
+    """Give an array its values from the pickle, as writable as the memory of other arrays is."""
     array.__setstate__(state)
     array.flags.writeable = any(view.root.flags.writeable for view in _loading.segments[:1])
 
 
 def load_reference(*reference: Any) -> npt.NDArray[Any]:
-    """Return the array that a reference in a pickle means; by index, while `Inputs` loads it."""
+    """Return the array that a reference in a pickle means, by index while `Inputs` loads it."""
     return Inputs(_loading.segments).array(ArrayReference(*reference))

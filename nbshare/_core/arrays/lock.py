@@ -1,9 +1,9 @@
-"""A lock in shared memory; if a process dies while holding it, the kernel releases it.
+"""A lock in shared memory. If a process dies while holding it, the kernel releases it.
 
-On Linux it is a mutex of the C library (POSIX threads) with three attributes: *process-shared*, so
-that it works in memory that several processes map; *robust*, so that the kernel releases it when
-the thread that holds it ends, however it ends; *error-checking*, so that to release another's is an
-error.
+On Linux it is a mutex of the C library (POSIX threads) with three attributes. It is
+*process-shared*, so that it works in memory that several processes map. It is *robust*, so that the
+kernel releases it when the thread that holds it ends, however it ends. It is *error-checking*, so
+that releasing another's is an error.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.memory import need_shared
 from nbshare._core.system import locks
 
-NBYTES = 64  # of memory; a pthread_mutex_t takes 40 to 48
-SLICE_S = 0.1  # a wait in C cannot be interrupted: Ctrl-C waits so long, at ten wake-ups a second
+NBYTES = 64  # of memory, of which a pthread_mutex_t takes 40 to 48
+SLICE_S = 0.1  # Ctrl-C cannot interrupt a wait in C, so each ends after this time
 
 
 class SharedLock(ByReference):
     """A lock that excludes threads, processes and its own copies alike.
 
-    Use it like a `threading.Lock`. It travels by reference: as an item, in a `functools.partial`,
+    Use it like a `threading.Lock`. It travels by reference, as an item, in a `functools.partial`,
     in ``shared=``, and through the pools and queues of `multiprocessing` and joblib. All copies, in
     any process, are the same lock.
 
@@ -83,15 +83,15 @@ class SharedLock(ByReference):
 
     Notes
     -----
-    Safe from any thread. Only the thread that took the lock can release it. It is not reentrant: a
+    Safe from any thread. Only the thread that took the lock can release it. It is not reentrant. A
     second `acquire` by its holder raises `RuntimeError` immediately. A process that is forked while
     its parent holds the lock does not hold it.
 
     Waiting costs almost no CPU time. Ctrl-C ends a wait within a fraction of a second. Waiters are
     not served in order. An interrupt in the last line of a block can leave the lock held, as with
-    `multiprocessing.Lock`: then `release` it.
+    `multiprocessing.Lock`. Then `release` it.
 
-    Plain `pickle` and `copy` refuse it: a lock in a file would lock nothing.
+    Plain `pickle` and `copy` refuse it, because a lock in a file would lock nothing.
     """
 
     __module__ = "nbshare"
@@ -113,14 +113,14 @@ class SharedLock(ByReference):
         self._place = place
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock; waits until it is free.
+        """Take the lock, waiting until it is free.
 
         Parameters
         ----------
         blocking : bool, optional
-            False: do not wait.
+            Whether to wait. Default True.
         timeout : float, optional
-            Seconds to wait at most; default -1, without limit.
+            Seconds to wait at most. Default -1, without limit.
 
         Returns
         -------
@@ -132,7 +132,7 @@ class SharedLock(ByReference):
         RuntimeError
             If this thread, which holds it already, would wait for itself.
         ValueError, OverflowError
-            For time-outs that `threading.Lock` refuses too.
+            If `threading.Lock` refuses the time-out too.
 
         Examples
         --------
@@ -212,12 +212,12 @@ class SharedLock(ByReference):
         code: int = self._mutexes.trylock(self)
         end = time.monotonic() + wait_s
         while code in (errno.EBUSY, errno.ETIMEDOUT) and (left := end - time.monotonic()) > 0:
-            # By the clock that can be set: not every library can wait by another one.
+            # By the clock that can be set, because not every library can wait by another one.
             code = self._mutexes.timedlock(self, locks.timespec(time.time() + min(left, SLICE_S)))
         return code
 
     def _holder(self) -> int:
-        """Return the system's number of the thread that holds the lock; 0 for none."""
+        """Return the system's number of the thread that holds the lock, 0 for none."""
         holder: int = self._word.value & self._mutexes.HOLDER
         return holder
 

@@ -1,4 +1,4 @@
-"""RingBuffer: a queue of array slots between processes; tokens move, the data stay in place."""
+"""RingBuffer, a queue of array slots between processes. Tokens move, and the data stay in place."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ OnDeath = Literal["reclaim", "leave"]
 class RingBuffer(ByReference):
     """A queue of array slots between processes, filled and read in place.
 
-    Producers fill slots and consumers read them. Nothing is copied or pickled: a slot is an array
-    in shared memory, and only the right to use it moves. When all slots are full, producers wait.
-    Any number of producers and consumers, in threads and processes.
+    Producers fill slots and consumers read them. Nothing is copied or pickled, because a slot is an
+    array in shared memory, and only the right to use it moves. When all slots are full, producers
+    wait. Any number of producers and consumers, in threads and processes.
 
     Parameters
     ----------
     slots : int
-        Number of slots, 1 or more. Two slots let reading and writing overlap; more smooth out
+        Number of slots, 1 or more. Two slots let reading and writing overlap. More smooth out
         uneven timing.
     shape : int or sequence of ints
         Shape of each slot.
     dtype : data-type, optional
-        Any NumPy dtype that holds no Python objects; default float64.
+        Any NumPy dtype that holds no Python objects. Default float64.
     on_death : {"reclaim", "leave"}, optional
-        What happens to a slot if the process that holds it dies. ``"reclaim"`` (default): a
-        producer's slot is freed and its contents are dropped; a consumer's slot is queued again, in
-        its old place, for another consumer. ``"leave"``: the slot is lost; for a program that
-        watches its processes and aborts the ring itself.
+        The action on a slot if the process that holds it dies. With ``"reclaim"`` (default), a
+        producer's slot is freed and its contents are dropped, and a consumer's slot is queued
+        again, in its old place, for another consumer. With ``"leave"``, the slot is lost, for a
+        program that watches its processes and aborts the ring itself.
     in_order : bool, optional
-        False (default): first come, first served. True: consumers get slot number 0 first, then 1,
-        and so on, in whatever order several producers fill them. A producer sets the number:
-        ``lease = ring.put()`` and, inside ``with lease as slot:``, ``lease.number = 7``. A consumer
-        reads the same attribute. Take the slot first, then the next number; otherwise all slots may
-        hold later numbers, and all wait.
+        If False (default), first come, first served. If True, consumers get slot number 0 first,
+        then 1, and so on, in whatever order several producers fill them. A producer sets the
+        number: ``lease = ring.put()`` and, inside ``with lease as slot:``, ``lease.number = 7``. A
+        consumer reads the same attribute. Take the slot first, then the next number. Otherwise all
+        slots may hold later numbers, and all wait.
 
     Attributes
     ----------
@@ -109,27 +109,27 @@ class RingBuffer(ByReference):
     earlier one (zeros at first).
 
     **A slot is yours until its block ends, or the loop asks for the next one.** After that it is
-    filled again, and every view of it, such as ``slot[:5]``, changes too. To keep values, copy
-    them: ``slot.copy()``.
+    filled again, and every view of it, such as ``slot[:5]``, changes too. To keep values, copy them
+    with ``slot.copy()``.
 
-    If a block ends with an exception, a producer's slot is not queued; a consumer's slot counts as
-    read. A process that dies with a slot never blocks the others forever, unless
-    ``on_death="leave"``: they notice within some tenths of a second. A consumer's slot that is
+    If a block ends with an exception, a producer's slot is not queued, and a consumer's slot counts
+    as read. A process that dies with a slot never blocks the others forever, unless
+    ``on_death="leave"``. They notice within some tenths of a second. A consumer's slot that is
     queued again may have been read in part or in whole (*at least once*), and may kill the next
-    consumer in the same way. At the end of the data consumers do not wait for each other: if one
-    dies after the others are done, its slot stays queued, as `stats` shows, for the next one
-    that asks.
+    consumer in the same way. At the end of the data consumers do not wait for each other. If one
+    dies after the others are done, its slot stays queued, as `stats` shows, for the next one that
+    asks.
 
     The ring cannot notice the death of a producer without a slot. Close the ring when a producer
-    ends, however it ends: ``future.add_done_callback(lambda _: ring.close())``.
+    ends, however it ends, as by ``future.add_done_callback(lambda _: ring.close())``.
 
-    The ring travels by reference: as an item, in a `functools.partial`, in ``shared=``, and
-    through the pools, queues and Process arguments of `multiprocessing` and joblib. Plain `pickle`
-    and `copy` refuse it.
+    The ring travels by reference, as an item, in a `functools.partial`, in ``shared=``, and through
+    the pools, queues and Process arguments of `multiprocessing` and joblib. Plain `pickle` and
+    `copy` refuse it.
 
-    Safe from any thread. Waiting costs almost no CPU time; Ctrl-C ends it immediately. Do not fork
-    inside a block, or let the child leave it: the slot belongs to the parent. An interrupt in the
-    last line of a block can leave its slot taken as long as the traceback is kept.
+    Safe from any thread. Waiting costs almost no CPU time. Ctrl-C ends it immediately. Do not fork
+    inside a block, or let the child leave it, because the slot belongs to the parent. An interrupt
+    in the last line of a block can leave its slot taken as long as the traceback is kept.
     """
 
     __module__ = "nbshare"
@@ -167,12 +167,12 @@ class RingBuffer(ByReference):
         self._monitor = Monitor(self._states, lock, reclaims=on_death == "reclaim")
 
     def put(self, timeout: float | None = None) -> SlotLease:
-        """Wait for a free slot in a ``with`` block; the end of the block queues it.
+        """Wait for a free slot in a ``with`` block. The end of the block queues it.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait for a slot; default: no limit.
+            Seconds to wait for a slot. Default: no limit.
 
         Returns
         -------
@@ -183,9 +183,9 @@ class RingBuffer(ByReference):
         Raises
         ------
         nbshare.errors.RingClosedError
-            When the block begins: the ring is closed.
+            If the ring is closed when the block begins.
         nbshare.errors.RingAbortedError
-            When the block begins or ends: the ring was aborted.
+            If the ring was aborted when the block begins or ends.
         nbshare.errors.RingTimeoutError
             No slot became free in time. A `TimeoutError`.
 
@@ -214,14 +214,14 @@ class RingBuffer(ByReference):
         return SlotLease(self._monitor, FREED, _checked_timeout(timeout))
 
     def trim(self, slot: npt.NDArray[Any], rows: int) -> None:
-        """Set how many rows of a slot are filled, if not all; the consumer gets only these.
+        """Set how many rows of a slot are filled, if not all. The consumer gets only these.
 
         Parameters
         ----------
         slot : SharedArray
             A slot that this process got from `put`.
         rows : int
-            Rows along axis 0 that are queued when the block of `put` ends; 0 queues nothing.
+            Rows along axis 0 that are queued when the block of `put` ends. 0 queues nothing.
 
         Raises
         ------
@@ -257,12 +257,12 @@ class RingBuffer(ByReference):
         self._states.trim(slot, operator.index(rows))
 
     def get(self, timeout: float | None = None) -> SlotLease:
-        """Wait for the next filled slot in a ``with`` block; the end of the block frees it.
+        """Wait for the next filled slot in a ``with`` block. The end of the block frees it.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait for a slot; default: no limit.
+            Seconds to wait for a slot. Default: no limit.
 
         Returns
         -------
@@ -302,7 +302,7 @@ class RingBuffer(ByReference):
         return SlotLease(self._monitor, FILLED, _checked_timeout(timeout))
 
     def __iter__(self) -> Iterator[SharedArray]:
-        """Yield the slots until the end of the data; each is valid until the next is asked for."""
+        """Yield the slots until the end of the data. Each is valid until the next is asked for."""
         while True:
             try:
                 with self.get() as slot:
@@ -311,7 +311,7 @@ class RingBuffer(ByReference):
                 return
 
     def close(self) -> None:
-        """Mark the end of the data: consumers finish what is queued, then their loops end.
+        """Mark the end of the data. Consumers finish what is queued, then their loops end.
 
         Blocks of `put` that have begun may end. With several producers, close when the last one is
         done. Closing twice does nothing.
@@ -347,7 +347,7 @@ class RingBuffer(ByReference):
         self._monitor.do(self._states.close)
 
     def abort(self, reason: str = "") -> None:
-        """Stop now: all producers and consumers get a RingAbortedError.
+        """Stop now. All producers and consumers get a RingAbortedError.
 
         Parameters
         ----------

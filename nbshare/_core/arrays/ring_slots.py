@@ -1,4 +1,4 @@
-"""The slots of a ring buffer: their memory, and which process may use which; without any waiting.
+"""The slots of a ring buffer, their memory, and which process may use which, without any waiting.
 
 ::
 
@@ -6,10 +6,10 @@
       ▲                  │ release (an error,      ▲          │
       └──────────────────┘ or its holder died)     └──────────┘ its holder died
 
-One word in shared memory says all about a slot: its state and the number of its last commit. Each
-transition is the one store that changes this word; whatever the new word refers to is written
-before. So there is nothing to repair after a process is killed or a thread interrupted, wherever
-that happens: either the transition has happened or it has not.
+One word in shared memory says all about a slot, namely its state and the number of its last commit.
+Each transition is the one store that changes this word. Everything that the new word refers to is
+written before. So there is nothing to repair after a process is killed or a thread interrupted,
+wherever that happens, because either the transition has happened or it has not.
 
 Each method is called under the ring's lock, and looks once. Waiting and waking are left to
 `arrays.ring_waiting`, so that a test can walk through all interleavings.
@@ -29,12 +29,12 @@ from nbshare._core.memory import aligned
 from nbshare._core.system import order, processes
 from nbshare.errors import RingAbortedError, RingClosedError
 
-# In this order: the smallest word is the slot that was committed first, if one is ready, the
-# largest the one that was freed last, so that few slots stay in the cache where few are needed.
+# In this order, because the smallest word is the slot that was committed first, if one is ready,
+# the largest the one that was freed last, so that few slots stay in the cache where few are needed.
 # FREE is 0, as in fresh memory.
 READY, READING, FILLING, FREE = range(-3, 1)
 SHIFT = 56
-NUMBER = (1 << SHIFT) - 1  # of the last commit: the low bits of a word
+NUMBER = (1 << SHIFT) - 1  # of the last commit, in the low bits of a word
 
 PHASE, N_PUT, N_RECLAIMED, NEXT = range(4)  # places in `counts`
 OPEN, CLOSED, ABORTED = range(3)  # phases
@@ -43,22 +43,23 @@ REASON_NBYTES = 1024
 
 
 class RingStats(NamedTuple):
-    """What a ring buffer did, and where its time went, in `RingBuffer.stats`.
+    """The numbers and waiting times of a ring buffer, in `RingBuffer.stats`.
 
-    The side that waits is not the bottleneck: if producers wait, add consumers; if consumers
-    wait, add producers.
+    The side that waits is not the bottleneck. If producers wait, add consumers. If consumers wait,
+    add producers.
 
     Attributes
     ----------
     queued, reading, filling, free : int
-        Numbers of slots now: waiting for a consumer, held by a consumer, held by a producer, free.
+        Numbers of slots now that are waiting for a consumer, held by a consumer, held by a
+        producer, free.
     n_put, n_got : int
         Numbers of slots that producers queued and consumers freed so far. (A slot may count
         although its producer was killed while queueing it.)
     n_reclaimed : int
         Number of slots taken back from processes that died.
     producers_waited_s, consumers_waited_s : float
-        Seconds that all of them together waited for a slot; a wait that goes on counts up to 0.1 s
+        Seconds that all of them together waited for a slot. A wait that goes on counts up to 0.1 s
         ago.
 
     Examples
@@ -98,10 +99,10 @@ RingStats.__module__ = "nbshare.types"
 
 
 class Holder:
-    """What a slot is granted to: a lease."""
+    """A holder of a slot, which is a lease."""
 
     index: int | None = None  # of the slot that is held
-    number: int | None = None  # its place in the order; None: that of the commit
+    number: int | None = None  # its place in the order, or None for that of the commit
 
 
 def layout_of(slots: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, Any]:
@@ -124,20 +125,20 @@ class SlotStates:
     Parameters
     ----------
     arrays : mapping of str to ndarray
-        Of `layout_of`; zeroed at first.
+        The arrays of `layout_of`, zeroed at first.
     shape : tuple of int
-        Of each slot.
+        The shape of each slot.
     dtype : numpy.dtype
-        Of each slot.
+        The dtype of each slot.
     in_order : bool
         Whether consumers get number 0 first, then 1, and so on, whenever each was put.
 
     Attributes
     ----------
     changes : memoryview of int
-        One word: sleepers wait until it changes.
+        One word. Sleepers wait until it changes.
     change_address : int
-        Where it is.
+        The address of that word.
     waited_s : memoryview of float
         How long producers and consumers have waited.
     """
@@ -155,7 +156,7 @@ class SlotStates:
         self._shape, self._dtype, self._in_order = shape, dtype, in_order
         self._data, self._words = arrays["data"], arrays["words"]
         self.holders, self.reason = arrays["holders"], arrays["reason"]
-        # One number at a time: four times as fast as through NumPy.
+        # One number at a time, which is four times as fast as through NumPy.
         self.words, self.rows, self.changes, self.counts, self.waited_s = (
             arrays[name].data for name in ("words", "rows", "changes", "counts", "waited_s")
         )
@@ -170,7 +171,7 @@ class SlotStates:
     # ------------------------------------------------------------------ producers
 
     def reserve(self, lease: Holder, me: processes.Identity) -> bool:
-        """Give a producer a free slot; False if there is none yet.
+        """Give a producer a free slot. Return False if there is none yet.
 
         Raises
         ------
@@ -209,12 +210,12 @@ class SlotStates:
         self.rows[index] = rows
 
     def commit(self, lease: Holder) -> None:
-        """Queue the slot that a producer has filled; one of no rows only if it has a number.
+        """Queue the slot that a producer has filled. One of no rows only if it has a number.
 
         Raises
         ------
         RingAbortedError
-            If no consumer will read it; it is free then.
+            If no consumer will read it. It is free then.
         """
         index, number = lease.index, lease.number
         if index is None or (number is None and not self.rows[index] and self._n_rows):
@@ -233,7 +234,7 @@ class SlotStates:
     # ------------------------------------------------------------------ consumers
 
     def take(self, lease: Holder, me: processes.Identity) -> bool:
-        """Give a consumer the slot with the smallest number; False if it is not there yet.
+        """Give a consumer the slot with the smallest number. Return False if it is not there yet.
 
         Raises
         ------
@@ -266,10 +267,10 @@ class SlotStates:
             lease.index = None
 
     def drop(self, index: int, *, is_unseen: bool = False) -> None:
-        """Release a slot of this process without the lock: only its holder changes its word.
+        """Release a slot of this process without the lock. Only its holder changes its word.
 
-        It is free, or queued again if no consumer has seen its contents. The change is not
-        counted: a sleeper may sleep a while longer.
+        It is free, or queued again if no consumer has seen its contents. The change is not counted,
+        so a sleeper may sleep a while longer.
         """
         word = self.words[index]
         state = READY if is_unseen and word >> SHIFT == READING else FREE
@@ -278,12 +279,12 @@ class SlotStates:
         self.words[index] = state << SHIFT | word & NUMBER
 
     def close(self) -> None:
-        """Refuse new producers; what is queued or being filled is still to be read."""
+        """Refuse new producers. Slots that are queued or being filled are still to be read."""
         self._note_change()
         self.counts[PHASE] = max(self.counts[PHASE], CLOSED)
 
     def abort(self, reason: str) -> None:
-        """Stop all users; the first reason stays."""
+        """Stop all users. The first reason stays."""
         if self.counts[PHASE] == ABORTED:
             return
         text = reason.encode(errors="replace")[:REASON_NBYTES]
@@ -303,7 +304,7 @@ class SlotStates:
     def reclaim(self, index: int) -> None:
         """Take a slot back from a holder that has ended.
 
-        A producer's slot is free again; a consumer's is queued again, in its old place.
+        A producer's slot is free again, and a consumer's is queued again, in its old place.
         """
         self._note_change()
         self.counts[N_RECLAIMED] += 1
@@ -330,7 +331,7 @@ class SlotStates:
         lease.index = index
 
     def _note_change(self) -> None:
-        """Count a change, before the store that makes it: no process looks in between."""
+        """Count a change, before the store that makes it. No process looks in between."""
         self.changes[0] = (self.changes[0] + 1) % 2**32
 
     def _holder(self, index: int) -> processes.Identity:

@@ -1,17 +1,18 @@
-"""Waiting for a slot of a ring buffer: leases, sleep and wake-ups, and the slots of the dead.
+"""Waiting for a slot of a ring buffer, with leases, sleep and wake-ups, and the slots of the dead.
 
-A process that finds no slot sleeps until something changes, in slices; between them it looks
+A process that finds no slot sleeps until something changes, in slices. Between them it looks
 whether a holder of a slot has died. Each change wakes all sleepers. Any of them may be the one that
-can go on: at the end of the data, or if slots come in order. And one that was woken may have died.
+can go on, at the end of the data, or if slots come in order. And one that was woken may have died.
 
-The sleep is a futex, the system call under every lock of Linux: nothing is kept in memory for a
+The sleep is a futex, the system call under every lock of Linux. Nothing is kept in memory for a
 sleeper, so one that is killed leaves nothing behind. A POSIX condition variable, built on the same
-call, counts its waiters in memory: one killed inside it can block those that signal it, for ever.
+call, counts its waiters in memory. One killed inside it can block those that signal it, for ever.
 
-From a producer's commit to its consumer: 25 to 35 µs on 2 CPUs, most of it Python, whether the CPUs
-are busy or not. Spinning for 50 µs before the sleep made it 17 to 60 µs on idle CPUs, but 160 to
-1800 µs where another process wanted one of them: a process that yields without sleeping is not
-moved to a free CPU. Tokens in a pipe are not faster, and are lost if their reader is killed.
+From a producer's commit to its consumer, it takes 25 to 35 µs on 2 CPUs, most of it Python, whether
+the CPUs are busy or not. Spinning for 50 µs before the sleep made it 17 to 60 µs on idle CPUs, but
+160 to 1800 µs where another process wanted one of them, because a process that yields without
+sleeping is not moved to a free CPU. Tokens in a pipe are not faster, and are lost if their reader
+is killed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SLICE_S = 0.1  # of sleep, and between looks for the dead
 
 
 class Monitor:
-    """Hands slots out and takes them back: the transitions with lock, waiting and waking.
+    """Hands slots out and takes them back, by the transitions with lock, waiting and waking.
 
     Parameters
     ----------
@@ -74,10 +75,10 @@ class Monitor:
         waiting.wake_all(self.states.change_address)
 
     def claim(self, lease: Holder, event: int, timeout: float) -> SharedArray:
-        """Wait until the lease has a slot; returns its array.
+        """Wait until the lease has a slot. Return its array.
 
-        From now on the slot is freed if the lease is gone before its block has ended: see
-        `SlotLease`.
+        From now on the slot is freed if the lease is gone before its block has ended (see
+        `SlotLease`).
 
         Raises
         ------
@@ -96,7 +97,7 @@ class Monitor:
                         break
                     seen = states.changes[0]
             except RingClosedError:
-                # What a dead consumer had is still to be read.
+                # The slot of a dead consumer is still to be read.
                 if event == FREED or not self.look_for_the_dead():
                     raise
                 continue
@@ -110,7 +111,7 @@ class Monitor:
                     f"no slot of the ring buffer was {('free', 'filled')[event]} within "
                     f"{timeout:g} s"
                 )
-            # Not at all if something has changed since we looked; a signal ends a sleep too.
+            # Not at all if something has changed since we looked. A signal ends a sleep too.
             waiting.sleep_while(states.change_address, seen, min(end - now, SLICE_S))
         index = lease.index
         assert index is not None
@@ -118,7 +119,7 @@ class Monitor:
         return states.array(index)
 
     def look_for_the_dead(self) -> bool:
-        """Take back the slots of processes that have ended; returns whether there were any."""
+        """Take back the slots of processes that have ended. Return whether there were any."""
         self._next_look = time.monotonic() + SLICE_S
         if not self._reclaims:
             return False
@@ -137,7 +138,7 @@ class Monitor:
             self._watched.pop(lease.index, None)
 
     def _lose(self, index: int, pid: int, _: weakref.ref[Holder]) -> None:
-        # Inside any allocation of any thread: no lock.
+        # Inside any allocation of any thread, so without a lock.
         if pid == os.getpid():
             del self._watched[index]
             self.states.drop(index)
@@ -150,16 +151,16 @@ class SlotLease(Holder):
     Parameters
     ----------
     monitor : Monitor
-        Who hands it out.
+        The monitor that hands it out.
     event : {FREED, FILLED}
-        What to wait for: a producer's lease, or a consumer's.
+        The event to wait for, a producer's lease or a consumer's.
     timeout : float
         Seconds.
 
     Attributes
     ----------
     number : int or None
-        Its place in the order: a producer may say it until the block ends, a consumer reads it.
+        Its place in the order. A producer may set it until the block ends, and a consumer reads it.
 
     Notes
     -----
@@ -195,8 +196,8 @@ class SlotLease(Holder):
             raise
 
     def end(self, *, publish: bool) -> None:
-        """Give the slot back; a producer's to the consumers, if `publish`."""
-        if self._pid != os.getpid():  # a fork has left the block: the slot is its parent's
+        """Give the slot back, a producer's to the consumers, if `publish`."""
+        if self._pid != os.getpid():  # a fork has left the block, and the slot is its parent's
             return
         self._monitor.unwatch(self)
         states = self._monitor.states

@@ -19,7 +19,7 @@ class ShapedItems(Sequence[Any]):
 
     @cached_property
     def numbers(self) -> npt.NDArray[np.int64] | None:
-        """The numbers of the items in the order of the results; None if it is the same."""
+        """The numbers of the items in the order of the results, or None if it is the same."""
         return None
 
     def in_order(self, results: Any) -> Any:
@@ -65,7 +65,7 @@ class ShapedItems(Sequence[Any]):
 
 
 class Adapted(partial[Any]):
-    """A user's function, called as some items need it; a partial in it becomes a part of it."""
+    """A user's function, called as some items need it. A partial in it becomes a part of it."""
 
     @property
     def users(self) -> Callable[..., Any]:
@@ -80,7 +80,7 @@ def users_function(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_gaps(results: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return results without a mask: NaN, NaT or None where it was."""
+    """Return results without a mask, with NaN, NaT or None where it was."""
     if not np.ma.is_masked(results):
         return np.asarray(results)
     masked: Any = np.ma.asarray(results)

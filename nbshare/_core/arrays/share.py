@@ -23,8 +23,8 @@ T = TypeVar("T")
 class SharedObject(ByReference):
     """An object in shared memory that any process of this machine can use.
 
-    Made by ``share(obj, wrap=True)``. It travels as a few hundred bytes through nbshare's calls
-    and through the picklers of `multiprocessing` and joblib; `get` returns the object.
+    Made by ``share(obj, wrap=True)``. It travels as a few hundred bytes through nbshare's calls and
+    through the picklers of `multiprocessing` and joblib. `get` returns the object.
 
     See Also
     --------
@@ -63,7 +63,7 @@ class SharedObject(ByReference):
         self._loaded: list[Any] = []
 
     def get(self) -> Any:
-        """Return the object. It is built once in each process; its arrays are read-only views.
+        """Return the object. It is built once in each process, and its arrays are read-only views.
 
         Returns
         -------
@@ -109,32 +109,32 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     ----------
     obj : ndarray or object
         An ndarray of any shape, order and strides, of any dtype that holds no Python objects. Or
-        anything that can be pickled: a DataFrame, an Arrow table, a sparse matrix, a masked array,
-        a dict or dataclass of arrays.
+        anything that can be pickled, such as a DataFrame, an Arrow table, a sparse matrix, a masked
+        array, a dict or dataclass of arrays.
     mode : {'r+', 'r', 'c'}, optional
-        As in `numpy.memmap`. ``'r+'`` (default): every process that has the array may write to
-        it. ``'r'``: read-only in all processes, enforced by the kernel. ``'c'``, copy-on-write:
-        each process may write, but sees only its own changes. Objects other than arrays are
-        read-only also in mode ``'r+'``.
+        The access, as in `numpy.memmap`. With ``'r+'`` (default), every process that has the array
+        may write to it. With ``'r'``, it is read-only in all processes, enforced by the kernel.
+        With ``'c'``, copy-on-write, each process may write, but sees only its own changes. Objects
+        other than arrays are read-only also in mode ``'r+'``.
     wrap : bool, optional
         Return a `SharedObject`, which travels by reference through any pool. Default False.
 
     Returns
     -------
     SharedArray
-        For an ndarray: a copy in the memory order of the source. A SharedArray that has the mode
-        already is returned as it is.
+        If `obj` is an ndarray, a copy in the memory order of the source. A SharedArray that has the
+        mode already is returned as it is.
     object
-        For any other object: an equal one of its type whose buffers are in shared memory, and stay
-        there when it goes through nbshare's calls.
+        If `obj` is any other object, an equal one of its type whose buffers are in shared memory,
+        and stay there when it goes through nbshare's calls.
     SharedObject
-        With ``wrap=True``; ``get()`` returns the object in any process.
+        If `wrap` is True. Its ``get()`` returns the object in any process.
 
     Raises
     ------
     TypeError
-        The dtype of an array holds Python objects. As `nbshare.errors.UnsendableError`: an object
-        cannot be pickled.
+        The dtype of an array holds Python objects, or an object cannot be pickled, as
+        `nbshare.errors.UnsendableError`.
     ValueError
         Unknown `mode`.
     nbshare.errors.OutOfMemoryError
@@ -169,15 +169,15 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     Notes
     -----
     Pass the result to `parallel_map` in ``shared=`` (read-only there), as an item, or in a
-    `functools.partial` (writable there); it is not copied again. Safe to call from any thread; an
+    `functools.partial` (writable there). It is not copied again. Safe to call from any thread. An
     array that another thread changes during the copy may be a mixture of both states. A
-    `numpy.memmap` is copied too; passed to a call directly, its file is mapped instead.
+    `numpy.memmap` is copied too. If it is passed to a call directly, its file is mapped instead.
 
-    Sharing an array and using it in one call takes as long as passing the array to the call; each
+    Sharing an array and using it in one call takes as long as passing the array to the call. Each
     later call saves the copy.
 
-    Of an object, the buffers that pickle can keep apart go to shared memory: arrays of any stride,
-    masked arrays, subclasses of ndarray without a pickle of their own, and buffers of
+    Of an object, the buffers that pickle can keep apart go to shared memory, which are arrays of
+    any stride, masked arrays, subclasses of ndarray without a pickle of their own, and buffers of
     protocol 5 [1]_. Python objects, such as the strings of an object column, are rebuilt in each
     process. So are the trees of a scikit-learn forest, whose class copies what it loads. pandas
     packs columns of Arrow strings again in each call, unless they are wrapped.

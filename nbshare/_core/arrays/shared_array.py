@@ -1,4 +1,4 @@
-"""SharedArray: an ndarray in shared memory."""
+"""SharedArray, an ndarray in shared memory."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
     """An ndarray in shared memory.
 
     Made by `share`, `empty`, `zeros`, `ones` and `full`, and returned by `parallel_map`. Slices,
-    transposes, reshapes and other views are SharedArrays too. Whatever NumPy makes elsewhere
+    transposes, reshapes and other views are SharedArrays too. Anything that NumPy makes elsewhere
     (arithmetic, ``copy``, ``astype``, fancy indexing, reductions) is a plain ndarray or scalar.
     ``a += 1`` and ``out=a`` stay in place.
 
     In nbshare's calls, and through the pools and queues of `multiprocessing` and joblib, an array
-    and every view of it travel by reference: a few hundred bytes, whatever its size. A worker that
-    writes to it writes to the caller's memory. Plain `pickle`, `copy.copy` and `numpy.save` store
-    values.
+    and every view of it travel by reference, in a few hundred bytes, whatever its size. A worker
+    that writes to it writes to the caller's memory. Plain `pickle`, `copy.copy` and `numpy.save`
+    store values.
 
     Raises
     ------
     TypeError
-        From ``SharedArray(shape)`` and ``x.view(SharedArray)`` of memory that is not shared.
+        If ``SharedArray(shape)`` or ``x.view(SharedArray)`` is called for memory that is not
+        shared.
 
     See Also
     --------
@@ -56,8 +57,8 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
 
     Notes
     -----
-    As safe in threads as any ndarray: NumPy does not lock; use a `SharedLock` where several
-    processes update the same values. The memory is freed when the last view in any process is gone.
+    As safe in threads as any ndarray. NumPy does not lock. Use a `SharedLock` if several processes
+    update the same values. The memory is freed when the last view in any process is gone.
     """
 
     __module__ = "nbshare"
@@ -83,7 +84,7 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
         return _settled(super().__array_function__(func, types, args, kwargs))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # Values, as a plain ndarray: nothing on disk may point into memory.
+        # Values, as a plain ndarray, because nothing on disk may point into memory.
         return _as_plain(self).__reduce_ex__(protocol)
 
 
@@ -112,7 +113,7 @@ def _settling(method: Callable[..., Any]) -> Callable[..., Any]:
     def settling(*args: Any, **kwargs: Any) -> Any:
         return _settled(method(*args, **kwargs))
 
-    settling.__annotations__ = {}  # as the method that it wraps: these could not be evaluated
+    settling.__annotations__ = {}  # those of the method that it wraps could not be evaluated
     # NumPy's docstring, without its examples, which would be run as ours.
     settling.__doc__ = re.split(r"\n\s*Examples\n", method.__doc__ or "")[0]
     return settling

@@ -22,13 +22,13 @@ def rows(table: Any) -> Rows:
     Parameters
     ----------
     table : pandas.DataFrame
-        The table; workers share one copy of it.
+        The table. Workers share one copy of it.
 
     Returns
     -------
     Rows
-        A sequence of named tuples, as of `pandas.DataFrame.itertuples`: ``row.Index``, and each
-        column by its name.
+        A sequence of named tuples, as of `pandas.DataFrame.itertuples`, with ``row.Index``, and
+        each column by its name.
 
     Raises
     ------
@@ -71,12 +71,12 @@ def rows(table: Any) -> Rows:
 
 
 class _TableItems(ShapedItems):
-    """Parts of a table; their results get its index.
+    """Parts of a table. Their results get its index.
 
     Attributes
     ----------
     index : pandas.Index
-        What identifies each item.
+        The label of each item.
     """
 
     index: Any
@@ -109,7 +109,7 @@ def _are_series(results: Sequence[Any]) -> bool:
 
 
 class Rows(_TableItems):
-    """The rows of a table; `nbshare.rows` makes it.
+    """The rows of a table, made by `nbshare.rows`.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class Rows(_TableItems):
     def taken_by(
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
     ) -> Callable[..., Any]:
-        """Return the function: it takes a row."""
+        """Return the function, which takes a row."""
         bind_arguments(func, [None], shared, extra)
         return func
 
@@ -173,7 +173,7 @@ class _Keyed(ShapedItems):
     def taken_by(
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
     ) -> Callable[..., Any]:
-        """Return a function of one group: the user's takes the frame, or its key and the frame."""
+        """Return a function of one group. The user's takes the frame, or its key and the frame."""
         func = users_function(func)
         needed = _needed(func, {*shared, *extra})
         self._has_keys = len(needed) == 2
@@ -190,7 +190,8 @@ class _Keyed(ShapedItems):
 class _Frames(Sequence[Any]):
     """Parts of a table, each made when its turn comes.
 
-    Many at the same time would keep the garbage collector busy: a third of the time of small ones.
+    Many at the same time would keep the garbage collector busy, for a third of the time of small
+    ones.
     """
 
     def __init__(self, table: Any, starts: Sequence[int], stops: Sequence[int]) -> None:
@@ -200,7 +201,7 @@ class _Frames(Sequence[Any]):
         return len(self._places)
 
     def __iter__(self) -> Iterator[Any]:
-        # What iloc[a:b] calls: half of its time goes into other questions.
+        # The function behind iloc[a:b], half of whose time goes into other questions.
         return map(self._table._slice, self._places)
 
     def __getitem__(self, i: Any) -> Any:
@@ -284,7 +285,7 @@ class PolarsGroups(_Keyed):
         return list(zip(self._keys[i].rows(), frames, strict=True)) if self._has_keys else frames
 
     def shaped(self, results: Any) -> Any:
-        """Return the keys next to a column of numbers and the like, or to dicts; else a list."""
+        """Return the keys next to a column of numbers and the like, or to dicts, or else a list."""
         import polars as pl
 
         if isinstance(results, tuple):

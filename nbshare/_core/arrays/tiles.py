@@ -36,17 +36,18 @@ def tiles(
     ----------
     array : ndarray
         An image, a volume or a series, of which at most 4 axes are tiled. Workers see parts of one
-        copy of it; of a SharedArray, or a `numpy.memmap` of 1 MiB or more, there is no copy.
+        copy of it. There is no copy of a SharedArray, or of a `numpy.memmap` of 1 MiB or more.
     shape : int or sequence of int, default (512, 512)
         Lengths of a tile along the first axes of the array, without the overlap. Further axes, such
         as the colours of an image, are not cut.
     overlap : int or sequence of int, default 16
-        Elements that the function sees around a tile, on each side: at least as many as a result
+        Elements that the function sees around a tile, on each side, at least as many as a result
         depends on, such as the radius of a filter. One for each tiled axis, or one for all.
     edges : {"shrink", "reflect", "symmetric", "edge", "constant"}, default "shrink"
-        Overlap at the edges of the array. ``"shrink"``: there is none, so what the function does at
-        its own edges it does there. The others extend the array like the mode of `numpy.pad` with
-        this name; ``"constant"`` with zeros. Only tiles at an edge are copied for that.
+        Overlap at the edges of the array. With ``"shrink"`` there is none, so the function does
+        there what it does at its own edges. The others extend the array like the mode of
+        `numpy.pad` with this name, ``"constant"`` with zeros. Only tiles at an edge are copied for
+        that.
 
     Returns
     -------
@@ -60,11 +61,11 @@ def tiles(
     TypeError
         `array` is not an ndarray of numbers or the like.
     ValueError
-        It has no elements, or fewer axes than `shape`; or another argument is not as described.
+        It has no elements, or fewer axes than `shape`, or another argument is not as described.
 
     See Also
     --------
-    parallel_map : takes tiles as items; ``out=`` may be a SharedArray or a `numpy.memmap`.
+    parallel_map : takes tiles as items. ``out=`` may be a SharedArray or a `numpy.memmap`.
 
     Examples
     --------
@@ -116,7 +117,7 @@ class Tile(NamedTuple):
     inside: Slices  # the tile without overlap, in what the function gets
     shape: tuple[int, ...]  # of tiles without overlap that are not the last ones
     edges: str
-    dtype: np.dtype[Any] | None  # of the results; None: theirs
+    dtype: np.dtype[Any] | None  # of the results, or None for theirs
 
     def __repr__(self) -> str:
         return f"<tile {', '.join(f'{part.start}:{part.stop}' for part in self.place)}>"
@@ -136,7 +137,7 @@ class Tile(NamedTuple):
         Parameters
         ----------
         result : array_like
-            Of the user's function.
+            The result of the user's function.
         given : tuple of int
             The shape of what it got.
 
@@ -173,13 +174,13 @@ class OfTile(Adapted):
     """A function that takes the values of a tile."""
 
     def __call__(self, tile: Tile, /, **others: Any) -> Any:
-        """Call the function; return its result as `Tile.row` does."""
+        """Call the function. Return its result as `Tile.row` does."""
         given = tile.extended()
         return tile.row(super().__call__(given, **others), given.shape)
 
 
 class Tiles(ShapedItems):
-    """The tiles of an array; `nbshare.tiles` makes it.
+    """The tiles of an array, made by `nbshare.tiles`.
 
     Parameters
     ----------
@@ -188,14 +189,14 @@ class Tiles(ShapedItems):
     shape, overlap : int or sequence of int
         Lengths of a tile, and of what is around it.
     edges : str
-        What is around the tiles at the edges of the array.
+        The mode of the overlap at the edges of the array.
 
     Attributes
     ----------
     layout : Layout
         How the array is cut.
     out : ndarray or None
-        Where results go: in shared memory, or in a mapped file; None for a new array.
+        The array that results go to, in shared memory or in a mapped file. None for a new array.
 
     Examples
     --------
@@ -207,7 +208,7 @@ class Tiles(ShapedItems):
     >>> len(items), items[-1], items[-1].values
     (3, <tile 8:10>, array([7., 8., 9.]))
 
-    Where the tiles are in an image:
+    The places of the tiles in an image:
 
     >>> [tile.place for tile in nbshare.tiles(np.zeros((6, 4)), (4, 4))]
     [(slice(0, 4, None), slice(0, 4, None)), (slice(4, 6, None), slice(0, 4, None))]
@@ -312,7 +313,7 @@ class Tiles(ShapedItems):
     def taken_by(
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
     ) -> OfTile:
-        """Return a function of one tile: the user's takes its values."""
+        """Return a function of one tile. The user's takes its values."""
         func = users_function(func)
         bind_arguments(func, [None], shared, extra)
         return OfTile(func)
@@ -323,7 +324,7 @@ class Tiles(ShapedItems):
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Tiles:
-        """Return tiles that were in a file: their places, without the values of the array."""
+        """Return tiles that were in a file, with their places, without the values of the array."""
         return cls(np.broadcast_to(np.uint8(0), stored["whole"]), stored["tile"], 0, EDGES[0])
 
     def shaped(self, results: Any) -> Any:
@@ -363,11 +364,11 @@ class Mosaic:
     layout : Layout
         How it is cut.
     there : ndarray of bool, optional
-        Which tiles have a result; default: all.
+        The tiles that have a result. Default: all.
 
     Notes
     -----
-    The last tiles may be smaller: of a row for them, the part that fits is stored.
+    The last tiles may be smaller. Of a row for them, the part that fits is stored.
     """
 
     def __init__(
@@ -396,7 +397,7 @@ class Mosaic:
             part[...] = value[tuple(map(slice, part.shape[: value.ndim]))]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """Return the rows: tiles of the same shape."""
+        """Return the rows, which are tiles of the same shape."""
         n = len(self.layout.whole)
         rows = np.zeros((len(self), *self.layout.tile, *self.whole.shape[n:]), self.dtype)
         for row, i in zip(rows, range(len(self)), strict=True):
@@ -426,7 +427,7 @@ class Mosaic:
 
 
 class MosaicTarget(NamedTuple):
-    """Where a worker writes its tiles."""
+    """The array that a worker writes its tiles to."""
 
     reference: ArrayReference
     layout: Layout
