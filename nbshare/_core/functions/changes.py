@@ -1,12 +1,12 @@
 """Tells what was changed in this process of modules whose files workers run.
 
 A value that a notebook sets, as by ``consts.SCALE = 10``, or a function that it replaces does not
-travel: workers import the files. So a call compares the modules that it reaches with their files,
-and warns once of each change. These are no changes:
+travel, because workers import the files. So a call compares the modules that it reaches with their
+files, and warns once of each change. These are no changes:
 
-- An edit of a file: workers run it as it is now. A file is compared only while it is surely the
+- An edit of a file. Workers run it as it is now. A file is compared only while it is surely the
   version that was imported here.
-- What the code that workers run changes itself, such as counters, caches and registries, and what
+- Changes by the code that workers run, such as of counters, caches and registries, and what
   is in a list, dict or set that the file leaves empty.
 """
 
@@ -49,13 +49,13 @@ from nbshare._core.functions.imports import FreshLoader
 from nbshare._core.functions.pickling import MAINS, is_by_value
 from nbshare.errors import warn
 
-MOST = 1 << 18  # bytes of a file that is compared: parsing more takes 0.1 s, for data mostly
+MOST = 1 << 18  # bytes of a file that is compared, as parsing more takes 0.1 s, for data mostly
 MOST_NAMED = 5  # changes in a message
 PARTS = attrgetter("__code__", "__defaults__", "__kwdefaults__")  # of a function
 
 
 class Change(NamedTuple):
-    """What was changed in a module."""
+    """A change in a module."""
 
     name: str  # in the module
     text: str  # in words
@@ -69,7 +69,8 @@ _told: dict[str, Collection[Change]] = {}  # module name -> the present changes,
 def warn_of_changes(*objects: Any) -> None:
     """Warn of what was changed in the modules that functions, or other objects, reach.
 
-    Once of each change. Users' objects may raise when they are looked at: no call fails by that.
+    Once of each change. Users' objects may raise when they are looked at, but no call fails by
+    that.
     """
     new: list[str] = []
     with suppress(Exception):
@@ -149,7 +150,7 @@ def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
                 todo += [*found, *(value.__defaults__ or ())]
                 todo += [cell.cell_contents for cell in value.__closure__ or ()]
         elif type(value) not in SIMPLE:
-            # A function with a cache; other objects might do anything when they are asked.
+            # A function with a cache, because other objects might do anything when they are asked.
             todo += [type(value), getattr(value, "__dict__", {}).get("__wrapped__")]
 
 
@@ -157,14 +158,14 @@ def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
 
 
 class _File:
-    """What is in the file of a module.
+    """The contents of the file of a module.
 
     Attributes
     ----------
     statements : list of ast.stmt
         Its statements.
     imports : list of str
-        The modules that it may import; some of the names are those of other objects.
+        The modules that it may import. Some of the names are those of other objects.
     """
 
     def __init__(self, name: str, path: str, stamp: Stamp) -> None:
@@ -195,7 +196,7 @@ _file = lru_cache(256)(_File)
 
 
 def _statements_in(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements, and those within them: many times fewer than all nodes."""
+    """Yield statements, and those within them, which are many times fewer than all nodes."""
     for each in statements:
         yield each
         for name in ("body", "orelse", "finalbody", "handlers", "cases"):
@@ -230,7 +231,8 @@ class _Seen:
         ignored = file.changed if found else set[str]()
         found = [each for each in found if not file.changes(each, self._name)]
         self._changes = [(each, self._change(each)) for each in found]
-        # What may change: the values of names, parts of functions, and contents of containers.
+        # The things that may change are the values of names, parts of functions, and contents of
+        # containers.
         watched = [each for each in defined if not each.is_changed_by(ignored)]
         self._watched = [(each.names, each.key) for each in watched]
         self._ids = self._ids_now()

@@ -1,13 +1,13 @@
-"""What a file defines, compared with what a process has.
+"""The definitions of a file, compared with those of a process.
 
 A definition is a statement at the top level of a file, or of a class in it, that gives a name its
-only value: a function, a class, or a simple value (numbers, texts, None, and tuples, lists, dicts
-and sets of them). These may have any value, and are not compared:
+only value. This is a function, a class, or a simple value (numbers, texts, None, and tuples, lists,
+dicts and sets of them). These may have any value, and are not compared:
 
-- A name that code changes later, such as a counter or a cache: see `changed_by`.
+- A name that code changes later, such as a counter or a cache (see `changed_by`).
 - A name that other statements bind as well, such as a loop or ``try``.
 - A list, dict or set that is empty in the file, such as a registry.
-- A member that is private to its class: its name begins with two underscores.
+- A member that is private to its class, whose name begins with two underscores.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LITERALS = (
     ast.Constant | ast.Tuple | ast.List | ast.Set | ast.Dict | ast.UnaryOp | ast.BinOp
     | ast.unaryop | ast.operator | ast.expr_context
 )  # fmt: skip
-# Methods that change a list, a dict or a set: their constant counterparts lack them.
+# Methods that change a list, a dict or a set, which their constant counterparts lack them.
 CHANGING = {*dir(list), *dir(dict), *dir(set)}.difference(
     dir(tuple), dir(MappingProxyType), dir(frozenset)
 )
@@ -54,7 +54,7 @@ class Definition(NamedTuple):
     name: str  # with that of its class
     key: str  # the name in the module, or in the class
     names: Mapping[str, Any]  # the values that the module or class has here
-    nodes: list[ast.AST | None]  # what the file gives it; None for something that is not clear
+    nodes: list[ast.AST | None]  # the values in the file, None for one that is not clear
     module: str
     is_plain: bool  # not of a class that a decorator or metaclass has made
 
@@ -65,7 +65,7 @@ class Definition(NamedTuple):
 
     @property
     def given(self) -> Any:
-        """The simple value of the file; ABSENT if it is another one, not clear, or empty."""
+        """The simple value of the file, or ABSENT if it is another one, not clear, or empty."""
         with suppress(ValueError):
             if len(self.nodes) == 1 and self.nodes[0] is not None:
                 value = simple_value(self.nodes[0])
@@ -115,7 +115,7 @@ class Definition(NamedTuple):
         return []
 
     def _found(self, node: ast.AST | None) -> Any:
-        """Return the value that a name, an attribute or an import leads to; ABSENT for others."""
+        """Return the value that a name, an attribute or an import leads to, else ABSENT."""
         match node:
             case ast.ImportFrom():
                 package = self.names.get("__package__") or ""
@@ -254,8 +254,8 @@ def _place_in(path: str, node: ast.FunctionDef) -> tuple[str, str, int]:
 
 
 def simple_value(node: ast.AST) -> Any:
-    """Return the value of an expression of literals; raise ValueError if there is more in it."""
-    if isinstance(node, ast.Constant):  # most of them: compiling takes some time
+    """Return the value of an expression of literals. Raise ValueError if there is more in it."""
+    if isinstance(node, ast.Constant):  # most of them, as compiling takes some time
         return node.value
     if not all(isinstance(each, LITERALS) for each in ast.walk(node)):
         raise ValueError("not a simple value")
@@ -277,7 +277,7 @@ def is_same(given: Any, value: Any) -> bool:
 def changed_by(statements: Iterable[ast.stmt]) -> set[str]:
     """Return the names of globals, attributes and other objects that code changes.
 
-    Whatever they are attributes of, but for those of ``self``.
+    They may be attributes of anything but ``self``.
     """
     changed = set[str]()
     for statement in statements:

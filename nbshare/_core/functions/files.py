@@ -57,7 +57,7 @@ def _folders_of(package: str) -> list[str]:
 
 @shown_from_the_call
 def import_file(path: str | os.PathLike[str]) -> ModuleType:
-    """Import a module by the path of its file; import it again if the file has changed.
+    """Import a module by the path of its file. Import it again if the file has changed.
 
     Parameters
     ----------
@@ -69,8 +69,8 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
     -------
     module
         The module, named like the file (with a suffix if another module has that name). Pass its
-        functions to `parallel_map`: workers import the same file. It is the same object each time,
-        as with `importlib.reload`, but names that the file no longer defines are gone.
+        functions to `parallel_map`, because workers import the same file. It is the same object
+        each time, as with `importlib.reload`, but names that the file no longer defines are gone.
 
     Raises
     ------
@@ -101,10 +101,10 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
 
     Notes
     -----
-    Not safe while other threads run functions of the module: they miss its names while a changed
+    Not safe while other threads run functions of the module, which miss its names while a changed
     file is imported again.
     """
-    from pathlib import Path  # late: 6 ms, and workers do not need it
+    from pathlib import Path  # late, as it takes 6 ms, and workers do not need it
 
     file = Path(path).expanduser().resolve()
     if file.suffix != ".py":
@@ -134,21 +134,21 @@ def imported_files() -> dict[str, str]:
 def register_files(paths: Mapping[str, str]) -> None:
     """Make the modules of these files importable by name."""
     if not any(finder is _FileFinder for finder in sys.meta_path):
-        # First: no other module of that name may take its place.
+        # First, so that no other module of that name may take its place.
         sys.meta_path.insert(0, _FileFinder)
     _paths.update(paths)
 
 
 class Origins(NamedTuple):
-    """Where the modules of this process come from.
+    """The places that the modules of this process come from.
 
     Attributes
     ----------
     path : list of str
         The import path, with relative folders as this process found modules in them.
-    files : dict
-        The files of imported modules to which this path does not lead, by the modules' names: the
-        working directory or the path has changed since, or they were loaded by their file.
+    files : dict The files of imported modules to which this path does not lead, by the modules'
+    names, because the working directory or the path has changed since, or they were loaded by their
+    file.
     """
 
     path: list[str]
@@ -185,7 +185,7 @@ def _absolute(path: list[str], cwd: str | None) -> list[str]:
             finder = sys.path_importer_cache.get(folder) if folder else None
             place = getattr(finder, "path", folder)
             if not os.path.isabs(place):
-                if cwd is None:  # it was removed: nothing is found there
+                if cwd is None:  # it was removed, so nothing is found there
                     continue
                 place = os.path.normpath(os.path.join(cwd, place))
             folders.append(place)
@@ -247,7 +247,8 @@ def _execute(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     new = module_from_spec(spec)
-    # In the same object, like importlib.reload: all modules that imported it see the new functions.
+    # In the same object, like importlib.reload, so that all modules that imported it see the new
+    # functions.
     module = sys.modules.setdefault(name, new)
     names, before, fresh = vars(module), dict(vars(module)), dict(vars(new))
     try:

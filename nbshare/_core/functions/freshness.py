@@ -21,7 +21,7 @@ from nbshare._core import PACKAGE
 from nbshare._core.system import Descriptor, files, processes, sections
 
 ATTEMPTS = 3  # at a file that changes while it is read
-MOST = 16 << 20  # bytes that are kept; larger source files have data in them
+MOST = 16 << 20  # bytes that are kept, as larger source files have data in them
 LENGTH = 8  # bytes that tell how many come
 
 
@@ -34,12 +34,12 @@ class Stamp(NamedTuple):
     ctime_ns: int  # changes even if a copy keeps the mtime of its source
 
 
-# Its two folders, as the interpreter finds them: `sysconfig` takes 2 ms.
+# Its two folders, as the interpreter finds them, because `sysconfig` takes 2 ms.
 _LIBRARY = os.path.dirname(os.__file__)
 _VERSION = os.path.join(sys.platlibdir, os.path.basename(_LIBRARY))
 STANDARD_LIBRARY = _LIBRARY, os.path.join(sys.base_exec_prefix, _VERSION, "lib-dynload")
 
-# Installed code does not change under a running program; comparing it would cost a millisecond.
+# Installed code does not change under a running program, and comparing it would cost a millisecond.
 # Nor does this package, wherever it is.
 _SITES = [path for path in (*site.getsitepackages(), site.USER_SITE) if path]
 _INSTALLED = tuple(
@@ -48,7 +48,7 @@ _INSTALLED = tuple(
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """Return the stamp of a file; None if it is gone."""
+    """Return the stamp of a file, or None if it is gone."""
     try:
         return Stamp(*files.stamp(path))
     except OSError:
@@ -73,7 +73,7 @@ def is_as_read(path: str, stamp: Stamp) -> bool:
 def is_installed(path: str) -> bool:
     """Whether a module belongs to the standard library or to site-packages.
 
-    A linked folder or module there is elsewhere, and may be edited; links within a package's folder
+    A linked folder or module there is elsewhere, and may be edited. Links within a package's folder
     are not checked.
     """
     folder = os.path.dirname(path)
@@ -81,7 +81,7 @@ def is_installed(path: str) -> bool:
 
 
 def own_file(name: str) -> str | None:
-    """Return the file of an imported module that users may edit; None for other modules."""
+    """Return the file of an imported module that users may edit, or None for other modules."""
     path: str | None = getattr(sys.modules.get(name), "__file__", None)
     return path if path and not is_installed(path) else None
 
@@ -94,7 +94,7 @@ def _is_there(path: str) -> bool:
 n_executed = [0]  # files, so that a change is noticed quickly
 
 
-@cache  # once in a process: a hook stays
+@cache  # once in a process, as a hook stays
 def _listen() -> None:
     sys.addaudithook(_note_execution)
 
@@ -120,8 +120,8 @@ def _note_execution(event: str, args: tuple[Any, ...]) -> None:
 class ImportLog:
     """Stamps of the files that this process executes from now on, as they were when read.
 
-    However they are executed: imported, loaded by their path, run by `runpy` or `exec`. Files of
-    the standard library and of site-packages are left out.
+    They may be imported, loaded by their path, run by `runpy` or `exec`. Files of the standard
+    library and of site-packages are left out.
     """
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class ImportLog:
     def take(self) -> dict[str, Stamp | None]:
         """Return the stamps of the files executed since the last time."""
         taken: dict[str, Stamp | None] = {}
-        with suppress(KeyError):  # nothing is left: other threads add and take, too
+        with suppress(KeyError):  # nothing is left, as other threads add and take, too
             while True:
                 executed, stamp = self.executed.popitem()
                 if stamp_of(executed) is not None:  # else it was a temporary one
@@ -149,7 +149,8 @@ class ImportLog:
         return taken
 
 
-# No WeakSet: it runs Python code while it goes through its members, and others may come meanwhile.
+# No WeakSet, because it runs Python code while it goes through its members, and others may come
+# meanwhile.
 _logs: dict[weakref.ref[ImportLog], None] = {}
 
 
@@ -170,14 +171,14 @@ class Snapshot:
 
     Notes
     -----
-    The owner adds to it in one thread; any thread, and any process that has its descriptor, may
-    read. The file is a sequence of records: the length of a pickle, and the pickle, of sources by
-    path, None for one that is not kept.
+    The owner adds to it in one thread. Any thread, and any process that has its descriptor, may
+    read. The file is a sequence of records. Each is the length of a pickle, and the pickle, of
+    sources by path, None for one that is not kept.
     """
 
     def __init__(self, file: Descriptor) -> None:
         self._file, self._fd = file, file.fileno()
-        # The position read so far, and the sources: set together, since other threads may read.
+        # The position read so far, and the sources, set together since other threads may read.
         self._seen: tuple[int, Mapping[str, SourceFile | None]] = 0, {}
 
     def fileno(self) -> int:
@@ -185,11 +186,11 @@ class Snapshot:
         return self._fd
 
     def close(self) -> None:
-        """Free the memory; other processes keep their descriptors."""
+        """Free the memory. Other processes keep their descriptors."""
         self._file.close()
 
     def sources(self) -> Mapping[str, SourceFile | None]:
-        """Return the files by path; None for those that could not be kept."""
+        """Return the files by path, or None for those that could not be kept."""
         end, sources = self._seen
         with suppress(OSError):  # the program has closed our descriptor
             while size := int.from_bytes(files.read_at(self._fd, LENGTH, end), "little"):
@@ -211,7 +212,7 @@ class Snapshot:
     def add(self, data: bytes) -> None:
         """Add pickled sources, which replace older versions."""
         end, _ = self._seen
-        with suppress(OSError):  # no room: they are not kept
+        with suppress(OSError):  # no room, so they are not kept
             files.cut(self._fd, end)  # a partial record must not be read as a length
             if files.write_at(self._fd, data, end + LENGTH) == len(data):
                 length = len(data).to_bytes(LENGTH, "little")
@@ -231,7 +232,7 @@ def packed_sources(paths: Iterable[str]) -> bytes:
 
 
 def read_source(path: str, most: int) -> SourceFile | None:
-    """Return a file of at most so many bytes in one version; None if there is none."""
+    """Return a file of at most so many bytes in one version, or None if there is none."""
     for _ in range(ATTEMPTS):
         stamp = stamp_of(path)
         if stamp is None or stamp.size > most:
@@ -253,5 +254,5 @@ def use_snapshot(fd: int) -> None:
 
 
 def source_of(path: str) -> SourceFile | None:
-    """Return the kept version of a source file; None: import it as it is."""
+    """Return the kept version of a source file, or None to import it as it is."""
     return None if _snapshot is None else _snapshot.sources().get(path)

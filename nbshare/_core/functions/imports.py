@@ -1,4 +1,4 @@
-"""How a worker imports: the same files as its caller, in the same version."""
+"""How a worker imports, the same files as its caller, in the same version."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FreshLoader(SourceFileLoader):
         return super().path_stats(path)
 
     def get_data(self, path: str) -> bytes:
-        """Return the file's contents; for a source, the version that all workers import."""
+        """Return the file's contents. For a source, the version that all workers import."""
         source = source_of(path)
         if source is None:
             return super().get_data(path)
@@ -51,7 +51,7 @@ class FreshLoader(SourceFileLoader):
         return source.data
 
     def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
-        """Write a cache for installed modules only: workers leave nothing next to users' files."""
+        """Write a cache for installed modules only, so that none is left next to users' files."""
         if is_installed(self.path):
             super().set_data(path, data, _mode=_mode)
 
@@ -74,7 +74,7 @@ def _is_settled(path: str) -> bool:
 class _StandardLibraryFirst:
     """Finds standard modules before any file of that name in the import path.
 
-    The caller usually imported them before the notebook's folder was in its path; a worker did not.
+    The caller usually imported them before the notebook's folder was in its path. A worker did not.
     There a random.py next to the notebook would replace random.
     """
 
@@ -109,7 +109,7 @@ class _Fresh:
 
 
 def import_as_the_caller(overridden: Collection[str]) -> None:
-    """Set up a worker's imports; `overridden`: standard names of the caller's own modules."""
+    """Set up a worker's imports. The caller's own modules have the standard names `overridden`."""
     _StandardLibraryFirst.overridden = overridden
     if _StandardLibraryFirst in sys.meta_path:
         return

@@ -1,8 +1,8 @@
-"""The global variables of functions that are sent by value: one set for all parts of a call.
+"""The global variables of functions that are sent by value, one set for all parts of a call.
 
-Function, initializer, shared objects and items are pickled one by one. Where they are loaded, their
-functions and classes share their variables again, as in the caller's process: what the initializer
-sets, the function sees.
+Function, initializer, shared objects and items are pickled one by one. Their functions and classes
+share their variables again when they are loaded, as in the caller's process. So the function sees
+what the initializer sets.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from weakref import WeakSet
 
 from nbshare._core.system import processes
 
-Variables = dict[str, Any]  # by name; the __globals__ of functions
-VariablesId = str | int  # what names the same variables in all pickles of a process
+Variables = dict[str, Any]  # by name, the __globals__ of functions
+VariablesId = str | int  # names the same variables in all pickles of a process
 
 _EMPTY: frozenset[Any] = frozenset()
 
 
 class Namespaces:
-    """The variables of a call's functions; as a context, while parts of the call are loaded.
+    """The variables of a call's functions, as a context while parts of the call are loaded.
 
     A part adds the variables that it brings, and replaces those of former parts, but for those
     that were there when `keep` was called.
@@ -55,7 +55,7 @@ class Namespaces:
         _loading.namespaces = self._outer
 
     def keep(self) -> None:
-        """Keep the present variables and classes: later parts of the call do not replace them."""
+        """Keep the present variables and classes. Later parts of the call do not replace them."""
         self._kept = {id(names): frozenset(names) for names in self._variables.values()}
         self._kept_classes = frozenset(self._classes)
 
@@ -75,7 +75,7 @@ class Namespaces:
                     del names[name]
 
     def of(self, key: VariablesId, initial: Variables) -> Variables:
-        """Return the variables of a module; `initial`: the first ones, such as its name."""
+        """Return the variables of a module. The `initial` ones have its name, for example."""
         return self._variables.setdefault(key, initial)
 
     def wanted(self, names: Variables, brought: Variables) -> Variables:
@@ -84,7 +84,7 @@ class Namespaces:
         return {name: brought[name] for name in brought.keys() - kept}
 
     def is_new(self, cls: type) -> bool:
-        """Return whether a class is to be filled; note that it is."""
+        """Return whether a class is to be filled, and note that it is."""
         self._classes.add(cls)
         return cls not in self._kept_classes
 
@@ -98,8 +98,8 @@ def _module_of(names: Variables) -> str | None:
 _NO_MODULE = ModuleType("")
 
 
-# A class that comes back to the process that defined it is left as it is: the attributes that come
-# with it are copies.
+# A class that comes back to the process that defined it is left as it is, because the attributes
+# that come with it are copies.
 _own: WeakSet[type] = WeakSet()  # classes of this process that were sent by value
 _received: WeakSet[type] = WeakSet()
 
@@ -162,7 +162,7 @@ def _variables(key: VariablesId, initial: Variables, process: bytes) -> Variable
 
 
 def _make(make: Callable[..., FunctionType], code: Any, names: Variables, *args: Any) -> Any:
-    """Return a function without variables; those of a module keep their builtins."""
+    """Return a function without variables. Those of a module keep their builtins."""
     builtins = names.get("__builtins__")
     func = make(code, names, *args)
     names["__builtins__"] = builtins or names["__builtins__"]

@@ -3,7 +3,7 @@
 A function or class of a module file runs in a worker as the file is now:
 
 - The definition that its name refers to is sent by name.
-- An old version of it, from before the module was loaded again, is sent by name too: it becomes
+- An old version of it, from before the module was loaded again, is sent by name too, and becomes
   the new one.
 - Another definition, such as the original of a decorated function, is sent by value while the file
   has its code unchanged. After that it is refused.
@@ -29,14 +29,15 @@ from nbshare._core.functions.freshness import is_installed
 from nbshare._core.functions.namespaces import SentVariables, shared_state
 from nbshare.errors import UnsendableError
 
-# The names of the caller's script; the second one in a process spawned by multiprocessing.
+# The names of the caller's script. The second one in a process spawned by multiprocessing.
 MAIN, SPAWNED_MAIN = MAINS = "__main__", "__mp_main__"
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle an object: by reference, or by value if it is of ``__main__`` or has no name.
+    """Pickle an object, by reference or by value if it is of ``__main__`` or has no name.
 
-    A class of ``__main__`` that was sent by value comes back as itself: cloudpickle recognises it.
+    A class of ``__main__`` that was sent by value comes back as itself, because cloudpickle
+    recognises it.
     """
     return dumps_apart(value, sys.maxsize)[0]
 
@@ -54,8 +55,8 @@ def dumps_apart(
     """Pickle an object as `dumps` does, without its buffers of `threshold` bytes and more.
 
     `make` returns a pickler. The first one pickles by reference. If that fails, or if the pickle
-    may refer to ``__main__`` by name, which workers never run, the second one does it by value:
-    objects of ``__main__`` or without a name can be sent so, but this takes longer.
+    may refer to ``__main__`` by name, which workers never run, the second one does it by value.
+    Objects of ``__main__`` or without a name can be sent so, but this takes longer.
     """
     buffers: list[memoryview] = []
 
@@ -79,7 +80,7 @@ def dumps_apart(
 
 
 def may_name_main(data: bytes) -> bool:
-    """Return whether a pickle may refer to ``__main__`` by name: then it must be sent by value."""
+    """Return whether a pickle may refer to ``__main__`` by name, and so must be sent by value."""
     is_spawned = SPAWNED_MAIN in sys.modules  # if not, one search of a long pickle is enough
     return MAIN.encode() in data or (is_spawned and SPAWNED_MAIN.encode() in data)
 
@@ -91,7 +92,7 @@ _LOADERS = "cloudpickle.cloudpickle", SentVariables.__module__, __name__
 @cache
 def value_pickler() -> Any:
     """Return the class of picklers that send by value what workers cannot import."""
-    from cloudpickle import Pickler, register_pickle_by_value  # late: it takes 15 ms
+    from cloudpickle import Pickler, register_pickle_by_value  # late, as it takes 15 ms
 
     if SPAWNED_MAIN in sys.modules:
         register_pickle_by_value(sys.modules[SPAWNED_MAIN])
@@ -99,7 +100,7 @@ def value_pickler() -> Any:
     class ValuePickler(Pickler):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
             if type(obj) is FunctionType and obj.__module__ in _LOADERS:
-                return NotImplemented  # by name; to find that out takes 10 µs
+                return NotImplemented  # by name (finding that out takes 10 µs)
             if type(obj) is _lru_cache_wrapper and is_by_value(obj):
                 return _cached, (obj.__wrapped__, obj.cache_parameters())
             if type(obj) is CodeType:  # cloudpickle leaves out the file, which tracebacks name
@@ -146,12 +147,12 @@ def _module(name: str, variables: dict[str, Any]) -> ModuleType:
 
 
 def is_by_value(obj: Any) -> bool:
-    """Whether workers cannot import a function or class: it is of ``__main__``, or local."""
+    """Whether workers cannot import a function or class, as one of ``__main__``, or a local one."""
     return obj.__module__ in MAINS or "<" in obj.__qualname__
 
 
 def _by_name(obj: Any) -> Any:
-    """Return how to send a function or class whose file was loaded again; else nothing.
+    """Return how to send a function or class whose file was loaded again, or else nothing.
 
     Raises
     ------
@@ -186,7 +187,7 @@ def _by_name(obj: Any) -> Any:
 
 
 def _named(name: str, qualname: str) -> Any:
-    """Return the object of a name in a module; None if there is none."""
+    """Return the object of a name in a module, or None if there is none."""
     found: Any = sys.modules.get(name) or import_module(name)
     for part in qualname.split("."):
         found = getattr(found, part, None)
@@ -204,7 +205,7 @@ def _definition(obj: Any, path: str) -> tuple[Any, list[CodeType]]:
 
 
 def _has_methods(obj: Any) -> bool:
-    """Return whether the body of a class defines functions; generated ones have no file."""
+    """Return whether the body of a class defines functions. Generated ones have no file."""
     members = vars(obj).values() if isinstance(obj, type) else ()
     return any(
         member.__qualname__.startswith(f"{obj.__qualname__}.")

@@ -1,4 +1,4 @@
-"""The function of a call: found, checked and named before anything starts."""
+"""The function of a call, found, checked and named before anything starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _fitting: WeakKeyDictionary[Callable[..., Any], tuple[Any, ...]] = WeakKeyDictio
 
 
 def resolve(func: Any) -> Callable[..., Any]:
-    """Return the function that a user means: a callable, or ``"workers.py:horizon"``.
+    """Return the function that a user means, a callable or ``"workers.py:horizon"``.
 
     Raises
     ------
@@ -73,14 +73,14 @@ def bind_arguments(
     func
         The function.
     arguments
-        What its positional arguments come from: the iterables.
+        The sources of its positional arguments, the iterables.
     shared, extra, of_grid
         Its keyword arguments, those that nbshare adds, and the parameters of a grid.
 
     Raises
     ------
     TypeError
-        It does not; raised before any worker starts.
+        If it does not, before any worker starts.
     """
     if is_plain := type(func) is FunctionType and not vars(func):  # decorators may tell another
         optional = len(func.__defaults__ or ()), *(func.__kwdefaults__ or ())
@@ -165,7 +165,7 @@ def assigned_around(func: Any) -> str | None:
     code = getattr(func, "__code__", None)
     if code is None or not code.co_freevars:
         return None
-    import dis  # late: few initializers are such functions
+    import dis  # late, as few initializers are such functions
 
     stored = (i.argval for i in dis.get_instructions(code) if i.opname == "STORE_DEREF")
     return next((name for name in stored if name in code.co_freevars), None)
@@ -174,8 +174,8 @@ def assigned_around(func: Any) -> str | None:
 def with_keywords(func: Callable[..., Any], keywords: Mapping[str, Any]) -> Callable[..., Any]:
     """Return a function that gets these arguments, too.
 
-    A partial becomes one of its own class: a partial of it would forget how that class calls the
-    function, from Python 3.14 on.
+    A partial becomes one of its own class, because a partial of it would forget how that class
+    calls the function, from Python 3.14 on.
     """
     if isinstance(func, functools.partial):
         return type(func)(func.func, *func.args, **{**func.keywords, **keywords})
