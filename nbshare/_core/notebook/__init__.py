@@ -1,20 +1,20 @@
-"""Everything that draws: the progress display of a run, and its plots.
+"""Everything that draws, the progress display of a run, and its plots.
 
-A run is seen only through its job (`Job`), and drawing happens only inside
-:meth:`Display.update` and :meth:`Display.close`, in the thread that waits for the run; a background
-job has its own. A display that fails costs one warning, never the run.
+A run is seen only through its job (`Job`), and drawing happens only inside :meth:`Display.update`
+and :meth:`Display.close`, in the thread that waits for the run. A background job has its own. A
+display that fails costs one warning, never the run.
 
-``environment``  kernel, terminal or log; the outputs of a cell
-``marimo_cells`` the outputs of a cell of marimo
+``environment``  kernel, terminal or log, and the outputs of a cell ``marimo_cells`` the outputs of
+a cell of marimo
 ``row``          the progress display of a notebook
 ``page``         how a browser page asks for it, and presses its Stop button
 ``bar``          a terminal's bar, a log's lines, and the words of all three
 ``live_plot``    the plots that the user asks for
 ``frames``       when and where to draw the plot
-``figure``       the plot itself, as a small file: a Figure with an Agg canvas, never pyplot
+``figure``       the plot itself, as a small file, a Figure with an Agg canvas, never pyplot
 ``charts``       lines and histograms in it
 ``image``        images in it
-``values``       shared by these: results as numbers, each read once; colours, labels, limits
+``values``       shared by these, with results as numbers, each read once, colours, labels, limits
 ``explore``      one result at a time, in a panel with sliders
 ``prints``       where the output of workers is shown
 
@@ -45,7 +45,7 @@ from nbshare._core.tracebacks import users_frames
 from nbshare._core.wire import is_worker
 from nbshare.errors import DisplayWarning, users_line, warn_at_most
 
-NEVER_S = 3600.0  # "no need to call again soon": long, and still a number a wait can take
+NEVER_S = 3600.0  # "no need to call again soon", but still a number that a wait can take
 
 # After an interrupt only a user's function draws for longer, maybe for ever. Without this limit a
 # third Ctrl-C would leave a display that says "running".
@@ -56,7 +56,7 @@ class Drawer(Protocol):
     """Something that shows a job."""
 
     def draw(self, *, final: bool) -> float:
-        """Show the present state; return the seconds until the next call is wanted."""
+        """Show the present state. Return the seconds until the next call is wanted."""
 
 
 class Display:
@@ -65,7 +65,7 @@ class Display:
     Parameters
     ----------
     drawers
-        The objects that draw; empty where nothing is shown.
+        The objects that draw, empty if nothing is shown.
     live
         If False, only the last frame is drawn.
     """
@@ -73,7 +73,7 @@ class Display:
     def __init__(self, drawers: Sequence[Drawer], *, live: bool = True) -> None:
         self._live = live
         self._due = dict.fromkeys(drawers, 0.0)  # on the monotonic clock
-        # Those that draw into a cell; each shows an output of it.
+        # Those that draw into a cell. Each shows an output of it.
         self._outputs: list[KernelOutput] = [d.output for d in drawers if hasattr(d, "output")]
         # A warning appears below the present cell, from any thread, at any time.
         self._context, self._line = contextvars.copy_context(), users_line()
@@ -88,7 +88,7 @@ class Display:
             output.reserve()
 
     def show_again(self) -> bool:
-        """Show all outputs in the running cell too; return False if there are none."""
+        """Show all outputs in the running cell too. Return False if there are none."""
         for output in self._outputs:
             output.show_again()
         return bool(self._outputs)
@@ -99,7 +99,7 @@ class Display:
         Returns
         -------
         float
-            Seconds until the next call is wanted; an hour where nothing is shown.
+            Seconds until the next call is wanted, an hour if nothing is shown.
         """
         if not self._live:
             return NEVER_S
@@ -110,7 +110,7 @@ class Display:
         return min((max(0.0, due - now) for due in self._due.values()), default=NEVER_S)
 
     def close(self) -> None:
-        """Draw the last frame; call it again to finish after an interrupt."""
+        """Draw the last frame. Call it again to finish after an interrupt."""
         while self._due:
             drawer, began = next(iter(self._due)), time.monotonic()
             try:
@@ -185,7 +185,7 @@ def open_display(
     job
         The job of the run.
     progress, plot
-        As checked by :func:`check_display`.
+        The arguments, checked by :func:`check_display`.
     in_background
         Whether a thread of its own draws it.
 
@@ -201,7 +201,7 @@ def open_display(
         return Display(())
     is_notebook = place in ("kernel", "marimo")
     drawers: list[Drawer] = []
-    # Imported only to draw: `import nbshare` and a run without display stay light.
+    # Imported only to draw, so that `import nbshare` and a run without display stay light.
     if place != "log" if progress is None else progress is not False:
         from nbshare._core.notebook import bar, row
 
@@ -229,7 +229,7 @@ def open_display(
 
 @cache
 def _tell_of_no_plot() -> None:
-    """Warn once in a process: a script may be run again and again, and a loop has many calls."""
+    """Warn once in a process, because a script may be run again and again, with many calls."""
     warn_at_most(
         "plot= is shown in a notebook only; here the run continues without it. Draw the results "
         "that it returns, or leave plot= out",
@@ -243,7 +243,7 @@ class Showing:
     Parameters
     ----------
     plot
-        As for `nbshare.parallel_map`.
+        The argument of `nbshare.parallel_map`.
 
     Notes
     -----
@@ -266,11 +266,11 @@ class Showing:
         self._was_begun = self._draw(job, progress)
 
     def show(self, job: Job) -> bool:
-        """Show the job in the running cell; return False if there is none, or no need."""
+        """Show the job in the running cell. Return False if there is none, or no need."""
         if surroundings() != "kernel":
             return False
         with self._lock:
-            if self._cell == cell_number():  # its own cell: shown there already, or not wanted
+            if self._cell == cell_number():  # shown there already, or not wanted
                 return self._was_begun
             if self._live and self._live[-1].show_again():
                 return True
@@ -294,7 +294,7 @@ class Showing:
                 self._live.pop().close()
 
     def _draw(self, job: Job, progress: Any) -> bool:
-        """Draw it in the running cell, and follow it; return False if nothing is wanted."""
+        """Draw it in the running cell, and follow it. Return False if nothing is wanted."""
         display = open_display(job, progress=progress, plot=self._plot, in_background=True)
         if not display:
             return False
@@ -303,7 +303,7 @@ class Showing:
             self._live.append(display)
         try:
             start_thread(self._follow, display, job._run)
-        except RuntimeError:  # no more threads are allowed: only the last state is drawn
+        except RuntimeError:  # no more threads are allowed, so only the last state is drawn
             job.add_done_callback(lambda _: self.close())
         return True
 

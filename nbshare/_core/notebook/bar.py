@@ -1,4 +1,4 @@
-"""The progress of a run in words: tqdm in a terminal, a line now and then in a log.
+"""The progress of a run in words, by tqdm in a terminal, a line now and then in a log.
 
 The arithmetic (smoothed rate, time left, formatting) is tqdm's. If the number of items is unknown,
 there is neither a percentage nor a time left.
@@ -21,7 +21,7 @@ from nbshare.errors import counted
 LIVE: tuple[JobState, ...] = ("starting", "running")
 
 _TERMINAL_INTERVAL_S = 0.1
-_LEAST_RATE = 0.1  # below this rate, use the next unit: seconds, minutes
+_LEAST_RATE = 0.1  # below this rate, use the next unit (seconds, minutes)
 _EARLY_S = 2.0  # after the beginning, and after the first result
 SHORTEST_S = 0.1  # over a shorter time a rate is noise
 _LOG_INTERVAL_S = 10.0
@@ -38,7 +38,7 @@ class Speed:
         self._results, self._seconds = EMA(), EMA()
 
     def count(self) -> int:
-        """Count the results since the last call; return how many there are in all."""
+        """Count the results since the last call. Return how many there are in all."""
         n_done, now = self._job.n_done, time.monotonic()
         if n_done > self._counted:
             self._first_at = min(self._first_at, now)
@@ -51,13 +51,13 @@ class Speed:
 
     @property
     def rate(self) -> float:
-        """Recent results per second; 0.0 before the first."""
+        """Recent results per second, 0.0 before the first."""
         seconds = self._seconds()
         return self._results() / seconds if seconds else 0.0
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to the end at the present rate; None if unknown.
+        """Seconds to the end at the present rate, or None if unknown.
 
         The first results say little, and so does the first one of a new worker.
         """
@@ -89,7 +89,7 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
     job, speed
         The job and its clock.
     timed
-        False: leave out what differs from run to run (seconds, rates).
+        Whether to include what differs from run to run (seconds, rates).
     """
     n_done, state, n_failed = speed.count(), job.state, len(job.errors)
     n = job.n_items
@@ -160,7 +160,7 @@ def stage_lines(job: Job) -> list[str]:
 
 
 class Bar:
-    """A bar of a tqdm class: used as ``cls(total=n, desc=label)``, ``update`` and ``close``."""
+    """A bar of a tqdm class, used as ``cls(total=n, desc=label)``, ``update`` and ``close``."""
 
     def __init__(self, job: Job, bar_class: Callable[..., Any]) -> None:
         self._job, self._bar_class = job, bar_class
@@ -168,7 +168,7 @@ class Bar:
         self._told = 0
 
     def draw(self, *, final: bool) -> float:
-        """Update the bar with new results; close it at the end."""
+        """Update the bar with new results, and close it at the end."""
         if self._bar is None:
             self._bar = self._bar_class(total=self._job.n_items, desc=self._job.label or None)
         new = self._job.n_done - self._told
@@ -181,10 +181,10 @@ class Bar:
 
 
 class TerminalBar(Bar):
-    """A plain tqdm bar; at an early end it stays where it is, with the reason."""
+    """A plain tqdm bar. At an early end it stays where it is, with the reason."""
 
     def __init__(self, job: Job) -> None:
-        # Every update is drawn: the display limits how often.
+        # Every update is drawn, but the display limits how often.
         always = {"miniters": 1, "mininterval": 0, "dynamic_ncols": True}
         # Stored results say nothing about the rate.
         always["initial"] = n_stored = job.n_done
@@ -192,7 +192,7 @@ class TerminalBar(Bar):
         self._told = n_stored
 
     def draw(self, *, final: bool) -> float:
-        """Redraw the bar with details; at the end list the stages below it."""
+        """Redraw the bar with details. At the end list the stages below it."""
         job, pause_s = self._job, super().draw(final=False)
         if final:
             self._bar.set_postfix_str("" if job.state == "done" else job.state, refresh=False)
@@ -206,13 +206,13 @@ class TerminalBar(Bar):
 
 
 class _UnwatchedTqdm(tqdm):  # type: ignore[misc]  # tqdm is not typed
-    """tqdm without its monitor thread: this bar is refreshed by hand."""
+    """tqdm without its monitor thread, because this bar is refreshed by hand."""
 
     monitor_interval = 0
 
 
 class LogLines:
-    """Plain lines on stderr: now and then, and one at the end."""
+    """Plain lines on stderr, now and then, and one at the end."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -241,7 +241,7 @@ def _rate(rate: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format seconds: a float with one decimal, and from a minute on as 01:05."""
+    """Format seconds, as a float with one decimal, and from a minute on as 01:05."""
     if seconds >= 60:
         return str(tqdm.format_interval(seconds))
     return f"{seconds:.1f} s" if isinstance(seconds, float) else f"{seconds} s"

@@ -23,18 +23,19 @@ from nbshare._core.notebook.values import (
     write_whole,
 )
 
-# Okabe and Ito's colours, which the colour-blind tell apart too; each line has its own marker.
+# Okabe and Ito's colours, which the colour-blind tell apart too. Each line has its own marker.
 _COLOURS = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#888888"
 _MARKERS = "osD^vPX*"
 
-_MAX_LINES = 8  # more could not be told apart: their mean is drawn
-_MAX_MARKERS = 100  # of a line; beyond, only single points have one, since no line shows them
+_MAX_LINES = 8  # more could not be told apart, so their mean is drawn
+_MAX_MARKERS = 100  # of a line. Beyond, only single points have one, since no line shows them
 _MAX_POINTS = 2000  # more than the plot has pixels in a row
 
-# NaN and infinities, which no line shows: a test, a marker, and the edge of the axes where it is.
+# NaN and infinities, which no line shows, with a test, a marker, and the edge of the axes where it
+# is.
 _ODD: Any = (np.isnan, "x", 0), (np.isposinf, "^", 1), (np.isneginf, "v", 0)
 
-_MAX_VALUES = 2**20  # in a histogram; if there are more, every k-th is counted
+_MAX_VALUES = 2**20  # in a histogram. If there are more, every k-th is counted
 _MAX_BINS = 100
 _MAX_WHOLE = 60  # integers in a smaller range get a bar each
 
@@ -75,7 +76,7 @@ class LinePainter(Painter):
             axes.set_yticks([0, 1], ["False", "True"])
 
     def _choose_x(self) -> tuple[Floats, NDArray[np.intp]]:
-        """Choose the x values and label their axis; return their order."""
+        """Choose the x values and label their axis. Return their order."""
         plot, axes = self._plot, self._axes
         x, name = plot.x, "input"
         if x is not None and len(x) != self._n:
@@ -107,7 +108,7 @@ class LinePainter(Painter):
         self._axes.set_xlim(low - margin, high + margin)
 
     def show_done(self) -> None:
-        """Show the part of the x axis that has results: no more will come."""
+        """Show the part of the x axis that has results, because no more will come."""
         self._show_x(self._x[self._taken[self._order]])
 
     def _add(self, items: NDArray[np.intp], rows: Floats) -> None:
@@ -166,7 +167,7 @@ def apart(x: Floats) -> Floats:
 
 
 def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Return the highest and lowest points of many, where they are: they look the same."""
+    """Return the highest and lowest points of many, where they are, because they look the same."""
     if len(x) <= 2 * _MAX_POINTS:
         return x, y
     width = math.ceil(len(x) / _MAX_POINTS)
@@ -225,7 +226,7 @@ class HistPainter(Painter):
 
 
 def auto_bins(finite: Floats) -> int:
-    """Return how many bins NumPy's "auto" makes: the larger of two well-known numbers."""
+    """Return how many bins NumPy's "auto" makes, the larger of two well-known numbers."""
     # With an outlier, NumPy itself would make the edges of billions of bins.
     by_sturges = math.log2(finite.size) + 1
     middle = np.subtract(*np.percentile(finite, (75, 25)))

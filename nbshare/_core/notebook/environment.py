@@ -1,4 +1,4 @@
-"""Where we are: in a Jupyter kernel, at a terminal, or in a log."""
+"""The surroundings: a Jupyter kernel, a terminal, or a log."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SHARED_INTERVAL_S = 0.25  # between changes of an output that several runs shar
 
 
 def surroundings() -> Literal["kernel", "marimo", "terminal", "log"]:
-    """Return what shows our output: a kernel, a running cell of marimo, a terminal or a log.
+    """Return what shows our output, a kernel, a running cell of marimo, a terminal or a log.
 
-    A kernel is asked for before the terminal: Jupyter's stderr is not a terminal, but a kernel
-    started by hand in one may well be.
+    A kernel is asked for before the terminal, because Jupyter's stderr is not a terminal, but a
+    kernel started by hand in one may well be.
     """
-    # A kernel has loaded IPython: if it is not there, there is no need to import it.
+    # A kernel has loaded IPython. If it is not there, there is no need to import it.
     get_ipython: Any = getattr(sys.modules.get("IPython"), "get_ipython", None)
     if get_ipython is not None and getattr(get_ipython(), "kernel", None) is not None:
         return "kernel"
@@ -39,17 +39,17 @@ def is_static() -> bool:
 
 
 def has_server() -> bool:
-    """Return whether a Jupyter server started this kernel: its pages can show Stop."""
+    """Return whether a Jupyter server started this kernel, whose pages can show Stop."""
     return "JPY_SESSION_NAME" in os.environ  # which nbclient does not set
 
 
 def shell() -> Any:
-    """Return IPython's shell; in a kernel."""
+    """Return IPython's shell, in a kernel."""
     return cast(Any, sys.modules["IPython"]).get_ipython()
 
 
 def front_end() -> str | None:
-    """Return the name of what shows widgets here; None if nothing does.
+    """Return the name of what shows widgets here, or None if nothing does.
 
     A notebook that is executed without a page, as by nbclient, shows none.
     """
@@ -61,12 +61,12 @@ def front_end() -> str | None:
 
 
 def cell_number() -> int:
-    """Return the number of the running cell; in a kernel."""
+    """Return the number of the running cell, in a kernel."""
     return int(shell().execution_count)
 
 
 def cell_id() -> str | None:
-    """Return what stays when the running cell is run again; None if the front end does not say."""
+    """Return an id that stays when the cell is run again, or None if the front end has none."""
     try:
         return str(shell().kernel.get_parent("shell")["metadata"]["cellId"])
     except Exception:  # noqa: BLE001  other kernels have other ways
@@ -92,7 +92,7 @@ class KernelOutput:
     number
         Number of runs of the cell that have had such an output, this one included.
     first
-        The first of the runs one after the other that have had this output; the last is `number`.
+        The first of the runs one after the other that have had this output. The last is `number`.
     id
         Its id in the front end.
     sent_at
@@ -106,8 +106,8 @@ class KernelOutput:
     def __init__(self, cell: Cell, *, is_shared: bool) -> None:
         from IPython.display import DisplayHandle
 
-        # The id is chosen now: after an interrupt inside the first display, the last frame still
-        # replaces that.
+        # The id is chosen now, because after an interrupt inside the first display, the last frame
+        # still replaces that.
         self._handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
         self.id = str(self._handle.display_id)
         self.cell, self.is_shared = cell, is_shared
@@ -118,7 +118,7 @@ class KernelOutput:
 
     @property
     def shown(self) -> dict[str, str]:
-        """What it shows, by MIME type."""
+        """Its contents, by MIME type."""
         return self._shown[0] if self._shown is not None else {}
 
     def reserve(self) -> None:
@@ -127,14 +127,14 @@ class KernelOutput:
             self.show(lambda: ({"text/plain": ""}, None), final=False)
 
     def show_again(self) -> None:
-        """Show it in the running cell too; later updates replace both."""
+        """Show it in the running cell too. Later updates replace both."""
         if self._shown is not None:
             self._handle.display(self._shown[0], metadata=self._shown[1], raw=True)
 
     def show(self, make: Make, *, final: bool) -> None:
         """Replace the output with what `make` returns.
 
-        `make` is called now; but if another run has just used the output, it is called at the end
+        `make` is called now. But if another run has just used the output, it is called at the end
         of the cell, unless a newer update replaces it. So a loop of quick calls draws few plots.
         """
         self._waiting = make
@@ -145,11 +145,11 @@ class KernelOutput:
             self.cell.free.append(self)  # others may reuse it
 
     def send(self, *, again: bool = False) -> None:
-        """Send a waiting update that changes something; `again`: in the next cell too."""
+        """Send a waiting update that changes something, in the next cell too if `again`."""
         make, self._waiting = self._waiting, None
         made = make() if make is not None else None
         if again and (last := made or self._shown):
-            self._send_again_in_next_cell(*last)  # first: a visible cell may be run
+            self._send_again_in_next_cell(*last)  # first, because a visible cell may be run
         if made is None or made == self._shown:
             return
         self.sent_at = time.monotonic()
@@ -158,7 +158,7 @@ class KernelOutput:
         self._shown = made
 
     def _send_again_in_next_cell(self, data: dict[str, str], metadata: Any) -> None:
-        """Send the last state once more: nbclient records outputs only while a cell runs."""
+        """Send the last state once more, as nbclient records outputs only while a cell runs."""
         events = shell().events
 
         def send(*_: object) -> None:
@@ -201,9 +201,9 @@ _current: dict[str, Cell] = {}  # by kind
 
 
 def kernel_output(kind: str) -> KernelOutput:
-    """Return an output of the running cell, not reused for another kind; in a notebook."""
+    """Return an output of the running cell, not reused for another kind, in a notebook."""
     if surroundings() == "marimo":
-        from nbshare._core.notebook import marimo_cells  # late: it imports marimo
+        from nbshare._core.notebook import marimo_cells  # late, as it imports marimo
 
         return cast("KernelOutput", marimo_cells.take(kind))
     cell = _current.get(kind)

@@ -1,4 +1,4 @@
-"""`explore`: one result at a time, also of a running job.
+"""`explore` shows one result at a time, also of a running job.
 
 On a page of Jupyter's server three outputs follow each other in the cell::
 
@@ -8,9 +8,9 @@ On a page of Jupyter's server three outputs follow each other in the cell::
 
 A style hides the last one while the panel exists. Without the panel it hides the panel's place,
 where JupyterLab would write "Error displaying widget". Other front ends get panel and plot as two
-forms of one output. Where no page shows widgets, there is the plot and a sentence.
+forms of one output. If no page shows widgets, there is the plot and a sentence.
 
-Moving a slider only records the wanted result. One thread per panel draws: a quick plot while the
+Moving a slider only records the wanted result. One thread per panel draws, a quick plot while the
 slider moves, a sharp one when it rests, which is also saved.
 """
 
@@ -49,7 +49,7 @@ PlotKind = Literal["image", "line", "hist"]
 
 _MAX_SEEN, _MAX_NUMBERS = 64, 2000  # results, and numbers of each, that set the scale
 _INTERVAL_S = 0.1  # between two plots, and between looks at a running job
-_REST_S = 0.4  # after a move: then a sharp plot is worth its time
+_REST_S = 0.4  # after a move, when a sharp plot is worth its time
 
 _WORDS = "To choose other results, run this cell in JupyterLab, Notebook 7 or VS Code."
 _CHILD = ".jp-OutputArea-child"
@@ -70,22 +70,22 @@ def explore(
 ) -> None:
     """Show results one at a time in a notebook, with a slider to choose among them.
 
-    Nothing is copied: each result is read from memory when it is drawn. The saved notebook keeps
-    the last plot.
+    Nothing is copied, because each result is read from memory when it is drawn. The saved notebook
+    keeps the last plot.
 
     Parameters
     ----------
     results : array_like of shape (n, *shape), or Job
-        Results of `parallel_map`, or a job, which may still be running; see `Job.explore`.
+        Results of `parallel_map`, or a job, which may still be running. See `Job.explore`.
     kind : {"image", "line", "hist"}, optional
-        How to draw one result. Default: ``"image"`` for results of shape (H, W), or in colour (H,
-        W, 3 or 4); ``"line"`` for one-dimensional results.
+        The way to draw one result. Default: ``"image"`` for results of shape (H, W), or in colour
+        (H, W, 3 or 4), ``"line"`` for one-dimensional results.
     axes : mapping of str to array_like, optional
-        For results over a grid: the name and the values of each axis, the last axis varying
-        fastest, as in `itertools.product`. The product of their lengths must be ``n``. Each axis
-        gets a slider.
+        The name and the values of each axis, for results over a grid. The last axis varies fastest,
+        as in `itertools.product`. The product of their lengths must be ``n``. Each axis gets a
+        slider.
     plot : LivePlot, optional
-        Labels, units, coordinates, `limits` and `value` of the plot; its own kind is not used.
+        Labels, units, coordinates, `limits` and `value` of the plot. Its own kind is not used.
 
     Raises
     ------
@@ -168,7 +168,7 @@ class ResultGrid:
     source
         A job, or what `finished` returns.
     kind, plot, axes
-        As for `explore`.
+        The arguments of `explore`.
     """
 
     def __init__(
@@ -186,12 +186,12 @@ class ResultGrid:
 
     @property
     def n(self) -> int:
-        """Number of items, for a generator the number so far; at least 1."""
+        """Number of items, for a generator the number so far, at least 1."""
         return max(1, self.source.n_items or len(self.source._present))
 
     @property
     def first(self) -> int:
-        """Index of the first result that has arrived; 0 if none has."""
+        """Index of the first result that has arrived, 0 if none has."""
         return int(np.argmax(self.source._present)) if self.source.n_done else 0
 
     def name(self, item: int) -> str:
@@ -209,7 +209,7 @@ class ResultGrid:
         return item < len(present) and bool(present[item])
 
     def pick(self, item: int) -> tuple[PlotKind, npt.NDArray[Any]]:
-        """Return how a result is drawn, and its numbers; raises an error if it cannot be."""
+        """Return how a result is drawn, and its numbers. Raise an error if it cannot be."""
         from nbshare._core.notebook.values import unmasked  # loads matplotlib
 
         partial, value = self.source._partial(), self._plot.value
@@ -333,7 +333,7 @@ class Panel:
         start_thread(self._run)
 
     def close(self) -> None:
-        """Remove it: another one replaces it."""
+        """Remove it, because another one replaces it."""
         self._is_over = True
         self._has_news.set()
         self._all.close()
@@ -361,7 +361,7 @@ class Panel:
             time.sleep(max(0.0, began + _INTERVAL_S - time.monotonic()))
 
     def _look(self) -> bool:
-        """Update the panel; return whether another plot is shown."""
+        """Update the panel. Return whether another plot is shown."""
         source = self._view.source
         if not self._view.axes:
             self._sliders[0].max = self._view.n - 1
@@ -372,7 +372,7 @@ class Panel:
         words = self._view.name(item)
         if source.state != "done":
             words += f" · {source.n_done} of {source.n_items or '?'} done, {source.state}"
-        self._words.value = words  # last: the plot is ready
+        self._words.value = words  # last, when the plot is ready
         return is_new
 
     def _save(self, show: Callable[..., object]) -> None:
@@ -386,7 +386,8 @@ class Panel:
         frame = self._view.draw(item, sharp=sharp)
         self._image.value = frame.png
         self._image.layout.width = f"{frame.size[0]}px"
-        self._image.layout.display = None  # it was hidden: a browser marks an image without data
+        # It was hidden, because a browser marks an image without data.
+        self._image.layout.display = None
         return frame
 
 

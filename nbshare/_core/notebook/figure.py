@@ -1,6 +1,7 @@
-"""The plot of a job: a Figure with an Agg canvas of its own, never pyplot.
+"""The plot of a job, a Figure with an Agg canvas of its own, never pyplot.
 
-pyplot keeps figures alive and is not safe where callbacks and threads meet; nothing here needs it.
+pyplot keeps figures alive and is not safe where callbacks and threads meet, and nothing here needs
+it.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from nbshare._core.notebook.values import FRAME, GREY, TICKS, Painter, dress, na
 # Size on the page, in pixels, of a single plot and of one of several in two columns. Both are as
 # wide as the progress display.
 _ALONE, _PANEL = (760, 440), (380, 300)
-# Of a single image: its height, what stands next to it, and what a title needs.
+# Of a single image: its height, the width of what is next to it, and that of a title.
 _IMAGE, _AROUND, _LEAST_WIDTH = 370, 160, 440
 _MARGIN = 0.08  # inches
 _PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
 
 _DPI = 100  # of the frames that follow each other
-_FINAL_DPI = 200  # of the last one: sharp on fine screens
+_FINAL_DPI = 200  # of the last one, sharp on fine screens
 _MAX_EXACT_BYTES = 600_000  # beyond, a last frame has 256 colours
 
 # nbshare's style, for plots of a user's function.
@@ -62,7 +63,7 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame: its PNG, its size on the page, its text, and what it shows."""
+    """One frame, with its PNG, its size on the page, its text, and its contents."""
 
     png: bytes
     size: tuple[int, int]  # pixels
@@ -71,7 +72,7 @@ class Frame:
 
     @property
     def bundle(self) -> Bundle:
-        """The output of a cell; its size is given, so the page never jumps."""
+        """The output of a cell, with its size, so that the page never jumps."""
         png, (width, height) = base64.b64encode(self.png).decode("ascii"), self.size
         size = {"width": width, "height": height, "alt": self.title}
         return {"image/png": png, "text/plain": self.title}, {"image/png": size}
@@ -85,7 +86,7 @@ class LiveFigure:
     job
         The running map.
     plot
-        As for `notebook.live_plot.as_plots`; not None.
+        The plots, as `notebook.live_plot.as_plots` returns them, not None.
     in_users_style
         Whether to leave matplotlib's settings as they are, also for nbshare's own plots.
     """
@@ -102,7 +103,7 @@ class LiveFigure:
         self._dtype: Any = None
 
     def frame(self, *, final: bool) -> Frame | None:
-        """Draw the present state; None if there is no result yet."""
+        """Draw the present state. Return None if there is no result yet."""
         with mpl.style.context(self._style) if self._style else contextlib.nullcontext():
             painted = self.paint(final=final)
             if painted is None:
@@ -113,10 +114,10 @@ class LiveFigure:
         return Frame(png, (width, height), *painted)
 
     def paint(self, *, final: bool) -> tuple[str, bool] | None:
-        """Update the axes; return the title, and whether all results are shown."""
+        """Update the axes. Return the title, and whether all results are shown."""
         if self._job._is_reduced:
             return self._paint_one(final=final)
-        present = self._job._present  # before the results: then they include all that are flagged
+        present = self._job._present  # before the results, so that they include all flagged ones
         partial, n_present = self._job._partial(), np.count_nonzero(present)
         if partial is not None and len(partial) != present.size:  # more have come in between
             partial = partial[: present.size]
@@ -125,7 +126,7 @@ class LiveFigure:
         if partial is None or not present.any():
             return None
         dtype = getattr(partial, "dtype", None)
-        # The first time, for a generator, or if results of another type have come: lay out again.
+        # The first time, for a generator, or if results of another type have come, lay out again.
         if (self._n, self._dtype) != (present.size, dtype):
             self._n, self._dtype = present.size, dtype
             self._build(partial, present)
@@ -142,7 +143,7 @@ class LiveFigure:
                     painter.say(each.partition("{}")[2].lstrip(", "))
         name = (len(shown) == 1 and self._plots[0].title) or self._job.label.replace("_", " ")
         said = ": ".join(filter(None, [name, what.format(of)]))
-        # While it runs, the progress display counts: a plot is always late.
+        # While it runs, the progress display counts, because a plot is always late.
         is_part = final and self._job.n_items is not None and n_shown < self._n
         self._write_title(said if is_part else (name + what.partition("{}")[2]).lstrip(", "))
         return said, bool(n_shown == n_present)
@@ -169,7 +170,7 @@ class LiveFigure:
     def _painted(
         self, painter: Any, partial: Any, present: NDArray[np.bool_], final: bool
     ) -> tuple[int, str]:
-        """Update one plot; return how many results it shows, and a text with ``{}`` for it."""
+        """Update one plot. Return how many results it shows, and a text with ``{}`` for it."""
         if not isinstance(partial, Mosaic) or isinstance(painter, MosaicPainter):
             return painter.paint(partial, present, final=final)  # type: ignore[no-any-return]
         whole, rows = _as_rows(partial)
@@ -213,7 +214,7 @@ class LiveFigure:
         self._title = ""
 
     def _write_title(self, title: str) -> None:
-        """Set the title of the axes, or of the figure; the user's own stays."""
+        """Set the title of the axes, or of the figure. The user's own stays."""
         axes = self.figure.axes[0]
         before, self._title = self._title, title
         look: Any = {"fontsize": 11, "parse_math": False}
@@ -236,14 +237,14 @@ class LiveFigure:
             drawn, paper = self.figure.get_tightbbox(), self.figure.bbox_inches
             needed = bool(np.any(drawn.min < paper.min) or np.any(drawn.max > paper.max))
         if needed or len(self.figure.axes) > self._n_axes:
-            # Compressed: a colour bar stays next to its image, and both are in the middle.
+            # Compressed, so that a colour bar stays next to its image, and both are in the middle.
             engine: Any = "constrained" if self.figure.subfigs else "compressed"
             self.figure.set_layout_engine(engine, w_pad=_MARGIN, h_pad=_MARGIN)
             self.figure.get_layout_engine().execute(self.figure)  # type: ignore[union-attr]
         self.figure.set_layout_engine("none")
 
     def _final_png(self) -> bytes:
-        """Draw a sharp picture; with fewer colours if its file would be large."""
+        """Draw a sharp picture, with fewer colours if its file would be large."""
         picture = self._pixels(_FINAL_DPI)
         png = _encode(picture)
         if len(png) > _MAX_EXACT_BYTES:
@@ -293,12 +294,13 @@ class ResultFigure(LiveFigure):
         return frame
 
     def paint(self, *, final: bool) -> tuple[str, bool]:
-        """Update the axes; return the title, and True: all is shown."""
+        """Update the axes. Return the title, and True because all is shown."""
         present = np.ones(len(self._rows), bool)
         if not self._n:
             self._n = len(present)
             self._build(self._rows, present)
-        # Laid out once: no result moves the axes. A sharp frame is again, if labels stick out.
+        # Laid out once, because no result moves the axes. A sharp frame is again, if labels stick
+        # out.
         self._n_frames = 2 * min(self._n_frames, 1)
         painter: Any = self._painters[0]
         painter.begin_anew(self._limits)

@@ -21,14 +21,14 @@ _LOOK_S = 0.05  # between looks for new results
 
 
 class LiveFrames:
-    """Frames of fixed size, each replacing the one before; the last one stays as a PNG.
+    """Frames of fixed size, each replacing the one before. The last one stays as a PNG.
 
     Parameters
     ----------
     job
         The job of the run.
     plot
-        As for `nbshare.parallel_map`; not None.
+        The argument of `nbshare.parallel_map`, not None.
     in_background
         Whether the user may be drawing at the same time.
     """
@@ -38,7 +38,7 @@ class LiveFrames:
         self.output = kernel_output("picture")
         self._interval_s = max(each.interval_s for each in as_plots(plot))
         self._figure: LiveFigure | None = None
-        self._n_done = 0  # at the last frame; -1: it did not show all of them
+        self._n_done = 0  # at the last frame, -1 if it did not show all of them
 
     def draw(self, *, final: bool) -> float:
         """Draw a frame if there are new results, or if it is the last."""
@@ -49,7 +49,7 @@ class LiveFrames:
             import_whole("nbshare._core.notebook.figure")  # and Matplotlib
             from nbshare._core.notebook.figure import LiveFigure
 
-            # matplotlib has one style for all threads: in the background, keep the user's.
+            # matplotlib has one style for all threads. In the background, keep the user's.
             self._figure = LiveFigure(self._job, self._plot, in_users_style=self._in_background)
         figure, began = self._figure, time.monotonic()
         self.output.show(lambda: self._frame(figure, final=final), final=final)

@@ -1,4 +1,4 @@
-"""``plot="image"``: the results so far as one image, at the cost of the new ones only."""
+"""``plot="image"`` shows the results so far as one image, at the cost of the new ones only."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _EXTENDS = {  # arrows of a colour bar, by whether its low and its high end cut 
 _HATCH: Any = {"hatch": "///", "facecolor": "none", "edgecolor": GREY, "alpha": 0.4, "linewidth": 0}
 # Names for the key, and colours that the map does not have, for the colour-blind neither.
 _ODD = {"NaN": FRAME, "inf": "#D55E00", "−inf": "#CC79A7"}
-_MAX_SIDE = 1024  # pixels per side: a screen shows no more
+_MAX_SIDE = 1024  # pixels per side, as a screen shows no more
 _MAX_SCALARS = 2**16
-_MAX_RATIO = 4  # of the sides, if both axes have the same scale; beyond, it is a strip
+_MAX_RATIO = 4  # of the sides, if both axes have the same scale. Beyond, it is a strip
 _MAX_SHARP = 600  # pixels a side that the last frame shows as they are, each as a square
 _UFUNCS = {"mean": np.add, "sum": np.add, "min": np.fmin, "max": np.fmax}
 
@@ -56,7 +56,7 @@ class ImageLayout:
     n_cells
         The results are reduced to this many, each of a run of consecutive items.
     extent, aspect, xlabel, ylabel
-        Of the axes, in items and elements, or in the user's coordinates.
+        Extent, aspect and labels of the axes, in items and elements, or in the user's coordinates.
     columns
         Cells side by side.
     """
@@ -70,7 +70,7 @@ class ImageLayout:
 
     @property
     def outline(self) -> list[tuple[float, float]]:
-        """Corners of the area that the cells fill; the last row of pixels may be shorter."""
+        """Corners of the area that the cells fill. The last row of pixels may be shorter."""
         left, right, bottom, top = self.extent
         n_rows = math.ceil(self.n_cells / self.columns)
         n_last = self.n_cells - (n_rows - 1) * self.columns
@@ -79,7 +79,7 @@ class ImageLayout:
 
 
 def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> ImageLayout:
-    """Choose the layout for n results of a shape; raise CannotDrawError if there is none."""
+    """Choose the layout for n results of a shape. Raise CannotDrawError if there is none."""
     x, y = plot.x, plot.y
     if len(shape) == 0 and x is not None and y is not None:
         if len(x) * len(y) != n:
@@ -118,7 +118,7 @@ def _aspect(plot: LivePlot, extent: tuple[float, float, float, float]) -> Litera
 
 
 def _extent(plot: LivePlot, height: int, width: int) -> tuple[float, float, float, float]:
-    """Return the left, right, lower and upper edge; the first row is on top."""
+    """Return the left, right, lower and upper edge. The first row is on top."""
     left, right = _edges("x", plot.x, width)
     top, bottom = _edges("y", plot.y, height)
     return left, right, bottom, top
@@ -141,7 +141,7 @@ def _edges(name: str, coordinates: Any, size: int) -> tuple[float, float]:
 
 
 class ImagePainter(Painter):
-    """Draws results as one image: reduced, by cells of consecutive items."""
+    """Draws results as one image, reduced by cells of consecutive items."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -168,7 +168,7 @@ class ImagePainter(Painter):
             interpolation_stage="data",  # means of values, not of colours
             **place,
         )
-        # Above it, pixels that are not finite; below it, where results are missing.
+        # Above it, pixels that are not finite. Below it, where results are missing.
         self._odd = axes.imshow(np.zeros((1, 1, 4)), interpolation="nearest", zorder=0.5, **place)
         self._hatch = axes.add_patch(Polygon(layout.outline, zorder=-1, **_HATCH))
         self._odd_names: list[str] = []
@@ -181,7 +181,7 @@ class ImagePainter(Painter):
 
     @property
     def ratio(self) -> float | None:
-        """Width of the image for a height of 1; None if it fills any place."""
+        """Width of the image for a height of 1, or None if it fills any place."""
         left, right, bottom, top = self._layout.extent
         aspect = {"auto": 0.0, "equal": 1.0}.get(str(self._layout.aspect), self._layout.aspect)
         return abs((right - left) / (bottom - top)) / float(aspect) if aspect else None
@@ -249,12 +249,12 @@ class ImagePainter(Painter):
 
     @property
     def _is_there(self) -> NDArray[np.bool_]:
-        """Which pixels have a result."""
+        """A flag per pixel, True if it has a result."""
         counts = self._counts.reshape(-1, *[1] * (self._cells.ndim - 1))
         return np.broadcast_to(counts > 0, self._cells.shape).reshape(self._pixels_shape)
 
     def _pixels(self) -> Floats:
-        """Return the image; NaN where there is no result yet."""
+        """Return the image, with NaN where there is no result yet."""
         counts = self._counts.reshape(-1, *[1] * (self._cells.ndim - 1))
         with np.errstate(invalid="ignore", divide="ignore"):
             divisor = counts if self._plot.reduction == "mean" else counts > 0
@@ -304,7 +304,7 @@ class MosaicPainter(ImagePainter):
     def __init__(self, *args: Any) -> None:
         *others, present = args
         self._first = int(present.argmax())
-        super().__init__(*others, np.ones(1, np.bool_))  # laid out for the whole: one result
+        super().__init__(*others, np.ones(1, np.bool_))  # laid out for the whole, one result
         self._counts = np.zeros_like(self._cells, np.int64)  # of each pixel
         self._taken = np.zeros(len(present), np.bool_)
 
@@ -349,7 +349,7 @@ class MosaicPainter(ImagePainter):
 
 
 def opaque(pixels: Floats) -> NDArray[Any]:
-    """Return colours; those that are not finite are transparent."""
+    """Return colours, with transparent ones where they are not finite."""
     is_finite: Any = np.isfinite(pixels).all(axis=2)
     colours = np.clip(np.where(is_finite[..., np.newaxis], pixels, 0), 0, 1)
     alpha = colours[..., 3] if colours.shape[2] == 4 else 1.0

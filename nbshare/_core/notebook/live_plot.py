@@ -1,4 +1,4 @@
-"""LivePlot: how the user describes a plot of the results of a run."""
+"""LivePlot, by which the user describes a plot of the results of a run."""
 
 from __future__ import annotations
 
@@ -21,34 +21,33 @@ else:  # for typing.get_type_hints, without Matplotlib
 
 KINDS = ("line", "image", "hist")
 REDUCTIONS = ("mean", "sum", "min", "max", "last")
-MAX_PLOTS = 6  # in two columns: more do not fit on a screen
+MAX_PLOTS = 6  # in two columns, as more do not fit on a screen
 
 Draw: TypeAlias = Callable[[Any, Any], object]
 
 
 class CannotDrawError(Exception):
-    """These results do not suit the plot; the message says which ones would."""
+    """These results do not suit the plot. The message says which ones would."""
 
 
 class LivePlot:
     """Describe a plot that shows the results of a run while they arrive.
 
-    Pass it to `parallel_map` as ``plot=``; ``plot="line"`` is short for ``plot=LivePlot("line")``.
-    To draw something else, subclass it: override `draw`, and `make_axes` for several axes.
+    Pass it to `parallel_map` as ``plot=``. ``plot="line"`` is short for ``plot=LivePlot("line")``.
+    To draw something else, subclass it. Override `draw`, and `make_axes` for several axes.
 
     Parameters
     ----------
     kind : {"line", "image", "hist"} or callable, default "line"
-        ``"line"``: results against the items if these are numbers or dates, else against their
+        ``"line"`` draws results against the items if these are numbers or dates, else against their
         index, with gaps where results are missing. Results of up to 8 elements get a line each.
-        ``"image"``: results that are images (H, W) or colour images (H, W, 3 or 4) are combined
-        into one by `reduction`; results (k,) become rows of the image, numbers its pixels.
-        ``"hist"``: a histogram of the results.
-        ``callable(ax, partial)``: draws the results so far into matplotlib Axes, which are cleared
-        before each frame. `partial` is a masked array of shape ``(n, *shape)``, or a list with
-        `nbshare.MISSING` in its gaps.
+        ``"image"`` combines results that are images (H, W) or colour images (H, W, 3 or 4) into one
+        by `reduction`. Results (k,) become rows of the image, numbers its pixels. ``"hist"`` draws
+        a histogram of the results. ``callable(ax, partial)`` draws the results so far into
+        matplotlib Axes, which are cleared before each frame. `partial` is a masked array of shape
+        ``(n, *shape)``, or a list with `nbshare.MISSING` in its gaps.
     x : array_like, shape (n,), optional
-        Numbers or dates. For a line, the x values: one per item. For an image, the coordinates of
+        Numbers or dates. For a line, the x values, one per item. For an image, the coordinates of
         its columns, evenly spaced.
     y : array_like, optional
         Coordinates of an image's rows, evenly spaced. Results that are numbers make an image of
@@ -57,23 +56,23 @@ class LivePlot:
     title : str, optional
         Title of a plot that stands alone. Default: the label of the progress display.
     label, unit : str, optional
-        Name and unit of the results: shown at the y axis of a line, the x axis of a histogram, and
+        Name and unit of the results, shown at the y axis of a line, the x axis of a histogram, and
         the colour bar of an image.
     xlabel, xunit : str, optional
         Name and unit of the x axis of a line or an image.
     ylabel, yunit : str, optional
         Name and unit of the y axis of an image.
     value : callable, optional
-        ``value(result)`` returns the number or array to draw for one result: ``np.angle``, or
-        ``lambda result: result["energy"]``. Called in the notebook process, once per result.
+        ``value(result)`` returns the number or array to draw for one result, such as ``np.angle``
+        or ``lambda result: result["energy"]``. Called in the notebook process, once per result.
     reduction : {"mean", "sum", "min", "max", "last"}, default "mean"
         How images are combined into one, and how a result of more than 8 elements becomes one
         number of a line.
     limits : (low, high) or "robust", optional
-        Range of the results to show: of an image's colours, of a line's y axis, of a histogram's x
-        axis. ``"robust"``: from the 2nd to the 98th percentile of the finite results, where a few
+        Range of the results to show, for an image's colours, a line's y axis or a histogram's x
+        axis. ``"robust"`` is from the 2nd to the 98th percentile of the finite results, where a few
         outliers would hide the rest. Default: all finite results. An image's colour bar has an
-        arrow at an end that cuts results; the title of a line or histogram counts those outside.
+        arrow at an end that cuts results. The title of a line or histogram counts those outside.
     bins : int, optional
         Number of bars of a histogram, 1 to 1000. Default: as NumPy's ``bins="auto"``, at most 100.
     interval_s : float, default 0.25
@@ -92,18 +91,16 @@ class LivePlot:
 
     Notes
     -----
-    Complex results are drawn by magnitude, timedeltas in seconds, bools as 0 and 1.
-    In an image, missing results are hatched; NaN and infinities have colours of their own, which a
-    key next to the plot names. On a line, crosses at the lower edge are NaN, and triangles at an
-    edge are infinities.
-    An image has at most 1024 × 1024 pixels: of larger results it shows every k-th pixel, as its
-    colour bar says; more rows, or more than 65,536 numbers, are combined by `reduction`.
-    nbshare's own plots have a transparent background, and greys that are readable in light and
-    dark themes. Your own function draws on white in the same style, or in your style if you have
-    changed ``matplotlib.rcParams``.
-    Drawing happens in the thread that waits for the run, with matplotlib's Agg backend and without
-    pyplot. One LivePlot can be used for several runs, also at the same time, so `draw` should not
-    change `self`.
+    Complex results are drawn by magnitude, timedeltas in seconds, bools as 0 and 1. In an image,
+    missing results are hatched. NaN and infinities have colours of their own, which a key next to
+    the plot names. On a line, crosses at the lower edge are NaN, and triangles at an edge are
+    infinities. An image has at most 1024 × 1024 pixels. Of larger results it shows every k-th
+    pixel, as its colour bar says. More rows, or more than 65,536 numbers, are combined by
+    `reduction`. nbshare's own plots have a transparent background, and greys that are readable in
+    light and dark themes. Your own function draws on white in the same style, or in your style if
+    you have changed ``matplotlib.rcParams``. Drawing happens in the thread that waits for the run,
+    with matplotlib's Agg backend and without pyplot. One LivePlot can be used for several runs,
+    also at the same time, so `draw` should not change `self`.
 
     Examples
     --------
@@ -194,7 +191,7 @@ class LivePlot:
         Parameters
         ----------
         figure : matplotlib Figure or SubFigure
-            An empty figure; 760 × 440 pixels at 100 dots per inch if the plot stands alone.
+            An empty figure, 760 × 440 pixels at 100 dots per inch if the plot stands alone.
 
         Returns
         -------
@@ -222,15 +219,15 @@ class LivePlot:
         return figure.add_subplot()
 
     def draw(self, axes: Any, partial: Any) -> None:
-        """Draw one frame; override it to draw your own.
+        """Draw one frame. Override it to draw your own.
 
         Parameters
         ----------
         axes : Axes, array or dict of Axes
             The axes that `make_axes` returned, cleared.
         partial : numpy.ma.MaskedArray or list
-            The results so far: an array of shape ``(n, *shape)``, masked where results are
-            missing, or a list with `nbshare.MISSING` in its gaps.
+            The results so far, an array of shape ``(n, *shape)``, masked where results are missing,
+            or a list with `nbshare.MISSING` in its gaps.
 
         Examples
         --------

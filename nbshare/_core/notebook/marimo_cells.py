@@ -15,7 +15,7 @@ MAX_OWN = 8  # runs of a cell that get outputs of their own
 
 
 class MarimoOutput:
-    """One output of a cell, shown once and then replaced in place; see `KernelOutput`."""
+    """One output of a cell, shown once and then replaced in place (see `KernelOutput`)."""
 
     number, first = 0, 1
     id = ""  # no page asks for it
@@ -70,7 +70,7 @@ class MarimoCell:
 
 
 def _running() -> Any:
-    """Return the context of the running cell; None in a thread."""
+    """Return the context of the running cell, or None in a thread."""
     return get_context().execution_context if marimo.running_in_notebook() else None
 
 

@@ -1,4 +1,4 @@
-"""The browser page that shows a run: it asks for its state, and can stop it.
+"""The browser page that shows a run. It asks for its state, and can stop it.
 
 An output that is only replaced freezes when the page is reloaded, says "running" for ever after a
 kernel restart, and takes the focus from its button with every change. So a script in the output
@@ -6,12 +6,12 @@ asks three times a second, and changes only the differences::
 
     script in the row ─► server's web socket ─► control thread ─► Row.press, Row.for_page
 
-The control channel has a thread of its own in every ipykernel since 6.0: it answers while a cell
+The control channel has a thread of its own in every ipykernel since 6.0. It answers while a cell
 runs, while a plot is drawn, and after an interrupt. A page without that script (an export, one that
 does not trust the notebook, another front end) never asks, and gets new outputs.
 
 The plot below is an output that is replaced. A page says which picture it has, and gets the present
-one if it has missed that: it was loaded anew.
+one if it has missed that because it was loaded anew.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SCRIPT = files(__package__).joinpath("row.js").read_text("utf-8")
 
 
 class Row(Protocol):
-    """The display of a run; both methods are called in the kernel's control thread."""
+    """The display of a run. Both methods are called in the kernel's control thread."""
 
     def for_page(self) -> str:
         """Return the present markup. A page follows the run, and this shows its state."""
@@ -41,7 +41,7 @@ class Row(Protocol):
         """Stop the run, if it is not over."""
 
 
-# By the id of their output; of a run that is over, the last markup.
+# By the id of their output, with the last markup of a run that is over.
 _rows: dict[str, Row | str] = {}
 _plots: dict[str, KernelOutput] = {}
 
@@ -56,14 +56,14 @@ def follow(row: Row, output_id: str, without_kernel: str, unknown: str) -> str:
     output_id
         The output that shows it, no longer the run that used it before.
     without_kernel
-        What the page shows if the kernel ends while the page follows the run.
+        The markup that the page shows if the kernel ends while the page follows the run.
     unknown
-        What a page shows that is opened when the kernel is gone: the run may have been over before.
+        The markup of a page that is opened when the kernel is gone and the run may have been over.
 
     Returns
     -------
     str
-        A script that follows the run; empty where no page can ask.
+        A script that follows the run, empty if no page can ask.
     """
     kernel_id = _kernel_id()
     if kernel_id is None:
@@ -75,7 +75,7 @@ def follow(row: Row, output_id: str, without_kernel: str, unknown: str) -> str:
 
 
 def follow_plot(output_id: str, plot: KernelOutput) -> None:
-    """Bring the pictures of a run's plot to pages that miss them; `output_id`: of its row."""
+    """Bring the pictures of a run's plot to pages that miss them, below the row `output_id`."""
     if output_id in _rows:
         _plots[output_id] = plot
         if len(_plots) > _MOST_PLOTS:
@@ -93,7 +93,7 @@ def _literal(text: str) -> str:
 
 
 def _kernel_id() -> str | None:
-    """Return the server's id of this kernel, ready for pages; None without a server."""
+    """Return the server's id of this kernel, ready for pages, or None without a server."""
     if not has_server():
         return None
     with contextlib.suppress(ImportError, AttributeError, RuntimeError):  # no ipykernel
@@ -117,7 +117,7 @@ def _on_ask(stream: Any, sender: Any, message: dict[str, Any]) -> None:
 
 
 def _answer(name: str, seen: list[str] | None) -> dict[str, Any] | None:
-    """Return the state of a row; `seen`: the ends of the pictures that the page has below it."""
+    """Return the state of a row. `seen` has the ends of the pictures that the page has below it."""
     row = _rows.get(name)
     if row is None:
         return None

@@ -1,4 +1,4 @@
-"""Where the output of workers appears: with the caller's."""
+"""The place where the output of workers appears, with the caller's."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Printer:
 
 
 class _Stream:
-    """One of the streams: a kernel's, a terminal's, a file, or none."""
+    """One of the streams, a kernel's, a terminal's, a file, or none."""
 
     # A run that prints nothing should not even set them.
     _allowed, _counted_at = 0.0, -3600.0
@@ -47,7 +47,7 @@ class _Stream:
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
-        # ipykernel's: the cell that a print belongs to.
+        # ipykernel's name of the cell that a print belongs to.
         self._parent = getattr(stream, "parent_header", None)
 
     def is_in(self, stream: Any) -> bool:
@@ -80,7 +80,8 @@ class _Stream:
         now = time.monotonic()
         self._allowed += (now - self._counted_at) * _PER_SECOND
         self._allowed, self._counted_at = min(self._allowed, _BURST), now
-        # After hiding some, hide for a second at least: notices after every line do not help.
+        # After hiding some, hide for a second at least, because notices after every line do not
+        # help.
         may = self._allowed >= n + (_PER_SECOND if self._n_hidden else 0)
         self._allowed -= n if may else 0
         return may
@@ -96,7 +97,7 @@ class _Stream:
         if self.stream is None or not text:
             return
         if self._is_kernel and self.stream.parent_header != self._parent:
-            # The cell is over, and this may be any thread: our own message names the cell.
+            # The cell is over, and this may be any thread, so our own message names the cell.
             self.stream.flush()  # what came before it
             session, where = self.stream.session, self.stream.pub_thread
             content = {"name": self.stream.name, "text": text}

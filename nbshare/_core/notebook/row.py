@@ -1,9 +1,9 @@
-"""The progress display in a notebook: one output, whose last state is saved.
+"""The progress display in a notebook, one output, whose last state is saved.
 
 tqdm's own widget is saved in the .ipynb as "0%" for ever. The display has three forms:
 
 ``live``   with a Stop button, for a page that asks (`notebook.page`)
-``saved``  for the notebook's file, while such a page shows the other: it runs, and no figures
+``saved``  for the notebook's file, while such a page shows the other, with no figures
 ``last``   one line, when the run is over
 
 Until a page asks, and where none can, the output is replaced with ``live`` without the button.
@@ -35,18 +35,18 @@ from nbshare.errors import counted, cut
 _INTERVAL_S = 1 / 3
 _MAX_FAILURES = 10  # listed
 _MAX_TEXT = 60  # characters of an item or a message
-# As wide as a plot; aligned with code and printed output.
+# As wide as a plot, and aligned with code and printed output.
 _WIDTH = "max-width:760px;box-sizing:border-box;padding:2px 0 2px 8px"
-_HEIGHT, _BAR = 24, 4  # px: the same during and after the run, so nothing jumps; and the bar in it
+_HEIGHT, _BAR = 24, 4  # px, the same during and after the run, so nothing jumps, and the bar in it
 
-# The theme's colours, for light and dark pages; without a theme, Okabe and Ito's.
+# The theme's colours, for light and dark pages, or without a theme, Okabe and Ito's.
 _BLUE = "--jp-brand-color1", "#0072B2"
 _GREEN = "--jp-success-color1", "#009E73"
 _ORANGE = "--jp-warn-color1", "#D55E00"
 _RED = "--jp-error-color1", "#B2182B"
 _GREY = "--jp-ui-font-color2", "#757575"
 _TEXT = "--jp-ui-font-color1", "inherit"
-# Mark and colour, always next to the state's word. No triangle: that means a fold.
+# Mark and colour, always next to the state's word. No triangle, which means a fold.
 _LOOKS: dict[str, tuple[str, tuple[str, str]]] = {
     "starting": ("○", _BLUE),
     "running": ("●", _BLUE),
@@ -59,7 +59,7 @@ _UNKNOWN = "was running at its last update; its kernel has ended since"
 _THREADS = "This Python has no GIL: backend=&quot;threads&quot; uses all CPUs, too."
 _TEXTS = "now", "reports", "stage"  # columns of text
 _has_gil: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
-_GAP = "&nbsp;" * 3  # in the markup, as all gaps are: GitHub strips styles
+_GAP = "&nbsp;" * 3  # in the markup, as all gaps are, because GitHub strips styles
 # Without room for the names, they wrap into a second line, which is hidden.
 _HINT = (
     '<div style="flex:0 1 auto;height:{height}px;overflow:hidden">&#8203;'
@@ -105,7 +105,7 @@ class NotebookRow:
         return _INTERVAL_S
 
     def for_page(self) -> str:
-        """Return the markup for a page that asks; from then on only the last state is sent."""
+        """Return the markup for a page that asks. From then on only the last state is sent."""
         self._is_followed = True
         words, stop = self._words(), ""
         if self._job.state in LIVE and not self._refusal:
@@ -117,7 +117,7 @@ class NotebookRow:
         """Stop the run.
 
         The first Stop in a cell returns partial results, and the cell continues. The second one
-        interrupts the cell: the user wants to leave a loop.
+        interrupts the cell, because the user wants to leave a loop.
         """
         if self._is_pressed or self._job.state not in LIVE:
             return
@@ -170,7 +170,7 @@ class NotebookRow:
         is_live = self._job.state in LIVE
         activity = self._job._activity if is_live else None
         columns = "".join(_column(piece, keeps_place=is_live) for piece in pieces)
-        # U+FE0E: a mark, not an emoji. Text takes the theme's colour.
+        # U+FE0E makes it a mark, not an emoji. Text takes the theme's colour.
         mark = f'<span style="{_css("color", colour)}">{mark}&#xFE0E;</span>'
         line = f"{mark} {label}{words.state}{_GAP}{columns}"
         names, inside = self._fold(activity)
@@ -187,7 +187,7 @@ class NotebookRow:
             line += bar
         if is_live and self._refusal:
             line += f"<div>{html.escape(self._refusal)}</div>"
-        says = html.escape(self._line(words))  # the first line: JupyterLab folds outputs to it
+        says = html.escape(self._line(words))  # the first line, to which JupyterLab folds outputs
         return (
             f'<div aria-label="{says}"\nstyle="{_WIDTH};display:flex;gap:12px;'
             'font-variant-numeric:tabular-nums">'
@@ -277,7 +277,7 @@ def _gain(job: Job) -> str:
 
 
 def _without_kernel(job: Job, what: str) -> str:
-    """Return what to show of a job whose kernel is gone; a detached one may still run."""
+    """Return what to show of a job whose kernel is gone. A detached one may still run."""
     if job._stored_in:
         shows = f"nbshare.attach({job._stored_in!r}) shows what is stored"
         return f"■ {job.label}: its kernel has ended; {shows}"
@@ -291,7 +291,7 @@ def _look(words: Words) -> tuple[str, tuple[str, str]]:
 
 
 def _column(piece: str, *, keeps_place: bool) -> str:
-    """Keep words on one line; while numbers change, keep what follows in place."""
+    """Keep words on one line. While numbers change, keep what follows in place."""
     width = len(re.sub("<[^>]*>", "", piece)) + 1 if keeps_place else 0
     return f'<span style="display:inline-block;min-width:{width}ch">{piece}{_GAP}</span>'
 
@@ -335,7 +335,7 @@ def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def _css(name: str, colour: tuple[str, str]) -> str:
-    """Return a style; on untrusted pages the variable is stripped, and the fallback counts."""
+    """Return a style. On untrusted pages the variable is stripped, and the fallback counts."""
     variable, plain = colour
     return f"{name}:{plain};{name}:var({variable},{plain})"
 

@@ -1,4 +1,4 @@
-"""The common part of nbshare's plots: results as numbers, each read once; limits, labels."""
+"""The common part of nbshare's plots: results as numbers, each read once, limits, labels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nbshare._core.interrupts import uninterrupted
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 
 _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
-BUDGET_S = 0.15  # of one refresh; the next one reads the rest
+BUDGET_S = 0.15  # of one refresh, before the next one reads the rest
 _ROBUST = (2, 98)  # percentiles of limits="robust"
 MAX_EXACT = 2**53  # larger integers are rounded by float64
 _LARGEST = 1e300  # beyond, the arithmetic of axes overflows
@@ -42,10 +42,10 @@ class Painter:
     inputs
         The items of the run.
     partial, present
-        The results so far, an array or a list with gaps; and a flag for each that has arrived.
+        The results so far, an array or a list with gaps, and a flag for each that has arrived.
     """
 
-    limits: tuple[float, float] | None = None  # of the values; None: from these results
+    limits: tuple[float, float] | None = None  # of the values, if not from these results
 
     def __init__(
         self, axes: Axes, plot: LivePlot, inputs: Any, partial: Any, present: NDArray[np.bool_]
@@ -103,11 +103,11 @@ class Painter:
         raise NotImplementedError
 
     def _show(self, *, final: bool) -> str:
-        """Show the values read so far; return what they are."""
+        """Show the values read so far. Return what they are."""
         raise NotImplementedError
 
     def _range(self, finite: Floats) -> tuple[float, float]:
-        """Return the range to show: the user's, or of most or all of the data."""
+        """Return the range to show, the user's, or of most or all of the data."""
         limits = self._plot.limits
         if isinstance(limits, tuple):
             low, high = as_floats(np.asarray(limits)).tolist()
@@ -115,7 +115,7 @@ class Painter:
         return self.limits or span(finite, is_robust=limits is not None)
 
     def _ends(self, low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
-        """Return the ends of the scale for a range: exactly the user's, or round ones."""
+        """Return the ends of the scale for a range, exactly the user's, or round ones."""
         return (low, high) if isinstance(self._plot.limits, tuple) else calm(low, high, margin)
 
     def _name(self, prefix: str = "") -> str:
@@ -173,7 +173,7 @@ def is_row(result: Any) -> bool:
 
 
 def as_floats(part: NDArray[Any]) -> Floats:
-    """Return numbers as float64: the magnitude of complex ones, matplotlib's days of dates."""
+    """Return numbers as float64, with the magnitude of complex ones, matplotlib's days of dates."""
     match part.dtype.kind:
         case "c":
             part = np.abs(part)
@@ -241,10 +241,10 @@ def unmasked(result: Any) -> Any:
 
 
 def span(finite: Floats, *, is_robust: bool = False) -> tuple[float, float]:
-    """Return the range of all or most of the data; its ends always differ."""
+    """Return the range of all or most of the data, whose ends always differ."""
     finite = np.clip(finite, -_LARGEST, _LARGEST)
     low, high = np.percentile(finite, _ROBUST if is_robust else (0, 100)).tolist()
-    if low == high:  # nearly all values are equal: show the others
+    if low == high:  # nearly all values are equal, so show the others
         low, high = float(finite.min()), float(finite.max())
     margin = (abs(low) / 10 or 0.5) if low == high else 0.0
     return low - margin, high + margin
