@@ -9,7 +9,7 @@ Write a function in a module file and call it for many items, on all CPUs::
 
 ``elevation`` is copied to shared memory once and is read-only in the workers. ``maps`` is an array
 in shared memory with one row per item. A progress display and a plot show the results while they
-arrive. Stop the call at any time: ``last_job().partial()`` has what is done.
+arrive. Stop the call at any time. ``last_job().partial()`` has what is done.
 
 =================================  ================================================================
 `parallel_map`, `map_async`        call a function for every item; wait, or get a `Job` to watch
@@ -55,9 +55,9 @@ from nbshare import errors as errors
 
 __version__ = "0.1.0"
 
-# Where names come from, as in the stub next to this file, which is for type checkers. They are
-# imported when they are first asked for: a worker process needs a quarter of the package, and
-# starts that much sooner.
+# The modules of names, as in the stub next to this file, which is for type checkers. They are
+# imported when they are first asked for, because a worker process needs a quarter of the package,
+# and starts that much sooner.
 _NAMES = {
     "arrays.buffer": "SharedBuffer",
     "arrays.create": "empty empty_like full full_like ones ones_like zeros zeros_like",
@@ -108,8 +108,8 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("nbshare.types")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # The package first: two threads that import two of its modules at the same time would wait for
-    # each other.
+    # The package first, because two threads that import two of its modules at the same time would
+    # wait for each other.
     importlib.import_module(_HOME_OF[name].rpartition(".")[0])
     value = getattr(importlib.import_module(_HOME_OF[name]), name)
     globals()[name] = value
@@ -117,7 +117,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]  # for completion: the public names, imported yet or not
+    return [*__all__, "__version__"]  # for completion, the public names, imported yet or not
 
 
 if (_shell := getattr(_sys.modules.get("IPython"), "get_ipython", lambda: None)()) is not None:

@@ -1,4 +1,4 @@
-"""The command line: ``python -m nbshare``, with ``run``, ``resume``, ``demo`` or ``doctor``."""
+"""The command line, ``python -m nbshare`` with ``run``, ``resume``, ``demo`` or ``doctor``."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from nbshare._core.demo import run  # here: --help needs none of it
+    from nbshare._core.demo import run  # here, as --help needs none of it
 
     run(options.out, options.workers)
     return 0

@@ -25,7 +25,7 @@
     CheckpointWarning        (UserWarning)           results cannot be stored; the run continues
 
 Every exception is also the built-in that you would catch. Only `MapInterrupted` is not an
-`Exception`: like any interrupt, it must not be swallowed by ``except Exception`` in a cell.
+`Exception`. Like any interrupt, it must not be swallowed by ``except Exception`` in a cell.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def noted(error: BaseException, note: str) -> bool:
-    """Add a note to an error; returns False if its class takes none, as a frozen dataclass."""
+    """Add a note to an error. Return False if its class takes none, as a frozen dataclass."""
     try:
         error.add_note(note)
     except Exception:  # noqa: BLE001 - whatever its class does
@@ -66,7 +66,7 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether an error is the user's interrupt: signals arrive in the main thread only.
+    """Whether an error is the user's interrupt, as signals arrive in the main thread only.
 
     A KeyboardInterrupt elsewhere was raised by the code that ran there.
     """
@@ -75,7 +75,7 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    # Late: importing its base class would take a third of the time that nbshare takes.
+    # Late, because importing its base class would take a third of the time that nbshare takes.
     if name != "WorkerDiedError":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from nbshare._core.died import WorkerDiedError
@@ -86,7 +86,7 @@ def __getattr__(name: str) -> Any:
 class NotBuiltYetError(NbshareError, NotImplementedError):
     """An argument, or a platform, that is planned but not built yet.
 
-    Leave the argument out; the message says what is allowed today.
+    Leave the argument out. The message says what is allowed today.
 
     Examples
     --------
@@ -127,7 +127,7 @@ class UnsendableError(NbshareError, TypeError, pickle.PicklingError):
 class OutOfMemoryError(NbshareError, MemoryError):
     """More memory is asked for than this machine or container has left.
 
-    Raised before anything is allocated; the message has both figures. Process the data in parts,
+    Raised before anything is allocated. The message has both figures. Process the data in parts,
     use `numpy.memmap` or ``float32``, return less from each item, or set
     ``NBSHARE_MEMORY=file:DIRECTORY`` to keep arrays in files.
 
@@ -148,7 +148,7 @@ class StaleReferenceError(NbshareError, LookupError):
     """A reference to a shared array arrived, but its memory is gone or out of reach.
 
     The process that sent it has ended, belongs to another user, or runs in another container. Keep
-    the array in the sender until the receiver has it; between machines send values:
+    the array in the sender until the receiver has it. Between machines send values,
     ``np.asarray(x).copy()``.
 
     Examples
@@ -173,7 +173,7 @@ class StaleReferenceError(NbshareError, LookupError):
 
 
 class RingClosedError(NbshareError, EOFError):
-    """A `RingBuffer` is closed: put after `close`, or get when nothing more will come.
+    """A `RingBuffer` is closed, as at a put after `close`, or get when nothing more will come.
 
     ``for slot in ring`` ends instead of raising it.
 
@@ -197,7 +197,7 @@ class RingAbortedError(NbshareError, RuntimeError):
     Attributes
     ----------
     reason : str
-        The argument of `abort`; empty if none was given.
+        The argument of `abort`, empty if none was given.
 
     Examples
     --------
@@ -220,7 +220,7 @@ class RingAbortedError(NbshareError, RuntimeError):
 
 
 class RingTimeoutError(NbshareError, TimeoutError):
-    """A `RingBuffer` had no slot within ``timeout`` seconds; try again, or stop.
+    """A `RingBuffer` had no slot within ``timeout`` seconds. Try again, or stop.
 
     Examples
     --------
@@ -240,7 +240,7 @@ class RingTimeoutError(NbshareError, TimeoutError):
 class CheckpointError(NbshareError, ValueError):
     """A checkpoint of another call or user, a damaged one, or a call that none can be kept of.
 
-    The message says what differs: the function, an argument, the items. Pass another path, or
+    The message says what differs (the function, an argument, the items). Pass another path, or
     ``checkpoint=nbshare.Checkpoint(path, if_changed="restart")`` to run the items again, or
     ``if_changed="accept"`` to keep the stored results.
     If a file is damaged, or not a plain file of yours, the message names it and says what to do.
@@ -292,7 +292,7 @@ class TaskError(NbshareError, RuntimeError):
     Attributes
     ----------
     index : int
-        Index of the item; -1 if it happened before any item.
+        Index of the item, -1 if it happened before any item.
     item : str
         The item's `repr`, cut at 200 characters.
     type_name : str
@@ -319,7 +319,7 @@ class TaskError(NbshareError, RuntimeError):
 
 
 class TaskTimeoutError(NbshareError, TimeoutError):
-    """An item took longer than ``timeout=`` seconds; its worker was ended and replaced.
+    """An item took longer than ``timeout=`` seconds, and its worker was ended and replaced.
 
     Raise ``timeout=``, pass ``retries=``, or ``on_error="return"`` to go on without the item.
 
@@ -349,9 +349,9 @@ class TaskTimeoutError(NbshareError, TimeoutError):
 
 
 class MapInterrupted(KeyboardInterrupt):
-    """The kernel's interrupt (■) or Ctrl-C stopped a run; finished results are kept.
+    """The kernel's interrupt (■) or Ctrl-C stopped a run. Finished results are kept.
 
-    ``nbshare.last_job().partial()`` returns them; with ``checkpoint=``, the same call continues.
+    ``nbshare.last_job().partial()`` returns them. With ``checkpoint=``, the same call continues.
     All workers have stopped, and the next call works normally. It is a `KeyboardInterrupt` and no
     `Exception`, so that ``except Exception`` in a cell does not swallow it and Run All stops.
 
@@ -375,14 +375,14 @@ class MapInterrupted(KeyboardInterrupt):
     """
 
     def _render_traceback_(self) -> list[str]:
-        # IPython's hook: one line in the notebook instead of the frames of the waiting loop.
+        # IPython's hook, for one line in the notebook instead of the frames of the waiting loop.
         return [f"{type(self).__name__}: {self}"]
 
 
 class PartialResultWarning(UserWarning):
     """A run was stopped, and its result holds n of N items.
 
-    Only where no progress display says so: in scripts and logs.
+    Only if no progress display says so, as in scripts and logs.
 
     Examples
     --------
@@ -478,7 +478,7 @@ class DisplayWarning(UserWarning):
 
 
 class CheckpointWarning(UserWarning):
-    """Results cannot be stored, or stored ones are damaged; the run itself continues.
+    """Results cannot be stored, or stored ones are damaged, but the run itself continues.
 
     The message says why, such as a full disk, and what happens to the results.
 
@@ -502,13 +502,13 @@ __all__ = sorted(
 
 
 def __dir__() -> list[str]:
-    return __all__  # for completion: the public names
+    return __all__  # for completion, the public names
 
 
 def warn_at_most(
     message: str, category: type[Warning], line: tuple[str, int] | None = None
 ) -> None:
-    """Warn, each time; where warnings are made errors, say it without ending the run."""
+    """Warn each time. If warnings are made errors, say it without ending the run."""
     try:
         warnings.warn_explicit(message, category, *(line or users_line()))
     except category:
@@ -537,7 +537,7 @@ def is_ours(frame: FrameType) -> bool:
 
 
 def cut(text: str, n: int = 200) -> str:
-    """Shorten to what a message can bear: an item's repr may be a gigabyte long."""
+    """Shorten to what a message can bear, as an item's repr may be a gigabyte long."""
     return text if len(text) <= n else text[:n] + "…"
 
 

@@ -1,4 +1,4 @@
-"""Types of what nbshare returns and nobody makes: for annotations, `isinstance` and their docs."""
+"""Types of what nbshare returns and nobody makes, for annotations, `isinstance` and their docs."""
 
 from nbshare._core.arrays.grid import Grid
 from nbshare._core.arrays.ring_slots import RingStats
@@ -25,4 +25,4 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return __all__  # for completion: the public names
+    return __all__  # for completion, the public names

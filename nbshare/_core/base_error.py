@@ -1,4 +1,4 @@
-"""The root of all exceptions; `nbshare.errors.NbshareError` is its name for users."""
+"""The root of all exceptions, `nbshare.errors.NbshareError` to users."""
 
 from __future__ import annotations
 

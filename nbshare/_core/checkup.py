@@ -40,17 +40,17 @@ from nbshare._core.system import processes, room, sections
 from nbshare._core.wire.failures import name_of_signal
 from nbshare.errors import MapInterrupted
 
-# Settings of users; the docstring of nbshare explains each.
+# Settings of users. The docstring of nbshare explains each.
 VARIABLES = {"NBSHARE_MARK_PRINTS", SETTING, "NBSHARE_STATIC"}
 VARIABLES |= {"NBSHARE_ADDRESS", "NBSHARE_HOST"}
 PACKAGES = "numpy", "tqdm", "ipykernel", "ipywidgets", "matplotlib", "cloudpickle", "threadpoolctl"
 WIDTH = 88  # characters of a line of text
 
-LIMIT_S = 30.0  # for all steps together; they take one second
+LIMIT_S = 30.0  # for all steps together, which take one second
 PRESS_S = 0.3  # until the run is interrupted
-END_S = 5.0  # for processes to end; a busy machine may be slow
+END_S = 5.0  # for processes to end, as a busy machine may be slow
 N_ROWS, N_COLUMNS = 200, 1000
-MOST_HELD = 1 << 16  # bytes that stay, for locks; the table is 25 times larger
+MOST_HELD = 1 << 16  # bytes that stay, for locks (the table is 25 times larger)
 
 _REPORT_IT = "Report it, with this whole text."
 # The steps, in order, and the remedy for each if its error gives none.
@@ -77,9 +77,9 @@ class CheckStep:
     elapsed_s : float
         Duration in seconds.
     detail : str
-        What was found, or what went wrong.
+        The findings, or the failure.
     remedy : str
-        What to do if it failed.
+        The remedy if it failed.
     """
 
     name: str
@@ -98,7 +98,8 @@ class Report:
     found : dict of str to str
         CPUs, memory, versions and other facts.
     steps : list of CheckStep
-        The self-test: `name`, `state`, `elapsed_s`, `detail` and `remedy` of each step.
+        The steps of the self-test, with `name`, `state`, `elapsed_s`, `detail` and `remedy` of
+        each.
     """
 
     found: dict[str, str]
@@ -285,7 +286,7 @@ def _problem(status: int, errors: str) -> str:
 
 
 def _steps_of(told: str, problem: str) -> list[CheckStep]:
-    """Return all steps; the process ended in the first one that was not reported."""
+    """Return all steps. The process ended in the first one that was not reported."""
     done = [CheckStep(**json.loads(line)) for line in told.splitlines()]
     rest = [CheckStep(name) for name in list(STEPS)[len(done) :]]
     if problem and all(step.state == "ok" for step in done):
@@ -328,7 +329,7 @@ def run() -> None:
 
 
 def _steps() -> Iterator[str]:
-    """Run the steps one after the other; yield the findings of each."""
+    """Run the steps one after the other. Yield the findings of each."""
     table = np.arange(N_ROWS * N_COLUMNS).reshape(N_ROWS, N_COLUMNS)
     shared = share(table)
     yield f"{in_words(shared.nbytes)} of the kind {_kind_of(shared)}"
@@ -336,7 +337,7 @@ def _steps() -> Iterator[str]:
     _check_workers()
     yield ""
 
-    weights = np.arange(N_COLUMNS)  # integers: the sum is the same in any order
+    weights = np.arange(N_COLUMNS)  # integers, so that the sum is the same in any order
     sums = parallel_map(_weighted, shared, shared={"weights": weights}, progress=False)
     if wrong := [i for i in range(N_ROWS) if sums[i] != _weighted(table[i], weights)]:
         raise RuntimeError(f"{len(wrong)} of {N_ROWS} results differ from those of a loop: {wrong}")

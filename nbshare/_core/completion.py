@@ -1,4 +1,4 @@
-"""Completion in a notebook: the values of ``plot="…"``, which Jedi does not offer."""
+"""Completion in a notebook, for the values of ``plot="…"``, which Jedi does not offer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def complete_in(shell: Any) -> None:
 
 
 def _offered(context: Any) -> dict[str, Any]:
-    """Return what completes a text, instead of what others offer; a matcher of IPython."""
+    """Return what completes a text, instead of what others offer, as a matcher of IPython."""
     from IPython.core.completer import SimpleCompletion
 
     lines = context.full_text.split("\n")[: context.cursor_line]

@@ -1,4 +1,4 @@
-"""The error of a worker that died; `nbshare.errors.WorkerDiedError` is its name for users."""
+"""The error of a worker that died, `nbshare.errors.WorkerDiedError` to users."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from nbshare._core.base_error import NbshareError
 
 try:
     from concurrent.futures.process import BrokenProcessPool
-except RuntimeError:  # while the interpreter ends: an import fails, and nothing catches that
+except RuntimeError:  # while the interpreter ends, an import fails, and nothing catches that
     from concurrent.futures import BrokenExecutor as BrokenProcessPool  # type: ignore[assignment]
 
 __all__ = ["WorkerDiedError"]
@@ -15,14 +15,15 @@ __all__ = ["WorkerDiedError"]
 class WorkerDiedError(NbshareError, BrokenProcessPool):
     """A worker process ended while it ran an item, or no worker could be started.
 
-    The message names the item and how the worker ended: a signal (SIGKILL mostly means that memory
-    ran out: use fewer workers or smaller items), an exit status, a crash in compiled code. Other
-    results are kept. ``retries=`` runs the item again, ``on_error="return"`` continues without it.
+    The message names the item and how the worker ended, which is a signal (SIGKILL mostly means
+    that memory ran out, so use fewer workers or smaller items), an exit status, a crash in compiled
+    code. Other results are kept. ``retries=`` runs the item again, ``on_error="return"`` continues
+    without it.
 
     Attributes
     ----------
     index : int
-        Index of the item it was working on; -1 if it had none.
+        Index of the item it was working on, -1 if it had none.
 
     Examples
     --------

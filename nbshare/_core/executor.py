@@ -1,4 +1,4 @@
-"""Executor: the face of `concurrent.futures` on nbshare's workers."""
+"""Executor, the face of `concurrent.futures` on nbshare's workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nbshare.errors import counted
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# What others have and read, but an `Executor` cannot have; and what to do instead.
+# Attributes that others have and read, but an `Executor` cannot have, and what to do instead.
 _WORKERS = "its workers are those of all calls; terminate_workers() ends those that run its tasks"
 _QUEUE = "its repr says how many tasks are not done; future.running() tells which have begun"
 _ABSENT = {
@@ -36,24 +36,24 @@ _ABSENT = {
 class Executor(futures.Executor):
     """A `concurrent.futures.Executor` whose arrays travel through shared memory.
 
-    For code that takes an executor, or a pool with a ``map``: emcee, SciPy's ``workers=``, dynesty,
-    `asyncio`, or your own ``submit``. For a loop over items `parallel_map` is faster, and shows its
-    progress.
+    For code that takes an executor, or a pool with a ``map``, such as emcee, SciPy's ``workers=``,
+    dynesty, `asyncio`, or your own ``submit``. For a loop over items `parallel_map` is faster, and
+    shows its progress.
 
     Parameters
     ----------
     max_workers : int, optional
-        Number of worker processes; default: the CPUs that this process may use.
+        Number of worker processes. Default: the CPUs that this process may use.
     mp_context : None
         Only for the signature of `concurrent.futures.ProcessPoolExecutor`.
     initializer : callable, optional
         Called in each worker before its first task. If it raises, the tasks fail. Tasks see the
-        global variables that it sets; those of a notebook or script that it uses stay as they were
+        global variables that it sets. Those of a notebook or script that it uses stay as they were
         when the executor was created.
     initargs : sequence, optional
         Positional arguments of the initializer.
     max_tasks_per_child : int, optional
-        Tasks that a worker process runs until a new one takes its place; default: no limit.
+        Tasks that a worker process runs until a new one takes its place. Default: no limit.
 
     Raises
     ------
@@ -91,23 +91,23 @@ class Executor(futures.Executor):
     Notes
     -----
     A SharedArray, or a view of one, goes by reference, and tasks can write to it. Plain arrays are
-    copied, and arrive read-only: `share` arrays that many tasks need. A `numpy.memmap` that is open
-    for writing goes by its file, which tasks can write to. Large arrays among the results come back
-    through shared memory.
+    copied, and arrive read-only, so `share` arrays that many tasks need. A `numpy.memmap` that is
+    open for writing goes by its file, which tasks can write to. Large arrays among the results come
+    back through shared memory.
 
     A future raises its task's exception with its own type and the worker's traceback. A worker that
     dies fails only the task that it was running, with `nbshare.errors.WorkerDiedError`, which is a
-    `BrokenProcessPool`; the executor continues. If a task cannot be pickled, its future raises
+    `BrokenProcessPool`. The executor continues. If a task cannot be pickled, its future raises
     `nbshare.errors.UnsendableError`.
 
     All calls of nbshare use the same workers. They are kept after `shutdown`, and are restarted
-    when a file that they imported has changed. `nbshare.shutdown` fails the tasks that are running;
-    new workers do the others. Tasks see the environment, the import path and the files as they were
+    when a file that they imported has changed. `nbshare.shutdown` fails the tasks that are running.
+    New workers do the others. Tasks see the environment, the import path and the files as they were
     when the executor last had nothing to do.
 
     Use it from any thread. When the interpreter exits, it waits for queued tasks (Python 3.12.0 and
-    3.12.1 start no workers by then: use ``with`` there). Inside a worker, tasks run immediately, in
-    `submit`. A forked process cannot use its parent's executor.
+    3.12.1 start no workers by then, so use ``with`` there). Inside a worker, tasks run immediately,
+    in `submit`. A forked process cannot use its parent's executor.
 
     References
     ----------
@@ -164,7 +164,7 @@ class Executor(futures.Executor):
             "tasks run immediately, one after the other"
         )
 
-    # What other libraries read of a `ProcessPoolExecutor` or `ThreadPoolExecutor`.
+    # Attributes that other libraries read of a `ProcessPoolExecutor` or `ThreadPoolExecutor`.
 
     _broken = False  # a worker that dies is replaced
 
@@ -176,8 +176,8 @@ class Executor(futures.Executor):
 
     @property
     def _mp_context(self) -> Any:
-        """What makes locks, queues and managers; workers import modules as its processes do."""
-        import multiprocessing  # late: few programs need it
+        """The maker of locks, queues and managers. Workers import modules as its processes do."""
+        import multiprocessing  # late, as few programs need it
 
         return multiprocessing.get_context("spawn")
 
@@ -194,7 +194,7 @@ class Executor(futures.Executor):
         Parameters
         ----------
         fn : callable
-            As for `parallel_map`.
+            The function, as for `parallel_map`.
         *args, **kwargs
             Arguments of `fn`.
 
@@ -206,7 +206,7 @@ class Executor(futures.Executor):
         Raises
         ------
         RuntimeError
-            After `shutdown`, when the interpreter exits, and in a forked process.
+            If called after `shutdown`, when the interpreter exits, or in a forked process.
 
         Examples
         --------
@@ -261,21 +261,21 @@ class Executor(futures.Executor):
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[T]:
-        """Call a function for every item, as in Python 3.14; results come in order.
+        """Call a function for every item, as in Python 3.14. Results come in order.
 
         Parameters
         ----------
         fn : callable
-            As for `parallel_map`.
+            The function, as for `parallel_map`.
         *iterables : iterable
-            As in the built-in `map`; read immediately, unless `buffersize` limits it.
+            Items, as in the built-in `map`. Read immediately, unless `buffersize` limits it.
         timeout : float, optional
-            Seconds from this call to the last result; default: no limit.
+            Seconds from this call to the last result. Default: no limit.
         chunksize : int, optional
-            Items of one task; default 1. Fast without it, but thousands of items take less memory
+            Items of one task. Default 1. Fast without it, but thousands of items take less memory
             in chunks.
         buffersize : int, optional
-            Tasks that are queued ahead of the next result; default: all.
+            Tasks that are queued ahead of the next result. Default: all.
 
         Returns
         -------
@@ -286,9 +286,9 @@ class Executor(futures.Executor):
         Raises
         ------
         TimeoutError
-            From the iterator: the next result is not there in time.
+            If the next result is not there in time. The iterator raises it.
         Exception
-            From the iterator: whatever `fn` raised.
+            If `fn` raised it. The iterator raises it again.
 
         Examples
         --------
@@ -300,7 +300,7 @@ class Executor(futures.Executor):
         >>> list(executor.map(math.gcd, [4, 9], [6, 6]))
         [2, 3]
 
-        The first result that is good enough; tasks that wait are cancelled:
+        The first result that is good enough, with the tasks that wait cancelled:
 
         >>> results = executor.map(math.sqrt, range(100), buffersize=4)
         >>> next(root for root in results if root > 2)
@@ -309,7 +309,7 @@ class Executor(futures.Executor):
         size = checked_count("chunksize", chunksize)
         n_ahead = checked_count("buffersize", buffersize)
         until_s = None if timeout is None else time.monotonic() + timeout
-        # Iterables with a length are complete: all is queued before the first task begins.
+        # Iterables with a length are complete, and all is queued before the first task begins.
         more = all(isinstance(iterable, Sized) for iterable in iterables)
         items: Iterator[tuple[Any, ...]] = zip(*iterables, strict=False)
         tasks = (Task(fn, args, {}) for args in items)
@@ -339,13 +339,13 @@ class Executor(futures.Executor):
         Parameters
         ----------
         wait : bool, optional
-            Whether to return only when all tasks are done; default True.
+            Whether to return only when all tasks are done. Default True.
         cancel_futures : bool, optional
-            Whether to cancel tasks that no worker has begun; default False.
+            Whether to cancel tasks that no worker has begun. Default False.
 
         Examples
         --------
-        Wait for all tasks; new ones are refused:
+        Wait for all tasks, after which new ones are refused:
 
         >>> import math
         >>> import nbshare
@@ -364,7 +364,7 @@ class Executor(futures.Executor):
         >>> futures[-1].cancelled()
         True
         """
-        if os.getpid() != self._pid:  # forked: the tasks are the parent's
+        if os.getpid() != self._pid:  # forked, so the tasks are the parent's
             return
         self._tasks.close()
         if cancel_futures:
@@ -373,7 +373,7 @@ class Executor(futures.Executor):
             self._tasks.join()
 
     def terminate_workers(self) -> None:
-        """Shut down immediately: cancel queued tasks, and end workers that are running one.
+        """Shut down immediately, cancel queued tasks, and end workers that are running one.
 
         Futures of running tasks raise `nbshare.errors.WorkerDiedError` within half a second.
         ``with`` does this when the kernel's interrupt, or Ctrl-C, ends its block.

@@ -30,7 +30,7 @@ def register_joblib() -> None:
     Notes
     -----
     Array arguments of 1 MiB and more are copied to shared memory once per `joblib.Parallel` call.
-    Arrays are read-only in the workers, whatever their size; joblib's own processes get writable
+    Arrays are read-only in the workers, whatever their size. joblib's own processes get writable
     copies of small ones. A `numpy.memmap` that is open for writing stays writable. Nested calls of
     Parallel run their tasks one after the other. Without ``n_jobs=`` all CPUs are used, as with
     joblib's Dask backend. ``initializer=``, ``initargs=`` and ``inner_max_num_threads=`` work as
@@ -38,8 +38,9 @@ def register_joblib() -> None:
 
     References
     ----------
-    `joblib: custom backends <https://joblib.readthedocs.io/en/stable/custom_parallel_backend.html>`_
+    `joblib: custom backends
+    <https://joblib.readthedocs.io/en/stable/custom_parallel_backend.html>`_
     """
-    from nbshare._core.joblib_backend import register  # late: it needs joblib
+    from nbshare._core.joblib_backend import register  # late, as it needs joblib
 
     register()

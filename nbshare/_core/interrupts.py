@@ -20,15 +20,15 @@ _ONE_PRESS_S = 0.5  # what a key pressed twice or three times takes
 class uninterrupted:  # noqa: N801 - used like the context managers of contextlib
     """Hold an interrupt back until the block ends.
 
-    For a few quick steps that must run all or not at all, such as ``Thread.start``: an interrupt
+    For a few quick steps that must run all or not at all, such as ``Thread.start``. An interrupt
     inside it may release a lock of the new thread, or count a thread as alive that never began. The
-    interrupt is raised at the end of the block; by then, new objects must have an owner.
+    interrupt is raised at the end of the block. By then, new objects must have an owner.
 
     Notes
     -----
-    Interrupts arrive in the main thread only; elsewhere there is nothing to do. A second one is not
-    held back: the block may hang, or an exception that the handler of another signal has raised may
-    have ended it without restoring the handler of interrupts.
+    Interrupts arrive in the main thread only. Elsewhere there is nothing to do. A second one is not
+    held back, so the block may hang, or an exception that the handler of another signal has raised
+    may have ended it without restoring the handler of interrupts.
     """
 
     _handler: Any = None  # the one to restore
@@ -36,7 +36,7 @@ class uninterrupted:  # noqa: N801 - used like the context managers of contextli
 
     def __enter__(self) -> None:
         handler = _signal.getsignal(_signal.SIGINT)
-        # Not SIG_DFL and SIG_IGN, which raise nothing, and not None: one that was set from C.
+        # Not SIG_DFL and SIG_IGN, which raise nothing, and not None, which was set from C.
         if callable(handler) and get_ident() == threading.main_thread().ident:
             self._handler = handler
             _signal.signal(_signal.SIGINT, self._hold)
@@ -57,7 +57,7 @@ class uninterrupted:  # noqa: N801 - used like the context managers of contextli
 
 
 def ignore_more_presses() -> None:
-    """Ignore further interrupts for half a second after one; in a kernel.
+    """Ignore further interrupts for half a second after one, in a kernel.
 
     While IPython shows the error, another one would lose it, or ipykernel's reply, and the queue of
     cells would go on. ipykernel sets its own handlers when this cell ends and the next one begins.
@@ -79,8 +79,8 @@ def ignore_more_presses() -> None:
 def start_thread(run: Callable[..., object], *args: object) -> None:
     """Start a thread of which `threading` knows when it ends, and does not wait for it.
 
-    For whatever may print or draw: ipykernel gives a socket to each thread that does, and takes it
-    back when that has ended, which it cannot see of threads that `_thread` starts.
+    For a thread that may print or draw. ipykernel gives a socket to each thread that does, and
+    takes it back when that has ended, which it cannot see of threads that `_thread` starts.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def start_thread(run: Callable[..., object], *args: object) -> None:
 
 
 def import_whole(name: str) -> None:
-    """Import a module in a thread, where no interrupt arrives, and wait for it; errors are lost.
+    """Import a module in a thread, where no interrupt arrives, and wait for it. Errors are lost.
 
     Large packages fail for good if an interrupt ends their import in the middle. A wait for it can
     be interrupted. An import of the module after this is quick, or raises the error.

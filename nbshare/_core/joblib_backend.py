@@ -23,7 +23,7 @@ from nbshare._core.wire.context import limit_threads, thread_variables
 
 __all__ = ["NbshareBackend", "register"]
 
-LARGE = 1 << 20  # bytes of an array that is copied once for all tasks; joblib's own `max_nbytes`
+LARGE = 1 << 20  # bytes of an array that is copied once for all tasks (joblib's own `max_nbytes`)
 
 
 def register() -> None:
@@ -32,7 +32,7 @@ def register() -> None:
 
 
 def run_batch(batch: Callable[[], Any], n_threads: int | None) -> Any:
-    """Run a batch of calls; in a worker."""
+    """Run a batch of calls, in a worker."""
     register()  # a call of Parallel within a task may name the backend
     if n_threads is not None:
         os.environ.update(thread_variables(n_threads))
@@ -41,7 +41,7 @@ def run_batch(batch: Callable[[], Any], n_threads: int | None) -> Any:
 
 
 class NbshareBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
-    """What joblib asks of a backend; see `joblib.parallel.ParallelBackendBase`."""
+    """The methods that joblib asks of a backend (see `joblib.parallel.ParallelBackendBase`)."""
 
     supports_retrieve_callback = True
     supports_inner_max_num_threads = True

@@ -1,9 +1,9 @@
-"""The cell magic ``%%workerfile``: write a cell to a module file, which workers can import.
+"""The cell magic ``%%workerfile`` writes a cell to a module file, which workers can import.
 
-Line n of the file is line n of the cell. The first line of the file is a mark: the magic overwrites
-only files that have it. An input transformer of the shell takes the cell as it was typed (others
-strip blanks), and rejects invalid Python before the cell runs, as IPython does. The magic does the
-rest.
+Line n of the file is line n of the cell. The first line of the file is a mark, because the magic
+overwrites only files that have it. An input transformer of the shell takes the cell as it was typed
+(others strip blanks), and rejects invalid Python before the cell runs, as IPython does. The magic
+does the rest.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _FIRST_LINE = _MARK + b" (coding: utf-8): change the cell, not this file.\n"
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Add ``%%workerfile`` to a shell; called by ``%load_ext nbshare``."""
+    """Add ``%%workerfile`` to a shell. Called by ``%load_ext nbshare``."""
     magic = _WorkerFile(shell)
     shell.input_transformers_cleanup.insert(1, magic)  # the first one strips empty lines
     shell.register_magic_function(magic.run, "cell", "workerfile")
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Remove ``%%workerfile``; called by ``%unload_ext nbshare``."""
+    """Remove ``%%workerfile``. Called by ``%unload_ext nbshare``."""
     magic = shell.magics_manager.magics["cell"].pop("workerfile").__self__
     shell.input_transformers_cleanup.remove(magic)
 
@@ -45,7 +45,7 @@ def unload_ipython_extension(shell: Any) -> None:
 class _WorkerFile:
     """The magic of one shell, and the input transformer that checks its cells."""
 
-    has_side_effects = True  # IPython: do not call it for a cell that is still being typed
+    has_side_effects = True  # tells IPython not to call it for a cell that is still being typed
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -67,14 +67,14 @@ class _WorkerFile:
 
             %%workerfile NAME [--force]
 
-        The workers of `parallel_map` can import functions from a file, not from a notebook. Run
-        the cell again after a change: the notebook and the workers then have the new functions.
+        The workers of `parallel_map` can import functions from a file, not from a notebook. Run the
+        cell again after a change. The notebook and the workers then have the new functions.
 
         Parameters
         ----------
         NAME
             The file, such as ``workers.py`` or ``lib/workers.py``, in or below the current
-            directory or anywhere else; ``.py`` may be left out.
+            directory or anywhere else. ``.py`` may be left out.
         --force
             Overwrite a file that was not written by ``%%workerfile``, or use the name of another
             module.
@@ -195,7 +195,7 @@ def _check_overwriting(file: Path, shown: str) -> None:
             "or add --force to overwrite it."
         )
     place = other_module(file)
-    # Several modules imported by path may have one name: import_file keeps them apart.
+    # Several modules imported by path may have one name, but import_file keeps them apart.
     if place is not None and place not in imported_files().values():
         raise _refused(
             f"{shown} would hide the module {file.stem!r} ({place}). Choose another name, such as "
@@ -223,7 +223,7 @@ def _explained(error: SyntaxError) -> str:
 
 
 def _replace(file: Path, source: bytes) -> None:
-    """Replace a file in one step or not at all; keep its mode."""
+    """Replace a file in one step or not at all, and keep its mode."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         temporary.write_bytes(source)

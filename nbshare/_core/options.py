@@ -1,4 +1,4 @@
-"""The options of a run, checked before anything starts; errors say what to do."""
+"""The options of a run, checked before anything starts. Errors say what to do."""
 
 from __future__ import annotations
 
@@ -129,10 +129,10 @@ class Options(OtherOptions, total=False):
 def checked_request(
     func: Callable[..., Any] | str, iterables: Sequence[Iterable[Any]], options: MapOptions
 ) -> tuple[Request, Backend]:
-    """Check all arguments; return the request, and the engine to run it."""
+    """Check all arguments. Return the request, and the engine to run it."""
     refuse_patched_modules()
-    # A worker runs nested calls inline: no more processes than requested. So does a thread that
-    # runs items where there can be no worker processes.
+    # A worker runs nested calls inline, with no more processes than requested. So does a thread
+    # that runs items where there can be no worker processes.
     is_nested = is_worker() or (not can_share() and runs_items())
     where = checked_backend(options, is_nested=is_nested)
     policy = checked_policy(options)
@@ -195,7 +195,7 @@ def refuse_others(function: str, others: Iterable[str], known: Sequence[str]) ->
 
 
 def checked_checkpoint(options: MapOptions) -> Checkpoint | None:
-    """Return where results are kept, and how; raise TypeError if it is no path."""
+    """Return where results are kept, and how. Raise TypeError if it is no path."""
     checkpoint = options.checkpoint
     if checkpoint is None:
         return None
@@ -204,7 +204,7 @@ def checked_checkpoint(options: MapOptions) -> Checkpoint | None:
 
 
 def checked_shared(shared: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return ``shared=`` as a dict; raise TypeError if it is not a mapping of names."""
+    """Return ``shared=`` as a dict. Raise TypeError if it is not a mapping of names."""
     if shared is None:
         return {}
     found = type(shared).__name__
@@ -225,7 +225,7 @@ _DEFAULTS = {
 
 
 def checked_count(name: str, value: int | None) -> int | None:
-    """Return a count of 1 or more, or None; raise TypeError or ValueError for others."""
+    """Return a count of 1 or more, or None. Raise TypeError or ValueError for others."""
     if value is None:
         return None
     default = _DEFAULTS.get(name, "the default")
@@ -233,7 +233,7 @@ def checked_count(name: str, value: int | None) -> int | None:
 
 
 def checked_policy(options: MapOptions) -> Policy:
-    """Return the policy for failures and seeds; raise ValueError if wrong."""
+    """Return the policy for failures and seeds. Raise ValueError if wrong."""
     on_error, retries = options.on_error, options.retries
     if not isinstance(on_error, str) or on_error not in ("raise", "return"):
         raise ValueError(f"on_error={on_error!r}: allowed are 'raise' and 'return'")
@@ -249,7 +249,7 @@ def checked_policy(options: MapOptions) -> Policy:
 
 
 def checked_timeout(timeout: Any) -> float | None:
-    """Return seconds above 0, or None for no limit; raise ValueError for others."""
+    """Return seconds above 0, or None for no limit. Raise ValueError for others."""
     if timeout is None:
         return None
     if not (isinstance(timeout, Real) and float(timeout) > 0):
@@ -294,12 +294,12 @@ def checked_initializer(
 
 
 def checked_backend(options: MapOptions, *, is_nested: bool) -> Backend:
-    """Return the name of the backend; raise if it does not support an option."""
+    """Return the name of the backend. Raise if it does not support an option."""
     backend = options.backend
     if backend is None and not is_nested:
         return "local"
     if not isinstance(backend, str | None) or backend not in (None, "serial", "threads"):
-        from nbshare._core.hosts.choice import hosts_for  # late: few calls need it
+        from nbshare._core.hosts.choice import hosts_for  # late, as few calls need it
 
         if (hosts := hosts_for(backend)) is None:
             raise ValueError(
@@ -318,7 +318,7 @@ def checked_backend(options: MapOptions, *, is_nested: bool) -> Backend:
 
 
 def shaped_among(iterables: Sequence[Any]) -> ShapedItems | None:
-    """Return the items that have a shape, such as a grid's; raise TypeError if there are others."""
+    """Return the items that have a shape, such as a grid's. Raise TypeError if there are others."""
     shaped = [x for x in iterables if isinstance(x, ShapedItems) or is_grouped(x)]
     if not shaped:
         return None
@@ -366,7 +366,7 @@ def in_blocks(
 
 
 def checked_out(out: Any, n_items: int | None, items: ShapedItems | None = None) -> Any:
-    """Return ``out=`` if it can hold `n_items` results; raise with the remedy if not."""
+    """Return ``out=`` if it can hold `n_items` results. Raise with the remedy if not."""
     if out is None or isinstance(items, Tiles):  # which have it
         return None
     if isinstance(out, str):
@@ -440,7 +440,7 @@ def is_table(iterable: Any) -> bool:
 
 
 def warn_of_lengths(iterables: Sequence[Any]) -> None:
-    """Warn if iterables have different lengths: all combinations may be meant, or a mistake."""
+    """Warn of iterables of different lengths, by mistake or because all combinations are meant."""
     lengths = [n for n in map(known_length, iterables) if n is not None]
     if len(set(lengths)) > 1:
         counts = f"{', '.join(map(str, lengths[:-1]))} and {lengths[-1]}"
@@ -454,7 +454,7 @@ def warn_of_lengths(iterables: Sequence[Any]) -> None:
 
 
 def known_length(iterable: Any) -> int | None:
-    """Return the number of items; None if it is not known in advance."""
+    """Return the number of items, or None if it is not known in advance."""
     try:
         return len(iterable) if isinstance(iterable, Sized) else None
     except TypeError:  # as of a tqdm bar without a total

@@ -1,4 +1,4 @@
-"""pipeline: stages in processes of their own, joined by ring buffers."""
+"""pipeline runs stages in processes of their own, joined by ring buffers."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -61,7 +61,7 @@ class PipelineResult:
     results : SharedArray or list
         Results of the last stage in the order of the blocks, in the form of `parallel_map`.
     stages : list of StageStats
-        For each stage, the loader first: blocks, seconds of work, seconds of waiting.
+        The stats of each stage, the loader first: blocks, seconds of work, seconds of waiting.
 
     Examples
     --------
@@ -74,7 +74,7 @@ class PipelineResult:
     >>> done.results
     SharedArray([3., 7.])
 
-    What each stage did, and which was the bottleneck:
+    The work of each stage, and the bottleneck:
 
     >>> [(stage.name, stage.n_blocks) for stage in done.stages]
     [('load', 2), ('sum', 2)]
@@ -120,7 +120,7 @@ def pipeline(
     Parameters
     ----------
     load : callable or str
-        A generator function without arguments that yields arrays; each is copied to a slot. Or a
+        A generator function without arguments that yields arrays. Each is copied to a slot. Or a
         generator function that takes `slots`, fills each in place and yields the number of rows
         that it filled (None: all)::
 
@@ -135,25 +135,25 @@ def pipeline(
         It runs once, in one process. To read in parallel, yield offsets or file numbers, and read
         in the first stage.
     *stages : callable or str
-        One or more functions, each called for every block: ``stage(block)`` returns the next
-        stage's block, which is copied; ``stage(block, out)`` fills it in place, and may return the
-        number of rows. The last stage takes a block only: its return value is the result, or it
+        One or more functions, each called for every block. ``stage(block)`` returns the next
+        stage's block, which is copied. ``stage(block, out)`` fills it in place, and may return the
+        number of rows. The last stage takes a block only. Its return value is the result, or it
         writes to a file and returns None. A stage may write to its block.
     shape : int, sequence of ints, or list of these
-        Shape of the blocks that stages get. A number or tuple is for all stages; a list has one
-        entry for each stage, the loader not counted: ``[(1000, 2), (501, 2)]``. Blocks may have
-        fewer rows, as the last one often has.
+        Shape of the blocks that stages get. A number or tuple is for all stages. A list has one
+        entry for each stage, the loader not counted, as in ``[(1000, 2), (501, 2)]``. Blocks may
+        have fewer rows, as the last one often has.
     dtype : data-type, or list of these, optional
-        Dtype of the blocks; default float64. Values are cast to it if they are of the same kind.
+        Dtype of the blocks. Default float64. Values are cast to it if they are of the same kind.
     slots : int, optional
-        Number of blocks that fit between two stages; default 4. One or two for each worker on
+        Number of blocks that fit between two stages. Default 4. One or two for each worker on
         either side are best.
     workers : int or sequence of int, optional
-        Processes for each stage, not counting the loader; default 1. The progress display shows
+        Processes for each stage, not counting the loader. Default 1. The progress display shows
         which stage is the bottleneck.
     ordered : bool, optional
-        True (default): each stage gets the blocks in order, so that a last stage with one worker
-        can write a file. False: a block that is done may overtake others. The results are in the
+        If True (default), each stage gets the blocks in order, so that a last stage with one worker
+        can write a file. If False, a block that is done may overtake others. The results are in the
         order of the blocks in any case.
     shared : mapping of str to object, optional
         Keyword arguments that are the same for all blocks, copied to shared memory once. Loader and
@@ -162,9 +162,9 @@ def pipeline(
         Seconds that a stage may take for one block, without waiting, or the loader to yield one.
         Past it all stages stop. Default: no limit.
     progress : None, bool, str or tqdm class, optional
-        As in `parallel_map`; the progress display has a line for each stage.
+        The progress display, as in `parallel_map`, with a line for each stage.
     plot : optional
-        As in `parallel_map`: a plot of the results so far.
+        A plot of the results so far, as in `parallel_map`.
     **others
         Arguments of `parallel_map` that a pipeline does not have are refused with what to do
         instead.
@@ -173,20 +173,21 @@ def pipeline(
     -------
     PipelineResult
         ``results`` is one array ``(n, *shape)`` if the results of the last stage fit one, else a
-        list; ``stages`` tells what each stage waited for. After Stop, the results that are done.
+        list. ``stages`` tells what each stage waited for. After Stop, the results that are done.
 
     Raises
     ------
     TypeError, ValueError
-        Invalid arguments; raised before any worker starts.
+        If arguments are invalid, before any worker starts.
     nbshare.errors.WorkerDiedError
-        A worker was killed or crashed; the message names stage and block.
+        If a worker was killed or crashed. The message names stage and block.
     nbshare.errors.TaskTimeoutError
-        A block took longer than `timeout`; the message names it and the stage. A `TimeoutError`.
+        If a block took longer than `timeout`. The message names it and the stage. A `TimeoutError`.
     nbshare.MapInterrupted
-        The kernel's interrupt or Ctrl-C; ``nbshare.last_job().partial()`` has the finished results.
+        If the kernel's interrupt or Ctrl-C stopped it. ``nbshare.last_job().partial()`` has the
+        finished results.
     Exception
-        Whatever a stage raised, with a note that names stage and block.
+        If a stage raised it, with a note that names stage and block.
 
     See Also
     --------
@@ -205,7 +206,7 @@ def pipeline(
     >>> nbshare.pipeline(load, np.max, shape=1000).results
     SharedArray([0., 1., 2., 3., 4.])
 
-    Spectra of a recording; the stage in the middle fills the next block in place:
+    Spectra of a recording, where the stage in the middle fills the next block in place:
 
     >>> def spectrum(block, out):
     ...     out[...] = abs(np.fft.rfft(block))
@@ -218,12 +219,12 @@ def pipeline(
     Notes
     -----
     If a stage fails or dies, all stages stop immediately, as they do at Stop or an interrupt.
-    ``nbshare.last_job().partial()`` has the results of the last stage so far; blocks under way are
+    ``nbshare.last_job().partial()`` has the results of the last stage so far. Blocks under way are
     lost.
 
-    At any time, as many blocks are in memory as there are slots. Results are collected in memory:
-    return little, or None, from a stage that writes to a file. Several threads may run one pipeline
-    each at the same time; a worker cannot run one.
+    At any time, as many blocks are in memory as there are slots. Results are collected in memory,
+    so return little, or None, from a stage that writes to a file. Several threads may run one
+    pipeline each at the same time, but a worker cannot run one.
     """
     for name in others:
         if name in INSTEAD:
@@ -242,7 +243,7 @@ def pipeline(
     made: list[Pipe] = []
 
     def make() -> Pipe:
-        # Deaths are the engine's: a ring might tell them first, and knows less of them.
+        # Deaths are the engine's, because a ring might tell them first, and knows less of them.
         rings = [
             RingBuffer(slots, *form, on_death="leave", in_order=ordered)
             for form in zip(shapes, dtypes, strict=True)
@@ -270,7 +271,7 @@ def pipeline(
 
 
 def _functions(load: Any, stages: Sequence[Any]) -> list[Callable[..., Any]]:
-    """Return the functions that a user means; raise TypeError for what is none."""
+    """Return the functions that a user means. Raise TypeError for what is none."""
     if not callable(load) and isinstance(load, Iterable) and not isinstance(load, str):
         raise TypeError(
             f"the first argument is a {type(load).__name__}; it must be a function without "
@@ -291,7 +292,7 @@ def _requests(
     n_workers: Sequence[int],
     timeout: float | None,
 ) -> list[Request]:
-    """Return what is asked of loader and stages; raise TypeError for those that cannot be called.
+    """Return what is asked of loader and stages. Raise TypeError for those that cannot be called.
 
     Each takes those of the shared objects that it has parameters for.
     """
@@ -325,7 +326,7 @@ def _requests(
 def _takes(func: Callable[..., Any], name: str) -> bool:
     try:
         inspect.signature(func).bind_partial(**{name: None})
-    except (TypeError, ValueError):  # it does not; some functions in C have no signature
+    except (TypeError, ValueError):  # it does not, or some functions in C have no signature
         return False
     return True
 
@@ -333,7 +334,7 @@ def _takes(func: Callable[..., Any], name: str) -> bool:
 def _n_blocks(
     func: Callable[..., Any], k: int, keywords: Mapping[str, Any], *, is_last: bool
 ) -> int:
-    """Return how many arguments loader (0) or stage `k` is called with; raise TypeError if wrong.
+    """Return how many arguments loader (0) or stage `k` is called with. Raise TypeError if wrong.
 
     They are the block, or the slots of a loader, and the slot for the next block.
     """
@@ -350,7 +351,7 @@ def _n_blocks(
 
 
 def _one_each(name: str, value: Any, n: int, is_list: bool) -> list[Any]:
-    """Return a value for each stage: the one there is, or those of a list."""
+    """Return a value for each stage, the only one or those of a list."""
     if not is_list:
         return [value] * n
     if len(value) != n:

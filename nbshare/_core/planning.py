@@ -1,4 +1,4 @@
-"""What a run would take, from its arguments and one or two of its items."""
+"""The costs of a run, estimated from its arguments and one or two of its items."""
 
 import html
 import pickle
@@ -22,17 +22,17 @@ from nbshare._core.tracebacks import shown_from_the_call
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run would take; `nbshare.plan` makes it.
+    """The costs of a run, estimated by `nbshare.plan`.
 
     Attributes
     ----------
     n_items : int or None
-        Number of items; None if it is unknown, as of a generator, whose items are not tried.
+        Number of items, or None if it is unknown, as of a generator, whose items are not tried.
     input_bytes : int
         Bytes of the function, `shared` and the items that are copied to shared memory.
     result_bytes : int
-        Bytes of all results, if they are like those that were tried; with `reduce` of one for each
-        worker.
+        Bytes of all results, if they are like those that were tried, or with `reduce` of one for
+        each worker.
     item_s : float
         Seconds for an item, the mean of those that were tried.
     elapsed_s : float
@@ -40,11 +40,11 @@ class Plan:
     workers : int
         Workers that fit into the memory that is free, `max_workers` at most.
     worker_bytes : int
-        The most memory that a worker takes for itself; 0 if it is unknown, as on other machines.
+        The most memory that a worker takes for itself, 0 if it is unknown, as on other machines.
     peak_bytes : int
-        The most memory that the run takes: inputs, results and workers.
+        The most memory that the run takes, with inputs, results and workers.
     refused : list of str
-        What is wrong: why the call would be refused, an error of an item, a lack of memory.
+        The problems: why the call would be refused, an error of an item, a lack of memory.
 
     Examples
     --------
@@ -105,13 +105,13 @@ def plan(
     Parameters
     ----------
     func : callable or str
-        As for `parallel_map`.
+        The function, as for `parallel_map`.
     *iterables : iterable
-        As for `parallel_map`. The first item runs, and the one in the middle, in one worker. Items
-        of a generator are not taken, so none runs.
+        The items, as for `parallel_map`. The first item runs, and the one in the middle, in one
+        worker. Items of a generator are not taken, so none runs.
     **options
-        As for `parallel_map`. Nothing is stored in a `checkpoint`, and nothing is reduced; what is
-        told is of all items, also with `until`.
+        Options of `parallel_map`. Nothing is stored in a `checkpoint`, and nothing is reduced. The
+        figures are those of all items, also with `until`.
 
     Returns
     -------
@@ -171,7 +171,7 @@ def plan(
 
 
 def _tried(request: Request, where: Backend, n: int, n_kept: int, input_bytes: int) -> Plan:
-    """Return the plan for `n` items, from those that it runs; `n_kept`: results in memory."""
+    """Return the plan for `n` items, from those that it runs, with `n_kept` results in memory."""
     tried = sorted({0, n // 2})
     few = request._replace(
         iterables=[[column[i] for i in tried] for column in request.iterables],

@@ -1,4 +1,4 @@
-"""Runs a job: in the background, or while its caller waits and draws."""
+"""Runs a job, in the background, or while its caller waits and draws."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nbshare._core.engine.run import Run
 
 INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
-MAX_PRESSES = 100  # during the last frame; a plot function may raise KeyboardInterrupt by itself
+MAX_PRESSES = 100  # during the last frame, as a plot function may raise KeyboardInterrupt by itself
 
 
 def in_background(run: Run, label: str, progress: Any, plot: Any) -> Job:
@@ -41,8 +41,8 @@ def run_and_draw(
 ) -> tuple[Any, BaseException | None]:
     """Run a call and draw while waiting.
 
-    Returns the result and the error to raise. It is not raised here: notebooks keep the last
-    traceback, and with this frame the job with its memory.
+    Returns the result and the error to raise. It is not raised here, because notebooks keep the
+    last traceback, and with this frame the job with its memory.
     """
     remember(None)
     job: Job | None = None

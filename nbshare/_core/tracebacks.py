@@ -1,4 +1,4 @@
-"""Short tracebacks in a notebook: the user's frames and the worker's, not nbshare's."""
+"""Short tracebacks in a notebook, with the user's frames and the worker's, not nbshare's."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _MAX_LINES = 30
-_MAX_NOTES = 18  # lines of notes: the item, and the worker's traceback
+_MAX_NOTES = 18  # lines of notes, which are the item and the worker's traceback
 _BARE_PLACE = r'(?m)^  File "(.+)", line (\d+), in .*$(?!\n    )'
 
 
 def shown_shortly(error: BaseException) -> BaseException:
-    """Make IPython show an error in at most 30 lines, without our frames; return it."""
+    """Make IPython show an error in at most 30 lines, without our frames. Return it."""
     with contextlib.suppress(Exception):  # a class that takes no attributes, or fails in any way
         if "IPython" in sys.modules and not hasattr(error, "_render_traceback_"):
             error._render_traceback_ = _render  # type: ignore[attr-defined]
@@ -37,7 +37,7 @@ def shown_as(error: BaseException, *lines: str) -> None:
 
 def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function so that its errors seem to be raised where it is called."""
-    if "IPython" not in sys.modules:  # a script: its tracebacks would get a line longer
+    if "IPython" not in sys.modules:  # a script, whose tracebacks would get a line longer
         return func
 
     @functools.wraps(func)
@@ -52,7 +52,7 @@ def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:
 
 
 def _render() -> list[str]:
-    """IPython's hook: return a shortened traceback.
+    """IPython's hook, which returns a shortened traceback.
 
     A function that does not hold the error, or a cycle would keep it alive.
     """

@@ -53,7 +53,7 @@ class Pace:
 
     def __init__(self, item_s: float, size: int) -> None:
         self.item_s, self.size = item_s, size
-        self._mark = 0, 0  # at the measurement's begin: items done, and ns for them
+        self._mark = 0, 0  # at the start of the measurement: items done, and ns for them
 
     def look(self, call: Call) -> None:
         """Measure the time per item, of about the last `size` items."""

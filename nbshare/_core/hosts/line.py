@@ -58,7 +58,7 @@ class Lines(InputServer):
     boot : Boot
         The data that tell agents how to connect.
     calls : dict
-        For each call, by name, the function that gives blocks to a carrier. It takes a connection,
+        The function, for each call by name, that gives blocks to a carrier. It takes a connection,
         the number of the cluster's task, and the host.
     """
 

@@ -1,4 +1,4 @@
-"""What PyInstaller has to know, which finds it by an entry point."""
+"""The hook for PyInstaller, which finds it by an entry point."""
 
 from __future__ import annotations
 

@@ -96,7 +96,8 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     path : str or path-like
         The ``checkpoint=`` of the run.
     progress, plot
-        As for `parallel_map`, and shown as by `map_async`. Default: label and plot of the run.
+        The display, as for `parallel_map`, and shown as by `map_async`. Default: label and plot of
+        the run.
 
     Returns
     -------

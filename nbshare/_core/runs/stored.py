@@ -378,8 +378,8 @@ class StoredRun:
         Parameters
         ----------
         func, *iterables, **options
-            As for `parallel_map`. Of ``checkpoint=`` the version of a `Checkpoint` counts. The
-            items of a generator are unknown, so it is refused.
+            The arguments of `parallel_map`. Of ``checkpoint=`` the version of a `Checkpoint`
+            counts. The items of a generator are unknown, so it is refused.
 
         Returns
         -------

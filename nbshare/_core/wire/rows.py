@@ -25,8 +25,8 @@ from nbshare._core.wire.board import ATTEMPTS, FAILED, IN_LOG, IN_OUTPUT, Board,
 from nbshare._core.wire.results import ALONE, LogReader, batches_of
 
 RESULTS_FILE, INDEX_FILE = "results.npy", "index.npy"
-# Of a row: first times and, of a result in a log, its offset, its size and its place in the batch.
-# The state comes after them, because a write may be cut between two pages.
+# The fields of a row: first times and, of a result in a log, its offset, its size and its place in
+# the batch. The state comes after them, because a write may be cut between two pages.
 FIRST = [("stored_at", "<f8"), ("elapsed_s", "<f8"), ("at", "<i8", 3)]
 INDEX = np.dtype([*FIRST, ("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
 HEAD = INDEX.itemsize - 4  # bytes of a word before its checksum

@@ -4,10 +4,10 @@ A process that publishes data writes them first and a mark last. Examples are a 
 ``done`` byte, a block of items and their count, the last look at a block and its release. Another
 one reads the mark and then uses the data. Both must be seen in that order.
 
-x86-64 keeps it: stores are seen in the order of the program, and loads are made in it (Intel's
-Software Developer's Manual, volume 3, "Memory Ordering"). Other machines do not, ARM among them
-(Arm Architecture Reference Manual, "The AArch64 Application Level Memory Model"). There the mark
-can come first.
+x86-64 keeps it, because stores are seen in the order of the program, and loads are made in it
+(Intel's Software Developer's Manual, volume 3, "Memory Ordering"). Other machines do not, ARM among
+them (Arm Architecture Reference Manual, "The AArch64 Application Level Memory Model"). There the
+mark can come first.
 
 Python has no fence, and glibc exports none, because its atomics are compiled into each program. To
 lock and unlock a mutex is no fence either, as what comes before and after both may meet in between.
