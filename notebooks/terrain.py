@@ -1,10 +1,10 @@
 """How much of the sky a landscape hides.
 
-The functions that the workers run, in a plain module file: NumPy only, nothing about parallelism.
-Each can be called, tested and debugged by itself, in any process.
+The functions that the workers run, in a plain module file with NumPy only, and nothing about
+parallelism. Each can be called, tested and debugged by itself, in any process.
 
-Elevations are in metres, row 0 is the north edge of the map and column 0 its west edge.
-Azimuths are in degrees clockwise from north: 0 is north, 90 is east.
+Elevations are in metres, row 0 is the north edge of the map and column 0 its west edge. Azimuths
+are in degrees clockwise from north, so 0 is north and 90 is east.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-STEP_M = 40.0  # half a cell of the map: no ridge is stepped over
+STEP_M = 40.0  # half a cell of the map, so that no ridge is stepped over
 REACH_M = 12_000.0  # beyond it, even the highest peak of this map stands less than 4.1 degrees high
 
 
 def load() -> tuple[Array, Array, float]:
     """
-    Load the map: the Jacksboro fault in Tennessee, sample data that comes with matplotlib.
+    Load the map of the Jacksboro fault in Tennessee, sample data that comes with matplotlib.
 
     Returns
     -------
     elevation : ndarray of float32, shape (344, 403)
-        Height of each cell in metres; row 0 is the north edge.
+        Height of each cell in metres. Row 0 is the north edge.
     dx : ndarray of float64, shape (344, 1)
-        Width of the cells of each row, in metres: towards the pole they become narrower.
+        Width of the cells of each row, in metres. Towards the pole they become narrower.
     dy : float
         Height of a cell, from north to south, in metres.
     """
-    from matplotlib import cbook  # here, not above: the workers have no use for it
+    from matplotlib import cbook  # here, not above, because the workers have no use for it
 
     with np.load(cbook.get_sample_data("jacksboro_fault_dem.npz", asfileobj=False)) as data:
         elevation = data["elevation"].astype(np.float32)
@@ -58,9 +58,9 @@ def horizon(azimuth: float, elevation: Array, dx: Array, dy: float) -> Array:
     Parameters
     ----------
     azimuth : float
-        Where to look, in degrees clockwise from north.
+        The direction to look in, in degrees clockwise from north.
     elevation : ndarray of float32, shape (rows, columns)
-        Heights in metres; row 0 is the north edge.
+        Heights in metres. Row 0 is the north edge.
     dx : ndarray, shape (rows, 1)
         Width of the cells of each row, in metres.
     dy : float
@@ -69,11 +69,11 @@ def horizon(azimuth: float, elevation: Array, dx: Array, dy: float) -> Array:
     Returns
     -------
     ndarray of float32, shape (rows, columns)
-        Degrees above the horizontal; 0 where nothing rises above it.
+        Degrees above the horizontal, 0 where nothing rises above it.
 
     Notes
     -----
-    The walk ends after 12 km. The Earth is taken as flat: over 12 km its curve hides 11 m.
+    The walk ends after 12 km. The Earth is taken as flat, because over 12 km its curve hides 11 m.
     """
     north = math.cos(math.radians(azimuth))
     east = math.sin(math.radians(azimuth))
@@ -92,14 +92,14 @@ def horizon(azimuth: float, elevation: Array, dx: Array, dy: float) -> Array:
     for step in range(1, round(REACH_M / STEP_M) + 1):
         distance = step * STEP_M
 
-        # Northwards or southwards: the same number of cells for every row.
+        # Northwards or southwards, the same number of cells for every row.
         down = margin_y - distance * north / dy
         first = math.floor(down)
         part = down - first
         upper, lower = ground[first : first + rows], ground[first + 1 : first + 1 + rows]
         band = upper + (lower - upper) * part
 
-        # Eastwards or westwards: each row has its own number, because its cells have their width.
+        # Eastwards or westwards, each row has its own number, because its cells have their width.
         along = margin_x + distance * east / dx
         start = np.floor(along).astype(np.intp)
         parts = (along - start).astype(np.float32)
@@ -116,7 +116,7 @@ def horizon(azimuth: float, elevation: Array, dx: Array, dy: float) -> Array:
 
 def sky_view(horizons: Array) -> Array:
     """
-    Sky-view factor: the share of the sky's light that reaches each cell.
+    Sky-view factor, the share of the sky's light that reaches each cell.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def sky_view(horizons: Array) -> Array:
     Returns
     -------
     ndarray of float32, shape (rows, columns)
-        Mean of cos² of the horizon angle: 1 on an open plain, less in a valley.
+        Mean of cos² of the horizon angle, which is 1 on an open plain, less in a valley.
     """
     total = np.zeros(horizons.shape[1:], np.float32)
     n_maps = 0
@@ -142,8 +142,8 @@ def spread(n: int) -> list[int]:
     """
     Order the numbers 0 … n - 1 so that they cover the whole range early (bit-reversed).
 
-    A picture of partial results then makes sense from the first second: after a few directions,
-    one has already looked all around.
+    A picture of partial results then makes sense from the first second. After a few directions, one
+    has already looked all around.
 
     Examples
     --------
