@@ -1,4 +1,4 @@
-"""Job: one run, as its caller sees it."""
+"""Job, one run, as its caller sees it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from typing_extensions import TypeVar  # type checkers know it, also where it is not installed
 
-    T = TypeVar("T", default=Any)  # what the function returns; of one named by a text, anything
+    T = TypeVar("T", default=Any)  # the function's result, anything if a text names it
 else:
     from typing import TypeVar
 
@@ -55,7 +55,7 @@ else:
 S = TypeVar("S", bound="DataclassInstance")
 JobState = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
 
-SHOW_S = 0.01  # between looks for prints and objects, while there are; else as time has passed
+SHOW_S = 0.01  # between looks for prints and objects, while there are, or else as time has passed
 NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
 ASKS = 0.1  # of the time, at most, ``until=`` takes
 LOOK_S = 0.02  # between looks of a loop over results, or of a coroutine
@@ -70,36 +70,7 @@ _last_job: Job | None = None  # the newest that did not simply succeed
 
 
 class Job(Generic[T]):
-    """A run of `map_async` or `parallel_map`: how far it is, its results, and how to stop it.
-
-    Returned by `map_async`, `attach`, `last_job` and `jobs`; not made by hand. It has the methods
-    of a `concurrent.futures.Future` with the same meaning, except that `result` of a stopped run
-    returns the partial results.
-
-    In a notebook, a cell that ends with a job, or ``display(job)``, shows its progress display and
-    its plot. They continue to change, in every cell that shows them, until the run is over.
-
-    Attributes
-    ----------
-    label : str
-        Name in the progress display: the ``progress=`` label, or the function's name.
-    n_workers : int
-        Number of worker processes asked for.
-
-    See Also
-    --------
-    map_async : start a run in the background.
-    last_job : the newest run that did not simply succeed.
-
-    Notes
-    -----
-    Read everything from any thread while the run goes on: it comes from shared memory and costs the
-    workers nothing. A plain ndarray given as ``out=`` is filled whenever a thread waits.
-
-    If an asyncio task that awaits the job is cancelled, also by `asyncio.wait_for`, the run stops,
-    as a Future would be cancelled. ``asyncio.shield(job)`` keeps it going.
-
-    A forked process cannot use a job of its parent, unless the run was over by then.
+    """A run of `map_async` or `parallel_map`, with its progress, its results, and a way to stop it.
 
     Examples
     --------
@@ -113,7 +84,7 @@ class Job(Generic[T]):
     >>> job
     <Job sqrt: done, 3 of 3 items done>
 
-    Results as they arrive; stop when there are enough:
+    Take results as they arrive, and stop when there are enough:
 
     >>> job = nbshare.map_async(math.sqrt, range(1000))
     >>> for i, root in job:
@@ -122,7 +93,7 @@ class Job(Generic[T]):
     >>> job.cancel() or job.done()
     True
 
-    Failures by item, and the same item again in this process, for the debugger:
+    Find failures, and run an item again in this process, for the debugger:
 
     >>> job = nbshare.map_async(float, ["1.5", "off"], on_error="return")
     >>> job.result()
@@ -133,6 +104,33 @@ class Job(Generic[T]):
     {1: ValueError("could not convert string to float: 'off'")}
     >>> job.debug(0)
     1.5
+
+    Attributes
+    ----------
+    label : str
+        Name in the progress display, which is the ``progress=`` label, or the function's name.
+    n_workers : int
+        Number of worker processes asked for.
+
+    See Also
+    --------
+    map_async : start a run in the background.
+    last_job : the newest run that did not simply succeed.
+
+    Notes
+    -----
+    `map_async`, `attach`, `last_job` and `jobs` return jobs. The methods are those of a
+    `concurrent.futures.Future`, but `result` of a stopped run returns the partial results.
+
+    In a notebook, a cell that ends with a job, or ``display(job)``, shows its progress display and
+    its plot, which continue to change until the run is over.
+
+    Any thread may read everything while the run goes on, at no cost for the workers. A plain
+    ndarray given as ``out=`` is filled whenever a thread waits. A forked process cannot use a job
+    of its parent, unless the run was over by then.
+
+    If an asyncio task that awaits the job is cancelled, also by `asyncio.wait_for`, the run stops.
+    ``asyncio.shield(job)`` keeps it going.
     """
 
     __module__ = "nbshare"
@@ -150,7 +148,7 @@ class Job(Generic[T]):
         self._early: dict[int, T] = {}  # results that `in_order` has not given yet
         self._n_in_order = 0  # that it has given
         self._asking = _thread.allocate_lock()  # `until`
-        self._ask_at, self._n_asked = 0.0, 0  # when to ask again; and items at the last time
+        self._ask_at, self._n_asked = 0.0, 0  # when to ask again, and items at the last time
         self._forsaken: weakref.finalize[[], Job[T]] | None = (
             None  # tells the run that this is gone
         )
@@ -159,7 +157,7 @@ class Job(Generic[T]):
 
     @property
     def _run(self) -> Run:
-        """What this is about; in a forked child only if it was over before."""
+        """The run behind this job. A forked child may use it only if it was over before."""
         # The child has its memory, but none of the threads that bring it to an end.
         if os.getpid() != self._pid and not self._owners_run.is_over:
             raise RuntimeError(
@@ -170,7 +168,7 @@ class Job(Generic[T]):
 
     @property
     def n_items(self) -> int | None:
-        """Number of items (int); None as long as a generator has not ended."""
+        """Number of items (int), or None until a generator has ended."""
         return self._run.n_items
 
     @property
@@ -195,7 +193,7 @@ class Job(Generic[T]):
 
     @property
     def _stored_in(self) -> str:
-        """Path of its checkpoint; empty without one."""
+        """Path of its checkpoint, empty without one."""
         return self._run.stored_in
 
     @property
@@ -206,7 +204,7 @@ class Job(Generic[T]):
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:
-        """Which results are finished: a bool array of shape ``(n_items,)``.
+        """Flags of the finished results, a bool array of shape ``(n_items,)``.
 
         Examples
         --------
@@ -220,7 +218,7 @@ class Job(Generic[T]):
         >>> job.present
         array([ True, False,  True])
 
-        Run what is missing with another function:
+        Run the missing items with another function:
 
         >>> import cmath
         >>> missing = (~job.present).nonzero()[0]
@@ -231,9 +229,9 @@ class Job(Generic[T]):
 
     @property
     def errors(self) -> Mapping[int, BaseException]:
-        """Exceptions of failed items: a dict of index to exception.
+        """Exceptions of failed items, a dict of index to exception.
 
-        If the results of a generator are taken by iterating, only the first 10,000 are kept.
+        If a loop takes the results of a generator, only the first 10,000 are kept.
 
         Examples
         --------
@@ -246,42 +244,18 @@ class Job(Generic[T]):
         True
         >>> sorted(job.errors)
         [1, 2]
-
-        Count the failures by type:
-
-        >>> from collections import Counter
-        >>> Counter(type(error).__name__ for error in job.errors.values())
-        Counter({'ValueError': 2})
         """
         return dict(self._run.errors)
 
     def partial(self) -> Any:
         """Return the results so far, without waiting.
 
-        Returns
-        -------
-        numpy.ma.MaskedArray, list or None
-            If the results form an array, a masked array of shape ``(n_items, *shape)`` over the
-            shared output, not a copy; missing rows are masked. Of tiles, the whole array, masked
-            where tiles are missing. Otherwise a list with `nbshare.MISSING` in its gaps. With
-            ``reduce=`` the value so far. None before the first result.
-
         Examples
         --------
-        All results of a run that is over:
+        The mean of the results so far when a run is stopped:
 
         >>> import math
         >>> import nbshare
-        >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0])
-        >>> job.wait()
-        True
-        >>> job.partial()
-        masked_array(data=[1.0, 2.0],
-                     mask=[False, False],
-               fill_value=1e+20)
-
-        The mean of what is there when a run is stopped:
-
         >>> job = nbshare.map_async(math.sqrt, range(10_000))
         >>> for i, root in job:
         ...     if i == 3:
@@ -289,6 +263,14 @@ class Job(Generic[T]):
         >>> _ = job.cancel()
         >>> bool(0 < job.partial().mean() < 67)
         True
+
+        Returns
+        -------
+        numpy.ma.MaskedArray, list or None
+            If the results form an array, a masked array of shape ``(n_items, *shape)`` over the
+            shared output, not a copy, with a mask where rows are missing. For tiles, the whole
+            array, masked where tiles are missing. Otherwise a list with `nbshare.MISSING` in its
+            gaps. With ``reduce=``, the value so far. None before the first result.
         """
         partial, items = self._partial(), self._inputs
         is_shaped = isinstance(items, ShapedItems) and not self._is_list and partial is not None
@@ -306,7 +288,7 @@ class Job(Generic[T]):
 
     @property
     def _present(self) -> npt.NDArray[np.bool_]:
-        """Which of the results are finished, in the order of `_partial`."""
+        """Flags of the finished results, in the order of `_partial`."""
         return cast("npt.NDArray[np.bool_]", self._in_order(self._run.present()))
 
     def _in_order(self, results: Any) -> Any:
@@ -316,22 +298,17 @@ class Job(Generic[T]):
 
     @property
     def stats(self) -> StatsTable[WorkerStats]:
-        """What each worker did: a list of WorkerStats, which a notebook shows as a table.
+        """Time and memory of each worker, a list of WorkerStats, which a notebook shows as a table.
 
         Examples
         --------
-        How many items did the workers run?
+        Which item took longest?
 
         >>> import math
         >>> import nbshare
         >>> job = nbshare.map_async(math.sqrt, range(100))
         >>> job.wait()
         True
-        >>> sum(worker.n_items for worker in job.stats)
-        100
-
-        Which item took longest?
-
         >>> items = [item for worker in job.stats for item in worker.slowest]
         >>> slowest = max(items, key=lambda item: item.elapsed_s)
         >>> slowest.item == str(slowest.index)
@@ -341,7 +318,7 @@ class Job(Generic[T]):
 
     @property
     def _activity(self) -> list[WorkerActivity]:
-        """What each worker is doing at this moment."""
+        """The present activity of each worker."""
         return self._run.activity()
 
     @property
@@ -351,7 +328,7 @@ class Job(Generic[T]):
 
     @property
     def _loading_s(self) -> float:
-        """For how long a worker has been loading the function; 0.0 if none is at it."""
+        """For how long a worker has been loading the function, 0.0 if none does."""
         return self._run.loading_s()
 
     @property
@@ -376,44 +353,23 @@ class Job(Generic[T]):
 
     @property
     def stages(self) -> StatsTable[StageStats]:
-        """What each stage of a pipeline did: a list of StageStats; empty for other runs."""
+        """Work and waiting times of a pipeline's stages, a list of StageStats, else empty."""
         return StatsTable(self._run.stages())
 
     @property
     def last_prints(self) -> list[str]:
-        """Last 200 lines that the workers of a background job printed: a list of str."""
+        """Last 200 lines that the workers of a background job printed, a list of str."""
         return list(self._run.request.prints.kept)
 
     @property
     def _inputs(self) -> Any:
-        """The items, if there is one sequence or array of them; else None."""
+        """The items, if there is one sequence or array of them, or else None."""
         iterables = self._run.request.iterables
         return iterables[0] if len(iterables) == 1 else None
 
     @shown_from_the_call
     def debug(self, i: int) -> T:
         """Run item `i` in this process, with the same inputs and seed, for the debugger.
-
-        Set a breakpoint in the function before the call, or use ``%debug`` after an error.
-
-        Parameters
-        ----------
-        i : int
-            Index of the item; negative indices count from the end.
-
-        Returns
-        -------
-        object
-            What the function returns.
-
-        Raises
-        ------
-        IndexError
-            There is no such item.
-        LookupError
-            The item is not kept: an item of a generator, or a block of a pipeline.
-        Exception
-            Whatever the function raises.
 
         Examples
         --------
@@ -425,13 +381,24 @@ class Job(Generic[T]):
         Traceback (most recent call last):
         ValueError: could not convert string to float: 'off'
 
-        The same random numbers as in the worker:
+        Parameters
+        ----------
+        i : int
+            Index of the item. Negative indices count from the end.
 
-        >>> def noise(star, rng):
-        ...     return rng.normal()
-        >>> job = nbshare.map_async(noise, ["Vega", "Mira"], seed=7)
-        >>> bool(job.result()[1] == job.debug(1))
-        True
+        Returns
+        -------
+        object
+            The function's result.
+
+        Raises
+        ------
+        IndexError
+            There is no such item.
+        LookupError
+            The item is one of a generator, or a block of a pipeline, and not kept.
+        Exception
+            The function raised it.
         """
         request = self._run.request
         try:
@@ -489,14 +456,26 @@ class Job(Generic[T]):
         return not self._run.is_over
 
     def cancelled(self) -> bool:
-        """Return whether the run was stopped: by `cancel`, the Stop button or `shutdown`."""
+        """Return whether `cancel`, the Stop button or `shutdown` has stopped the run."""
         return self.done() and self.state == "stopped"
 
     @shown_from_the_call
     def cancel(self) -> bool:
-        """Stop the run, as the Stop button does; finished results are kept.
+        """Stop the run, as the Stop button does, and keep finished results.
 
         Workers stop within a second, also in the middle of an item.
+
+        Examples
+        --------
+        Stop a run, which ends within a second:
+
+        >>> import time
+        >>> import nbshare
+        >>> job = nbshare.map_async(time.sleep, [0.0, 60.0])
+        >>> job.cancel()
+        True
+        >>> job.wait(), job.state, job.n_done < 2
+        (True, 'stopped', True)
 
         Returns
         -------
@@ -506,26 +485,12 @@ class Job(Generic[T]):
         Raises
         ------
         RuntimeError
-            The job is one of `attach`, of a run that is not detached: its own process can stop it.
+            The job is one of `attach`, and its run, not detached, can be stopped in its process
+            only.
 
         See Also
         --------
         partial, result : return the finished results.
-
-        Examples
-        --------
-        Stop a run:
-
-        >>> import time
-        >>> import nbshare
-        >>> job = nbshare.map_async(time.sleep, [0.0, 60.0])
-        >>> job.cancel()
-        True
-
-        It ends within a second, and keeps what is finished:
-
-        >>> job.wait(), job.state, job.n_done < 2
-        (True, 'stopped', True)
         """
         if self.done():
             return False
@@ -535,33 +500,28 @@ class Job(Generic[T]):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the run is over.
 
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds to wait at most; default: no limit.
-
-        Returns
-        -------
-        bool
-            Whether the run is over.
-
         Examples
         --------
-        Wait until the run is over:
-
-        >>> import math, time
-        >>> import nbshare
-        >>> nbshare.map_async(math.sqrt, [1.0, 4.0]).wait()
-        True
-
         Look at a long run now and then:
 
+        >>> import time
+        >>> import nbshare
         >>> job = nbshare.map_async(time.sleep, [60.0])
         >>> while not job.wait(timeout=0.01):
         ...     if job.elapsed_s > 0.02:
         ...         stopped = job.cancel()
         >>> job.cancelled()
         True
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most. Default: no limit.
+
+        Returns
+        -------
+        bool
+            Whether the run is over.
         """
         until_s = math.inf if timeout is None else time.monotonic() + timeout
         with self._telling_that_it_goes_on():
@@ -573,10 +533,25 @@ class Job(Generic[T]):
     def result(self, timeout: float | None = None) -> Any:
         """Wait for the results and return them, as `parallel_map` does.
 
+        Examples
+        --------
+        Wait for a short time only, after which the run continues:
+
+        >>> import time
+        >>> import nbshare
+        >>> job = nbshare.map_async(time.sleep, [60.0])
+        >>> try:
+        ...     job.result(timeout=0.01)
+        ... except TimeoutError:
+        ...     print("still running")
+        still running
+        >>> job.cancel() and job.wait()
+        True
+
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most; default: no limit.
+            Seconds to wait at most. Default: no limit.
 
         Returns
         -------
@@ -589,27 +564,7 @@ class Job(Generic[T]):
         TimeoutError
             The run is not over in time. It continues.
         Exception
-            Whatever the run failed with.
-
-        Examples
-        --------
-        The results, as `parallel_map` returns them:
-
-        >>> import math, time
-        >>> import nbshare
-        >>> nbshare.map_async(math.sqrt, [1.0, 4.0, 9.0]).result()
-        SharedArray([1., 2., 3.])
-
-        Wait for a short time only; the run continues:
-
-        >>> job = nbshare.map_async(time.sleep, [60.0])
-        >>> try:
-        ...     job.result(timeout=0.01)
-        ... except TimeoutError:
-        ...     print("still running")
-        still running
-        >>> job.cancel() and job.wait()
-        True
+            The run failed with it.
         """
         self._await_end(timeout)
         return unwrapped(*self._outcome())
@@ -617,10 +572,19 @@ class Job(Generic[T]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the end of the run and return the exception that it failed with, or None.
 
+        Examples
+        --------
+        The failure of a run, and its item:
+
+        >>> import nbshare
+        >>> error = nbshare.map_async(float, ["1.5", "off"]).exception()
+        >>> error, "item 1 ('off')" in error.__notes__[-1]
+        (ValueError("could not convert string to float: 'off'"), True)
+
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most; default: no limit.
+            Seconds to wait at most. Default: no limit.
 
         Returns
         -------
@@ -631,19 +595,6 @@ class Job(Generic[T]):
         ------
         TimeoutError
             The run is not over in time.
-
-        Examples
-        --------
-        None if the run succeeded:
-
-        >>> import nbshare
-        >>> nbshare.map_async(float, ["1.5", "2"]).exception()
-
-        What the run failed with, and which item it was:
-
-        >>> error = nbshare.map_async(float, ["1.5", "off"]).exception()
-        >>> error, "item 1 ('off')" in error.__notes__[-1]
-        (ValueError("could not convert string to float: 'off'"), True)
         """
         self._await_end(timeout)
         return self._run.error
@@ -654,12 +605,6 @@ class Job(Generic[T]):
 
     def add_done_callback(self, function: Callable[[Job[T]], object]) -> None:
         """Call a function when the run is over, or immediately if it is.
-
-        Parameters
-        ----------
-        function : callable
-            Called as ``function(job)`` in a thread of nbshare. An exception of it is printed and
-            changes nothing.
 
         Examples
         --------
@@ -677,17 +622,16 @@ class Job(Generic[T]):
         sqrt is done
         True
 
-        Close a queue when its producers are done:
-
-        >>> ring = nbshare.RingBuffer(2, 1)
-        >>> job.add_done_callback(lambda job: ring.close())
-        >>> list(ring)
-        []
+        Parameters
+        ----------
+        function : callable
+            Called as ``function(job)`` in a thread of nbshare. An exception of it is printed and
+            changes nothing.
         """
         self._run.call_when_over(partial(function, self))
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Wait in a coroutine or a cell: ``results = await job``.
+        """Wait in a coroutine or a cell, as in ``results = await job``.
 
         If the awaiting task is cancelled, the run stops, and other tasks that await the job are
         cancelled too, as with a Future.
@@ -706,20 +650,21 @@ class Job(Generic[T]):
             self._interrupt()
             shown_as(error, f"{type(error).__name__}: {self._count(kept_in='its partial()')}")
             raise
-        if self.state == "interrupted":  # elsewhere; a KeyboardInterrupt would end the event loop
+        if self.state == "interrupted":  # elsewhere (a KeyboardInterrupt would end the event loop)
             raise asyncio.CancelledError(f"{self.label} was interrupted: {self._count()}")
         return self.result()
 
     def __iter__(self) -> Iterator[tuple[int, T]]:
         """Iterate over (index, result) in order of completion, during the run.
 
-        A failure is raised after the results that were done before it. With
-        ``on_error="return"`` the exception is yielded in place of the result.
+        A failure is raised after the results that were done before it. With ``on_error="return"``
+        the exception is yielded in place of the result. Each result is yielded once, also to
+        several loops in one or several threads.
 
-        Each result is yielded once, also to several loops in one or several threads. Results of a
-        generator's items are not kept after that, so that the generator may be endless: the run is
-        ahead of the loop by about a second. It stops with `cancel`, or when the last reference to
-        the job is gone; a progress display and `last_job` have one, too.
+        Results of a generator's items are not kept after that, so the generator may be endless. Its
+        run is ahead of the loop by about a second. It stops with `cancel`, or when the last
+        reference
+         to the job is gone, of which a progress display and `last_job` have one, too.
 
         Yields
         ------
@@ -729,13 +674,13 @@ class Job(Generic[T]):
         Raises
         ------
         Exception
-            Whatever the run failed with.
+            The run failed with it.
         """
         self._refuse_if_reduced()
-        look_s = 0.0  # first: from then on the source waits for the loop over it
+        look_s = 0.0  # first, because from then on the source waits for the loop over it
         while True:
             with self._telling_that_it_goes_on():
-                is_over = self._tick(look_s)  # before looking: what is done then is all
+                is_over = self._tick(look_s)  # before looking, as all results are done then
             while (new := self._next_result()) is not None:
                 yield new
             if is_over:
@@ -748,8 +693,16 @@ class Job(Generic[T]):
     def in_order(self) -> Iterator[T]:
         """Iterate over the results in the order of the items, during the run.
 
-        Results that arrive early are kept until it is their turn. A second loop continues where the
-        first one stopped. Do not iterate over the job itself as well: each result is given once.
+        Examples
+        --------
+        The first result that is large enough, after which items need not run:
+
+        >>> import math
+        >>> import nbshare
+        >>> job = nbshare.map_async(math.sqrt, range(100_000))
+        >>> next(root for root in job.in_order() if root > 5)
+        5.0990195135927845
+        >>> _ = job.cancel()
 
         Yields
         ------
@@ -759,18 +712,12 @@ class Job(Generic[T]):
         Raises
         ------
         Exception
-            Whatever the run failed with, after the results before that item.
+            The run failed with it. Raised after the results before that item.
 
-        Examples
-        --------
-        The first result that is large enough; later items need not run:
-
-        >>> import math
-        >>> import nbshare
-        >>> job = nbshare.map_async(math.sqrt, range(100_000))
-        >>> next(root for root in job.in_order() if root > 5)
-        5.0990195135927845
-        >>> _ = job.cancel()
+        Notes
+        -----
+        Results that arrive early are kept until it is their turn. A second loop continues where the
+        first one stopped. Do not iterate over the job itself as well. Each result is given once.
         """
         results, early = iter(self), self._early
         while True:
@@ -791,7 +738,7 @@ class Job(Generic[T]):
             raise TypeError("a run with reduce= has one result: use result(), or partial()")
 
     def _next_result(self) -> tuple[int, T] | None:
-        """Return a result that no loop has taken; None if there is none at this moment."""
+        """Return a result that no loop has taken, or None if there is none at this moment."""
         with self._giving:
             new = next(self._new_results, None)
             if new is None:  # of the last look's
@@ -807,20 +754,6 @@ class Job(Generic[T]):
 
         It tells how far the run is, and shows the chosen result as soon as it arrives.
 
-        Parameters
-        ----------
-        kind : {"image", "line", "hist"}, optional
-            How one result is drawn; default: by its shape.
-        axes : mapping of str to array_like, optional
-            Names and values of a grid's axes; each gets a slider.
-        plot : LivePlot, optional
-            Labels, units and coordinates; default: labels and unit of the job's own plot.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As for `nbshare.explore`, which has the details.
-
         Examples
         --------
         The results of a running job, in a notebook:
@@ -831,13 +764,22 @@ class Job(Generic[T]):
         ...     return np.sin(np.linspace(0, 6, 100) + phase)
         >>> job = nbshare.map_async(field, np.linspace(0, 3, 31))
         >>> job.explore()  # doctest: +SKIP
-
-        With the name of the axis, and a unit:
-
-        >>> plot = nbshare.LivePlot(label="field", unit="V/m", xlabel="sample")
-        >>> job.explore(axes={"phase": np.linspace(0, 3, 31)}, plot=plot)  # doctest: +SKIP
         >>> job.wait()
         True
+
+        Parameters
+        ----------
+        kind : {"image", "line", "hist"}, optional
+            The way to draw one result. Default: by its shape.
+        axes : mapping of str to array_like, optional
+            Names and values of a grid's axes. Each gets a slider.
+        plot : LivePlot, optional
+            Labels, units and coordinates. Default: labels and unit of the job's own plot.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments are wrong, as for `nbshare.explore`, which has the details.
         """
         self._refuse_if_reduced()
         self._shown.explore(self, kind=kind, axes=axes, plot=plot)
@@ -854,7 +796,7 @@ class Job(Generic[T]):
         self._run.start()
 
     def _tick(self, timeout_s: float) -> bool:
-        """Do what is due here, and wait a little; returns whether the run is over."""
+        """Do what is due here, and wait a little. Return whether the run is over."""
         refuse_to_wait_for_itself()
         run = self._run
         run.fill_out()
@@ -889,7 +831,7 @@ class Job(Generic[T]):
             self._ask_at = now + max(SHOW_S, (now - began) / ASKS)
 
     def _keep_asking(self) -> None:
-        """Do so until the run is over, in a thread of its own: nobody may wait."""
+        """Ask until the run is over, in a thread of its own, because nobody may wait."""
         while not self._run.await_end(SHOW_S):
             self._run.load_ahead()
             self._ask()
@@ -944,13 +886,13 @@ class Job(Generic[T]):
         except TaskError as error:  # a result that cannot be unpickled here
             remember(self)
             return None, error.with_traceback(None)
-        except Exception as error:  # noqa: BLE001 - of pandas, say; the results are kept
+        except Exception as error:  # noqa: BLE001 - of pandas, say (the results are kept)
             remember(self)
             return None, error
         except KeyboardInterrupt:
             self._was_interrupted = True
         if is_done:
-            self._run.release()  # not to be interrupted above: what it has may not be its own then
+            self._run.release()  # not above, as after an interrupt its results may not be its own
             return result, None
         remember(self)
         if self._was_interrupted:
@@ -1029,13 +971,13 @@ class Job(Generic[T]):
         return f"{self.n_done}{n_items} items done{kept}"
 
     def _ipython_display_(self) -> None:
-        """Show the present state in a notebook; it continues to change."""
+        """Show the present state in a notebook, which continues to change."""
         if not self._shown.show(self):
             raise NotImplementedError  # so that the repr is shown
 
     @contextlib.contextmanager
     def _telling_that_it_goes_on(self) -> Iterator[None]:
-        """Show an interrupt of a wait in one line; the run continues."""
+        """Show an interrupt of a wait in one line. The run continues."""
         try:
             yield
         except KeyboardInterrupt as error:
@@ -1049,7 +991,7 @@ def _longer(look_s: float) -> float:
 
 
 class StatsTable(list[S]):
-    """Stats of workers or stages: a list, and a table in a notebook."""
+    """Stats of workers or stages, as a list, and a table in a notebook."""
 
     def _repr_html_(self) -> str:
         names = [field.name for field in fields(self[0])] if self else []
@@ -1065,7 +1007,7 @@ class StatsTable(list[S]):
 def html_table(
     rows: Iterable[Iterable[object]], head: Sequence[str] = (), styles: Iterable[str] = ()
 ) -> str:
-    """Return an HTML table of cells that are already markup; the styles are those of columns."""
+    """Return an HTML table of cells that are already markup. The styles are those of columns."""
     columns = [f' style="{style}"' if style else "" for style in styles]
 
     def line(kind: str, cells: Iterable[object]) -> str:
@@ -1095,7 +1037,7 @@ def _seconds(value: float) -> str:
 
 
 class JobList(list[Job]):
-    """Jobs; in a notebook each shows its progress display, with a Stop button."""
+    """Jobs. In a notebook each shows its progress display, with a Stop button."""
 
     def _ipython_display_(self) -> None:
         if not self:
@@ -1106,15 +1048,6 @@ class JobList(list[Job]):
 
 def jobs() -> JobList:
     """Return the jobs that run in this process, the oldest first.
-
-    Returns
-    -------
-    list of Job
-        At the end of a notebook's cell it shows the progress display of each, with a Stop button.
-
-    See Also
-    --------
-    last_job : the newest job that did not simply succeed.
 
     Examples
     --------
@@ -1134,6 +1067,16 @@ def jobs() -> JobList:
     ...     _ = job.cancel(), job.wait()
     >>> nbshare.jobs()
     []
+
+    Returns
+    -------
+    list of Job
+        The jobs. At the end of a notebook's cell they show their progress displays, with Stop
+        buttons.
+
+    See Also
+    --------
+    last_job : the newest job that did not simply succeed.
     """
     found = (reference() for reference in list(_started))
     mine = (job for job in found if job is not None and job._pid == os.getpid())
@@ -1141,19 +1084,9 @@ def jobs() -> JobList:
 
 
 def last_job() -> Job | None:
-    """Return the newest job if it runs, was stopped, was interrupted or failed; else None.
+    """Return the newest job if it runs, was stopped, was interrupted or failed, or else None.
 
     Its results are kept until the next call.
-
-    Returns
-    -------
-    Job or None
-        ``partial()`` has its results, ``errors`` its failures. None if the newest run succeeded,
-        or if there was none.
-
-    See Also
-    --------
-    jobs : all jobs that run.
 
     Examples
     --------
@@ -1171,6 +1104,16 @@ def last_job() -> Job | None:
     ... except ValueError:
     ...     print(nbshare.last_job().partial())
     [1.5 2.0 --]
+
+    Returns
+    -------
+    Job or None
+        The job. ``partial()`` has its results, ``errors`` its failures. None if the newest run
+        succeeded, or if there was none.
+
+    See Also
+    --------
+    jobs : all jobs that run.
     """
     return _last_job
 
