@@ -130,13 +130,6 @@ def doctor() -> Report:
     workers, checks the result of a parallel map, interrupts a run, and checks that no process and
     no shared memory is left. ``python -m nbshare doctor`` prints the same in a terminal.
 
-    Returns
-    -------
-    Report
-        Shown as text. ``report.ok`` is True if the self-test passed,
-        ``report.found`` is a dict of facts about the machine, ``report.steps`` lists the steps of
-        the self-test, and ``report.to_dict()`` returns everything for JSON.
-
     Examples
     --------
     Does nbshare work here?
@@ -152,6 +145,13 @@ def doctor() -> Report:
     ['share an array', 'start workers', 'run a parallel map']
     >>> "CPUs" in report.found, "memory" in report.found
     (True, True)
+
+    Returns
+    -------
+    Report
+        Shown as text. ``report.ok`` is True if the self-test passed,
+        ``report.found`` is a dict of facts about the machine, ``report.steps`` lists the steps of
+        the self-test, and ``report.to_dict()`` returns everything for JSON.
     """
     return Report({name: _answer(ask) for name, ask in _QUESTIONS.items()}, self_test())
 

@@ -40,6 +40,28 @@ class Executor(futures.Executor):
     dynesty, `asyncio`, or your own ``submit``. For a loop over items `parallel_map` is faster, and
     shows its progress.
 
+    Examples
+    --------
+    As any executor:
+
+    >>> import math
+    >>> import nbshare
+    >>> with nbshare.Executor() as executor:
+    ...     future = executor.submit(math.sqrt, 2.25)
+    ...     roots = list(executor.map(math.sqrt, [1.0, 4.0]))
+    >>> future.result(), roots
+    (1.5, [1.0, 2.0])
+
+    Many tasks read one array, and each writes its own part of another:
+
+    >>> import operator
+    >>> squares = nbshare.zeros(5, "float16")
+    >>> with nbshare.Executor() as executor:
+    ...     for i in range(5):
+    ...         future = executor.submit(operator.setitem, squares, i, i * i)
+    >>> squares
+    SharedArray([ 0.,  1.,  4.,  9., 16.], dtype=float16)
+
     Parameters
     ----------
     max_workers : int, optional
@@ -65,28 +87,6 @@ class Executor(futures.Executor):
     See Also
     --------
     parallel_map : a function over items, with progress, plots and one array of results.
-
-    Examples
-    --------
-    As any executor:
-
-    >>> import math
-    >>> import nbshare
-    >>> with nbshare.Executor() as executor:
-    ...     future = executor.submit(math.sqrt, 2.25)
-    ...     roots = list(executor.map(math.sqrt, [1.0, 4.0]))
-    >>> future.result(), roots
-    (1.5, [1.0, 2.0])
-
-    Many tasks read one array, and each writes its own part of another:
-
-    >>> import operator
-    >>> squares = nbshare.zeros(5, "float16")
-    >>> with nbshare.Executor() as executor:
-    ...     for i in range(5):
-    ...         future = executor.submit(operator.setitem, squares, i, i * i)
-    >>> squares
-    SharedArray([ 0.,  1.,  4.,  9., 16.], dtype=float16)
 
     Notes
     -----
@@ -191,23 +191,6 @@ class Executor(futures.Executor):
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:
         """Schedule ``fn(*args, **kwargs)`` on a worker.
 
-        Parameters
-        ----------
-        fn : callable
-            The function, as for `parallel_map`.
-        *args, **kwargs
-            Arguments of `fn`.
-
-        Returns
-        -------
-        concurrent.futures.Future
-            Future of the result. It can be cancelled until a worker begins the task.
-
-        Raises
-        ------
-        RuntimeError
-            If called after `shutdown`, when the interpreter exits, or in a forked process.
-
         Examples
         --------
         One task:
@@ -225,6 +208,23 @@ class Executor(futures.Executor):
         >>> stars = {executor.submit(math.log10, flux): star for star, flux in fluxes.items()}
         >>> sorted((stars[future], -2.5 * future.result()) for future in as_completed(stars))
         [('Deneb', 2.5), ('Mira', 5.0)]
+
+        Parameters
+        ----------
+        fn : callable
+            The function, as for `parallel_map`.
+        *args, **kwargs
+            Arguments of `fn`.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            Future of the result. It can be cancelled until a worker begins the task.
+
+        Raises
+        ------
+        RuntimeError
+            If called after `shutdown`, when the interpreter exits, or in a forked process.
         """
         return self._submit(Task(fn, args, kwargs))
 
@@ -263,6 +263,22 @@ class Executor(futures.Executor):
     ) -> Iterator[T]:
         """Call a function for every item, as in Python 3.14. Results come in order.
 
+        Examples
+        --------
+        As the built-in `map`:
+
+        >>> import math
+        >>> import nbshare
+        >>> executor = nbshare.Executor()
+        >>> list(executor.map(math.gcd, [4, 9], [6, 6]))
+        [2, 3]
+
+        The first result that is good enough, with the tasks that wait cancelled:
+
+        >>> results = executor.map(math.sqrt, range(100), buffersize=4)
+        >>> next(root for root in results if root > 2)
+        2.23606797749979
+
         Parameters
         ----------
         fn : callable
@@ -289,22 +305,6 @@ class Executor(futures.Executor):
             If the next result is not there in time. The iterator raises it.
         Exception
             If `fn` raised it. The iterator raises it again.
-
-        Examples
-        --------
-        As the built-in `map`:
-
-        >>> import math
-        >>> import nbshare
-        >>> executor = nbshare.Executor()
-        >>> list(executor.map(math.gcd, [4, 9], [6, 6]))
-        [2, 3]
-
-        The first result that is good enough, with the tasks that wait cancelled:
-
-        >>> results = executor.map(math.sqrt, range(100), buffersize=4)
-        >>> next(root for root in results if root > 2)
-        2.23606797749979
         """
         size = checked_count("chunksize", chunksize)
         n_ahead = checked_count("buffersize", buffersize)
@@ -336,13 +336,6 @@ class Executor(futures.Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no more tasks. Workers stay alive for other calls.
 
-        Parameters
-        ----------
-        wait : bool, optional
-            Whether to return only when all tasks are done. Default True.
-        cancel_futures : bool, optional
-            Whether to cancel tasks that no worker has begun. Default False.
-
         Examples
         --------
         Wait for all tasks, after which new ones are refused:
@@ -363,6 +356,13 @@ class Executor(futures.Executor):
         >>> executor.shutdown(cancel_futures=True)
         >>> futures[-1].cancelled()
         True
+
+        Parameters
+        ----------
+        wait : bool, optional
+            Whether to return only when all tasks are done. Default True.
+        cancel_futures : bool, optional
+            Whether to cancel tasks that no worker has begun. Default False.
         """
         if os.getpid() != self._pid:  # forked, so the tasks are the parent's
             return

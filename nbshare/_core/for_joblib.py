@@ -4,11 +4,6 @@
 def register_joblib() -> None:
     """Register the joblib backend ``"nbshare"``, for `joblib.parallel_config`.
 
-    Raises
-    ------
-    ImportError
-        joblib is not installed.
-
     Examples
     --------
     Run the tasks of joblib on nbshare's workers:
@@ -26,6 +21,11 @@ def register_joblib() -> None:
     >>> search = GridSearchCV(SVC(), {"C": [1, 10, 100]})  # doctest: +SKIP
     >>> with joblib.parallel_config("nbshare"):  # doctest: +SKIP
     ...     search.fit(images, digits)
+
+    Raises
+    ------
+    ImportError
+        joblib is not installed.
 
     Notes
     -----

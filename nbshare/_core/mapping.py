@@ -502,6 +502,22 @@ def map_async(
 ) -> Job[T]:
     """Start a run in the background, with the arguments of `parallel_map`.
 
+    Examples
+    --------
+    Start a run, and wait for its results:
+
+    >>> import math
+    >>> import nbshare
+    >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0, 9.0])
+    >>> job.result()
+    SharedArray([1., 2., 3.])
+
+    Results in the order in which they arrive, until one is large enough:
+
+    >>> for i, root in nbshare.map_async(math.sqrt, range(100_000)):
+    ...     if root > 5:
+    ...         break
+
     Parameters
     ----------
     func : callable or str
@@ -533,22 +549,6 @@ def map_async(
     parallel_map : the same, and wait.
     attach : the job of a detached run, in another process.
     jobs : all jobs that run.
-
-    Examples
-    --------
-    Start a run, and wait for its results:
-
-    >>> import math
-    >>> import nbshare
-    >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0, 9.0])
-    >>> job.result()
-    SharedArray([1., 2., 3.])
-
-    Results in the order in which they arrive, until one is large enough:
-
-    >>> for i, root in nbshare.map_async(math.sqrt, range(100_000)):
-    ...     if root > 5:
-    ...         break
 
     Notes
     -----

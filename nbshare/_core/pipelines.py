@@ -117,6 +117,28 @@ def pipeline(
     Each stage runs in one or more processes of its own. Blocks move from stage to stage through
     slots in shared memory, so that data larger than memory can stream through.
 
+    Examples
+    --------
+    A loader and one stage:
+
+    >>> import numpy as np
+    >>> import nbshare
+    >>> def load():
+    ...     for i in range(5):
+    ...         yield np.full(1000, i)
+    >>> nbshare.pipeline(load, np.max, shape=1000).results
+    SharedArray([0., 1., 2., 3., 4.])
+
+    Spectra of a recording, where the stage in the middle fills the next block in place:
+
+    >>> def spectrum(block, out):
+    ...     out[...] = abs(np.fft.rfft(block))
+    >>> done = nbshare.pipeline(load, spectrum, np.max, shape=[1000, 501])
+    >>> done.results
+    SharedArray([   0., 1000., 2000., 3000., 4000.])
+    >>> [stage.n_blocks for stage in done.stages]
+    [5, 5, 5]
+
     Parameters
     ----------
     load : callable or str
@@ -193,28 +215,6 @@ def pipeline(
     --------
     RingBuffer : the queue between two stages, for other arrangements.
     parallel_map : for data in memory.
-
-    Examples
-    --------
-    A loader and one stage:
-
-    >>> import numpy as np
-    >>> import nbshare
-    >>> def load():
-    ...     for i in range(5):
-    ...         yield np.full(1000, i)
-    >>> nbshare.pipeline(load, np.max, shape=1000).results
-    SharedArray([0., 1., 2., 3., 4.])
-
-    Spectra of a recording, where the stage in the middle fills the next block in place:
-
-    >>> def spectrum(block, out):
-    ...     out[...] = abs(np.fft.rfft(block))
-    >>> done = nbshare.pipeline(load, spectrum, np.max, shape=[1000, 501])
-    >>> done.results
-    SharedArray([   0., 1000., 2000., 3000., 4000.])
-    >>> [stage.n_blocks for stage in done.stages]
-    [5, 5, 5]
 
     Notes
     -----

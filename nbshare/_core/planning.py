@@ -102,6 +102,25 @@ def plan(
 ) -> Plan:
     """Tell what a run would take, by running one or two of its items.
 
+    Examples
+    --------
+    Before a long run:
+
+    >>> import numpy as np
+    >>> import nbshare
+    >>> def spectrum(k, signal):
+    ...     return np.abs(np.fft.rfft(signal * k))
+    >>> plan = nbshare.plan(spectrum, range(1000), shared={"signal": np.ones(2000)})
+    >>> plan.n_items, plan.result_bytes
+    (1000, 8008000)
+
+    A function that cannot be sent:
+
+    >>> import threading
+    >>> plan = nbshare.plan(print, [threading.Lock()])
+    >>> plan.refused[0][:40]
+    'item 0 cannot be sent to another process'
+
     Parameters
     ----------
     func : callable or str
@@ -127,25 +146,6 @@ def plan(
     See Also
     --------
     parallel_map : the run itself.
-
-    Examples
-    --------
-    Before a long run:
-
-    >>> import numpy as np
-    >>> import nbshare
-    >>> def spectrum(k, signal):
-    ...     return np.abs(np.fft.rfft(signal * k))
-    >>> plan = nbshare.plan(spectrum, range(1000), shared={"signal": np.ones(2000)})
-    >>> plan.n_items, plan.result_bytes
-    (1000, 8008000)
-
-    A function that cannot be sent:
-
-    >>> import threading
-    >>> plan = nbshare.plan(print, [threading.Lock()])
-    >>> plan.refused[0][:40]
-    'item 0 cannot be sent to another process'
 
     Notes
     -----

@@ -25,22 +25,6 @@ Layout = Mapping[str, tuple[Shape, npt.DTypeLike]]
 class SharedBuffer(ByReference):
     """One block of shared memory for different arrays at different times.
 
-    Parameters
-    ----------
-    nbytes : int
-        Size in bytes, 0 or more. `nbytes_for` returns what a layout needs.
-
-    Attributes
-    ----------
-    nbytes : int
-        Size in bytes.
-    lock : SharedLock
-        A lock for all processes that have the buffer. nbshare itself never takes it.
-
-    See Also
-    --------
-    empty : a single array.
-
     Examples
     --------
     One array in the buffer:
@@ -63,6 +47,22 @@ class SharedBuffer(ByReference):
     ...     arrays["E"][...] = 7
     >>> arrays["E"]
     SharedArray(7, dtype=int32)
+
+    Parameters
+    ----------
+    nbytes : int
+        Size in bytes, 0 or more. `nbytes_for` returns what a layout needs.
+
+    Attributes
+    ----------
+    nbytes : int
+        Size in bytes.
+    lock : SharedLock
+        A lock for all processes that have the buffer. nbshare itself never takes it.
+
+    See Also
+    --------
+    empty : a single array.
 
     Notes
     -----
@@ -99,18 +99,6 @@ class SharedBuffer(ByReference):
     def nbytes_for(layout: Layout, *, alignment: int = ALIGNMENT) -> int:
         """Return the size of the smallest buffer that a layout fits in.
 
-        Parameters
-        ----------
-        layout : mapping of str to (shape, dtype)
-            The layout, as for the method `layout`.
-        alignment : int, optional
-            The alignment, as for the method `layout`. Default 64 bytes.
-
-        Returns
-        -------
-        int
-            Size in bytes, gaps included.
-
         Examples
         --------
         The size of one layout:
@@ -124,12 +112,39 @@ class SharedBuffer(ByReference):
         >>> image, spectrum = {"image": ((4, 4), "f4")}, {"spectrum": ((4, 3), "c8")}
         >>> max(map(nbshare.SharedBuffer.nbytes_for, (image, spectrum)))
         96
+
+        Parameters
+        ----------
+        layout : mapping of str to (shape, dtype)
+            The layout, as for the method `layout`.
+        alignment : int, optional
+            The alignment, as for the method `layout`. Default 64 bytes.
+
+        Returns
+        -------
+        int
+            Size in bytes, gaps included.
         """
         return max((offset + size for *_, offset, size in _placed(layout, alignment)), default=0)
 
     @shown_from_the_call
     def layout(self, layout: Layout, *, alignment: int = ALIGNMENT) -> dict[str, SharedArray]:
         """Return arrays in the buffer, one after the other, in the order of the mapping.
+
+        Examples
+        --------
+        One array:
+
+        >>> import nbshare
+        >>> buffer = nbshare.SharedBuffer(1000)
+        >>> buffer.layout({"A": ((2, 3), "float16")})["A"].shape
+        (2, 3)
+
+        The same bytes as real and as complex numbers:
+
+        >>> buffer.layout({"pairs": ((2, 2), "f8")})["pairs"][...] = [[1, 2], [3, 4]]
+        >>> buffer.layout({"waves": (2, "c16")})["waves"]
+        SharedArray([1.+2.j, 3.+4.j])
 
         Parameters
         ----------
@@ -151,21 +166,6 @@ class SharedBuffer(ByReference):
             The arrays need more bytes than the buffer has, or `alignment` is not allowed.
         TypeError
             A dtype holds Python objects.
-
-        Examples
-        --------
-        One array:
-
-        >>> import nbshare
-        >>> buffer = nbshare.SharedBuffer(1000)
-        >>> buffer.layout({"A": ((2, 3), "float16")})["A"].shape
-        (2, 3)
-
-        The same bytes as real and as complex numbers:
-
-        >>> buffer.layout({"pairs": ((2, 2), "f8")})["pairs"][...] = [[1, 2], [3, 4]]
-        >>> buffer.layout({"waves": (2, "c16")})["waves"]
-        SharedArray([1.+2.j, 3.+4.j])
         """
         places = list(_placed(layout, alignment))
         needed = max((offset + size for *_, offset, size in places), default=0)

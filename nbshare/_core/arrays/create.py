@@ -22,6 +22,24 @@ Shape = SupportsIndex | Sequence[SupportsIndex]
 def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") -> SharedArray:
     """Return a new array in shared memory.
 
+    Examples
+    --------
+    As in NumPy, but filled with zeros:
+
+    >>> import nbshare
+    >>> nbshare.empty((2, 3), "float16").nbytes
+    12
+
+    Each task writes its own part of one array:
+
+    >>> import operator
+    >>> squares = nbshare.empty(4, "int32")
+    >>> with nbshare.Executor() as executor:
+    ...     for i in range(4):
+    ...         future = executor.submit(operator.setitem, squares, i, i * i)
+    >>> squares
+    SharedArray([0, 1, 4, 9], dtype=int32)
+
     Parameters
     ----------
     shape : int or sequence of ints
@@ -50,24 +68,6 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
     zeros, ones, full : the same, filled.
     share : copy an existing array to shared memory.
 
-    Examples
-    --------
-    As in NumPy, but filled with zeros:
-
-    >>> import nbshare
-    >>> nbshare.empty((2, 3), "float16").nbytes
-    12
-
-    Each task writes its own part of one array:
-
-    >>> import operator
-    >>> squares = nbshare.empty(4, "int32")
-    >>> with nbshare.Executor() as executor:
-    ...     for i in range(4):
-    ...         future = executor.submit(operator.setitem, squares, i, i * i)
-    >>> squares
-    SharedArray([0, 1, 4, 9], dtype=int32)
-
     Notes
     -----
     Safe to call from any thread. The memory is freed when the last view in any process is gone.
@@ -91,20 +91,6 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
 def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") -> SharedArray:
     """Return a new array of zeros in shared memory, like `empty`.
 
-    Parameters
-    ----------
-    shape : int or sequence of ints
-        Shape of the array.
-    dtype : data-type, optional
-        Any NumPy dtype that holds no Python objects. Default float64.
-    order : {'C', 'F'}, optional
-        Row-major (default) or column-major memory layout.
-
-    Returns
-    -------
-    SharedArray
-        Filled with zeros. Memory is only allocated when it is first touched.
-
     Examples
     --------
     As in NumPy:
@@ -126,13 +112,6 @@ def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
     >>> _ = nbshare.parallel_map(function, [[0, 1, 1], [1, 3]])
     >>> counts
     SharedArray([1, 3, 0, 1])
-    """
-    return empty(shape, dtype, order)
-
-
-@shown_from_the_call
-def ones(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") -> SharedArray:
-    """Return a new array of ones in shared memory, like `empty`.
 
     Parameters
     ----------
@@ -146,7 +125,14 @@ def ones(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") -
     Returns
     -------
     SharedArray
-        Filled with ones.
+        Filled with zeros. Memory is only allocated when it is first touched.
+    """
+    return empty(shape, dtype, order)
+
+
+@shown_from_the_call
+def ones(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") -> SharedArray:
+    """Return a new array of ones in shared memory, like `empty`.
 
     Examples
     --------
@@ -166,6 +152,20 @@ def ones(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") -
     >>> days = np.array([[280.0, 288.0, 288.0, 288.0], [279.0, 279.0, 279.0, 279.0]])
     >>> nbshare.parallel_map(weighted_mean, days, shared={"weights": weights})
     SharedArray([283., 279.])
+
+    Parameters
+    ----------
+    shape : int or sequence of ints
+        Shape of the array.
+    dtype : data-type, optional
+        Any NumPy dtype that holds no Python objects. Default float64.
+    order : {'C', 'F'}, optional
+        Row-major (default) or column-major memory layout.
+
+    Returns
+    -------
+    SharedArray
+        Filled with ones.
     """
     return full(shape, 1, dtype, order)
 
@@ -175,22 +175,6 @@ def full(
     shape: Shape, fill_value: Any, dtype: npt.DTypeLike | None = None, order: MemoryOrder = "C"
 ) -> SharedArray:
     """Return a new array in shared memory filled with `fill_value`, like `empty`.
-
-    Parameters
-    ----------
-    shape : int or sequence of ints
-        Shape of the array.
-    fill_value : scalar or array_like
-        Value of the elements, broadcast to the shape.
-    dtype : data-type, optional
-        Default: the dtype of ``numpy.array(fill_value)``.
-    order : {'C', 'F'}, optional
-        Row-major (default) or column-major memory layout.
-
-    Returns
-    -------
-    SharedArray
-        Filled with `fill_value`.
 
     Examples
     --------
@@ -210,6 +194,22 @@ def full(
     ...         future = executor.submit(operator.setitem, heights_m, i, 100.0 * i)
     >>> heights_m
     SharedArray([  0.,  nan, 200.,  nan])
+
+    Parameters
+    ----------
+    shape : int or sequence of ints
+        Shape of the array.
+    fill_value : scalar or array_like
+        Value of the elements, broadcast to the shape.
+    dtype : data-type, optional
+        Default: the dtype of ``numpy.array(fill_value)``.
+    order : {'C', 'F'}, optional
+        Row-major (default) or column-major memory layout.
+
+    Returns
+    -------
+    SharedArray
+        Filled with `fill_value`.
     """
     array = empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, order)
     array[...] = fill_value
@@ -224,22 +224,6 @@ def empty_like(
     shape: Shape | None = None,
 ) -> SharedArray:
     """Return a new array in shared memory with the shape and dtype of another, like `empty`.
-
-    Parameters
-    ----------
-    prototype : array_like
-        Supplies shape, dtype and order unless overridden.
-    dtype : data-type, optional
-        Default: the prototype's.
-    order : {'C', 'F', 'A', 'K'}, optional
-        Default: as the prototype, 'F' if it is column-major, else 'C'.
-    shape : int or sequence of ints, optional
-        Default: the prototype's.
-
-    Returns
-    -------
-    SharedArray
-        Filled with zeros.
 
     Examples
     --------
@@ -260,6 +244,22 @@ def empty_like(
     >>> roots
     SharedArray([[1., 2.],
                  [3., 4.]])
+
+    Parameters
+    ----------
+    prototype : array_like
+        Supplies shape, dtype and order unless overridden.
+    dtype : data-type, optional
+        Default: the prototype's.
+    order : {'C', 'F', 'A', 'K'}, optional
+        Default: as the prototype, 'F' if it is column-major, else 'C'.
+    shape : int or sequence of ints, optional
+        Default: the prototype's.
+
+    Returns
+    -------
+    SharedArray
+        Filled with zeros.
     """
     if order not in ("C", "F", "A", "K"):
         raise ValueError(f"order={order!r}: allowed are 'C', 'F', 'A' and 'K'")
@@ -281,22 +281,6 @@ def zeros_like(
 ) -> SharedArray:
     """Return a new array of zeros with the shape and dtype of another, like `empty_like`.
 
-    Parameters
-    ----------
-    prototype : array_like
-        Supplies shape, dtype and order unless overridden.
-    dtype : data-type, optional
-        Default: the prototype's.
-    order : {'C', 'F', 'A', 'K'}, optional
-        Default: as the prototype.
-    shape : int or sequence of ints, optional
-        Default: the prototype's.
-
-    Returns
-    -------
-    SharedArray
-        Filled with zeros. Memory is only allocated when it is first touched.
-
     Examples
     --------
     The shape and dtype of a list:
@@ -313,18 +297,6 @@ def zeros_like(
     >>> np.greater(image, 1, out=mask)
     SharedArray([[False,  True],
                  [False, False]])
-    """
-    return empty_like(prototype, dtype, order, shape)
-
-
-@shown_from_the_call
-def ones_like(
-    prototype: Any,
-    dtype: npt.DTypeLike | None = None,
-    order: Literal["C", "F", "A", "K"] = "K",
-    shape: Shape | None = None,
-) -> SharedArray:
-    """Return a new array of ones with the shape and dtype of another, like `empty_like`.
 
     Parameters
     ----------
@@ -340,7 +312,19 @@ def ones_like(
     Returns
     -------
     SharedArray
-        Filled with ones.
+        Filled with zeros. Memory is only allocated when it is first touched.
+    """
+    return empty_like(prototype, dtype, order, shape)
+
+
+@shown_from_the_call
+def ones_like(
+    prototype: Any,
+    dtype: npt.DTypeLike | None = None,
+    order: Literal["C", "F", "A", "K"] = "K",
+    shape: Shape | None = None,
+) -> SharedArray:
+    """Return a new array of ones with the shape and dtype of another, like `empty_like`.
 
     Examples
     --------
@@ -359,6 +343,22 @@ def ones_like(
     >>> flat
     SharedArray([[1.2, 0.8],
                  [1. , 1. ]], dtype=float32)
+
+    Parameters
+    ----------
+    prototype : array_like
+        Supplies shape, dtype and order unless overridden.
+    dtype : data-type, optional
+        Default: the prototype's.
+    order : {'C', 'F', 'A', 'K'}, optional
+        Default: as the prototype.
+    shape : int or sequence of ints, optional
+        Default: the prototype's.
+
+    Returns
+    -------
+    SharedArray
+        Filled with ones.
     """
     return full_like(prototype, 1, dtype, order, shape)
 
@@ -372,24 +372,6 @@ def full_like(
     shape: Shape | None = None,
 ) -> SharedArray:
     """Return a new array filled with `fill_value`, with the shape and dtype of another.
-
-    Parameters
-    ----------
-    prototype : array_like
-        Supplies shape, dtype and order unless overridden.
-    fill_value : scalar or array_like
-        Value of the elements, broadcast to the shape and cast to the dtype.
-    dtype : data-type, optional
-        Default: the prototype's.
-    order : {'C', 'F', 'A', 'K'}, optional
-        Default: as the prototype.
-    shape : int or sequence of ints, optional
-        Default: the prototype's.
-
-    Returns
-    -------
-    SharedArray
-        Filled with `fill_value`.
 
     Examples
     --------
@@ -408,6 +390,24 @@ def full_like(
     >>> done = nbshare.parallel_map(math.sqrt, voltages, out=out, on_error="return")
     >>> done.mask.tolist(), np.asarray(out).tolist()
     ([False, True, False], [2.0, -999.0, 3.0])
+
+    Parameters
+    ----------
+    prototype : array_like
+        Supplies shape, dtype and order unless overridden.
+    fill_value : scalar or array_like
+        Value of the elements, broadcast to the shape and cast to the dtype.
+    dtype : data-type, optional
+        Default: the prototype's.
+    order : {'C', 'F', 'A', 'K'}, optional
+        Default: as the prototype.
+    shape : int or sequence of ints, optional
+        Default: the prototype's.
+
+    Returns
+    -------
+    SharedArray
+        Filled with `fill_value`.
     """
     array = empty_like(prototype, dtype, order, shape)
     array[...] = fill_value

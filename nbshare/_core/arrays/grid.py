@@ -22,28 +22,6 @@ MOST_STORED = 10_000  # values of parameters, which are read again and again wit
 def grid(**axes: Iterable[Any]) -> Grid:
     """Return all combinations of the values of some parameters, as items of a run.
 
-    Parameters
-    ----------
-    **axes : iterable
-        The values of each parameter, by its name. The last one varies fastest. ``order="coarse"``
-        has another meaning. First come items that are far apart, then those between, so that a live
-        plot soon shows the whole. It takes 8 bytes for each item, and the results are copied once.
-        Loops over a job and errors count the items as they come.
-
-    Returns
-    -------
-    Grid
-        A sequence of dicts, made when they are needed, so that a grid of 10⁸ items takes no memory.
-
-    Raises
-    ------
-    TypeError
-        There is no parameter, or one has no values to go through, such as a number or a str.
-
-    See Also
-    --------
-    parallel_map : calls ``func(**item)`` for each item of a grid.
-
     Examples
     --------
     A function of two parameters, whose results have the shape of the grid:
@@ -67,6 +45,28 @@ def grid(**axes: Iterable[Any]) -> Grid:
 
     >>> [round(period(**item), 2) for item in nbshare.grid(length=[1.0, 2.0], gravity=[9.81])]
     [2.01, 2.84]
+
+    Parameters
+    ----------
+    **axes : iterable
+        The values of each parameter, by its name. The last one varies fastest. ``order="coarse"``
+        has another meaning. First come items that are far apart, then those between, so that a live
+        plot soon shows the whole. It takes 8 bytes for each item, and the results are copied once.
+        Loops over a job and errors count the items as they come.
+
+    Returns
+    -------
+    Grid
+        A sequence of dicts, made when they are needed, so that a grid of 10⁸ items takes no memory.
+
+    Raises
+    ------
+    TypeError
+        There is no parameter, or one has no values to go through, such as a number or a str.
+
+    See Also
+    --------
+    parallel_map : calls ``func(**item)`` for each item of a grid.
     """
     order = axes.pop("order", None) if isinstance(axes.get("order"), str) else None
     if order not in (None, "coarse"):

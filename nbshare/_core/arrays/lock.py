@@ -38,21 +38,6 @@ class SharedLock(ByReference):
     If its holder (thread or process) ends, even by SIGKILL, the lock is released. The next holder
     finds `was_abandoned` true, because the data may be half written.
 
-    Attributes
-    ----------
-    was_abandoned : bool
-        Whether the last `acquire` took the lock over from a holder that had ended without
-        releasing it. Read it while you hold the lock.
-
-    Raises
-    ------
-    nbshare.errors.NotBuiltYetError
-        Processes cannot share memory on this system.
-
-    See Also
-    --------
-    SharedBuffer : memory that has such a lock.
-
     Examples
     --------
     Hold it in a ``with`` block:
@@ -80,6 +65,21 @@ class SharedLock(ByReference):
     >>> done = nbshare.parallel_map(function, [10, 20, 30])
     >>> total
     SharedArray([61])
+
+    Attributes
+    ----------
+    was_abandoned : bool
+        Whether the last `acquire` took the lock over from a holder that had ended without
+        releasing it. Read it while you hold the lock.
+
+    Raises
+    ------
+    nbshare.errors.NotBuiltYetError
+        Processes cannot share memory on this system.
+
+    See Also
+    --------
+    SharedBuffer : memory that has such a lock.
 
     Notes
     -----
@@ -115,25 +115,6 @@ class SharedLock(ByReference):
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock, waiting until it is free.
 
-        Parameters
-        ----------
-        blocking : bool, optional
-            Whether to wait. Default True.
-        timeout : float, optional
-            Seconds to wait at most. Default -1, without limit.
-
-        Returns
-        -------
-        bool
-            Whether this thread holds it now.
-
-        Raises
-        ------
-        RuntimeError
-            If this thread, which holds it already, would wait for itself.
-        ValueError, OverflowError
-            If `threading.Lock` refuses the time-out too.
-
         Examples
         --------
         Take it, and release it whatever happens:
@@ -155,6 +136,25 @@ class SharedLock(ByReference):
         ...     print("later")
         >>> total
         SharedArray([2.])
+
+        Parameters
+        ----------
+        blocking : bool, optional
+            Whether to wait. Default True.
+        timeout : float, optional
+            Seconds to wait at most. Default -1, without limit.
+
+        Returns
+        -------
+        bool
+            Whether this thread holds it now.
+
+        Raises
+        ------
+        RuntimeError
+            If this thread, which holds it already, would wait for itself.
+        ValueError, OverflowError
+            If `threading.Lock` refuses the time-out too.
         """
         if blocking is not True or timeout != -1:
             allocate_lock().acquire(blocking, timeout)  # a lock of Python's checks the arguments

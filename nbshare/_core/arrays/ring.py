@@ -34,6 +34,33 @@ class RingBuffer(ByReference):
     array in shared memory, and only the right to use it moves. When all slots are full, producers
     wait. Any number of producers and consumers, in threads and processes.
 
+    Examples
+    --------
+    Fill a slot, and read it:
+
+    >>> import nbshare
+    >>> ring = nbshare.RingBuffer(2, 3)
+    >>> with ring.put() as slot:
+    ...     slot[...] = [1, 2, 3]
+    >>> with ring.get() as slot:
+    ...     print(slot)
+    [1. 2. 3.]
+
+    A thread reads a detector while the caller uses the frames:
+
+    >>> import threading
+    >>> ring = nbshare.RingBuffer(4, (2, 3), "float32")
+    >>> def load():
+    ...     for i in range(10):
+    ...         with ring.put() as slot:
+    ...             slot[...] = i
+    ...     ring.close()
+    >>> loader = threading.Thread(target=load)
+    >>> loader.start()
+    >>> [int(slot.sum()) for slot in ring]
+    [0, 6, 12, 18, 24, 30, 36, 42, 48, 54]
+    >>> loader.join()
+
     Parameters
     ----------
     slots : int
@@ -75,33 +102,6 @@ class RingBuffer(ByReference):
     --------
     pipeline : stages in processes of their own, joined by ring buffers.
     SharedBuffer : one block of shared memory, without a queue.
-
-    Examples
-    --------
-    Fill a slot, and read it:
-
-    >>> import nbshare
-    >>> ring = nbshare.RingBuffer(2, 3)
-    >>> with ring.put() as slot:
-    ...     slot[...] = [1, 2, 3]
-    >>> with ring.get() as slot:
-    ...     print(slot)
-    [1. 2. 3.]
-
-    A thread reads a detector while the caller uses the frames:
-
-    >>> import threading
-    >>> ring = nbshare.RingBuffer(4, (2, 3), "float32")
-    >>> def load():
-    ...     for i in range(10):
-    ...         with ring.put() as slot:
-    ...             slot[...] = i
-    ...     ring.close()
-    >>> loader = threading.Thread(target=load)
-    >>> loader.start()
-    >>> [int(slot.sum()) for slot in ring]
-    [0, 6, 12, 18, 24, 30, 36, 42, 48, 54]
-    >>> loader.join()
 
     Notes
     -----
@@ -169,26 +169,6 @@ class RingBuffer(ByReference):
     def put(self, timeout: float | None = None) -> SlotLease:
         """Wait for a free slot in a ``with`` block. The end of the block queues it.
 
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds to wait for a slot. Default: no limit.
-
-        Returns
-        -------
-        context manager of SharedArray
-            A writable slot with the ring's shape and dtype. If the block ends with an exception,
-            the slot is not queued.
-
-        Raises
-        ------
-        nbshare.errors.RingClosedError
-            If the ring is closed when the block begins.
-        nbshare.errors.RingAbortedError
-            If the ring was aborted when the block begins or ends.
-        nbshare.errors.RingTimeoutError
-            No slot became free in time. A `TimeoutError`.
-
         Examples
         --------
         Queue three numbers:
@@ -210,23 +190,31 @@ class RingBuffer(ByReference):
         ... except TimeoutError:
         ...     print("frame skipped")
         frame skipped
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait for a slot. Default: no limit.
+
+        Returns
+        -------
+        context manager of SharedArray
+            A writable slot with the ring's shape and dtype. If the block ends with an exception,
+            the slot is not queued.
+
+        Raises
+        ------
+        nbshare.errors.RingClosedError
+            If the ring is closed when the block begins.
+        nbshare.errors.RingAbortedError
+            If the ring was aborted when the block begins or ends.
+        nbshare.errors.RingTimeoutError
+            No slot became free in time. A `TimeoutError`.
         """
         return SlotLease(self._monitor, FREED, _checked_timeout(timeout))
 
     def trim(self, slot: npt.NDArray[Any], rows: int) -> None:
         """Set how many rows of a slot are filled, if not all. The consumer gets only these.
-
-        Parameters
-        ----------
-        slot : SharedArray
-            A slot that this process got from `put`.
-        rows : int
-            Rows along axis 0 that are queued when the block of `put` ends. 0 queues nothing.
-
-        Raises
-        ------
-        ValueError
-            The array is not such a slot, or has fewer rows.
 
         Examples
         --------
@@ -253,30 +241,23 @@ class RingBuffer(ByReference):
         >>> ring.close()
         >>> [slot.tobytes() for slot in ring]
         [b'eleven c', b'har']
+
+        Parameters
+        ----------
+        slot : SharedArray
+            A slot that this process got from `put`.
+        rows : int
+            Rows along axis 0 that are queued when the block of `put` ends. 0 queues nothing.
+
+        Raises
+        ------
+        ValueError
+            The array is not such a slot, or has fewer rows.
         """
         self._states.trim(slot, operator.index(rows))
 
     def get(self, timeout: float | None = None) -> SlotLease:
         """Wait for the next filled slot in a ``with`` block. The end of the block frees it.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds to wait for a slot. Default: no limit.
-
-        Returns
-        -------
-        context manager of SharedArray
-            A writable slot, with fewer rows if `trim` set so.
-
-        Raises
-        ------
-        nbshare.errors.RingClosedError
-            The ring is closed, and all slots are read or taken by other consumers. An `EOFError`.
-        nbshare.errors.RingAbortedError
-            The ring was aborted.
-        nbshare.errors.RingTimeoutError
-            No slot was filled in time. A `TimeoutError`.
 
         Examples
         --------
@@ -298,6 +279,25 @@ class RingBuffer(ByReference):
         ... except TimeoutError:
         ...     print("nothing yet")
         nothing yet
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait for a slot. Default: no limit.
+
+        Returns
+        -------
+        context manager of SharedArray
+            A writable slot, with fewer rows if `trim` set so.
+
+        Raises
+        ------
+        nbshare.errors.RingClosedError
+            The ring is closed, and all slots are read or taken by other consumers. An `EOFError`.
+        nbshare.errors.RingAbortedError
+            The ring was aborted.
+        nbshare.errors.RingTimeoutError
+            No slot was filled in time. A `TimeoutError`.
         """
         return SlotLease(self._monitor, FILLED, _checked_timeout(timeout))
 
@@ -315,10 +315,6 @@ class RingBuffer(ByReference):
 
         Blocks of `put` that have begun may end. With several producers, close when the last one is
         done. Closing twice does nothing.
-
-        See Also
-        --------
-        abort : stop all producers and consumers now.
 
         Examples
         --------
@@ -343,16 +339,15 @@ class RingBuffer(ByReference):
         >>> job.add_done_callback(lambda job: ring.close())
         >>> sorted(int(slot[0]) for slot in ring)
         [1, 2, 3]
+
+        See Also
+        --------
+        abort : stop all producers and consumers now.
         """
         self._monitor.do(self._states.close)
 
     def abort(self, reason: str = "") -> None:
         """Stop now. All producers and consumers get a RingAbortedError.
-
-        Parameters
-        ----------
-        reason : str, optional
-            Shown in their errors (about 1000 characters). The reason of the first call counts.
 
         Examples
         --------
@@ -377,6 +372,11 @@ class RingBuffer(ByReference):
         >>> list(ring)
         Traceback (most recent call last):
         nbshare.errors.RingAbortedError: ... could not convert string to float: 'no number'
+
+        Parameters
+        ----------
+        reason : str, optional
+            Shown in their errors (about 1000 characters). The reason of the first call counts.
         """
         self._monitor.do(self._states.abort, str(reason))
 

@@ -26,10 +26,6 @@ class SharedObject(ByReference):
     Made by ``share(obj, wrap=True)``. It travels as a few hundred bytes through nbshare's calls and
     through the picklers of `multiprocessing` and joblib. `get` returns the object.
 
-    See Also
-    --------
-    share : copy an object to shared memory.
-
     Examples
     --------
     A dict with an array, once in memory:
@@ -49,6 +45,10 @@ class SharedObject(ByReference):
     (True, True)
     >>> ForkingPickler.loads(sent).get()["band"]
     'V'
+
+    See Also
+    --------
+    share : copy an object to shared memory.
 
     Notes
     -----
@@ -105,6 +105,28 @@ def share(obj: T, *, mode: Mode = ..., wrap: Literal[False] = ...) -> T: ...
 def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     """Copy an array, or any object with its arrays, to shared memory.
 
+    Examples
+    --------
+    An array, and a dict with one:
+
+    >>> import numpy as np
+    >>> import nbshare
+    >>> nbshare.share(np.arange(4, dtype="float16"))
+    SharedArray([0., 1., 2., 3.], dtype=float16)
+    >>> station = nbshare.share({"name": "Jungfraujoch", "ozone": np.array([31.5, 32.0])})
+    >>> station["ozone"].flags.writeable
+    False
+
+    Copied once, and used in several calls:
+
+    >>> data = nbshare.share(np.arange(1000.0))
+    >>> def mean_of_every(k, data):
+    ...     return data[::k].mean()
+    >>> nbshare.parallel_map(mean_of_every, [1, 10], shared={"data": data})
+    SharedArray([499.5, 495. ])
+    >>> nbshare.parallel_map(np.sum, [data[:500], data[500:]])  # views go by reference
+    SharedArray([124750., 374750.])
+
     Parameters
     ----------
     obj : ndarray or object
@@ -143,28 +165,6 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     See Also
     --------
     empty, zeros, ones, full : new arrays in shared memory.
-
-    Examples
-    --------
-    An array, and a dict with one:
-
-    >>> import numpy as np
-    >>> import nbshare
-    >>> nbshare.share(np.arange(4, dtype="float16"))
-    SharedArray([0., 1., 2., 3.], dtype=float16)
-    >>> station = nbshare.share({"name": "Jungfraujoch", "ozone": np.array([31.5, 32.0])})
-    >>> station["ozone"].flags.writeable
-    False
-
-    Copied once, and used in several calls:
-
-    >>> data = nbshare.share(np.arange(1000.0))
-    >>> def mean_of_every(k, data):
-    ...     return data[::k].mean()
-    >>> nbshare.parallel_map(mean_of_every, [1, 10], shared={"data": data})
-    SharedArray([499.5, 495. ])
-    >>> nbshare.parallel_map(np.sum, [data[:500], data[500:]])  # views go by reference
-    SharedArray([124750., 374750.])
 
     Notes
     -----

@@ -26,17 +26,6 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
     that writes to it writes to the caller's memory. Plain `pickle`, `copy.copy` and `numpy.save`
     store values.
 
-    Raises
-    ------
-    TypeError
-        If ``SharedArray(shape)`` or ``x.view(SharedArray)`` is called for memory that is not
-        shared.
-
-    See Also
-    --------
-    share : copy an existing array to shared memory.
-    zeros : a new array.
-
     Examples
     --------
     Views are SharedArrays, results of arithmetic are not:
@@ -54,6 +43,17 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
     >>> rows
     SharedArray([[1, 2, 3],
                  [7, 8, 9]])
+
+    Raises
+    ------
+    TypeError
+        If ``SharedArray(shape)`` or ``x.view(SharedArray)`` is called for memory that is not
+        shared.
+
+    See Also
+    --------
+    share : copy an existing array to shared memory.
+    zeros : a new array.
 
     Notes
     -----

@@ -19,26 +19,6 @@ from nbshare._core.functions.reference import bind_arguments, label_of
 def rows(table: Any) -> Rows:
     """Return the rows of a table as items of a run.
 
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        The table. Workers share one copy of it.
-
-    Returns
-    -------
-    Rows
-        A sequence of named tuples, as of `pandas.DataFrame.itertuples`, with ``row.Index``, and
-        each column by its name.
-
-    Raises
-    ------
-    TypeError
-        It is not a DataFrame.
-
-    See Also
-    --------
-    parallel_map : takes ``table.groupby(...)`` as items, too.
-
     Examples
     --------
     The results have the index of the table:
@@ -62,6 +42,26 @@ def rows(table: Any) -> Rows:
           flux  is_bright
     Vega  1.00       True
     Mira  0.01      False
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        The table. Workers share one copy of it.
+
+    Returns
+    -------
+    Rows
+        A sequence of named tuples, as of `pandas.DataFrame.itertuples`, with ``row.Index``, and
+        each column by its name.
+
+    Raises
+    ------
+    TypeError
+        It is not a DataFrame.
+
+    See Also
+    --------
+    parallel_map : takes ``table.groupby(...)`` as items, too.
 
     Notes
     -----

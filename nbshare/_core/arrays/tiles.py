@@ -32,6 +32,26 @@ def tiles(
 ) -> Tiles:
     """Return the tiles of an array as items of a run, whose results are put together.
 
+    Examples
+    --------
+    A filter, with results as of the whole image:
+
+    >>> import numpy as np
+    >>> import nbshare
+    >>> def blur(part):
+    ...     around = np.pad(part, 1, mode="edge")
+    ...     return (around[:-2, 1:-1] + around[1:-1, :-2] + around[2:, 1:-1]) / 3
+    >>> image = np.random.default_rng(1).random((300, 200))
+    >>> blurred = nbshare.parallel_map(blur, nbshare.tiles(image, (128, 128), overlap=1))
+    >>> bool((blurred == blur(image)).all())
+    True
+
+    What the function gets, and where it is:
+
+    >>> items = nbshare.tiles(image, (128, 128), overlap=8)
+    >>> len(items), items[0], items[0].values.shape
+    (6, <tile 0:128, 0:128>, (136, 136))
+
     Parameters
     ----------
     array : ndarray
@@ -66,26 +86,6 @@ def tiles(
     See Also
     --------
     parallel_map : takes tiles as items. ``out=`` may be a SharedArray or a `numpy.memmap`.
-
-    Examples
-    --------
-    A filter, with results as of the whole image:
-
-    >>> import numpy as np
-    >>> import nbshare
-    >>> def blur(part):
-    ...     around = np.pad(part, 1, mode="edge")
-    ...     return (around[:-2, 1:-1] + around[1:-1, :-2] + around[2:, 1:-1]) / 3
-    >>> image = np.random.default_rng(1).random((300, 200))
-    >>> blurred = nbshare.parallel_map(blur, nbshare.tiles(image, (128, 128), overlap=1))
-    >>> bool((blurred == blur(image)).all())
-    True
-
-    What the function gets, and where it is:
-
-    >>> items = nbshare.tiles(image, (128, 128), overlap=8)
-    >>> len(items), items[0], items[0].values.shape
-    (6, <tile 0:128, 0:128>, (136, 136))
     """
     return Tiles(array, shape, overlap, edges)
 

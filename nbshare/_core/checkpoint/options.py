@@ -14,6 +14,22 @@ class Checkpoint:
 
     A path alone, ``checkpoint="sweep.ckpt"``, has the defaults.
 
+    Examples
+    --------
+    Run all items again after a change of the function:
+
+    >>> import math, tempfile
+    >>> import nbshare
+    >>> folder = tempfile.mkdtemp()
+    >>> roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], checkpoint=folder)
+    >>> again = nbshare.Checkpoint(folder, if_changed="restart")
+    >>> nbshare.parallel_map(math.log2, [1.0, 4.0], checkpoint=again)
+    SharedArray([0., 2.])
+
+    Results that depend on a file that the function reads, and should survive a power failure:
+
+    >>> stored = nbshare.Checkpoint(folder, version="survey of May", durability="power")
+
     Parameters
     ----------
     path : str or path-like
@@ -46,22 +62,6 @@ class Checkpoint:
     --------
     parallel_map : **A checkpoint** in its Notes tells what results depend on.
     open_checkpoint : how far a stored run is.
-
-    Examples
-    --------
-    Run all items again after a change of the function:
-
-    >>> import math, tempfile
-    >>> import nbshare
-    >>> folder = tempfile.mkdtemp()
-    >>> roots = nbshare.parallel_map(math.sqrt, [1.0, 4.0], checkpoint=folder)
-    >>> again = nbshare.Checkpoint(folder, if_changed="restart")
-    >>> nbshare.parallel_map(math.log2, [1.0, 4.0], checkpoint=again)
-    SharedArray([0., 2.])
-
-    Results that depend on a file that the function reads, and should survive a power failure:
-
-    >>> stored = nbshare.Checkpoint(folder, version="survey of May", durability="power")
     """
 
     __module__ = "nbshare"

@@ -59,6 +59,24 @@ def _folders_of(package: str) -> list[str]:
 def import_file(path: str | os.PathLike[str]) -> ModuleType:
     """Import a module by the path of its file. Import it again if the file has changed.
 
+    Examples
+    --------
+    A file that is anywhere:
+
+    >>> import pathlib, tempfile
+    >>> from nbshare import import_file
+    >>> file = pathlib.Path(tempfile.mkdtemp(), "powers.py")
+    >>> _ = file.write_text("def power(x): return x**2")
+    >>> import_file(file).power(3)
+    9
+
+    Edit it, import it again, and pass its function to the workers:
+
+    >>> import nbshare
+    >>> _ = file.write_text("def power(x): return x**3.0")
+    >>> nbshare.parallel_map(import_file(file).power, [1, 2, 3])
+    SharedArray([ 1.,  8., 27.])
+
     Parameters
     ----------
     path : str or path-like
@@ -80,24 +98,6 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
         The file is not a ``.py`` file.
     Exception
         Any error of the module during its import. The previous module then stays.
-
-    Examples
-    --------
-    A file that is anywhere:
-
-    >>> import pathlib, tempfile
-    >>> from nbshare import import_file
-    >>> file = pathlib.Path(tempfile.mkdtemp(), "powers.py")
-    >>> _ = file.write_text("def power(x): return x**2")
-    >>> import_file(file).power(3)
-    9
-
-    Edit it, import it again, and pass its function to the workers:
-
-    >>> import nbshare
-    >>> _ = file.write_text("def power(x): return x**3.0")
-    >>> nbshare.parallel_map(import_file(file).power, [1, 2, 3])
-    SharedArray([ 1.,  8., 27.])
 
     Notes
     -----

@@ -73,6 +73,21 @@ def explore(
     Nothing is copied, because each result is read from memory when it is drawn. The saved notebook
     keeps the last plot.
 
+    Examples
+    --------
+    Six images over a grid of two axes, in a notebook:
+
+    >>> import numpy as np
+    >>> import nbshare
+    >>> images = np.random.default_rng(1).random((6, 20, 30))
+    >>> axes = {"azimuth": [0, 120, 240], "height": [10, 20]}
+    >>> nbshare.explore(images, axes=axes)  # doctest: +SKIP
+
+    With a label, a unit and another kind of plot:
+
+    >>> plot = nbshare.LivePlot(label="horizon", unit="°")
+    >>> nbshare.explore(images, kind="hist", plot=plot)  # doctest: +SKIP
+
     Parameters
     ----------
     results : array_like of shape (n, *shape), or Job
@@ -98,21 +113,6 @@ def explore(
     --------
     Job.explore : the same for a job.
     LivePlot : labels and units.
-
-    Examples
-    --------
-    Six images over a grid of two axes, in a notebook:
-
-    >>> import numpy as np
-    >>> import nbshare
-    >>> images = np.random.default_rng(1).random((6, 20, 30))
-    >>> axes = {"azimuth": [0, 120, 240], "height": [10, 20]}
-    >>> nbshare.explore(images, axes=axes)  # doctest: +SKIP
-
-    With a label, a unit and another kind of plot:
-
-    >>> plot = nbshare.LivePlot(label="horizon", unit="°")
-    >>> nbshare.explore(images, kind="hist", plot=plot)  # doctest: +SKIP
     """
     if kind not in (None, "image", "line", "hist"):
         raise ValueError(f"kind={kind!r} is not allowed: pass 'image', 'line', 'hist' or None.")

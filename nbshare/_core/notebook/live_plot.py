@@ -36,6 +36,33 @@ class LivePlot:
     Pass it to `parallel_map` as ``plot=``. ``plot="line"`` is short for ``plot=LivePlot("line")``.
     To draw something else, subclass it. Override `draw`, and `make_axes` for several axes.
 
+    Examples
+    --------
+    A line with labels and units:
+
+    >>> import math
+    >>> from nbshare import LivePlot, parallel_map
+    >>> plot = LivePlot("line", label="height", unit="m", xlabel="time", xunit="s")
+    >>> parallel_map(math.sqrt, [1.0, 4.0, 9.0], plot=plot)
+    SharedArray([1., 2., 3.])
+
+    Results that are numbers, as an image with axes in kilometres:
+
+    >>> x_km, y_km = [0, 1, 2], [0, 1]
+    >>> plot = LivePlot("image", x=x_km, y=y_km, xunit="km", yunit="km", label="height", unit="m")
+    >>> parallel_map(math.sqrt, range(6), plot=plot).shape
+    (6,)
+
+    Axes of your own:
+
+    >>> class MeanAndSpread(LivePlot):
+    ...     def make_axes(self, figure):
+    ...         return figure.subplots(1, 2)
+    ...
+    ...     def draw(self, axes, partial):
+    ...         axes[0].plot(partial.mean(axis=0))
+    ...         axes[1].plot(partial.std(axis=0))
+
     Parameters
     ----------
     kind : {"line", "image", "hist"} or callable, default "line"
@@ -101,33 +128,6 @@ class LivePlot:
     you have changed ``matplotlib.rcParams``. Drawing happens in the thread that waits for the run,
     with matplotlib's Agg backend and without pyplot. One LivePlot can be used for several runs,
     also at the same time, so `draw` should not change `self`.
-
-    Examples
-    --------
-    A line with labels and units:
-
-    >>> import math
-    >>> from nbshare import LivePlot, parallel_map
-    >>> plot = LivePlot("line", label="height", unit="m", xlabel="time", xunit="s")
-    >>> parallel_map(math.sqrt, [1.0, 4.0, 9.0], plot=plot)
-    SharedArray([1., 2., 3.])
-
-    Results that are numbers, as an image with axes in kilometres:
-
-    >>> x_km, y_km = [0, 1, 2], [0, 1]
-    >>> plot = LivePlot("image", x=x_km, y=y_km, xunit="km", yunit="km", label="height", unit="m")
-    >>> parallel_map(math.sqrt, range(6), plot=plot).shape
-    (6,)
-
-    Axes of your own:
-
-    >>> class MeanAndSpread(LivePlot):
-    ...     def make_axes(self, figure):
-    ...         return figure.subplots(1, 2)
-    ...
-    ...     def draw(self, axes, partial):
-    ...         axes[0].plot(partial.mean(axis=0))
-    ...         axes[1].plot(partial.std(axis=0))
     """
 
     __module__ = "nbshare"
@@ -188,16 +188,6 @@ class LivePlot:
     def make_axes(self, figure: FigureBase) -> Any:
         """Make the axes, once, before the first frame.
 
-        Parameters
-        ----------
-        figure : matplotlib Figure or SubFigure
-            An empty figure, 760 × 440 pixels at 100 dots per inch if the plot stands alone.
-
-        Returns
-        -------
-        Axes, array or dict of Axes
-            Passed to `draw`.
-
         Examples
         --------
         Two axes side by side, of which the left one is wider:
@@ -215,19 +205,21 @@ class LivePlot:
         >>> from matplotlib.figure import Figure
         >>> Compass().make_axes(Figure()).name
         'polar'
+
+        Parameters
+        ----------
+        figure : matplotlib Figure or SubFigure
+            An empty figure, 760 × 440 pixels at 100 dots per inch if the plot stands alone.
+
+        Returns
+        -------
+        Axes, array or dict of Axes
+            Passed to `draw`.
         """
         return figure.add_subplot()
 
     def draw(self, axes: Any, partial: Any) -> None:
         """Draw one frame. Override it to draw your own.
-
-        Parameters
-        ----------
-        axes : Axes, array or dict of Axes
-            The axes that `make_axes` returned, cleared.
-        partial : numpy.ma.MaskedArray or list
-            The results so far, an array of shape ``(n, *shape)``, masked where results are missing,
-            or a list with `nbshare.MISSING` in its gaps.
 
         Examples
         --------
@@ -248,6 +240,14 @@ class LivePlot:
         >>> from matplotlib.figure import Figure
         >>> plot, figure = ErrorBars(), Figure()
         >>> plot.draw(figure.subplots(), np.ma.masked_invalid([[1.0, 0.1], [np.nan, np.nan]]))
+
+        Parameters
+        ----------
+        axes : Axes, array or dict of Axes
+            The axes that `make_axes` returned, cleared.
+        partial : numpy.ma.MaskedArray or list
+            The results so far, an array of shape ``(n, *shape)``, masked where results are missing,
+            or a list with `nbshare.MISSING` in its gaps.
         """
         cast(Draw, self.kind)(axes, partial)
 

@@ -91,6 +91,23 @@ def check_call(path: Path) -> None:
 def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = None) -> Job:
     """Return a job for a run with a checkpoint that another process drives.
 
+    Examples
+    --------
+    The results of a detached run:
+
+    >>> import math, tempfile
+    >>> import nbshare
+    >>> folder = tempfile.mkdtemp()
+    >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0], checkpoint=folder, detach=True)
+    >>> nbshare.attach(folder).result()
+    array([1., 2.])
+
+    After a restart of the kernel, how did it end, and what failed?
+
+    >>> job = nbshare.attach(folder)
+    >>> job.wait(), job.state, job.errors
+    (True, 'done', {})
+
     Parameters
     ----------
     path : str or path-like
@@ -117,23 +134,6 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     --------
     map_async : ``detach=True`` starts a run that goes on without this process.
     open_checkpoint : what is stored, without a job.
-
-    Examples
-    --------
-    The results of a detached run:
-
-    >>> import math, tempfile
-    >>> import nbshare
-    >>> folder = tempfile.mkdtemp()
-    >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0], checkpoint=folder, detach=True)
-    >>> nbshare.attach(folder).result()
-    array([1., 2.])
-
-    After a restart of the kernel, how did it end, and what failed?
-
-    >>> job = nbshare.attach(folder)
-    >>> job.wait(), job.state, job.errors
-    (True, 'done', {})
 
     Notes
     -----

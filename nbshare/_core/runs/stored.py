@@ -96,22 +96,6 @@ Outdated.__module__ = "nbshare.types"
 def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
     """Open a stored run, from any process, while it runs or afterwards.
 
-    Parameters
-    ----------
-    path : str or path-like
-        The ``checkpoint=`` of the run.
-
-    Returns
-    -------
-    StoredRun
-        The run. At the end of a notebook's cell it shows how far the run is.
-
-    Raises
-    ------
-    nbshare.errors.CheckpointError
-        There is no checkpoint, its format is unknown to this version, or it belongs to another
-        user. Its methods and attributes raise it if a file is damaged.
-
     Examples
     --------
     The results of a run:
@@ -128,6 +112,22 @@ def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
     >>> stored = nbshare.open_checkpoint(folder)
     >>> f"{stored.n_done} of {stored.n_items} items, {stored.state}"
     '2 of 2 items, done'
+
+    Parameters
+    ----------
+    path : str or path-like
+        The ``checkpoint=`` of the run.
+
+    Returns
+    -------
+    StoredRun
+        The run. At the end of a notebook's cell it shows how far the run is.
+
+    Raises
+    ------
+    nbshare.errors.CheckpointError
+        There is no checkpoint, its format is unknown to this version, or it belongs to another
+        user. Its methods and attributes raise it if a file is damaged.
     """
     return StoredRun(Path(os.fspath(path)).expanduser().absolute())
 

@@ -35,32 +35,6 @@ def report(fraction: float, text: str = "") -> None:
     been stopped, the item ends here. Elsewhere, such as in a plain loop or a test of the function,
     it does nothing.
 
-    Parameters
-    ----------
-    fraction : float
-        Part that is done, from 0 to 1, or NaN if unknown.
-    text : str, optional
-        Present step. About 60 characters are shown. Other objects are passed to `str`.
-
-    Raises
-    ------
-    TypeError
-        `fraction` is not a number.
-
-    See Also
-    --------
-    parallel_map
-
-    Notes
-    -----
-    A call takes about a microsecond, without a system call. Call it as often as you like.
-
-    Call it in the thread in which the item runs. With ``backend="serial"`` nothing is drawn while
-    an item runs. In a nested call it is about the items of that call, which has no display.
-
-    To end the item it raises an exception that is no `Exception`. ``try: ... finally: ...`` and
-    ``with`` clean up as usual. The item counts as not done.
-
     Examples
     --------
     The fraction that is done, and a text:
@@ -86,6 +60,32 @@ def report(fraction: float, text: str = "") -> None:
     ...     return guess
     >>> nbshare.parallel_map(root, [4.0, 9.0])
     SharedArray([2., 3.])
+
+    Parameters
+    ----------
+    fraction : float
+        Part that is done, from 0 to 1, or NaN if unknown.
+    text : str, optional
+        Present step. About 60 characters are shown. Other objects are passed to `str`.
+
+    Raises
+    ------
+    TypeError
+        `fraction` is not a number.
+
+    See Also
+    --------
+    parallel_map
+
+    Notes
+    -----
+    A call takes about a microsecond, without a system call. Call it as often as you like.
+
+    Call it in the thread in which the item runs. With ``backend="serial"`` nothing is drawn while
+    an item runs. In a nested call it is about the items of that call, which has no display.
+
+    To end the item it raises an exception that is no `Exception`. ``try: ... finally: ...`` and
+    ``with`` clean up as usual. The item counts as not done.
     """
     try:
         share = float(fraction)
@@ -102,6 +102,25 @@ def worker_index() -> int | None:
     """Return the number of the worker that runs this code, or None outside of workers.
 
     Use it to give each worker one of several GPUs, licences, ports or sets of CPUs.
+
+    Examples
+    --------
+    One GPU for each worker, chosen before a library looks for GPUs:
+
+    >>> import os
+    >>> import nbshare
+    >>> def choose_gpu(n_gpus):
+    ...     os.environ["CUDA_VISIBLE_DEVICES"] = str(nbshare.worker_index() % n_gpus)
+    >>> def gpu_of(x):
+    ...     return os.environ["CUDA_VISIBLE_DEVICES"]
+    >>> names = nbshare.parallel_map(gpu_of, range(100), initializer=choose_gpu, initargs=[2])
+    >>> set(names) <= {"0", "1"}
+    True
+
+    In this process there is no worker:
+
+    >>> print(nbshare.worker_index())
+    None
 
     Returns
     -------
@@ -126,25 +145,6 @@ def worker_index() -> int | None:
     worker process runs there and has its number.
 
     Any thread of a worker process may ask.
-
-    Examples
-    --------
-    One GPU for each worker, chosen before a library looks for GPUs:
-
-    >>> import os
-    >>> import nbshare
-    >>> def choose_gpu(n_gpus):
-    ...     os.environ["CUDA_VISIBLE_DEVICES"] = str(nbshare.worker_index() % n_gpus)
-    >>> def gpu_of(x):
-    ...     return os.environ["CUDA_VISIBLE_DEVICES"]
-    >>> names = nbshare.parallel_map(gpu_of, range(100), initializer=choose_gpu, initargs=[2])
-    >>> set(names) <= {"0", "1"}
-    True
-
-    In this process there is no worker:
-
-    >>> print(nbshare.worker_index())
-    None
     """
     return index_here()
 
