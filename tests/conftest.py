@@ -1,4 +1,4 @@
-"""Fixtures for all: subjects, kernels, cold starts, scripts in new processes."""
+"""Fixtures for all tests: subjects, kernels, cold starts, scripts in new processes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from tests.support.faultlab import PYTHON_PATH, TESTS, Lab, Ran, Session
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 # Tests start more than a thousand processes that import the package, and some of them may not write
-# what they compile: it is half of the time until they work. So all that tests import when they are
-# collected is kept compiled, and so are they themselves: to rewrite them takes pytest 7 s.
+# what they compile, which is half of the time until they work. So all that tests import when they
+# are collected is kept compiled, and so are they themselves, because rewriting them takes pytest 7
+# s.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     for folder in (TESTS.parent / "nbshare", TESTS):
         compileall.compile_dir(folder, quiet=1)
@@ -47,7 +48,7 @@ Script = Callable[..., str]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests of the whole, which take longest: at the end they would run alone."""
+    """Begin with the tests of the whole, which take longest. At the end they would run alone."""
     items.sort(key=lambda item: item.path.parent != TESTS)
 
 
@@ -79,9 +80,9 @@ def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 @pytest.fixture
 def run_script(_session: Session, tmp_path: Path) -> Callable[..., Ran]:
-    """Run a script that must end well, in the process of the module's others; gives what it said.
+    """Run a script that must end well, in the process of the module's others. Return what it said.
 
-    For what asks for no process of its own: which dies, has limits, or is looked at when it ends.
+    For scripts that need no process of their own, to die, have limits, or be looked at in the end.
     """
     return functools.partial(_session.run, folder=tmp_path)
 
@@ -89,7 +90,7 @@ def run_script(_session: Session, tmp_path: Path) -> Callable[..., Ran]:
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Any]]:
     """Give a laboratory and a kernel to all tests that leave it usable, if they pass."""
-    from tests.support.kernels import Kernel  # late: most tests need none
+    from tests.support.kernels import Kernel  # late, as most tests need none
 
     lab = Lab(tmp_path_factory.mktemp("common"))
     try:
@@ -104,7 +105,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Any]
 
 @pytest.fixture(params=["script", pytest.param("kernel", marks=pytest.mark.slow)])
 def run(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
-    """Run code that must end well, as a script or as a cell of a kernel; gives its ``stderr``."""
+    """Run code that must end well, as a script or as a cell of a kernel. Return its ``stderr``."""
     if request.param == "script":
         yield request.getfixturevalue("run_script")
         return
@@ -124,7 +125,7 @@ gc.collect()
 def cold() -> Iterator[list[psutil.Process]]:
     """No worker and no server is running when the test begins, nor after it.
 
-    Gives the children that this process has anyway: another test's, which nobody has waited for.
+    Gives the children that this process has anyway, another test's, which nobody has waited for.
     """
     import nbshare
 
@@ -137,7 +138,8 @@ def cold() -> Iterator[list[psutil.Process]]:
 def script(tmp_path: Path) -> Script:
     """Run code as a script, or as given to ``python -c``, in a folder of its own.
 
-    ``script(code, as_command=False, **environ)`` returns what it printed; it has to end well.
+    ``script(code, as_command=False, **environ)`` returns what it printed. The script has to end
+    well.
     """
 
     def run(code: str, *, as_command: bool = False, **environ: str) -> str:
@@ -160,7 +162,7 @@ def script(tmp_path: Path) -> Script:
 
 @pytest.fixture(scope="module")
 def no_helpers_left() -> Iterator[None]:
-    """End the helper processes that multiprocessing keeps: other tests count processes."""
+    """End the helper processes that multiprocessing keeps, because other tests count processes."""
     yield
     multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
     multiprocessing.resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
@@ -169,7 +171,7 @@ def no_helpers_left() -> Iterator[None]:
 @pytest.fixture
 def tally(tmp_path):
     """Give the file in which workers count how often each item was begun."""
-    from tests.support.outcomes import MANY  # late: it imports NumPy
+    from tests.support.outcomes import MANY  # late, as it imports NumPy
 
     path = tmp_path / "tally"
     path.write_bytes(bytes(MANY))

@@ -1,4 +1,4 @@
-"""The demo: its numbers are right, its command line says what it did or what is wrong."""
+"""The demo's numbers are right, and its command line says what it did or what is wrong."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def jacksboro():
 
 
 def test_the_map_has_metres_and_its_north_edge_first(jacksboro):
-    """Cells are 93 m high; they grow wider from row to row, so the rows run southwards."""
+    """Cells are 93 m high, and they grow wider from row to row, so the rows run southwards."""
     elevation, dx, dy = jacksboro
     assert elevation.shape == (344, 403)
     assert elevation.dtype == np.float32
@@ -62,7 +62,7 @@ def test_the_map_has_metres_and_its_north_edge_first(jacksboro):
     assert dx.shape == (344, 1)
     assert dx[0, 0] == pytest.approx(74.35, abs=0.01)
     assert (np.diff(dx[:, 0]) > 0).all()
-    # Powell Valley, the lowest ground, is in the south-east of the map; the peaks south-west.
+    # Powell Valley, the lowest ground, is in the south-east of the map, the peaks south-west.
     quarters = [elevation[:172, :200], elevation[:172, 200:], elevation[172:, :200]]
     assert elevation[172:, 200:].min() < min(quarter.min() for quarter in quarters)
 
@@ -84,7 +84,7 @@ def test_equals_a_plain_loop_over_steps(jacksboro, azimuth):
     [(0.0, 1, 0), (90.0, 0, -1), (180.0, -1, 0), (270.0, 0, 1)],
 )
 def test_a_peak_stands_at_the_right_angle(azimuth, row, column):
-    """Seen from n cells away, a peak of height h stands at atan(h / distance): exactly there."""
+    """Seen from n cells away, a peak of height h stands at atan(h / distance), exactly there."""
     cell, peak = demo.STEP_M * 2, 300.0
     elevation, dx, dy = flat(41, 41, cell)
     elevation[20, 20] = peak
@@ -126,14 +126,14 @@ def test_same_bits_every_time(jacksboro):
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 6, 7, 12, 64, 180])
 def test_spread_orders_every_number_once(n):
-    """Every number of the range, once; early ones far apart."""
+    """Every number of the range, once, and early ones far apart."""
     assert sorted(demo.spread(n)) == list(range(n))
     assert demo.spread(8) == [0, 4, 2, 6, 1, 5, 3, 7]
     assert demo.spread(180)[:4] == [0, 90, 45, 135]
 
 
 def test_sky_view_leaves_out_what_is_masked():
-    """Mean of cos² over the maps that are there; in a masked array the others do not count."""
+    """Mean of cos² over the maps that are there. In a masked array the others do not count."""
     horizons = np.zeros((3, 2, 2), np.float32)
     horizons[1] = 60.0
     assert demo.sky_view(horizons) == pytest.approx(np.full((2, 2), 0.75))
@@ -174,7 +174,7 @@ def test_a_busy_machine_is_told_with_the_speed_up(
 
 
 def refuse(capfd, arguments):
-    """Run the demo, which must fail with one line on stderr; return that line."""
+    """Run the demo, which must fail with one line on stderr. Return that line."""
     assert main(["demo", *arguments]) == 1
     lines = capfd.readouterr().err.strip().splitlines()
     message = lines[-1]  # above it may stand the bar
@@ -221,7 +221,7 @@ def test_ctrl_c_is_one_line_and_status_130(tmp_path):
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        for _ in range(3):  # the introduction: after it the map starts
+        for _ in range(3):  # the introduction, after which the map starts
             process.stdout.readline()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)

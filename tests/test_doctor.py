@@ -1,4 +1,4 @@
-"""The doctor: what it finds, what it says is wrong, and that it leaves nothing behind."""
+"""The doctor finds facts, says what is wrong, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_text_is_aligned_and_narrow():
 
 @needs_seccomp
 def test_a_failed_self_test_is_an_exit_status_of_1(lab):
-    """The text names the step, what is wrong and what to do; what follows is not run."""
+    """The text names the step, what is wrong and what to do. The steps after it are not run."""
     lab.run(f"""
 import contextlib, io
 from tests.support import refused
@@ -133,7 +133,7 @@ print(found["memory"])
 
 
 def test_variables_that_are_set_are_listed(script, tmp_path):
-    """The kind of memory comes from NBSHARE_MEMORY; a name with a slip is called unknown."""
+    """The kind of memory comes from NBSHARE_MEMORY. A name with a slip is called unknown."""
     folder = f"file:{tmp_path}"
     printed = script(
         """
@@ -193,7 +193,7 @@ print(report.steps[0].detail)
 
 @needs_seccomp
 def test_memory_that_cannot_be_made_fails_the_first_step(script):
-    """The step holds the error and what to do; those after it are not run."""
+    """The step holds the error and what to do. Those after it are not run."""
     printed = script(
         f"""
 import nbshare
@@ -223,7 +223,7 @@ sys.path.insert(0, str(folder.resolve()))
 
 
 def test_a_crash_is_a_step_that_failed(lab):
-    """Whatever kills the self-test does not kill the caller, and is named."""
+    """A death of the self-test does not kill the caller, and is named."""
     lab.run(f"""
 {BROKEN_NUMPY.format(code="import os; os.abort()")}
 report = nbshare.doctor()
@@ -279,7 +279,7 @@ assert last_job() is kept and job.running() and helpers() == workers
 
 
 def test_a_notebook_names_its_front_end(lab):
-    """The report is text in a cell; the version of the kernel is among the packages."""
+    """The report is text in a cell. The version of the kernel is among the packages."""
     page = Page(lab, JPY_SESSION_NAME="maps.ipynb")
     try:
         cell = page.run_well("nbshare.doctor()")

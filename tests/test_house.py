@@ -1,4 +1,4 @@
-"""The house is in order: linters, types, layers, light imports, a documented public face."""
+"""The house is in order, by linters, types, layers, light imports, a documented public face."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def python(*arguments: str) -> str:
-    """Run Python in the project's folder; returns what it printed, and it has to end well."""
+    """Run Python in the project's folder, where it must end well. Return what it printed."""
     ended = subprocess.run(
         [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=110
     )
@@ -75,7 +75,7 @@ def test_the_checks_pass(arguments):
 
 
 def test_what_one_system_has_is_asked_in_one_room():
-    """Its calls and files are named in `system` alone; its modules are a layer's matter."""
+    """Its calls and files are named in `system` alone. Its modules are a layer's matter."""
     calls = {"eventfd", "killpg", "memfd_create", "pidfd_open", "pipe2", "register_at_fork"}
     calls |= {"sched_getaffinity", "sched_setaffinity", "sysconf"}
     found = set()
@@ -167,7 +167,7 @@ def test_the_public_names_are_sorted_and_there(module):
 def test_nothing_else_looks_public():
     """Besides ``__all__`` the package holds its own modules and IPython's two hooks, once all came.
 
-    In a process of its own: which late names have come here depends on the tests before.
+    In a process of its own, because the late names here depend on the tests before.
     """
     code = """
 import inspect, nbshare
@@ -231,7 +231,7 @@ def n_examples(text: str) -> int:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_public_name_has_two_examples(name):
-    """Each with a sentence that says what it shows: a simple one, and a real one.
+    """Each with a sentence that says what it shows, a simple one and a real one.
 
     An exception has one, which shows what to do about it.
     """
@@ -262,7 +262,7 @@ def test_the_stub_has_the_public_names():
 
 
 def test_it_is_imported_from_a_zip_file_without_stubs(tmp_path):
-    """As frozen programs have it; workers import it from there too."""
+    """As frozen programs have it. Workers import it from there too."""
     with zipfile.ZipFile(tmp_path / "library.zip", "w") as library:
         for path in (ROOT / "nbshare").rglob("*.py"):
             library.write(path, path.relative_to(ROOT))
@@ -290,7 +290,7 @@ def test_the_annotations_of_public_classes_can_be_evaluated(cls, monkeypatch):
     for member in vars(cls).values():
         function = member.fget if isinstance(member, property) else member
         function = getattr(function, "__func__", function)  # of a class method
-        # Those that Python makes for a named tuple see no builtins; its fields are the class's.
+        # Those that Python makes for a named tuple see no builtins. Its fields are the class's.
         if inspect.isfunction(function) and function.__module__ != f"namedtuple_{cls.__name__}":
             typing.get_type_hints(function)
 
@@ -326,7 +326,7 @@ PUBLIC = {
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_object_is_completed(name):
-    """By jedi, which IPython and JupyterLab ask: an annotation that it cannot read hides all."""
+    """By jedi, which IPython and JupyterLab ask. An annotation that it cannot read hides all."""
     jedi = pytest.importorskip("jedi")
     subject = eval(PUBLIC[name], {"nbshare": nbshare, "map_async": nbshare.map_async})
     found = {c.name for c in jedi.Interpreter("subject.", [{"subject": subject}]).complete()}

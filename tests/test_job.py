@@ -1,4 +1,4 @@
-"""Maps in the background: a Job has a Future's methods, gives results as they come, and stops."""
+"""Maps in the background. A Job has a Future's methods, gives results as they come, and stops."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_callbacks_are_called_once(long_job):
 
 
 def test_a_callback_that_raises_harms_nobody(monkeypatch):
-    """Its error is printed; the run, and other callbacks, are not affected."""
+    """Its error is printed, and the run, and other callbacks, are not affected."""
     called, printed = queue.SimpleQueue(), io.StringIO()
     monkeypatch.setattr(sys, "stderr", printed)
     job = map_async(figures.sleep_for, [0.05] * 4)
@@ -192,7 +192,7 @@ def forked(action):
 @FORKS
 @pytest.mark.parametrize("do", CHILDS.values(), ids=CHILDS)
 def test_a_forked_child_is_told_whose_job_it_is(do, tmp_path):
-    """What waits, reads or ends raises in the child; the parent's run goes on to its end."""
+    """Methods that wait, read or end raise in the child. The parent's run goes on to its end."""
     go = tmp_path / "go"
     job = map_async(streams.wait_for, range(6), shared={"path": go}, max_workers=2)
     it = iter(job)
@@ -255,7 +255,7 @@ def test_a_cancelled_await_cancels_others_and_the_event_loop_goes_on(long_job):
 
 
 def test_a_shielded_await_leaves_the_map_running(long_job):
-    """A time-out ends the wait alone; the job can be awaited again."""
+    """A time-out ends the wait alone, and the job can be awaited again."""
 
     async def look():
         with pytest.raises(asyncio.TimeoutError):
@@ -377,7 +377,7 @@ def test_no_items(out, expected):
 
 
 def test_wrong_use_is_refused_at_once():
-    """What `parallel_map` refuses `map_async` refuses, before anything starts."""
+    """`map_async` refuses the same as `parallel_map`, before anything starts."""
     with pytest.raises(TypeError, match="callable"):
         map_async(3, [1])
     with pytest.raises(TypeError, match="iterable"):
@@ -398,7 +398,7 @@ def test_the_arguments_are_those_of_parallel_map():
 
 
 def test_an_interrupt_ends_the_wait_and_not_the_map(script):
-    """Ctrl-C during `result` gives the prompt back; the job goes on, and can be cancelled."""
+    """Ctrl-C during `result` gives the prompt back. The job goes on, and can be cancelled."""
     out = script(
         """
 import os, signal, threading, time
@@ -425,14 +425,14 @@ print(nbshare.parallel_map(tasks.double, [1], progress=False))
 
 @pytest.mark.parametrize("make", [list, iter], ids=["list", "generator"])
 def test_results_come_in_the_order_of_the_items(make):
-    """Whatever is done first, all come, each once; objects and numbers."""
+    """In any order of completion, all come, each once, as objects and numbers."""
     for func in (tasks.identity, str):
         job = map_async(func, make(range(3_000)), max_workers=3)
         assert list(job.in_order()) == list(map(func, range(3_000)))
 
 
 def test_an_early_result_waits_for_those_before_it(tmp_path):
-    """The first item is awaited though others are done; what follows is there at once."""
+    """The first item is awaited though others are done. Those after it are there at once."""
     gate = tmp_path / "gate"
 
     def behind_the_gate(i):

@@ -1,4 +1,4 @@
-"""What is published works alone: source distribution and wheel, from a zip, in a frozen program."""
+"""Published files work alone: source distribution and wheel, from a zip, in a frozen program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKAGE = ROOT / "nbshare"
 
 
 def run(*command, cwd, **environ):
-    """Run a Python in a folder; return what it prints."""
+    """Run a Python in a folder. Return what it prints."""
     done = subprocess.run(
         [sys.executable, *map(str, command)],
         cwd=cwd,
@@ -93,7 +93,7 @@ def test_the_wheel_passes_core_tests_alone(dist, tmp_path):
 
 
 def test_it_runs_from_a_zip(tmp_path):
-    """Workers too import it from there; results may be stored."""
+    """Workers too import it from there. Results may be stored."""
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         for name in sources():
             archive.write(ROOT / name, name)
@@ -128,7 +128,7 @@ for call in (
 
 
 def test_a_frozen_program_is_told_that_it_has_no_workers(tmp_path):
-    """It would start itself, again and again; threads work."""
+    """It would start itself, again and again. Threads work."""
     (tmp_path / "script.py").write_text(FROZEN)
     printed = run("script.py", cwd=tmp_path).splitlines()
     assert printed[0] == "[1.0, 2.0]"

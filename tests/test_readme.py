@@ -1,4 +1,4 @@
-"""What the README says is true: its commands, its tour, each row of its tables, its links."""
+"""The README tells the truth, in its commands, its tour, each row of its tables, its links."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_it_sets_up_with_two_commands():
 
 
 def test_the_tour_runs(tmp_path):
-    """Module and cell, copied into a folder of their own: the rows are those of the loop."""
+    """Module and cell, copied into a folder of their own, give rows that are those of the loop."""
     blocks = fences("python")
     (tmp_path / "slits.py").write_text(blocks["slits.py"])
     check = """
@@ -118,7 +118,7 @@ assert (done.compressed() == light[~done.mask]).all()
 
 
 def test_its_other_calls_run(tmp_path):
-    """The first one, and the sweep, whose results are kept: with what the tour has made."""
+    """The first one, and the sweep, whose results are kept, with what the tour has made."""
     module, first, tour, sweep = re.findall("```python\n(.*?)```", TEXT, re.DOTALL)
     (tmp_path / "slits.py").write_text(module)
     few = tour.replace("np.linspace(-3, 3, 300)", "np.linspace(-3, 3, 30)")  # all run elsewhere
@@ -130,7 +130,7 @@ def test_its_other_calls_run(tmp_path):
 
 
 def test_the_first_call_is_that_of_the_film():
-    """Made by notebooks/film.py from the text: an animation of at most 1 MB, 640 pixels wide."""
+    """Made by notebooks/film.py from the text, an animation of at most 1 MB, 640 pixels wide."""
     film = ROOT / "notebooks" / "images" / "live.webp"
     with Image.open(film) as opened:
         assert opened.n_frames > 10
@@ -165,7 +165,7 @@ def test_what_one_writes_elsewhere_is_written_so_here(tmp_path):
 
 
 def test_an_initializer_may_be_defined_next_to_the_function(tmp_path):
-    """In the script, or notebook, itself: both sides see what it sets."""
+    """In the script, or notebook, itself. Both sides see what it sets."""
     rows = [runnable(*row) for row in ROWS if "initializer" in row[0]]
     given = GIVEN.replace("from functions_of_readme import f, g, h, load", FUNCTIONS)
     assert rows

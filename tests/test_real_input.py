@@ -1,4 +1,4 @@
-"""Whole jobs on real input: equal to the serial loop bit for bit, and one copy of the data."""
+"""Whole jobs on real input are equal to the serial loop bit for bit, with one copy of the data."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ PAGES = {
 
 
 def test_the_reference_is_that_of_the_docstrings():
-    """After a docstring has changed: ``python notebooks/rebuild.py reference``."""
+    """After a docstring has changed, run ``python notebooks/rebuild.py reference``."""
     rendered = RENDER["reference"]()
     assert {FOLDER / name: text for name, text in rendered.items()} == PAGES
 
@@ -32,7 +32,7 @@ def test_every_public_name_has_an_entry():
 
 
 def test_its_links_lead_somewhere():
-    """To a file, and there to a heading or a mark; also those of its index to single arguments."""
+    """To a file, and there to a heading or a mark, also those of its index to single arguments."""
     for page, text in PAGES.items():
         for target in re.findall(r"\]\(([^)\s]+)\)", text):
             if "://" in target:

@@ -1,4 +1,4 @@
-"""What a cell shows that ends with one of nbshare's objects."""
+"""The output of a cell that ends with one of nbshare's objects."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ last_prints n_done n_items n_workers partial present result running stages state
 
 
 def test_completion_of_a_job_offers_what_users_call():
-    """``job.<Tab>``: a Future's methods, how far it is, and what is there."""
+    """``job.<Tab>`` offers a Future's methods, how far it is, and what is there."""
     job = nbshare.map_async(abs, [-1, 2])
     assert {name for name in dir(job) if name[0] != "_"} == set(JOB.split())
 
 
 def test_the_stats_of_a_job_are_a_table_in_a_notebook():
-    """A row for each worker, the slowest items named; in a script a list."""
+    """A row for each worker, the slowest items named, and in a script a list."""
     job = nbshare.map_async(abs, [-1, 2], max_workers=1)
     job.wait()
     assert [worker.n_items for worker in job.stats] == [2]

@@ -21,7 +21,7 @@ FAILS = {"tags": ["raises-exception"]}  # of a cell that shows what a failure lo
 
 
 def read(path):
-    import nbformat  # late: every process of the test run collects this file
+    import nbformat  # late, because every process of the test run collects this file
 
     return nbformat.read(path, as_version=4)
 
@@ -51,7 +51,7 @@ NEEDS = {"13_clusters": ["distributed", "ray"]}  # packages that do not come wit
 
 
 def execute(path):
-    """Run a notebook in a kernel of its own, in its folder; unexpected errors are raised."""
+    """Run a notebook in a kernel of its own, in its folder. Unexpected errors are raised."""
     from nbclient import NotebookClient  # late, as above
 
     notebook = read(path)
@@ -76,7 +76,7 @@ def test_there_are_tutorials():
 
 
 def test_the_tutorial_uses_the_demo_s_functions():
-    """One source of truth: the file next to the notebooks is the demo's, word for word."""
+    """One source of truth. The file next to the notebooks is the demo's, word for word."""
     heading, constant, functions = (FOLDER / "terrain.py").read_text().partition("STEP_M = ")
     assert "def" not in heading
     assert Path(demo.__file__).read_text().endswith(f"\n{constant}{functions}")
@@ -86,7 +86,7 @@ def test_the_tutorial_uses_the_demo_s_functions():
 @pytest.mark.slow
 @each_notebook
 def test_runs_from_the_top(path, tmp_path, monkeypatch):
-    """A copy of the folder is enough; no cell fails, and what it shows are the saved kinds."""
+    """A copy of the folder is enough. No cell fails, and what it shows are the saved kinds."""
     for package in NEEDS.get(path.stem, []):
         pytest.importorskip(package, reason=f"{path.stem} needs {package}")
     monkeypatch.setenv("NBSHARE_STATIC", "1")
@@ -121,7 +121,7 @@ def test_is_saved_as_it_was_run(path):
 
 @each_notebook
 def test_shows_results_and_a_picture(path):
-    """Without being run: outputs, sharp pictures, no failure but those it is about."""
+    """Without being run, it has outputs, sharp pictures, no failure but those it is about."""
     notebook = read(path)
     outputs = outputs_of(notebook)
     pictures = [

@@ -18,7 +18,7 @@ def interrupt():
 
 
 def raised_by(work):
-    """Do something in the main thread; returns the interrupt that came out of it."""
+    """Do something in the main thread. Return the interrupt that came out of it."""
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt) as caught:
         work()

@@ -1,4 +1,4 @@
-"""What tests share: subjects and kernels to try things on, and the functions that workers run.
+"""The shared part of the tests: subjects and kernels to try things on, and workers' functions.
 
 Start a process or a kernel
     `faultlab` scripts that are interrupted, killed and looked at, and their workers

@@ -23,13 +23,14 @@ import pytest
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
-QUIET = {  # settings: no news, no saving but when asked to
+QUIET = {  # settings, without news, and saving only when asked to
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     "docmanager-extension/plugin": {"autosave": False},
 }
 LIMIT_S = 120
 
-# One sample for each frame that the browser paints: height of the outputs, picture, scrolling, row.
+# One sample for each frame that the browser paints, with the height of the outputs, picture,
+# scrolling, row.
 RECORDER = """
 number => {
   const cell = document.querySelectorAll('.jp-Notebook .jp-Cell')[number];
@@ -52,7 +53,7 @@ number => {
 
 
 def require() -> None:
-    """Skip a module of tests where something is missing; found without an import, which is slow."""
+    """Skip a module of tests if something is missing, found without an import, which is slow."""
     for name in ("playwright", "jupyterlab", "nbconvert"):
         if find_spec(name) is None:
             reason = f"no browser tests without {name}: nbshare[browser]"
@@ -84,7 +85,7 @@ def write_notebook(folder: Path, cells: Iterable[str], tasks: str) -> None:
 
 @contextlib.contextmanager
 def jupyter_lab(folder: Path, state: Path, **environ: str) -> Iterator[str]:
-    """Run a server on this machine only; yields the address of its Lab, with a token."""
+    """Run a server on this machine only. Yield the address of its Lab, with a token."""
     for name, settings in QUIET.items():
         file = state / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -158,7 +159,7 @@ class Page:
         self.tab.keyboard.press("Control+Enter")
 
     def await_end(self, number: int) -> None:
-        """Wait until a cell has run: its prompt has a number."""
+        """Wait until a cell has run, and its prompt has a number."""
         self.tab.wait_for_function(
             r"""number => /\[\d+\]/.test(document.querySelectorAll('.jp-Notebook .jp-Cell')[number]
                   .querySelector('.jp-InputPrompt').innerText)""",
@@ -188,7 +189,7 @@ class Page:
         )
 
     def counts(self, number: int, pattern: str, *, seconds: float) -> list[tuple[float, int]]:
-        """Look for a count in a cell's outputs; returns when, and what it was."""
+        """Look for a count in a cell's outputs. Return when it was seen, and what it was."""
         counts, began = [], time.monotonic()
         while (at := time.monotonic() - began) < seconds:
             found = re.search(pattern, self.cell(number).inner_text())
@@ -198,7 +199,7 @@ class Page:
 
     @contextlib.contextmanager
     def recorded(self, number: int) -> Iterator[list[list[Any]]]:
-        """Look at a cell's outputs in every frame; the list is filled at the end."""
+        """Look at a cell's outputs in every frame. The list is filled at the end."""
         samples: list[list[Any]] = []
         self.tab.evaluate(RECORDER, number)
         yield samples

@@ -1,4 +1,4 @@
-"""What parts of the fault catalogue share: code of subjects."""
+"""The code of subjects, which parts of the fault catalogue share."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ENDINGS = {
 }
 
 
-# A forked child of a kernel cannot end as a script does: its main loop is the parent's.
+# A forked child of a kernel cannot end as a script does, because its main loop is the parent's.
 LEAVE = """
 def leave():
     os._exit(0) if "ipykernel" in sys.modules else sys.exit(0)
 """
 
 
-# What a process holds; the collector may not help.
+# Count what a process holds, without the collector's help.
 CENSUS = """
 gc.disable()
 def census():

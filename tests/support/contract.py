@@ -1,4 +1,4 @@
-"""The contract of backends: what a call means, whatever runs its items.
+"""The contract of backends, which is what a call means, whatever runs its items.
 
 A backend's tests inherit `BackendContract` and give the value for ``backend=``::
 
@@ -9,8 +9,8 @@ A backend's tests inherit `BackendContract` and give the value for ``backend=``:
         def backend(self):
             return "threads"
 
-What a backend cannot do is named in `lacks`; then it has to be refused in words, before anything
-runs. The names are the keys of `CANNOT`.
+`lacks` names what a backend cannot do. It has to refuse that in words, before anything runs. The
+names are the keys of `CANNOT`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.support.outcomes import no_interrupt, said
 
 TABLE = np.arange(12.0).reshape(4, 3)
 
-# Function, iterables, options, and the dtype of the results; None if they are a list.
+# Function, iterables, options, and the dtype of the results, or None if they are a list.
 CASES = {
     "numbers": (duties.identity, [range(50)], {}, "i8"),
     "floats": (duties.identity, [[0.5, np.nan, np.inf]], {}, "f8"),
@@ -78,7 +78,7 @@ def call_with_checkpoint(**options):
         parallel_map(duties.doze, [0.0], checkpoint=f"{folder}/run", **options)
 
 
-# What a backend may lack: a call that needs it, and words of the refusal.
+# For each thing that a backend may lack, a call that needs it, and words of the refusal.
 CANNOT = {
     "checkpoint": (call_with_checkpoint, "checkpoint"),
     "timeout": (lambda **o: parallel_map(duties.doze, [0.0], timeout=60.0, **o), "timeout"),
@@ -108,7 +108,7 @@ class Bar:
 
 @contextlib.contextmanager
 def meanwhile(action):
-    """Do something in a thread; what it raises comes in the end."""
+    """Do something in a thread, and raise its error in the end."""
     errors = []
 
     def act():
@@ -128,7 +128,7 @@ def meanwhile(action):
 
 @contextlib.contextmanager
 def ended_by(action):
-    """Do something with the job that runs, once an item is done: it must end soon."""
+    """Do something with the job that runs, once an item is done. It must end soon."""
     at = []
 
     def act():
@@ -149,7 +149,7 @@ def running():
 
 
 def last_reports(seen):
-    """Add what workers report now to a list; returns it."""
+    """Add what workers report now to a list. Return it."""
     for job in nbshare.jobs():
         seen += [(w.items, w.fraction, w.report) for w in job._activity if w.report]
     return seen
@@ -174,7 +174,7 @@ def check_case(run, case):
 
 
 class BackendContract:
-    """What calls promise on every backend."""
+    """The promises of calls on every backend."""
 
     lacks: frozenset[str] = frozenset()  # names in `CANNOT`
 
@@ -206,7 +206,7 @@ class BackendContract:
         check_case(run, case)
 
     def test_results_are_in_order_though_the_first_take_longest(self, run):
-        """Whichever comes first."""
+        """In any order of completion."""
         seconds = [0.1, 0.0, 0.03, 0.0, 0.01]
         assert run(duties.doze, seconds, chunksize=1).tolist() == seconds
 
@@ -248,7 +248,7 @@ class BackendContract:
         pd.testing.assert_series_equal(doubled, 2 * table["x"], check_names=False)
 
     def test_random_numbers_are_those_of_the_item(self, run):
-        """Whatever the number of workers and the chunks."""
+        """With any number of workers and any chunks."""
         children = np.random.SeedSequence(5).spawn(40)
         expected = [np.random.Generator(np.random.PCG64(child)).random() for child in children]
         for options in ({}, {"max_workers": 1}, {"chunksize": 7}):
@@ -262,7 +262,7 @@ class BackendContract:
             assert not table.any()
 
     def test_items_are_copies(self, run):
-        """What a function does to its item is not seen by the caller."""
+        """The caller does not see what a function does to its item."""
         items = [[], [1], [1, 2]]
         assert run(duties.swallow, items).tolist() == [1, 2, 3]
         assert items == [[], [1], [1, 2]]
@@ -312,7 +312,7 @@ class BackendContract:
         }
 
     def test_returned_errors_are_in_their_places_of_a_list(self, run):
-        """Where results fit no array."""
+        """If results fit no array."""
         found = run(duties.say_or_fail_at, range(5), shared={"bad": {2}}, on_error="return")
         assert isinstance(found.pop(2), ValueError)
         assert found == [f"item {i}" for i in (0, 1, 3, 4)]
@@ -380,7 +380,7 @@ class BackendContract:
     # ----------------------------------------------------------------- an end before the end
 
     def test_stop_gives_what_is_done(self, run):
-        """A masked array, with a warning; the next call works."""
+        """A masked array, with a warning. The next call works."""
         with (
             ended_by(nbshare.Job.cancel),
             pytest.warns(PartialResultWarning, match="of 2000 items done"),
@@ -410,7 +410,7 @@ class BackendContract:
 
         def stop(job):
             wait_until((tmp_path / "begun-3").exists, what="no item is under way")
-            # Hosts start a worker for each item that they begin: a later one may be first.
+            # Hosts start a worker for each item that they begin, and a later one may be first.
             wait_until(lambda: job.n_done == 3, what="the others are not done")
             job.cancel()
 
@@ -423,7 +423,7 @@ class BackendContract:
         assert not last_job().errors
 
     def test_an_interrupt_keeps_what_is_done(self, run):
-        """It raises MapInterrupted soon; the next call works."""
+        """It raises MapInterrupted soon. The next call works."""
         with (
             ended_by(lambda _: processes.interrupt()),
             pytest.raises(MapInterrupted, match="of 2000 items done"),
@@ -550,7 +550,7 @@ class BackendContract:
 
     @pytest.mark.parametrize("thing", CANNOT)
     def test_what_it_cannot_do_is_refused_in_words(self, backend, thing):
-        """Before anything runs; anything else works."""
+        """Before anything runs. Anything else works."""
         call, words = CANNOT[thing]
         options = {"backend": backend, "max_workers": 2}
         if thing not in self.lacks:

@@ -1,4 +1,4 @@
-"""Disks that record what is written to them, or fail: in the place of `disk.system`."""
+"""Disks that record what is written to them, or fail, in the place of `disk.system`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Op(NamedTuple):
     """A call that changes a disk, or waits for it."""
 
     kind: str
-    name: str  # of the file; "" of the folder
+    name: str  # of the file, or "" for the folder
     offset: int = 0
     data: bytes = b""
 
@@ -97,7 +97,7 @@ NAMING = {"create", "rename"}  # which are changes of the folder
 
 
 class Failing(System):
-    """Fails once, at the n-th call; "short": writes less than it should."""
+    """Fails once, at the n-th call, or with "short" writes less than it should."""
 
     def __init__(self, at: int, how: str, *, lasting: bool = False):
         self.n_calls, self.has_failed = 0, False

@@ -17,7 +17,7 @@ import numpy as np
 
 
 def _once(state, draw):
-    """Return what `draw` gives; the state is as before."""
+    """Return the value that `draw` gives, and leave the state as before."""
     get, set_ = state
     before = get()
     value = draw()

@@ -1,4 +1,4 @@
-"""What items do in the contract of backends. Files tell what has happened, on whatever host."""
+"""The duties of items in the contract of backends. Files tell what has happened, on any host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENOUGH_S = 20.0  # after which an item that nothing has ended ends by itself
 
 
 def note(path, text):
-    """Append a line to a file; lines of several processes stay whole."""
+    """Append a line to a file. Lines of several processes stay whole."""
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(fd, f"{text}\n".encode())
     os.close(fd)
@@ -104,7 +104,7 @@ def say_or_fail_at(i, bad):
 
 
 def fail_first(i, bad, log, n=2):
-    """Note each attempt; the first ones of a bad item fail."""
+    """Note each attempt. The first ones of a bad item fail."""
     note(log, i)
     if i in bad and noted(log).count(str(i)) <= n:
         raise ValueError(f"no way on at {i}")
@@ -183,7 +183,7 @@ def wait_for(folder, name, each=lambda: None):
 
 
 def hold_from(i, first, folder):
-    """Give the first items immediately; others wait for a file."""
+    """Give the first items immediately. Others wait for a file."""
     begin(i, folder)
     if i >= first:
         wait_for(folder, "go")

@@ -1,4 +1,4 @@
-"""A system that is not Linux, played in a new interpreter: import this before nbshare.
+"""A system that is not Linux, played in a new interpreter. Import this before nbshare.
 
 Modules, calls and files that other systems lack are taken away. It shows that nbshare does without
 them, and not that it works on any of those systems.

@@ -19,7 +19,7 @@ from tests.support.faultlab import wait_until
 
 
 def be_host(name):
-    """Make this process one of a host of its own; it has the client's memory by copies only."""
+    """Make this process one of a host of its own, and it has the client's memory by copies only."""
     os.environ["NBSHARE_HOST"] = name
     os.environ["FARM_PROCESS"] = str(os.getpid())
 
@@ -136,7 +136,7 @@ def network():
 
 
 def worker_of(folder, i):
-    """Return the worker that runs such an item, and its network; "" if there is none yet."""
+    """Return the worker that runs such an item, and its network, or "" if there is none yet."""
     path = Path(folder, f"worker-{i}")
     return path.read_text().strip() if path.exists() else ""
 
@@ -181,7 +181,7 @@ def agent_of(i, table):
 
 
 def stay_on(i, host, folder):
-    """Take long in the first item on a host; say which process runs it. Others wait for it."""
+    """Take long in the first item on a host, and say which process runs it. Others wait for it."""
     duties.note(f"{folder}/ran", str(i))
     marker = Path(folder, host)
     if os.environ["NBSHARE_HOST"] != host:

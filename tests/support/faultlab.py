@@ -1,12 +1,12 @@
-"""A laboratory for accidents: subjects own workers, and are interrupted, killed and looked at.
+"""A laboratory for accidents of subjects, which own workers. Subjects are interrupted and killed.
 
 A subject is a script or a kernel in a session of its own, with a tag in its environment by which
 all its processes are found, a private ``TMPDIR`` and, where the system allows it, a private
-``/dev/shm`` of 64 MB. Whatever happened to it, `Lab.close` sees to it that nothing is left.
+``/dev/shm`` of 64 MB. After any accident, `Lab.close` sees to it that nothing is left.
 
-Subjects import this module too: `tell` what they saw, raise and await flags (files in the working
-directory, which workers share), and `provoke` failures. So do their workers: what only some need is
-imported late.
+Subjects import this module too, to `tell` what they saw, raise and await flags (files in the
+working directory, which workers share), and `provoke` failures. So do their workers, so rare
+imports are late.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["cpu_s", "is_asleep", "parent_of", "tagged"]  # from here, too
 T = TypeVar("T")
 
 TESTS = Path(__file__).resolve().parents[1]
-# What another system than Linux is played with: see CONTRIBUTING.md.
+# The other system than Linux that is played (see CONTRIBUTING.md).
 SYSTEM = {name: os.environ[name] for name in ("NBSHARE_SYSTEM",) if name in os.environ}
 N_SERVERS = 0 if SYSTEM else 1  # that fork workers
 NO_SERVER = "no server forks workers on this system"
@@ -53,7 +53,7 @@ _VICTIM = "echo 1000 > /proc/self/oom_score_adj"
 
 
 def wait_until(predicate: Callable[[], T], limit_s: float = LIMIT_S, what: Any = "") -> T:
-    """Return the first true value of `predicate`; an error if there is none in `limit_s`.
+    """Return the first true value of `predicate`. An error if there is none in `limit_s`.
 
     `what` is the error's text, or gives it.
     """
@@ -126,7 +126,7 @@ def helpers() -> tuple[set[int], set[int]]:
 
 
 def kill(pids: Iterable[int]) -> None:
-    """Kill processes; returns when they are dead."""
+    """Kill processes. Return when they are dead."""
     pids = set(pids)
     for pid in pids:
         kill_now(pid)
@@ -173,7 +173,7 @@ def run_scripts() -> None:
 
 
 def provoke(way: str, **options: Any) -> None:
-    """Run a run whose item 3 fails in some way, then a good one; tell what the caller sees."""
+    """Run a run whose item 3 fails in some way, then a good one, and tell what the caller sees."""
     options.setdefault("progress", False)
     from nbshare import last_job, parallel_map
     from tests.support import faultlab_tasks as tasks
@@ -236,16 +236,16 @@ class Subject:
 
     @property
     def stdout(self) -> str:
-        """What it and its workers have printed so far."""
+        """The output of it and its workers so far."""
         return self._lab.folder.joinpath(f"stdout-{self._number}").read_text(errors="replace")
 
     @property
     def stderr(self) -> str:
-        """What it and its workers have written to the standard error output so far."""
+        """The error output of it and its workers so far."""
         return self._lab.folder.joinpath(f"stderr-{self._number}").read_text(errors="replace")
 
     def signal(self, number: int, *, group: bool = False) -> float:
-        """Signal it, or its process group as a terminal does; returns when, before it."""
+        """Signal it, or its process group as a terminal does. Return the time before it."""
         now = time.monotonic()
         if sys.platform == "win32" and number == signal.SIGINT:
             import pytest
@@ -255,11 +255,11 @@ class Subject:
         return now
 
     def interrupt(self) -> float:
-        """Press Ctrl-C; returns when."""
+        """Press Ctrl-C. Return the time."""
         return self.signal(signal.SIGINT, group=True)
 
     def wait(self, limit_s: float = LIMIT_S) -> int:
-        """Wait for its end; returns the status."""
+        """Wait for its end. Return the status."""
         import subprocess
 
         try:
@@ -274,7 +274,7 @@ class Subject:
 
 
 class Lab:
-    """Where subjects live.
+    """The place where subjects live.
 
     Parameters
     ----------
@@ -353,7 +353,7 @@ class Lab:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the subject has told."""
+        """The facts that the subject has told."""
         import json
 
         return json.loads(self.folder.joinpath(FACTS).read_text())
@@ -364,7 +364,7 @@ class Lab:
         return self.facts
 
     def await_flag(self, pattern: str, n: int = 1) -> list[str]:
-        """Wait until flags of these names are raised; returns their names."""
+        """Wait until flags of these names are raised. Return their names."""
 
         def names() -> list[str]:
             found = sorted(fnmatch.filter(os.listdir(self.folder), pattern))
@@ -418,7 +418,7 @@ class Lab:
         return set(_in_shm()) - self._shm_before
 
     def close(self) -> None:
-        """End what still runs; nothing may be left of anybody."""
+        """End what still runs. Nothing may be left of anybody."""
         try:
             for subject in self._subjects:
                 if subject.runs:
@@ -450,21 +450,21 @@ class Ran:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What it has told."""
+        """The facts that it has told."""
         import json
 
         return json.loads(self.folder.joinpath(FACTS).read_text())
 
 
 class Session:
-    """One process that runs scripts one after the other: for most, to start one takes longest.
+    """One process that runs scripts one after the other, as for most, starting one takes longest.
 
     They begin with the workers that the one before has left, as cells of a notebook do.
 
     Parameters
     ----------
     folder : Path
-        The working directory of the process, empty; each script has another one.
+        The working directory of the process, empty. Each script has another one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -496,7 +496,7 @@ class Session:
         return ran
 
     def close(self) -> None:
-        """End the process; nothing may be left of anybody."""
+        """End the process. Nothing may be left of anybody."""
         self._lab.close()
 
 

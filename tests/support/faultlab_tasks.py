@@ -1,4 +1,4 @@
-"""What subjects let their workers do: fail, hang, misbehave; imports are late, as in faultlab."""
+"""Workers' tasks of subjects, which fail, hang or misbehave. Imports are late, as in faultlab."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def double(x: float) -> float:
 
 
 def check_double() -> None:
-    """Run a good run; an error if its results are wrong."""
+    """Run a good run. An error if its results are wrong."""
     found = nbshare.parallel_map(double, range(20), max_workers=2, chunksize=1, progress=False)
     assert found.tolist() == [2.0 * i for i in range(20)]
 
@@ -68,7 +68,7 @@ def put_two(queue: Any) -> None:
 
 
 class OddError(Exception):
-    """Cannot be unpickled: it is made from two arguments and keeps one."""
+    """Cannot be unpickled, because it is made from two arguments and keeps one."""
 
     def __init__(self, where: str, why: str) -> None:
         super().__init__(f"{where}: {why}")
@@ -204,7 +204,7 @@ def has_no_time_at_all() -> None:
 
 
 def stumble(way: str, stone: str) -> Any:
-    """Return ten times the stone's number; stumble over number 3, when those before are done."""
+    """Return ten times the stone's number. Stumble over number 3, when those before are done."""
     number = int(stone.removeprefix("stone-"))
     if number == 3:
         for before in range(3):
@@ -288,7 +288,7 @@ def _holds_gil() -> None:
 
 
 def _counts_in_c() -> None:
-    sum(range(1 << 40))  # no signal handler runs in between, the GIL is held; hours
+    sum(range(1 << 40))  # no signal handler runs in between, the GIL is held for hours
 
 
 def _starts_program() -> None:
@@ -310,7 +310,7 @@ HANGS = {
 
 
 def hang(how: str, i: int) -> float:
-    """Return at once for items 0 to 3, and never for others: a flag says so."""
+    """Return at once for items 0 to 3, and never for others, which a flag says."""
     if i >= 4:
         raise_flag(f"busy-{i}-{os.getpid()}")
         HANGS[how]()
@@ -328,13 +328,13 @@ def start_program(i: int) -> int:
 
 
 def large_row(i: int, nbytes: int) -> np.ndarray:
-    """Return a large row; item 1's ends the worker when a fifth of it has been stored."""
+    """Return a large row. Item 1's ends the worker when a fifth of it has been stored."""
     row = np.full(nbytes // 8, i + 1.0)
     return _torn(row) if i == 1 else row
 
 
 def _torn(array: np.ndarray) -> np.ndarray:
-    """Return a copy whose last four fifths cannot be read: SIGBUS."""
+    """Return a copy whose last four fifths cannot be read (SIGBUS)."""
     with open("torn", "w+b") as file:
         file.write(array.data)
         file.flush()
@@ -521,7 +521,7 @@ ATTACKS = {
 
 
 def attack(how: str, elevation: np.ndarray) -> tuple[str, bool]:
-    """Try to write; return what came of it, and whether the shared bytes are unchanged."""
+    """Try to write. Return what came of it, and whether the shared bytes are unchanged."""
     outcome = "allowed"
     try:
         ATTACKS[how](elevation)
@@ -635,7 +635,7 @@ def reference_to(array: np.ndarray) -> bytes:
 
 
 def refusal(reference: bytes) -> str:
-    """Return how a reference is refused; it must be, and at once."""
+    """Return how a reference is refused. It must be, and at once."""
     start = time.monotonic()
     try:
         found = pickle.loads(reference)
@@ -646,7 +646,7 @@ def refusal(reference: bytes) -> str:
 
 
 def open_and_read(handle: Handle) -> np.ndarray:
-    """Return a copy of the 1000 numbers that a handle leads to; an error must come at once."""
+    """Return a copy of the 1000 numbers that a handle leads to. An error must come at once."""
     start = time.monotonic()
     try:
         return View(open_handle(handle)).array("f8", (1000,)).copy()

@@ -46,6 +46,6 @@ _kept: list[tuple[Any, float]] = []
 
 
 def keep(array: Any) -> bool:
-    """Keep an item, all of whose values are one; returns whether those kept are as they came."""
+    """Keep an item, all of whose values are one. Return whether those kept are as they came."""
     _kept.append((array, float(array[0])))
     return all(bool((before == value).all()) for before, value in _kept)

@@ -16,7 +16,7 @@ from tests.support.faultlab import wait_until
 
 
 class Tagged(np.ndarray):
-    """An array that means something else; not in a file of tests, whose imports take long."""
+    """An array that means something else. It is not in a file of tests, whose imports take long."""
 
 
 def pair(x: int) -> tuple[int, np.ndarray]:
@@ -148,7 +148,7 @@ class Loaded:
 
 
 def await_load(i, path):
-    """Return an object first; what comes after it waits until that one has been loaded."""
+    """Return an object first. Those after it wait until that one has been loaded."""
     if i:
         wait_until(Path(path).exists, what="the first result is not loaded")
     return Loaded(path)

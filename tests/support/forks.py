@@ -1,4 +1,4 @@
-"""Processes forked from one that has imported nbshare: half of what a small run takes."""
+"""Processes forked from one that has imported nbshare, in half of what a small run takes."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 
 
 def thinned(n: int, *axes: Iterable[Any], soak: bool = False) -> list[Any]:
-    """Return all combinations; all but each `n`-th, taken along diagonals, are slow.
+    """Return all combinations. All but each `n`-th, taken along diagonals, are slow.
 
     So each value of each axis is in the quick suite, if another axis has `n` values. With `soak`
     as many are slow as are quick, those halfway between them, and the rest is for the soak.

@@ -13,7 +13,7 @@ class InterruptAt:
     """Interrupts its thread, once, at one of the moments that Python has for it.
 
     Python looks for signals when a function begins and when a call is over, and calls the handler
-    that is set then. The moments are numbered as they come in some files; `came` says whether there
+    that is set then. The moments are numbered as they come in some files. `came` says whether there
     were so many. The exception is kept, as a notebook does. The first line of `but`, a function, is
     no such moment.
     """

@@ -20,7 +20,7 @@ from tests.support.faultlab import LIMIT_S, PREAMBLE, Lab, wait_until
 
 @dataclass
 class Cell:
-    """What became of an executed cell."""
+    """The outcome of an executed cell."""
 
     status: str = ""
     error: str = ""  # the exception's class
@@ -65,7 +65,7 @@ class Kernel:
         self.meet()
 
     def meet(self) -> None:
-        """Wait until a kernel that has been started or restarted listens; prepare it."""
+        """Wait until a kernel that has been started or restarted listens, and prepare it."""
         lab, runs = self._lab, self.manager.is_alive
         lab.watch_shm(self.pid, runs)
         self.client.wait_for_ready(timeout=LIMIT_S)
@@ -77,7 +77,7 @@ class Kernel:
         return self.manager.provisioner.pid
 
     def start(self, code: str, cell: str = "") -> str:
-        """Send a cell, which the front end calls `cell`; it may have to queue."""
+        """Send a cell, which the front end calls `cell`. It may have to queue."""
         content = {"code": code, "silent": False, "store_history": True, "stop_on_error": True}
         content |= {"user_expressions": {}, "allow_stdin": False}
         message = self.client.session.msg("execute_request", content)
@@ -95,12 +95,12 @@ class Kernel:
         return cell
 
     def await_row(self, request: str) -> None:
-        """Wait until a cell has shown its bar for a moment: no person is quicker."""
+        """Wait until a cell has shown its bar for a moment, as no person is quicker."""
         wait_until(lambda: self._listen() or self._cells[request].rows, what="no bar")
         time.sleep(0.1)
 
     def await_busy(self, request: str) -> None:
-        """Wait until a cell runs, and a moment more: it is to be in the middle of something."""
+        """Wait until a cell runs, and a moment more, so that it is in the middle of something."""
         wait_until(lambda: self._listen() or request in self._begun, what="the cell waits")
         time.sleep(0.1)
 
@@ -144,7 +144,7 @@ class Kernel:
                 self._ended.add(request)
 
     def close(self) -> None:
-        """Hang up; the kernel ends at once if it still runs."""
+        """Hang up. The kernel ends at once if it still runs."""
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
         self._log.close()
@@ -198,7 +198,7 @@ class Page(Kernel):
         self._ask("nbshare_rows", {"stop": row})
 
     def look(self, row):
-        """Send what the script in a row sends; returns what it is to show."""
+        """Send the message of the script in a row. Return what it is to show."""
         return self._ask("nbshare_rows", {"rows": [row]})["rows"][row]
 
     def _ask(self, kind, content):
@@ -210,7 +210,7 @@ class Page(Kernel):
                 return reply["content"]
 
     def await_rows(self, request, n=1):
-        """Wait until a cell has some rows of which the last one runs; returns their ids."""
+        """Wait until a cell has some rows of which the last one runs. Return their ids."""
 
         def is_running():
             self._listen()

@@ -11,7 +11,7 @@ import numpy as np
 
 
 def take(i, nbytes=50_000_000, pause_s=0.05):
-    """Take memory for a while; return when."""
+    """Take memory for a while. Return when."""
     began = time.monotonic()
     memory = np.ones(nbytes, np.uint8)
     time.sleep(pause_s)

@@ -1,4 +1,4 @@
-"""What other threads and processes do with locks and buffers."""
+"""The work of other threads and processes with locks and buffers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.faultlab import wait_until
 
 
 def count(lock: Any, counter: np.ndarray, me: int, n: int) -> None:
-    """Add `n` to a counter, together with the others: one row of presence for each."""
+    """Add `n` to a counter, together with the others, with one row of presence for each."""
     counter[1 + me] = 1
     wait_until(lambda: counter[1:].all(), what="not all have come")
     for _ in range(n):
@@ -55,7 +55,7 @@ def end_holding(lock: Any) -> None:
 
 
 def die_holding(taken: np.ndarray, i: int, lock: Any) -> tuple[int, bool]:
-    """Take the lock and be killed, if first; else tell whether the lock was abandoned."""
+    """Take the lock and be killed, if first. Else tell whether the lock was abandoned."""
     if i == 0:
         lock.acquire()
         taken[0] = True

@@ -1,8 +1,8 @@
 """Executors whose process has less in common with this one than that of a pool.
 
-Of a machine: networks, processes, mounts and shared memory are its own. It has a cable to a switch,
-as this machine has, and nothing else in common with it but the disk. Tasks go through pipes, all
-else through the cables.
+For a machine, networks, processes, mounts and shared memory are its own. It has a cable to a
+switch, as this machine has, and nothing else in common with it but the disk. Tasks go through
+pipes, all else through the cables.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import sys
 import threading
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
-# Of a process its own: tests may run in several.
+# Each process has its own, because tests may run in several.
 ADDRESS = f"10.77.{os.getpid() % 250}.{{}}"  # 1 is this machine
 SWITCH = f"nbs{os.getpid()}"
 SLOW = "tbf rate 200mbit burst 256kb latency 400ms"
-# One processor takes all packets of a cable: with two they overtake each other, and TCP takes them
-# for lost and sends them again, up to 2 MB in 32.
+# One processor takes all packets of a cable, because with two they overtake each other, and TCP
+# takes them for lost and sends them again, up to 2 MB in 32.
 QUEUES = "/sys/class/net/{}/queues/rx-0/rps_cpus"
 PREPARE = """
 mount -t tmpfs tmpfs /dev/shm
@@ -36,7 +36,7 @@ LENGTH = struct.Struct("q")
 
 
 def why_not():
-    """Return why there can be no machines; None if there can."""
+    """Return why there can be no machines, or None if there can."""
     if os.getuid() or not (shutil.which("ip") and shutil.which("unshare")):
         return "needs root, ip and unshare"
     tried = subprocess.run(["unshare", "-n", "-p", "-m", "-i", "-f", "true"], capture_output=True)
@@ -44,7 +44,7 @@ def why_not():
 
 
 def n_bytes_sent(link=SWITCH):
-    """Return how many bytes have left a link; default: this machine."""
+    """Return how many bytes have left a link, by default this machine."""
     with open(f"/sys/class/net/{link}/statistics/tx_bytes") as file:
         return int(file.read())
 
@@ -57,7 +57,7 @@ def send(file, *parts):
 
 
 def receive(file):
-    """Read an object from a pipe; None at its end."""
+    """Read an object from a pipe, or None at its end."""
     head = file.read(LENGTH.size)
     return pickle.loads(file.read(*LENGTH.unpack(head))) if head else None
 
@@ -90,13 +90,13 @@ class Interpreter(Executor):
     n : int
         Tasks that it runs at the same time.
     python : path, optional
-        The interpreter; default: this one.
+        The interpreter. Default: this one.
     path : list of str, optional
-        Where it finds modules, besides its own; default: where this one does.
+        The places of modules, besides its own. Default: those of this one.
     prefix : list of str, optional
         The command that starts it.
     **environ : str
-        What is different in its environment.
+        The differences in its environment.
     """
 
     def __init__(self, n, python=sys.executable, path=None, prefix=(), **environ):
@@ -204,8 +204,8 @@ class Machine(Interpreter):
 
     @property
     def n_bytes_in_memory(self):
-        """Bytes that its processes have in memory; what several of them map counts once."""
-        import psutil  # late: no machine needs it
+        """Bytes that its processes have in memory. Memory that several of them map counts once."""
+        import psutil  # late, as no machine needs it
 
         processes = psutil.Process(self._popen.pid).children(recursive=True)
         return sum(process.memory_full_info().pss for process in processes)

@@ -1,4 +1,4 @@
-"""What workers see of arrays that `numpy.memmap` has mapped from files."""
+"""The view of workers on arrays that `numpy.memmap` has mapped from files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import nbshare
 
 
 def file_of(array):
-    """Return the file that an array is in, as the kernel sees it; None if there is none."""
+    """Return the file that an array is in, as the kernel sees it, or None if there is none."""
     address = array.__array_interface__["data"][0]
     for line in Path("/proc/self/maps").read_bytes().split(b"\n"):  # some names have a "\r"
         span, _, _, _, _, *path = line.split(maxsplit=5)
@@ -51,7 +51,7 @@ def worker_facts(_, x):
 
 
 def peek(place, x):
-    """Read one element; tell what `largest_memfd` says, too."""
+    """Read one element. Tell what `largest_memfd` says, too."""
     return int(x[place]), largest_memfd()
 
 

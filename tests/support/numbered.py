@@ -1,4 +1,4 @@
-"""What workers do to tell their numbers."""
+"""Functions in which workers tell their numbers."""
 
 from __future__ import annotations
 

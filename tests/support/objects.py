@@ -1,4 +1,4 @@
-"""Objects with buffers, and where these lie; for this process and for workers."""
+"""Objects with buffers, and where these lie, for this process and for workers."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def addresses(obj: Any) -> Iterator[int]:
-    """Where the large buffers of an object lie; nothing for a forest, whose class copies."""
+    """Yield the addresses of an object's large buffers. None of a forest, whose class copies."""
     if isinstance(obj, dict):
         for value in obj.values():
             yield from addresses(value)

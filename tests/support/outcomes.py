@@ -1,4 +1,4 @@
-"""What tests of runs ask of results and errors."""
+"""Questions of tests of runs on results and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def notes_of(error):
 
 BACKENDS = [None, "serial", "threads"]
 
-MANY = 10_000  # tiny items: hundreds to thousands of them run together
+MANY = 10_000  # tiny items, hundreds to thousands of which run together
 
 SOON_S = 8.0  # for what takes a fraction of it on a machine with nothing else to do
 
@@ -30,7 +30,7 @@ def runs(tally, n):
 
 
 def worker_pids():
-    """Return the workers: the children of the server, or of this process."""
+    """Return the workers, which are the children of the server, or of this process."""
     children = psutil.Process().children()
     if N_SERVERS:
         children = [worker for server in children for worker in server.children()]

@@ -1,4 +1,4 @@
-"""A played job: all that the drawing code sees of a run, over a NumPy array."""
+"""A played job, with all that the drawing code sees of a run, over a NumPy array."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nbshare._core.notebook import check_display, open_display
 
 
 class PlayedJob:
-    """A job without workers: the test says what is done."""
+    """A job without workers. The test says what is done."""
 
     n_workers, _n_restored, _stored_in, _loading_s, _has_processes = 2, 0, "", 0.0, False
     _gave_none, _fit = False, None

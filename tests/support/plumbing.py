@@ -105,7 +105,7 @@ def whole(block):
 
 
 def checked(block, path):
-    """Verify that a line follows the one before; returns how many there were."""
+    """Verify that a line follows the one before. Return how many there were."""
     if not (np.diff(block) == 1).all():
         raise BadDataError(block)
     with open(path, "a") as file:
@@ -172,7 +172,7 @@ def gives_out(block, out):
 
 
 class Unloadable:
-    """What can be pickled only."""
+    """An object that can be pickled only."""
 
     def __reduce__(self):
         return fail_to_load, ()

@@ -1,4 +1,4 @@
-"""What workers run in the tests of failures, time, chance, first steps, tiny items and backends."""
+"""Functions for the tests of failures, time, chance, first steps, tiny items and backends."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def attempt(i, tally, bad, ways):
 
 
 def survive_or_fail(i, tally, dying, failing, size):
-    """Let some items end their worker once, and some fail always; give no zeros."""
+    """Let some items end their worker once, and some fail always. Give no zeros."""
     value = 1 + attempt(i, tally, dying, ["die"])
     if i in failing:
         raise ValueError(f"no way on at {i}")
@@ -180,7 +180,7 @@ def give_stubborn_at(i, bad):
 
 
 def sleep_in_turn(begun, i, long, short):
-    """Note the time, take a long and a short while in turn, to the microsecond; give a text."""
+    """Note the time, take a long and a short while in turn, to the microsecond. Give a text."""
     begun[i] = time.monotonic()
     until_s = time.perf_counter() + (short if i % 2 else long)
     time.sleep((short if i % 2 else long) - 0.001)
@@ -227,7 +227,7 @@ def draw_again(i, tally, rng):
 
 
 def draw_globally(i, bad=(), tally=None):
-    """Draw from the global states; the worker dies the first time after a bad item's draw."""
+    """Draw from the global states. The worker dies the first time after a bad item's draw."""
     values = np.random.rand(), random.random()  # noqa: NPY002 - they are what is tested
     if i in bad:
         runs = open_tally(tally)
@@ -253,7 +253,7 @@ def prepare(folder, value):
 
 
 def prepare_slowly(folder, _):
-    """Leave a mark for each run; of all but the first one the end is to be waited for."""
+    """Leave a mark for each run. The end of all but the first one is to be waited for."""
     prepare(folder, 0)
     try:
         Path(folder, "first").touch(exist_ok=False)
@@ -488,7 +488,8 @@ def _fill(container, value):
     return container
 
 
-# Objects that a function may keep, change and return again: how to make one, and to put `i` in.
+# Objects that a function may keep, change and return again, with how to make one, and to put `i`
+# in.
 REUSED = {
     "array": (lambda: np.zeros(2), lambda part, i: np.copyto(part, i)),
     "scalar array": (lambda: np.zeros(()), lambda part, i: np.copyto(part, i)),
@@ -499,7 +500,7 @@ REUSED = {
     "deque": (collections.deque, _fill),
     "object": (lambda: Sticky(0), lambda part, i: setattr(part, "i", i)),
 }
-# What a result is made of one. The last three are a container that is kept, too.
+# The results that are made of one. The last three are a container that is kept, too.
 AROUND = {
     "itself": lambda part: part,
     "dict": lambda part: {"a": 1, "b": part},
@@ -525,7 +526,7 @@ _kept_list, _kept_dict = [], {}
 
 
 def reuse(i, plan):
-    """Return what the plan says for the item: plain values, or objects that other items change."""
+    """Return what the plan says for the item, plain values or objects that other items change."""
     what, around = plan[i % len(plan)]
     if what in PLAIN:
         return PLAIN[what](i)
@@ -582,7 +583,7 @@ def raise_interrupt_at(i, bad):
 
 
 def nest(depth, options):
-    """Map at every depth; gives the processes that were at work."""
+    """Map at every depth. Return the processes that were at work."""
     if depth == 0:
         return [os.getpid()]
     found = nbshare.parallel_map(nest, [depth - 1] * 3, shared={"options": options}, **options)

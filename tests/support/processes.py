@@ -1,4 +1,4 @@
-"""Processes as the system sees them: whose they are, and whether they live."""
+"""Processes as the system sees them, with whose they are, and whether they live."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if sys.platform == "win32":
         return found
 
     def parent_of(pid: int) -> int:
-        """Return a process's parent; 0 if it is gone."""
+        """Return a process's parent, 0 if it is gone."""
         with contextlib.suppress(psutil.Error):
             return psutil.Process(pid).ppid()
         return 0
 
     def is_asleep(pid: int) -> bool:
-        """Return whether a process waits for something: not known here."""
+        """Return whether a process waits for something, which is unknown here."""
         raise NotImplementedError
 
     def cpu_s(pid: int) -> float | None:
-        """Return the seconds of processor time that a process has had; None if it is gone."""
+        """Return the seconds of processor time that a process has had, or None if it is gone."""
         with contextlib.suppress(psutil.Error):
             return sum(psutil.Process(pid).cpu_times()[:2])
         return None
@@ -67,7 +67,7 @@ else:
         return found
 
     def parent_of(pid: int) -> int:
-        """Return a process's parent; 0 if it is gone."""
+        """Return a process's parent, 0 if it is gone."""
         return int((_stat(pid) or ["", "0"])[1])
 
     def is_asleep(pid: int) -> bool:
@@ -75,7 +75,7 @@ else:
         return bool(fields := _stat(pid)) and fields[0] == "S"
 
     def cpu_s(pid: int) -> float | None:
-        """Return the seconds of processor time that a process has had; None if it is gone."""
+        """Return the seconds of processor time that a process has had, or None if it is gone."""
         fields = _stat(pid)
         return fields and sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 

@@ -50,7 +50,7 @@ def names_left(pid, *folders):
 
 
 class Program:
-    """Runs code in a new interpreter, where it must end well; returns what it printed.
+    """Runs code in a new interpreter, where it must end well. Returns what it printed.
 
     `before` are shell commands, which may mount things that nobody else sees.
     """
@@ -59,7 +59,7 @@ class Program:
         self.folder = folder
 
     def start(self, code, before="", **environ):
-        """Start it; the end is the caller's to see to."""
+        """Start it. The end is the caller's to see to."""
         path = self.folder / "program.py"
         path.write_text(code)
         inherited = {name: value for name, value in os.environ.items() if name != SETTING}

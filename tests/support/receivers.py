@@ -1,4 +1,4 @@
-"""What the processes of other people's pools do with arrays that travel by reference."""
+"""The work of processes of other people's pools with arrays that travel by reference."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def portrait(array: np.ndarray) -> dict[str, Any]:
 
 
 def raw(array: np.ndarray) -> np.ndarray:
-    """View the elements as bytes without a meaning: NumPy copies no padding between fields."""
+    """View the elements as bytes without a meaning. NumPy copies no padding between fields."""
     return np.asarray(array).view(f"V{array.itemsize}") if array.itemsize else np.empty(0)
 
 
@@ -106,5 +106,5 @@ def mapped(array: np.ndarray) -> tuple[int, int]:
 
 
 def touch_all(*arrays: np.ndarray) -> tuple[float, tuple[int, int]]:
-    """Read every element; return the sum of sums, and how the memory is mapped."""
+    """Read every element. Return the sum of sums, and how the memory is mapped."""
     return float(sum(array.sum() for array in arrays)), mapped(arrays[0])

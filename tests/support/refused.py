@@ -13,7 +13,7 @@ ARGUMENTS = 16  # where they begin in what a filter sees, 8 bytes each
 
 
 def refuse(number: int, code: int = errno.EPERM, argument: int = 0, value: int = -1) -> None:
-    """Have a call fail in this process and its children; if an argument has a value, or always."""
+    """Have a call fail in this process and its children, if an argument has a value, or always."""
     lines = [(LOAD, 0, 0, 0), (JUMP_IF_EQUAL, 0, 1 if value < 0 else 3, number)]
     if value >= 0:
         lines += [(LOAD, 0, 0, ARGUMENTS + 8 * argument), (JUMP_IF_EQUAL, 0, 1, value)]

@@ -1,4 +1,4 @@
-"""What workers that are renewed do, and what they leave when they end."""
+"""The work of workers that are renewed, and what they leave when they end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def one_more(_):
 
 
 def pid_or_death(i, folder):
-    """Return the process; item 3 takes its worker along, once."""
+    """Return the process. Item 3 takes its worker along, once."""
     if i == 3 and not Path(folder, "dead").exists():
         Path(folder, "dead").touch()
         os.kill(os.getpid(), signal.SIGKILL)

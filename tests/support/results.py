@@ -31,7 +31,7 @@ def kinds() -> dict[str, Any]:
 
 
 def result(i: int, names: list[str]) -> Any:
-    """Return the result of an item; its kind is one of `names`."""
+    """Return the result of an item. Its kind is one of `names`."""
     make = kinds()[names[i % len(names)]]
     if make is None:
         raise ValueError(f"item {i} has none")
@@ -51,7 +51,7 @@ def expected(items: list[int], names: list[str]) -> list[Any]:
 
 
 def are_same(found: Any, wanted: Any) -> bool:
-    """Whether a result is the one of the loop; as an element of an array it has another class."""
+    """Whether a result is the one of the loop. As an element of an array it has another class."""
     if isinstance(wanted, ValueError):
         return found is np.ma.masked or (type(found) is ValueError and found.args == wanted.args)
     if isinstance(wanted, dict | list | tuple):

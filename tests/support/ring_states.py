@@ -1,4 +1,4 @@
-"""What tests of ring buffers set up, and ask them."""
+"""Set-ups and questions of tests of ring buffers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def running(context, target, *args):
 
 @contextlib.contextmanager
 def held_by_other(ring, way, context=FORK):
-    """Let another process take a slot; gives the process."""
+    """Let another process take a slot. Return the process."""
     held = context.Event()
     with running(context, rings.hold, ring, way, held) as process:
         assert held.wait(20)

@@ -1,4 +1,4 @@
-"""What other threads and processes do with ring buffers."""
+"""The work of other threads and processes with ring buffers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def load_lines_and_close(ring: RingBuffer, path: Path) -> None:
 
 
 def check_sequence(ring: RingBuffer, result: np.ndarray, fail_at: int = -1) -> None:
-    """Read 0, 1, 2, … to the end of the data; leave how many there were."""
+    """Read 0, 1, 2, … to the end of the data, and leave how many there were."""
     expected = 0
     for slot in ring:
         if not np.array_equal(slot, np.arange(expected, expected + len(slot))):
@@ -57,7 +57,7 @@ def check_sequence(ring: RingBuffer, result: np.ndarray, fail_at: int = -1) -> N
 
 
 def check_or_abort(ring: RingBuffer, result: np.ndarray, fail_at: int) -> None:
-    """As a processor should: tell the loader why reading has ended."""
+    """As a processor should, tell the loader why reading has ended."""
     try:
         check_sequence(ring, result, fail_at)
     except BadDataError as error:
@@ -65,7 +65,7 @@ def check_or_abort(ring: RingBuffer, result: np.ndarray, fail_at: int) -> None:
 
 
 def count(ring: RingBuffer, seen: np.ndarray) -> None:
-    """Count each number that comes; every slot holds one number all over."""
+    """Count each number that comes. Every slot holds one number all over."""
     for slot in ring:
         number = int(slot.flat[0])
         if (slot != number).any():
@@ -74,7 +74,7 @@ def count(ring: RingBuffer, seen: np.ndarray) -> None:
 
 
 def add(i: int, ring: RingBuffer) -> None:
-    """As a function of a run: put a number, if it can be had as an argument at all."""
+    """As a function of a run, put a number, if it can be had as an argument at all."""
     put_numbers(ring, i, 1)
 
 
@@ -96,7 +96,7 @@ def hold(ring: RingBuffer, way: str, held: Any) -> None:
 
 
 def tell_error(ring: RingBuffer, way: str, waits: Any, errors: Any) -> None:
-    """Wait for a slot that does not come; report why."""
+    """Wait for a slot that does not come, and report why."""
     waits.set()
     try:
         with ring.put() if way == "put" else ring.get():
@@ -106,7 +106,7 @@ def tell_error(ring: RingBuffer, way: str, waits: Any, errors: Any) -> None:
 
 
 def die_at_random(ring: RingBuffer, way: str, start: int, n: int, seen: np.ndarray) -> None:
-    """Put or count numbers, and be killed somewhere in the middle; forked, so that it is quick."""
+    """Put or count numbers, and be killed somewhere in the middle. Forked, so that it is quick."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # whose default is to die without a word
     signal.setitimer(signal.ITIMER_REAL, random.Random(os.getpid()).uniform(0.0005, 0.02))
     if way == "put":

@@ -1,4 +1,4 @@
-"""Items with a shape, of any kind: what a run gives, and what a plain loop or a library gives."""
+"""Items with a shape, of any kind: results of a run, and those of a plain loop or a library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scipy import ndimage
 import nbshare
 from nbshare import parallel_map
 
-# Few examples: each is three runs, so a failing one is not made smaller.
+# Few examples, because each is three runs, so a failing one is not made smaller.
 settings_of_runs = settings(
     max_examples=5,
     deadline=None,
@@ -39,7 +39,7 @@ class Case(NamedTuple):
 
 
 def may_stop(folder: Path) -> None:
-    """Count an item; raise if that is more than may run now."""
+    """Count an item. Raise if that is more than may run now."""
     with (folder / "log").open("a") as log:
         log.write("x")
     if (folder / "log").stat().st_size > int((folder / "most").read_text()):
@@ -57,7 +57,7 @@ def row(folder, **parameters):
 
 @st.composite
 def grids(draw):
-    """Combine one to three parameters; a number or an array for each combination."""
+    """Combine one to three parameters, with a number or an array for each combination."""
     values = st.lists(st.integers(-9, 9), min_size=1, max_size=5)
     axes = draw(st.dictionaries(st.sampled_from("xyz"), values, min_size=1))
     func = draw(st.sampled_from([number, row]))
@@ -107,7 +107,7 @@ def tables(draw):
 
 @st.composite
 def groups(draw):
-    """Take the groups of a table: numbers form a Series, dicts a DataFrame."""
+    """Take the groups of a table. Numbers form a Series, dicts a DataFrame."""
     table, key = draw(tables())
     grouped = table.groupby(key, sort=draw(st.booleans()), observed=True, dropna=False)
     frames = list(grouped)

@@ -1,4 +1,4 @@
-"""Functions of sweeps that run hundreds of times here: each run reads and parses their file."""
+"""Functions of sweeps that run hundreds of times here. Each run reads and parses their file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections import UserDict
 import numpy as np
 
 CALLS: list[int] = []  # items that ran in this process
-# Of each of them. A plain dict that tests change would be refused: its file has another one.
+# Of each of them. A plain dict that tests change would be refused, because its file has another
+# one.
 PAUSE_S = UserDict({0: 0.0})
 
 

@@ -11,14 +11,14 @@ import numpy as np
 
 
 def note(log: str, x: object) -> None:
-    """Note that an item has run; lines of several processes stay whole."""
+    """Note that an item has run. Lines of several processes stay whole."""
     fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(fd, f"{x}\n".encode())
     os.close(fd)
 
 
 def noted(log: str) -> list[str]:
-    """Return the items that have run since the last time, sorted: workers run them in any order."""
+    """Return the items that have run since the last time, sorted, as workers run in any order."""
     path = Path(log)
     lines = path.read_text().split() if path.exists() else []
     path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What the workers run in the tests: one small function for each thing that a run can meet."""
+"""The functions of workers in the tests, one small function for each thing that a run can meet."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def total(x):
 
 
 def pick(i, values):
-    """Give the value at a place: any list of results there can be."""
+    """Give the value at a place, from any list of results there can be."""
     return values[i]
 
 
@@ -68,7 +68,7 @@ class Model:
 
 
 def facts(row):
-    """Tell what a worker sees of an array: its class, whether it may write, where it lies."""
+    """Tell how a worker sees an array, by its class, whether it may write, where it lies."""
     return type(row).__name__, row.flags.writeable, is_in_segment(row), row.tolist()
 
 
@@ -271,7 +271,7 @@ def draw_number(_):
 
 
 def nest(n):
-    """Map in a worker; returns the results and whether they came from this process alone."""
+    """Map in a worker. Return the results and whether they came from this process alone."""
     squares = nbshare.parallel_map(add, range(n), range(n))
     pids = nbshare.parallel_map(pid, range(n), out="list")
     return squares, set(pids) == {os.getpid()}
