@@ -1,4 +1,4 @@
-"""What the tests in arrays/ begin with."""
+"""The fixtures of the tests in arrays/."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Run many small pipelines on ring buffers, in all ways, and see that each gives what it should.
 
 In each run some loaders, threads and processes, put numbers into a ring of few slots, some
-processors read them, and one of several things happens: nothing, the ring is aborted, or a process
-is killed. Every run must come to its end, with everything read once (after a death: at least
-once), and at the end this process must hold what it held after the first runs.
+processors read them, and one of several things happens: nothing, the ring is aborted, or
+a process is killed. Every run must come to its end, with everything read once (after a death: at
+least once), and at the end this process must hold what it held after the first runs.
 
 ::
 
@@ -38,7 +38,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 class Part:
-    """A loader or processor: a thread or a process."""
+    """A loader or processor, a thread or a process."""
 
     def __init__(self, is_thread: bool, target: Any, *args: Any) -> None:
         self.error: BaseException | None = None
@@ -66,12 +66,12 @@ class Part:
 
 
 def run(dice: random.Random) -> str:
-    """Run one pipeline; returns what happened in it."""
+    """Run one pipeline. Returns what happened in it."""
     n, n_loaders, n_processors = dice.randrange(60), dice.randint(1, 3), dice.randint(1, 3)
     ring = nbshare.RingBuffer(dice.randint(1, 5), dice.choice([1, (2, 3), 1000]), int)
     seen = nbshare.zeros(max(1, n * n_loaders), int)
     what = dice.choice(["nothing", "nothing", "abort", "kill a loader", "kill a processor"])
-    # One of each is a process, to be killed, and one processor stays; forks before threads.
+    # One of each is a process, to be killed, and one processor stays. Forks come before threads.
     kinds = [[k > 0 and dice.random() < 0.5 for k in range(m)] for m in (n_loaders, n_processors)]
     kinds[1].append(True)
     jobs = [(t, rings.put_numbers, ring, n * k, n) for k, t in enumerate(kinds[0])]
@@ -108,7 +108,7 @@ def check(what: str, ring: nbshare.RingBuffer, seen: np.ndarray, n: int) -> None
         assert (seen[n:] == 1).all(), seen
         assert seen.max(initial=0) <= 1, seen
     elif what == "kill a processor":
-        assert (seen >= 1).all(), seen  # counted, then killed: once more; not counted: later
+        assert (seen >= 1).all(), seen  # counted, then killed, once more, or not counted, and later
     if what != "abort":
         assert (now.queued, now.reading, now.filling) == (0, 0, 0), now
 
@@ -125,7 +125,7 @@ def state() -> dict[str, int]:
 
 
 def main() -> int:
-    """Run from the command line; return the exit status."""
+    """Run from the command line. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=1000, help=f"more than {WARM_UP}")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,4 +1,4 @@
-"""Arrays in shared memory: what they are, what NumPy makes of them, and when their memory goes."""
+"""Arrays in shared memory: their type, NumPy's results of them, and the end of their memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def sample(dtype, shape):
 
 
 def assert_same(array, expected):
-    """Compare class by class: dtype with byte order, shape, every value of every field."""
+    """Compare class by class, by dtype with byte order, shape, every value of every field."""
     assert (array.dtype, array.shape) == (expected.dtype, expected.shape)
     np.testing.assert_array_equal(np.asarray(array), expected)
 
@@ -134,7 +134,7 @@ def test_full_takes_its_dtype_from_the_value():
 
 @pytest.mark.parametrize("shape", [-1, (2, -3), 1.5, "3", None, (2, None)], ids=repr)
 def test_a_shape_that_is_none_is_refused(shape):
-    """Negative lengths and other objects are refused; the message names the argument."""
+    """Negative lengths and other objects are refused. The message names the argument."""
     with pytest.raises((ValueError, TypeError), match=r"^shape"):
         nbshare.zeros(shape)
 
@@ -154,7 +154,7 @@ def test_python_objects_are_refused_with_the_remedy(dtype):
 
 
 def test_variable_strings_are_refused():
-    """NumPy's StringDType keeps its text elsewhere; the message says how to convert it."""
+    """NumPy's StringDType keeps its text elsewhere. The message says how to convert it."""
     dtypes = pytest.importorskip("numpy.dtypes")
     if not hasattr(dtypes, "StringDType"):
         pytest.skip("this NumPy has no StringDType")
@@ -199,7 +199,7 @@ def test_share_copies_any_dtype(dtype, shape):
     ],
 )
 def test_share_copies_any_layout(view):
-    """Views of every kind are copied by value; C and Fortran order are kept."""
+    """Views of every kind are copied by value. C and Fortran order are kept."""
     source = view(np.arange(60.0).reshape(3, 4, 5))
     array = nbshare.share(source)
     np.testing.assert_array_equal(array, source)
@@ -238,7 +238,7 @@ def test_unknown_modes_are_refused():
 
 
 def test_a_mapped_file_becomes_a_shared_array(tmp_path):
-    """numpy.memmap is an array like any other; its values are copied."""
+    """numpy.memmap is an array like any other. Its values are copied."""
     mapped = np.memmap(tmp_path / "data", "f4", "w+", shape=(3, 4))
     mapped[...] = 2
     shared = nbshare.share(mapped)
@@ -251,7 +251,7 @@ def test_a_mapped_file_becomes_a_shared_array(tmp_path):
 
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_nobody_can_write_to_what_was_shared_read_only(order):
-    """Mode "r": not the owner, not by setting the flag, not a worker through an item."""
+    """With mode "r" the owner cannot, by setting the flag, nor a worker through an item."""
     source = np.arange(2000.0).reshape(4, 500, order=order)
     array = nbshare.share(source, mode="r")
     with pytest.raises(ValueError, match="read-only"):
@@ -266,7 +266,7 @@ def test_nobody_can_write_to_what_was_shared_read_only(order):
 
 @pytest.mark.parametrize("given", ["items", "shared"])
 def test_writes_to_a_private_copy_stay_where_they_are_made(given):
-    """Mode "c": each process may write, none sees what the others wrote."""
+    """With mode "c" each process may write, and none sees what the others wrote."""
     array = nbshare.share(np.zeros(2000), mode="c")
     array[0] = 5  # here only
     if given == "items":
@@ -278,7 +278,7 @@ def test_writes_to_a_private_copy_stay_where_they_are_made(given):
 
 
 def test_another_mode_is_a_copy_and_the_same_is_not():
-    """share() copies where it must: between modes, and not within one."""
+    """share() copies where it must, between modes, and not within one."""
     writable = nbshare.zeros(3)
     for mode in ("r", "c"):
         other = nbshare.share(writable, mode=mode)
@@ -294,7 +294,7 @@ def test_another_mode_is_a_copy_and_the_same_is_not():
 @pytest.mark.parametrize("order", ["C", "F", "A", "K"])
 @pytest.mark.parametrize("like", [nbshare.empty_like, nbshare.zeros_like])
 def test_like_is_as_in_numpy(like, order):
-    """Shape, dtype and memory order follow the prototype as in NumPy; what is said wins."""
+    """Shape, dtype and memory order follow the prototype as in NumPy. Given arguments win."""
     for prototype in (np.ones((2, 3), "f2"), np.ones((2, 3), ">i4", order="F"), [[1.5]]):
         array, expected = like(prototype, order=order), np.zeros_like(prototype, order=order)
         assert (array.shape, array.dtype) == (expected.shape, expected.dtype)
@@ -532,7 +532,7 @@ def test_out_of_band_pickles_hold_values_too():
 
 
 def test_files_hold_values(tmp_path):
-    """What NumPy saves does not point into memory."""
+    """Files that NumPy saves do not point into memory."""
     array = nbshare.share(TABLE)
     np.save(tmp_path / "one.npy", array)
     np.savez(tmp_path / "many.npz", a=array[::2].T)
@@ -644,7 +644,7 @@ def test_two_results_are_two_arrays():
         lambda: nbshare.zeros(200 << 20, "u1"),
         lambda: nbshare.empty((200, 1 << 20), "u1", "F"),
         lambda: nbshare.full(50 << 20, 1, "f4"),
-        lambda: nbshare.share(np.zeros(200 << 20, "u1")),  # not touched: it takes no memory
+        lambda: nbshare.share(np.zeros(200 << 20, "u1")),  # not touched, so it takes no memory
     ],
 )
 def test_what_does_not_fit_is_refused_before_it_is_allocated(make, monkeypatch):
@@ -673,7 +673,7 @@ DTYPE = st.one_of(
 )
 @given(st.data())
 def test_share_is_a_copy_of_any_view_of_any_array(data):
-    """Whatever dtype, shape and strides, the shared copy is equal to the source, bit by bit."""
+    """For any dtype, shape and strides, the shared copy is equal to the source, bit by bit."""
     shape = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
     source = data.draw(hnp.arrays(DTYPE, shape))
     if source.ndim:

@@ -68,7 +68,7 @@ def address(array):
 
 
 def raw(array):
-    """View the elements as bytes without a meaning; NumPy has no view of no bytes."""
+    """View the elements as bytes without a meaning. NumPy has no view of no bytes."""
     plain = np.asarray(array)
     return plain.reshape(-1).view("u1") if plain.nbytes else np.empty(0, "u1")
 
@@ -115,7 +115,7 @@ def test_nbytes_for_is_exact(layout, alignment):
 @in_numbers
 @given(LAYOUTS, LAYOUTS, ALIGNMENTS, st.integers(0, 2**32))
 def test_bytes_come_back(first, second, alignment, seed):
-    """Values written to each array stay when all are written; laying out changes nothing."""
+    """Values written to each array stay when all are written. Laying out changes nothing."""
     nbytes = [SharedBuffer.nbytes_for(x, alignment=alignment) for x in (first, second)]
     buffer = SharedBuffer(max(nbytes))
     assert not whole(buffer).any()
@@ -174,7 +174,7 @@ def test_an_empty_buffer_holds_empty_layouts():
 
 
 def test_earlier_arrays_outlive_later_layouts_and_the_buffer(buffer):
-    """Arrays stay valid: the same bytes, writable, by reference, when all else is gone."""
+    """Arrays stay valid, with the same bytes, writable, by reference, when all else is gone."""
     early = buffer.layout(LAYOUT)["A"]
     early[...] = 7
     late = buffer.layout({"B": (buffer.nbytes, "u1")})["B"]
@@ -209,7 +209,7 @@ def test_a_size_that_is_none_is_refused(nbytes, error):
 
 @pytest.mark.parametrize("alignment", [0, -1, -64, 3, 48, 2 * mmap.PAGESIZE])
 def test_an_alignment_that_is_none_is_refused(buffer, alignment):
-    """The alignment is a power of two, at most a page; the message says so, with the value."""
+    """The alignment is a power of two, at most a page. The message says so, with the value."""
     for call in (buffer.layout, SharedBuffer.nbytes_for):
         with pytest.raises(ValueError, match=f"alignment={alignment}: must be a power of two"):
             call(LAYOUT, alignment=alignment)
@@ -293,7 +293,7 @@ def test_it_travels_to_another_pool(buffer, start):
 
 
 def test_it_travels_through_a_queue(buffer):
-    """What arrives through a Queue is the same memory."""
+    """The array that arrives through a Queue is in the same memory."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     queue.put((buffer, LAYOUT, "C", 12))

@@ -61,7 +61,7 @@ def test_any_view_arrives_as_it_is(stranger, view):
 
 
 def test_a_receiver_writes_into_the_sender_s_memory(stranger):
-    """What travels is the memory, not its values."""
+    """The memory travels, not its values."""
     array = nbshare.zeros((4, 6), "f2")
     stranger.submit(receivers.fill, array[::2, 1:].T, 7).result(20)
     expected = np.zeros((4, 6))
@@ -128,7 +128,7 @@ assert all(len(ForkingPickler.dumps(tool)) < 4000 for tool in [array, *tools])
 
 
 def test_a_user_s_own_subclass_does_not_arrive_as_something_else():
-    """It would have lost its attributes: an error says so."""
+    """It would have lost its attributes, and an error says so."""
 
     class Named(nbshare.SharedLock):
         name = "mine"
@@ -182,7 +182,7 @@ def other_segment(handle):
 
 
 def fifo(handle):
-    """Let a pipe have the descriptor's number: opening its other end would block for ever."""
+    """Let a pipe have the descriptor's number. Opening its other end would block for ever."""
     read, write = os.pipe()
     os.dup2(read, handle.fd)
     os.close(read)

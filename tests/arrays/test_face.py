@@ -1,4 +1,4 @@
-"""What a SharedArray promises by its class: shared memory, NumPy's methods and docstrings."""
+"""The promises of a SharedArray by its class: shared memory, NumPy's methods and docstrings."""
 
 from __future__ import annotations
 

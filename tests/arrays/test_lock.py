@@ -65,7 +65,7 @@ def a_copy(lock):
 
 
 def run_together(context, target, arguments):
-    """Run one process for each tuple of arguments; all have to end well."""
+    """Run one process for each tuple of arguments. All have to end well."""
     processes = [context.Process(target=target, args=args) for args in arguments]
     for process in processes:
         process.start()
@@ -168,7 +168,7 @@ assert counter[0] == {2 * N}, counter
 
 
 def test_two_copies_in_one_process_exclude_each_other(lock, other):
-    """What arrives twice, and the original, are one lock."""
+    """Two arrived copies and the original are one lock."""
     one, two = a_copy(lock), a_copy(lock)
     with one:
         assert [x.locked() for x in (lock, one, two)] == [True] * 3
@@ -258,7 +258,7 @@ def test_another_copy_s_takeover_is_not_told_again(lock):
 
 
 def test_a_killed_worker_does_not_block_the_others(lock):
-    """A worker of a run killed with the lock fails its item; another takes the lock over."""
+    """A worker of a run killed with the lock fails its item. Another takes the lock over."""
     results = parallel_map(
         functools.partial(locking.die_holding, nbshare.zeros(1, bool)),
         range(2),
@@ -295,7 +295,7 @@ ARGUMENTS = [
 
 
 def outcome(func, *args, **kwargs):
-    """Return what comes of a call: a value, or an error's type."""
+    """Return the outcome of a call, a value or an error's type."""
     try:
         return func(*args, **kwargs)
     except Exception as error:
@@ -352,7 +352,7 @@ def test_waiting_costs_no_cpu_time(lock, other):
 
 
 def test_it_is_not_reentrant(lock):
-    """Its holder would wait for itself for ever: it gets an error, and still holds the lock."""
+    """Its holder would wait for itself for ever, so it gets an error, and still holds the lock."""
     with lock:
         started = time.monotonic()
         for kwargs in ({}, {"timeout": 60}):
@@ -470,7 +470,7 @@ def test_it_cannot_be_stored(lock, store):
 
 
 def test_ctrl_c_ends_a_wait(tmp_path):
-    """Ctrl-C ends a wait within a second; afterwards the lock can be taken."""
+    """Ctrl-C ends a wait within a second. Afterwards the lock can be taken."""
     path = tmp_path / "waits.py"
     path.write_text("""
 import signal, threading, time
@@ -508,7 +508,7 @@ print(ended)
 
 
 def state(pid):
-    """Return the letter of what a process's first thread does: S for sleeping."""
+    """Return the letter of the state of a process's first thread, S for sleeping."""
     with open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()[0]
 
@@ -567,7 +567,7 @@ def test_only_the_end_of_a_with_block_can_leave_it_held(lock, other):
             lock.release()
         assert sum(held) <= 2  # as __exit__ and release begin
 
-    other(check)  # in a thread of its own: the tracing is
+    other(check)  # in a thread of its own, as the tracing is
 
 
 def test_no_moment_of_a_takeover_makes_the_lock_useless(lock, other):

@@ -1,4 +1,4 @@
-"""An array that `numpy.memmap` has mapped from a file goes by the file: nothing is copied."""
+"""An array that `numpy.memmap` has mapped from a file goes by the file, and nothing is copied."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.faultlab import wait_until
 
 register_joblib()
 
-ROWS, COLUMNS = 1024, 600  # of float64: some 5 MB
+ROWS, COLUMNS = 1024, 600  # of float64, some 5 MB
 LARGE = 3 << 30  # bytes, of a file without content
 
 
@@ -135,7 +135,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_any_view_arrives_as_it_is(view, path):
-    """Shape, strides, dtype and values survive; the worker's view is plain and read-only."""
+    """Shape, strides, dtype and values survive. The worker's view is plain and read-only."""
     array = VIEWS[view](path)
     (seen,) = parallel_map(mapped.worker_facts, [0], shared={"x": array}, out="list")
     assert seen == (*mapped.facts(0, array), str(path), "ndarray", False)
@@ -280,7 +280,7 @@ WRITERS = {
 @pytest.mark.parametrize("way", WRITERS)
 @pytest.mark.parametrize("n", [3, 1_000, 200_000])
 def test_workers_write_to_a_file_that_is_mapped_for_writing(way, n, tmp_path):
-    """At any size; only in ``shared=`` it is read-only."""
+    """At any size. Only in ``shared=`` it is read-only."""
     x = np.memmap(tmp_path / "out", float, "w+", shape=(8, n))
     WRITERS[way](x)
     np.testing.assert_array_equal(
@@ -292,7 +292,7 @@ def test_workers_write_to_a_file_that_is_mapped_for_writing(way, n, tmp_path):
 
 
 def test_a_view_that_the_caller_may_not_write_to_stays_read_only(tmp_path):
-    """Whatever the file was mapped for."""
+    """In any mode of the file's mapping."""
     x = np.memmap(tmp_path / "out", float, "w+", shape=(8, 200_000))
     x.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
@@ -316,7 +316,7 @@ def test_workers_cannot_write_to_the_file(mode, path):
     [("gone", "No such file"), ("truncated", "file size"), ("replaced", "another file")],
 )
 def test_a_file_that_changes_before_a_worker_maps_it_is_an_error(way, words, mode, path):
-    """The error names the file; no worker dies, and none sees other data, or makes it larger."""
+    """The error names the file. No worker dies, and none sees other data, or makes it larger."""
     x = np.load(path, mmap_mode=mode)
     with pytest.raises(StaleReferenceError, match=words) as caught:
         parallel_map(mapped.spoil, [way] * 2, [path] * 2, [None, x.ravel()], max_workers=1)

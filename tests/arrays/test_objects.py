@@ -1,4 +1,4 @@
-"""Any object in shared memory: equal, of its type, and its buffers copied once."""
+"""Any object in shared memory is equal, of its type, and its buffers copied once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nbshare.errors import UnsendableError
 from tests.support import objects
 from tests.support.objects import OBJECTS, equal, is_shared
 
-# By what its class does: a tree copies the arrays that it is loaded from.
+# By its class, because a tree copies the arrays that it is loaded from.
 COPYING = "scikit-learn forest"
 
 
@@ -88,7 +88,7 @@ def test_a_shared_object_is_not_copied_again(name):
 
 
 def test_arrays_in_objects_cannot_be_written():
-    """What `share` made of an object is read-only: by NumPy's flag, and behind it the kernel's."""
+    """Arrays of shared objects are read-only, by NumPy's flag and, behind it, the kernel's."""
     values = nbshare.share({"a": np.arange(5.0)})["a"]
     with pytest.raises(ValueError, match="read-only"):
         values[0] = 1
@@ -115,7 +115,7 @@ def test_get_builds_the_object_once(stranger):
 
 
 def test_a_wrapped_object_comes_back(stranger):
-    """What returns from another process is on the same memory; what it made there arrives too."""
+    """An object from another process is on the same memory, also one that it has made."""
     wrapped = nbshare.share({"a": np.arange(5.0)}, wrap=True)
     back = stranger.submit(objects.give_back, wrapped).result()
     assert segment_of(back.get()["a"])[0] is segment_of(wrapped.get()["a"])[0]
@@ -191,7 +191,7 @@ def test_what_cannot_be_pickled_is_refused():
 
 @pytest.mark.parametrize("obj", [None, 3, "text", [1, 2], {"a": 1}, np.float16(2.5), b"x" * 10_000])
 def test_small_objects_are_objects_too(obj):
-    """Anything that can be pickled can be shared; without buffers it is a plain copy."""
+    """Anything that can be pickled can be shared. Without buffers it is a plain copy."""
     shared = nbshare.share(obj)
     assert shared == obj
     assert type(shared) is type(obj)

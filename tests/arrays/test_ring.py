@@ -1,4 +1,4 @@
-"""A queue of array slots: in order, in place, and no process waits for a dead one."""
+"""A queue of array slots, in order, in place, and no process waits for a dead one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = [
 
 
 def test_slots_come_in_the_order_in_which_they_were_put(numbers):
-    """What the block that ended first has put comes first, wherever it lies."""
+    """The slot whose block ended first comes first, wherever it lies."""
     with numbers.put() as one:
         one[...] = 2
         with numbers.put() as two:
@@ -53,7 +53,7 @@ def test_slots_come_in_the_order_in_which_they_were_put(numbers):
 
 
 def test_slots_come_in_the_order_of_their_numbers():
-    """A number waits for those before it; if they never come, until the ring is closed."""
+    """A number waits for those before it. If they never come, until the ring is closed."""
     ring = RingBuffer(3, 1, int, in_order=True)
     for number in (1, 0, 3):
         with (lease := ring.put()) as slot:
@@ -70,7 +70,7 @@ def test_slots_come_in_the_order_of_their_numbers():
 
 
 def test_nothing_is_copied(numbers):
-    """Producers and consumers have the same memory; few slots are used if few take part."""
+    """Producers and consumers have the same memory. Few slots are used if few take part."""
     addresses = set()
     for _ in range(20):
         with numbers.put() as slot:
@@ -106,7 +106,7 @@ def test_slots_are_as_numpys_arrays(shape, dtype):
 
 
 def test_a_slot_may_be_full_in_part(numbers):
-    """A consumer gets as many rows as `trim` said last; none at all are not queued."""
+    """A consumer gets as many rows as `trim` said last. None at all are not queued."""
     for rows in (2, 0, 4, 1):
         with numbers.put() as slot:
             slot[...] = range(4)
@@ -118,7 +118,7 @@ def test_a_slot_may_be_full_in_part(numbers):
 
 
 def test_only_a_slot_in_hand_can_be_trimmed(numbers):
-    """Another array, a part of a slot, one that is over or being read, or too many rows: errors."""
+    """Errors: another array, a part of a slot, one that is over or being read, or too many rows."""
     with numbers.put() as slot:
         for array in (slot[1:], np.zeros(4), nbshare.zeros(4, int)):
             with pytest.raises(ValueError, match="not a slot"):
@@ -168,7 +168,7 @@ def test_an_exit_stack_may_hold_slots(numbers):
 
 
 def test_a_lease_is_taken_once_at_a_time(numbers):
-    """What put() returns cannot be entered while it has a slot, but again later."""
+    """The return value of put() cannot be entered while it has a slot, but again later."""
     lease = numbers.put()
     for _ in range(2):
         with lease, pytest.raises(RuntimeError, match="another"), lease:
@@ -186,7 +186,7 @@ def test_a_lease_is_taken_once_at_a_time(numbers):
     ],
 )
 def test_bad_arguments_are_refused(arguments, error, says):
-    """What no ring can be made of is refused in clear words."""
+    """Arguments that make no ring are refused in clear words."""
     with pytest.raises(error, match=says):
         RingBuffer(*arguments)
     with pytest.raises(ValueError, match="on_death='ignore'"):
@@ -211,7 +211,7 @@ def test_bad_time_outs_are_refused(numbers, timeout):
 
 @pytest.mark.parametrize("timeout", [0, 0.05, 0.3])
 def test_a_wait_ends_with_its_time(numbers, timeout):
-    """A full ring takes nothing and an empty one gives nothing; both say so after the time."""
+    """A full ring takes nothing and an empty one gives nothing. Both say so after the time."""
     for way, word in ((numbers.get, "filled"), (numbers.put, "free")):
         started = time.monotonic()
         with pytest.raises(RingTimeoutError, match=f"{word} within {timeout}"), way(timeout):
@@ -259,7 +259,7 @@ def test_consumers_finish_what_is_queued(numbers):
 
 
 def test_a_closed_ring_waits_for_what_is_being_filled(numbers):
-    """A loop does not end before a put that has begun; one that fails is the end."""
+    """A loop does not end before a put that has begun. One that fails is the end."""
     with ThreadPoolExecutor(1) as thread:
         for fails in (False, True):
             ring = RingBuffer(2, 1)

@@ -1,9 +1,9 @@
-"""Every schedule of a ring buffer's transitions: no deadlock, nothing lost, whichever one dies.
+"""Every schedule of a ring buffer's transitions: no deadlock, nothing lost, in any death.
 
 Small worlds of producers, consumers and one that closes or aborts are walked through all their
-interleavings. The transitions are the real ones, on real memory that is put back to each state;
-what is modelled is what surrounds them: to sleep until a change, to wake all, to die. There are no
-time-outs as long as nobody dies, so that no schedule gets along by them.
+interleavings. The transitions are the real ones, on real memory that is put back to each state. The
+model is of their surroundings: to sleep until a change, to wake all, to die. There are no time-outs
+as long as nobody dies, so that no schedule gets along by them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ ENDS = ("done", "closed", "aborted", "interrupted", "dead")
 
 
 class Actor(NamedTuple):
-    """What one process is about to do, apart from what is in shared memory."""
+    """The next action of a process, apart from what is in shared memory."""
 
     role: str  # "put", "get", "close", "close early" or "abort"
     left: int = 0  # slots to put
-    phase: str = "ask"  # doze, asleep, use, wake, quit; or as in ENDS
+    phase: str = "ask"  # doze, asleep, use, wake, quit, or as in ENDS
     slot: int | None = None
     seen: int = 0
     log: tuple[int, ...] = ()  # what a consumer has read
@@ -37,7 +37,7 @@ class Actor(NamedTuple):
 
 
 class Hand:
-    """What holds a slot during a transition."""
+    """A holder of a slot during a transition."""
 
     def __init__(self, index: int | None, number: int | None = None) -> None:
         self.index, self.number = index, number
@@ -72,13 +72,13 @@ class World:
     Parameters
     ----------
     slots : int
-        Of the ring.
+        Slots of the ring.
     puts : list of int
-        For each producer, how many slots it fills.
+        The number of slots that each producer fills.
     gets : int
         Consumers, each of which reads to the end.
     others : tuple of str
-        "close", once all producers have ended; "close early" and "abort", at any time.
+        "close", once all producers have ended. "close early" and "abort", at any time.
     deaths, interrupts : int
         How many may die, at any store or between, and how many sleepers be interrupted.
     in_order : bool
@@ -142,7 +142,7 @@ class World:
                     yield torn, replaced(actors, me, actor._replace(phase="dead")), deaths - 1, 0
 
     def ways_to_die(self, memory, actors, me):
-        """Yield what memory an actor may leave: before its next step, and after each store."""
+        """Yield what memory an actor may leave, before its next step, and after each store."""
         yield memory
         if actors[me].phase not in ("ask", "use"):
             return
@@ -160,7 +160,7 @@ class World:
                 vars(self.states).update(whole)
 
     def moves(self, memory, actors, me):
-        """Yield the actors after each thing that one of them can do next; memory is changed."""
+        """Yield the actors after each thing that one of them can do next, with memory changed."""
         actor = actors[me]
         self.used[:] = np.frombuffer(memory, "u1")
         if actor.phase in ("wake", "quit"):
@@ -250,7 +250,7 @@ class World:
                 assert read == put
 
     def check_order(self, actors):
-        """Each consumer sees what one producer put in its order; the sole one without deaths."""
+        """Each consumer sees what one producer put in its order, or the only one without deaths."""
         if any(actor.phase == "dead" for actor in actors):
             return
         for actor in actors:
@@ -318,7 +318,7 @@ MANY_STATES = {  # seconds
     ],
 )
 def test_every_schedule_comes_to_its_end(world):
-    """All end, in each order of steps; what was put is read once, or again after a death."""
+    """All end, in each order of steps. Each slot is read once, or again after a death."""
     assert world.explore() > 20
 
 

@@ -1,4 +1,4 @@
-"""A queue of array slots: no process waits for a dead one, and an interrupt loses nothing."""
+"""A queue of array slots. No process waits for a dead one, and an interrupt loses nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("start", ["spawn", "fork"])
 def test_a_dead_producer_s_slot_is_free_again(start):
-    """One that waits for the slot gets it; what was half-filled does not come."""
+    """One that waits for the slot gets it. A half-filled slot does not come."""
     ring = RingBuffer(1, 2, int)
     with held_by_other(ring, "put", multiprocessing.get_context(start)) as process:
         with pytest.raises(RingTimeoutError), ring.put(timeout=0.01):
@@ -96,7 +96,7 @@ def test_the_end_of_the_data_does_not_wait_for_a_dead_producer(numbers):
 
 
 def test_a_slot_of_the_dead_may_be_left():
-    """With on_death="leave" its slot stays taken; the others go on until the ring is aborted."""
+    """With on_death="leave" its slot stays taken. The others go on until the ring is aborted."""
     ring = RingBuffer(2, 2, int, on_death="leave")
     with held_by_other(ring, "put") as process:
         process.kill()
@@ -140,7 +140,7 @@ N_DEATHS = 25
 
 @pytest.mark.parametrize("way", ["put", "get"])
 def test_deaths_at_any_moment_cost_nobody_anything(way):
-    """Processes are killed anywhere in put or get: the rest get everything, whole, and end."""
+    """Processes are killed anywhere in put or get. The rest get everything, whole, and end."""
     ring, seen = RingBuffer(2, 16, int), nbshare.zeros(100_000, int)
     with contextlib.ExitStack() as stack:
         if way == "put":

@@ -1,8 +1,8 @@
-"""Whatever NumPy can make of an array in shared memory, it arrives as it was sent.
+"""Everything that NumPy can make of an array in shared memory arrives as it was sent.
 
 Hypothesis draws dtypes, shapes, orders and chains of views. Every view is made twice, of an array
-in shared memory and of a plain one with the same bytes: NumPy says what has to arrive. ``CI`` makes
-the draws the same each time; ``HYPOTHESIS_PROFILE=thorough`` makes a hundred times as many.
+in shared memory and of a plain one with the same bytes. NumPy says what has to arrive. ``CI`` makes
+the draws the same each time. ``HYPOTHESIS_PROFILE=thorough`` makes a hundred times as many.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ UNIONS = [
 
 @st.composite
 def structures(draw, depth=2):
-    """Structured dtypes: nested, aligned, with titles and sub-arrays."""
+    """Structured dtypes, nested, aligned, with titles and sub-arrays."""
     inner = st.sampled_from(LEAVES)
     if depth > 1:
         inner |= structures(depth - 1)
@@ -209,7 +209,7 @@ def assert_written(mode, array, expected, told):
 
 @pytest.fixture(scope="module")
 def stranger():
-    """Give a spawned process that is not nbshare's; no helper of it is left to other tests."""
+    """Give a spawned process that is not nbshare's. No helper of it is left to other tests."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         yield pool
     multiprocessing.resource_tracker._resource_tracker._stop()
@@ -284,7 +284,7 @@ def test_a_reference_to_any_view_is_small(name):
     """Beside its dtype, a reference takes 400 bytes at most."""
     for dtype in (*LEAVES, *UNIONS, np.dtype([("a", "f4"), ("b", "S3", (2, 3))])):
         if name == "windows" and dtype.type.__module__ == "ml_dtypes":
-            continue  # NumPy makes none of these: it asks for the dtype by a name of its own
+            continue  # NumPy makes none of these, as it asks for the dtype by a name of its own
         view = VIEWS[name](nbshare.zeros((50, 60, 70) if dtype.itemsize else (5, 6, 7), dtype))
         size = len(ForkingPickler.dumps(view))
         assert size <= 400 + len(pickle.dumps(view.dtype)), (dtype, size)
@@ -342,7 +342,7 @@ assert (array[:, ::2] == 7).all() and array[0, 1, 0] == 100_000
 
 
 def test_a_manager_s_proxies_work_in_workers(lab):
-    """As items, in shared= and as arguments of tasks; the key is in no environment."""
+    """As items, in shared= and as arguments of tasks. The key is in no environment."""
     lab.run("""
 import pickle
 executor = nbshare.Executor(2)

@@ -1,4 +1,4 @@
-"""What works and what is refused on a system that is not Linux; `test_elsewhere` runs it."""
+"""The parts that work and are refused on a system that is not Linux, run by `test_elsewhere`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TestSerial(BackendContract):
 
 
 def test_this_is_not_linux():
-    """What the library asks says so."""
+    """The library's own question says so."""
     assert sys.platform == "elsewhere"
     assert "fcntl" not in {name for name, module in sys.modules.items() if module is not None}
 
@@ -58,7 +58,7 @@ def test_arrays_are_made_as_on_linux():
 
 
 def test_modes_are_kept():
-    """An array of mode "r" cannot be made writable; what mode "c" takes is a copy."""
+    """An array of mode "r" cannot be made writable. Mode "c" gives a copy."""
     source = np.ones(3)
     fixed, copy = nbshare.share(source, mode="r"), nbshare.share(source, mode="c")
     with pytest.raises(ValueError, match="WRITEABLE"):

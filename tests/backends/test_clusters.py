@@ -1,4 +1,4 @@
-"""Calls on a Dask cluster, and on Ray: real schedulers and workers, in processes over TCP."""
+"""Calls on a Dask cluster, and on Ray, with real schedulers and workers, in processes over TCP."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def dask_client():
 
 @pytest.fixture(scope="module")
 def ray_address():
-    """Start a cluster of one node; give what stands for it."""
+    """Start a cluster of one node. Give its address."""
     ray = pytest.importorskip("ray")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -98,7 +98,7 @@ def options(client, folder):
 
 
 def test_a_lost_dask_worker_and_its_host(two_hosts, tmp_path):
-    """Dask repeats tasks of lost workers; items run again only as ``retries`` says."""
+    """Dask repeats tasks of lost workers. Items run again only as ``retries`` says."""
     found = parallel_map(farm.lose_machine_at, range(20), retries=1, **options(two_hosts, tmp_path))
     assert found.tolist() == list(range(20))
     ran = duties.noted(tmp_path / "ran")
@@ -136,7 +136,7 @@ def test_inputs_come_once_to_each_dask_host(two_hosts, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("retries", [0, 1])
 def test_a_lost_scheduler_is_named(tmp_path, retries):
-    """With everything that was done; the call does not wait for another one."""
+    """With everything that was done. The call does not wait for another one."""
     distributed = pytest.importorskip("distributed")
     address = f"--scheduler-file={tmp_path / 'address'}"
     start = functools.partial(
@@ -161,7 +161,7 @@ def test_a_lost_scheduler_is_named(tmp_path, retries):
 
 @pytest.mark.parametrize("when_s", [0.0, 0.3, 1.5])
 def test_a_closed_client_ends_the_run(dask_client, when_s):
-    """At any moment; what was done is kept, and another client can run the rest."""
+    """At any moment. Finished results are kept, and another client can run the rest."""
     distributed = pytest.importorskip("distributed")
     with distributed.Client(dask_client.cluster) as client:
         job = map_async(duties.slow, range(2_000), backend=client, chunksize=1)
@@ -176,7 +176,7 @@ def test_a_closed_client_ends_the_run(dask_client, when_s):
 
 
 def test_a_cluster_that_has_lost_its_workers_ends_the_run():
-    """After some seconds, with what was done; not while a new cluster starts its first workers."""
+    """After some seconds, with what was done. Not while a new cluster starts its first workers."""
     distributed = pytest.importorskip("distributed")
     with (
         distributed.LocalCluster(

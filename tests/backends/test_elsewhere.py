@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.faultlab import TESTS
 
-# Other packages have to find what they need of this system: they are imported before.
+# Other packages have to find what they need of this system, so they are imported before.
 PROGRAM = """
 import sys
 import asyncio, multiprocessing.reduction, subprocess, tempfile
@@ -20,7 +20,7 @@ sys.exit(pytest.main(sys.argv[1:]))
 
 
 def test_calls_run_in_this_process(tmp_path):
-    """Both backends keep the contract; arrays, and what is refused: `suite_elsewhere`."""
+    """Both backends keep the contract. `suite_elsewhere` has arrays, and refusals."""
     suite = Path(__file__).with_name("suite_elsewhere.py")
     options = ["-q", "-c", os.devnull, "--noconftest", "--basetemp", tmp_path / "tests"]
     options += ["-p", "no:cacheprovider", "-W", "error", "--rootdir", TESTS]

@@ -1,4 +1,4 @@
-"""The backends of this machine keep the contract: processes, threads, and one after the other."""
+"""The backends of this machine keep the contract, processes, threads, and one after the other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def adder(found):
 
 
 class HereContract(BackendContract):
-    """What calls promise on this machine, too."""
+    """The promises of calls on this machine, too."""
 
     @pytest.fixture
     def often(self):
@@ -51,7 +51,7 @@ class HereContract(BackendContract):
 
     @pytest.mark.usefixtures("often")
     def test_calls_of_several_threads_are_each_as_if_alone(self, run):
-        """Whatever they call at the same time."""
+        """With any calls at the same time."""
         names = list(CASES)
 
         def all_cases(k):
@@ -104,11 +104,11 @@ class TestProcesses(HereContract):
 
 
 class InProcessContract(HereContract):
-    """What calls promise where items run in this process."""
+    """The promises of calls if items run in this process."""
 
     @pytest.mark.parametrize("make", [lambda found: found.add, adder], ids=["method", "closure"])
     def test_the_function_itself_runs(self, run, make):
-        """What it adds to an object of its caller is there."""
+        """Its additions to an object of its caller are there."""
         found = set()
         run(make(found), range(100))
         assert found == {*range(100)}
@@ -120,7 +120,7 @@ class InProcessContract(HereContract):
         assert found == {*range(100)}
 
     def test_an_initializer_and_the_function_share_their_variables(self, run):
-        """What it sets is there for the items, and afterwards."""
+        """The variables that it sets are there for the items, and afterwards."""
         ready = 0
 
         def get_ready(value):

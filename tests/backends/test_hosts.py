@@ -1,4 +1,4 @@
-"""What hosts add to a call: inputs and code that travel, lost hosts, ends of the client."""
+"""The additions of hosts to a call: inputs and code that travel, lost hosts, ends of the client."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_an_edited_file_is_run_as_it_is_now(threads, tmp_path, monkeypatch):
 
 
 def test_a_dead_worker_is_named_with_its_item_and_host(threads):
-    """As on this machine; the host goes on."""
+    """As on this machine. The host goes on."""
     with pytest.raises(WorkerDiedError, match=r"of host .*SIGKILL while it worked on item 7"):
         parallel_map(farm.die_at, range(9), shared={"bad": {7}}, chunksize=4, **threads)
     assert parallel_map(duties.identity, range(3), **threads).tolist() == [0, 1, 2]
@@ -152,7 +152,7 @@ def test_a_late_item_is_ended_on_its_host(threads):
 
 
 def test_items_of_a_lost_host_run_again_if_they_may(mortal_hosts, tmp_path):
-    """With ``retries=1`` the results are right; what was done does not run again."""
+    """With ``retries=1`` the results are right. Finished items do not run again."""
     shared = {"bad": {5}, "folder": str(tmp_path)}
     found = parallel_map(
         farm.lose_host_at, range(12), shared=shared, retries=1, chunksize=2, **options(mortal_hosts)
@@ -193,7 +193,7 @@ def test_items_of_a_lost_host_may_fail(mortal_hosts, tmp_path):
 
 
 def test_items_run_once_though_the_cluster_repeats_its_tasks(tmp_path):
-    """As clusters do whose host was lost; items run again only as ``retries`` says."""
+    """As clusters do whose host was lost. Items run again only as ``retries`` says."""
 
     class Repeating(ThreadPoolExecutor):
         def submit(self, fn, /, *args):
@@ -221,7 +221,7 @@ class Broken(ThreadPoolExecutor):
     """A cluster that runs one task, and then is gone."""
 
     def submit(self, fn, /, *args):
-        """Run the first task; of others neither come, nor can they be cancelled."""
+        """Run the first task. Others neither come, nor can they be cancelled."""
         if fn is not None and self._work_queue.empty() and not self._threads:
             future = super().submit(duties.doze, duties.ENOUGH_S)
             future.cancel = self.lose
@@ -242,7 +242,7 @@ def test_a_cluster_that_is_gone_ends_the_run():
 
 
 def test_tasks_that_end_before_they_begin(threads):
-    """Such as those of hosts that cannot talk to this process: not again and again."""
+    """Such as those of hosts that cannot talk to this process, but not again and again."""
 
     class Useless(ThreadPoolExecutor):
         def submit(self, fn, /, *args):
@@ -253,7 +253,7 @@ def test_tasks_that_end_before_they_begin(threads):
 
 
 def test_an_error_of_a_thread_that_serves_a_host_ends_the_run(threads, monkeypatch):
-    """Whatever it is."""
+    """Any error of it."""
 
     def fail(*_):
         raise MemoryError("no room for the results")
@@ -318,7 +318,7 @@ def test_workers_of_this_machine_are_no_hosts():
 
 
 def test_stop_ends_what_hosts_compute(hosts, tmp_path):
-    """Also in the middle of an item; the next call works."""
+    """Also in the middle of an item. The next call works."""
     job = map_async(
         farm.linger,
         range(2),
@@ -337,7 +337,7 @@ def test_stop_ends_what_hosts_compute(hosts, tmp_path):
 
 
 def test_stop_does_not_wait_for_inputs(hosts, monkeypatch):
-    """Which may take long to come."""
+    """They may take long to come."""
     asked, go = threading.Event(), threading.Event()
     give = inputs.Held.give
 
@@ -359,7 +359,7 @@ def test_stop_does_not_wait_for_inputs(hosts, monkeypatch):
 
 @pytest.mark.parametrize("way", ["SIGKILL", "os._exit", "exit"])
 def test_nothing_is_left_of_a_client_that_ended(lab, way):
-    """Agents and workers end with it, busy or idle; the lab looks for them."""
+    """Agents and workers end with it, busy or idle. The lab looks for them."""
     subject = lab.start(f"""
 from concurrent.futures import ThreadPoolExecutor
 from tests.support import farm

@@ -43,7 +43,7 @@ def make_older(libraries):
 
 @pytest.fixture(autouse=True)
 def agents_end():
-    """End agents: one that runs on would be that of the next host on this machine."""
+    """End agents, because one that runs on would be that of the next host on this machine."""
     yield
     nbshare.shutdown()
 
@@ -71,7 +71,7 @@ def options(host):
 
 @pytest.mark.parametrize("there", ["nothing", "older"])
 def test_the_library_travels(tmp_path, sent, there, path):
-    """Once, into memory: the host's own version and its files stay as they are."""
+    """Once, into memory, while the host's own version and its files stay as they are."""
     python, libraries = make_python(tmp_path / "python")
     if there == "older":
         make_older(libraries)
@@ -123,7 +123,7 @@ def test_another_numpy_is_refused(tmp_path, path):
 
 
 def another_python():
-    """Return another Python, and its version; skip without one."""
+    """Return another Python, and its version, or skip without one."""
     for minor in range(9, 20):
         beside = sorted(Path(sys.base_prefix).parent.glob(f"*/bin/python3.{minor}"))
         for python in [*beside, shutil.which(f"python3.{minor}")]:

@@ -53,7 +53,7 @@ def lives(pid, network):
 
 @pytest.mark.parametrize("two_machines", [1, 2, 8], indirect=True)
 def test_inputs_cross_the_cable_once_to_each_machine(two_machines, tmp_path):
-    """However many tasks a machine runs at the same time; small parts do not count much."""
+    """With any number of tasks of a machine at the same time. Small parts do not count much."""
     table = np.ones(4 << 20)  # 32 MB
     found = parallel_map(
         farm.total_with_others,
@@ -71,7 +71,7 @@ def test_inputs_cross_the_cable_once_to_each_machine(two_machines, tmp_path):
 
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_inputs_leave_this_machine_once(start_machines, n, tmp_path):
-    """However many machines there are: each has them from another one, but the first."""
+    """With any number of machines, each has them from another one, but the first."""
     table, executor = np.ones(4 << 20), start_machines(n)
     shared = {"table": table, "folder": str(tmp_path), "n": n}
     found = parallel_map(
@@ -99,7 +99,7 @@ def test_a_machine_that_joins_has_inputs_from_another(start_machines):
 
 def test_machines_that_cannot_reach_each_other(start_machines, tmp_path):
     """They have inputs from this machine, and wait for others once only."""
-    table, executor = np.ones(4 << 20), start_machines(2)  # large: test files travel, too
+    table, executor = np.ones(4 << 20), start_machines(2)  # large, as test files travel, too
     for machine in executor.machines:
         machine.part_from_others()
     seconds = []

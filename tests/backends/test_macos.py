@@ -1,4 +1,4 @@
-"""macOS is played on Linux, as CONTRIBUTING.md says: what other tests rely on there."""
+"""macOS is played on Linux, as CONTRIBUTING.md says. Other tests rely on these things."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def seen_by_an_item(_):
 
 
 def test_no_process_has_what_a_mac_lacks():
-    """Neither the owner nor its workers, which are its children: nothing forks them."""
+    """Neither the owner nor its workers, which are its children, as nothing forks them."""
     (found,) = nbshare.parallel_map(seen_by_an_item, [0], progress=False)
     assert found == [1, 1, 1, os.getpid()]
     assert not hasattr(os, "memfd_create")
@@ -76,7 +76,7 @@ def test_what_is_sent_is_kept_until_there_is_an_answer(ends):
 
 
 def test_a_half_sent_packet_ends_the_connection(ends):
-    """Who does not read is not waited for."""
+    """The sender does not wait for a reader that does not read."""
     ours, theirs = ends
     with pytest.raises(BlockingIOError):
         system.channels.send(ours, bytes(1 << 20), [], wait=False)

@@ -60,7 +60,7 @@ def asked(monkeypatch):
 
 
 def agents(table):
-    """Return a function's results for 40 items: the hosts that ran them, and their agents."""
+    """Return a function's results for 40 items, with the hosts that ran them, and their agents."""
     found = parallel_map(
         farm.agent_of, range(40), shared={"table": table}, out="list", chunksize=1, backend="ray"
     )
@@ -111,7 +111,7 @@ def test_a_lost_node(cluster, add_nodes, tmp_path, retries):
 
 
 def test_a_lost_node_does_not_take_the_agent_of_others_along(cluster, add_nodes, tmp_path):
-    """Whichever node started it: the other goes on."""
+    """The other goes on, whichever node started it."""
     nodes = add_nodes("same", "same")
     ((_, before),) = agents(np.ones(8))
     cluster.remove_node(nodes[0], allow_graceful=False)

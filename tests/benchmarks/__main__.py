@@ -1,4 +1,4 @@
-"""The command line: ``python tests/benchmarks``."""
+"""The command line, ``python tests/benchmarks``."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def measure(options: argparse.Namespace) -> report.Report:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure or load, print the tables, write what was asked for; 1 if a result was wrong."""
+    """Measure or load, print the tables, write what was asked. Return 1 if a result was wrong."""
     args = parse(arguments)
     done = report.Report.load(args.load) if args.load else measure(args)
     print(done.text())

@@ -1,4 +1,4 @@
-"""One fresh process: it runs one contestant and writes its results, a JSON line each."""
+"""One fresh process. It runs one contestant and writes its results, a JSON line each."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def run(contestant, load):
 
 
 def bandwidth(order, cls, tell):
-    """Time what no library beats where bytes decide: all CPUs read all, or write all once."""
+    """Time the limit if bytes decide, when all CPUs read all, or write all once."""
     workers = order["workers"]
     for name in order["workloads"]:
         load = w.workloads(order["size"])[name]

@@ -1,10 +1,10 @@
-"""The libraries that take part: one class each, used as its documentation says.
+"""The libraries that take part, one class each, used as its documentation says.
 
 A contestant is made with the number of workers and, where every item reads one large array, with
 that array. Making it imports the library and starts the workers. Its ``map`` returns the results in
 the order of the items. ``func`` gets the array as ``data=``.
 
-Libraries that want a chunk size get one that suits the items: 1 for a few long items, a quarter of
+Libraries that want a chunk size get one that suits the items, 1 for a few long items, a quarter of
 a worker's share for many short ones. nbshare chooses by itself.
 """
 
@@ -16,7 +16,7 @@ DATA = None  # the large array, in the workers of pools
 
 
 def keep(data):
-    """Keep the large array in a worker: the initializer of pools."""
+    """Keep the large array in a worker, as the initializer of pools."""
     global DATA
     DATA = data
 
@@ -46,7 +46,7 @@ def run_chunk(func, items, **data):
 
 
 class Contestant:
-    """The base of all: what they have in common."""
+    """The base of all, with their common part."""
 
     name = ""
     package: str | None = None  # the distribution that has to be installed
@@ -83,7 +83,7 @@ class Contestant:
 
 
 class Loop(Contestant):
-    """The limit from below: no library, no workers."""
+    """The limit from below, with no library, no workers."""
 
     name = "loop"
 
@@ -117,12 +117,12 @@ class Nbshare(Contestant):
 
 
 class Threads(Contestant):
-    """Threads of this process: they share all memory, and one runs Python code at a time."""
+    """Threads of this process, which share all memory, and one runs Python code at a time."""
 
     name = "ThreadPoolExecutor"
 
     def open(self):
-        """Start no thread yet: the executor does so by itself."""
+        """Start no thread yet, as the executor does so by itself."""
         from concurrent.futures import ThreadPoolExecutor
 
         self.executor = ThreadPoolExecutor(self.workers)
@@ -191,7 +191,7 @@ class Processes(Contestant):
 
 
 class ProcessMap(Contestant):
-    """``tqdm.contrib.concurrent.process_map``: a new pool for each call, forked."""
+    """``tqdm.contrib.concurrent.process_map``, a new pool for each call, forked."""
 
     name = "process_map"
     package = "tqdm"
@@ -218,7 +218,7 @@ class ProcessMap(Contestant):
 
 
 class Joblib(Contestant):
-    """``joblib.Parallel`` with its loky workers; it maps large arrays into memory by itself."""
+    """``joblib.Parallel`` with its loky workers. It maps large arrays into memory by itself."""
 
     name = package = "joblib"
     lasting = True
@@ -238,7 +238,7 @@ class Joblib(Contestant):
         return self.parallel(func(item, **self.by_name) for item in items)
 
     def close(self):
-        """End the workers: leaving the context would keep them for five minutes."""
+        """End the workers, because leaving the context would keep them for five minutes."""
         from joblib.externals.loky import get_reusable_executor
 
         self.parallel.__exit__(None, None, None)
@@ -259,7 +259,7 @@ class Mpire(Contestant):
         )
 
     def map(self, func, items):
-        """Map with the chunk size that suits the items; arrays among results stay apart."""
+        """Map with the chunk size that suits the items, while arrays among results stay apart."""
         return self.pool.map(
             func if self.data is None else WithSharedObject(func),
             items,
@@ -352,7 +352,7 @@ CONTESTANTS = (
 
 
 def version(cls: type[Contestant]) -> str | None:
-    """Return the installed version, or None: then the contestant takes no part."""
+    """Return the installed version, or None, and then the contestant takes no part."""
     if cls.package is None:
         return "with Python"
     try:

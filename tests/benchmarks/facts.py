@@ -1,4 +1,4 @@
-"""What no stop-watch shows: memory, interrupts, what is left behind, what an error says."""
+"""Facts that no stop-watch shows: memory, interrupts, what is left behind, what an error says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from report import Report
 
 WORKERS = 4
 PATIENCE = 5  # seconds
-ITEM = 777_777  # the item that fails: a number that nothing else has
+ITEM = 777_777  # the item that fails, a number that nothing else has
 ITEMS = list(range(ITEM - 50, ITEM + 50))
 INPUT = {"smoke": 10**6, "quick": 100 * 10**6, "full": 200 * 10**6}  # bytes of the large input
 
@@ -39,7 +39,7 @@ def facts_round(options: Namespace, report: Report, k: int, schedule: Schedule):
 
 
 def pss(pids) -> int:
-    """Return the bytes of memory that processes use; what they share counts once."""
+    """Return the bytes of memory that processes use. Shared memory counts once."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError, StopIteration):
@@ -60,7 +60,7 @@ def memory(contestant: type[Contestant], nbytes: int) -> float | str:
 
 
 def interrupt(contestant: type[Contestant]) -> dict:
-    """Interrupt a run of long items, as Jupyter does; try the next call."""
+    """Interrupt a run of long items, as Jupyter does, and try the next call."""
     with Fresh(contestant, "interrupted", workers=WORKERS) as fresh:
         if not fresh.wait_for(fresh.touched.exists, 30):
             return {"interrupt": "did not start", "next call": "–"}

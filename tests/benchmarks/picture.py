@@ -1,4 +1,4 @@
-"""One picture of the race, and of how cost grows: light, and legible on white and on dark pages."""
+"""One picture of the race, and of how cost grows, light, and legible on white and on dark pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 from report import NO_PEERS, Report
 
-# Okabe and Ito's colours, which everybody can tell apart; shapes tell apart what shares a colour.
+# Okabe and Ito's colours, which everybody can tell apart. Shapes tell apart those that share a
+# colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 SHAPES = ("o", "s", "^", "D", "v", "P", "X")
 AXES = {
@@ -28,7 +29,7 @@ STYLE = {
 
 
 def styles(report: Report) -> dict[str, dict]:
-    """Return a colour and a shape for each contestant; nbshare has the first."""
+    """Return a colour and a shape for each contestant. Nbshare has the first."""
     names = [each["contestant"] for each in [*report.race, *report.scaling]]
     names = ["nbshare", *dict.fromkeys(name for name in names if name not in NO_PEERS)]
     found = {
@@ -89,7 +90,7 @@ def draw_race(ax, rows, look):
 
 
 def draw_scaling(ax, axis, curves, look):
-    """Draw how the seconds of a call grow; a band shows all rounds."""
+    """Draw how the seconds of a call grow. A band shows all rounds."""
     for name, curve in curves.items():
         sizes = sorted(curve)
         style = look[name]

@@ -1,4 +1,4 @@
-"""The race itself: fresh processes, one after the other in turn, within a budget of seconds."""
+"""The race itself, in fresh processes, one after the other, within a budget of seconds."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Fresh:
         return self
 
     def __exit__(self, *_):
-        """End all that is left; those that clean up after others have two seconds for it."""
+        """End all that is left. Those that clean up after others have two seconds for it."""
         for patience in (2, 0):
             for pid in self.pids():
                 with contextlib.suppress(OSError):
@@ -100,7 +100,7 @@ class Fresh:
         return [json.loads(line) for line in self.record.read_text().splitlines()]
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end of the process; returns whether it came."""
+        """Wait for the end of the process. Return whether it came."""
         try:
             self.process.wait(max(seconds, 0.1))
         except subprocess.TimeoutExpired:
@@ -108,7 +108,7 @@ class Fresh:
         return True
 
     def wait_for(self, happened, seconds: float) -> bool:
-        """Wait until something is true, or the process has ended; returns whether it is true."""
+        """Wait until something is true, or the process has ended. Return whether it is true."""
         end = time.monotonic() + seconds
         while not happened():
             if time.monotonic() > end or self.process.poll() is not None:
@@ -122,7 +122,7 @@ class Fresh:
 
 
 def execute(contestant: type[Contestant], job: str, timeout: float, **order) -> list[dict]:
-    """Run one order to its end; returns what was told, and why there may be no more."""
+    """Run one order to its end. Return what was told, and why there may be no more."""
     with Fresh(contestant, job, **order) as fresh:
         ended = fresh.wait(timeout)
         lines = fresh.lines()
@@ -149,11 +149,11 @@ class Schedule:
         return self.deadline - time.monotonic()
 
     def say(self, text: str):
-        """Tell how far it is on stderr: dots behind the line of their part."""
+        """Tell how far it is on stderr, with dots behind the line of their part."""
         print(text if len(text) == 1 else f"\n{text} ", end="", file=sys.stderr, flush=True)
 
     def run(self, parts: dict[str, Callable[[int, Schedule], None]]):
-        """Run first every part once, then more rounds: two of the race to one of scaling."""
+        """Run first every part once, then more rounds, two of the race to one of scaling."""
         plan = ["race", "facts", "scaling", *["race", "race", "scaling"] * self.options.rounds]
         wanted = {"race": self.options.rounds, "facts": 1, "scaling": min(2, self.options.rounds)}
         done = dict.fromkeys(wanted, 0)
@@ -177,7 +177,7 @@ class Schedule:
 
 
 def race_round(options: Namespace, report: Report, k: int, schedule: Schedule):
-    """Run every contestant on every group of workloads; each round begins with another one."""
+    """Run every contestant on every group of workloads. Each round begins with another one."""
     loop, *others = options.contestants
     shift = k % max(1, len(others))
     for group in GROUPS:

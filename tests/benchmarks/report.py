@@ -1,4 +1,4 @@
-"""What the measurements say: ratios, tables, and where others are faster."""
+"""The findings of the measurements: ratios, tables, and where others are faster."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def digits(value: float) -> str:
 
 @dataclass
 class Row:
-    """One workload and phase: the seconds of every contestant in every round."""
+    """One workload and phase, with the seconds of every contestant in every round."""
 
     title: str
     meaning: str
@@ -101,7 +101,7 @@ class Row:
 
     @property
     def unit(self) -> str | None:
-        """Return whose time is 1: nbshare's, or the fastest peer's where it takes no part."""
+        """Return whose time is 1, nbshare's or the fastest peer's where it takes no part."""
         return "nbshare" if "nbshare" in self.times else self.best_peer
 
 
@@ -169,7 +169,7 @@ class Report:
         return rows
 
     def add_limit(self, row: Row):
-        """Add what no library can beat: the loop divided by the workers, or the bandwidth."""
+        """Add the limit of all libraries, the loop divided by the workers, or the bandwidth."""
         loop, bytewise = row.times.get("loop", {}), row.times.pop("bandwidth", {})
         workers = min(self.machine["workers"], int(self.machine["CPUs"].split()[0]))
         if row.phase == "later" and loop and row.typical("loop") > 1e-4:
@@ -202,7 +202,7 @@ class Report:
         return "\n".join(lines)
 
     def markdown(self) -> str:
-        """Return the tables for a README: the time of every contestant, nbshare's is 1."""
+        """Return the tables for a README, with every contestant's time relative to nbshare's."""
         names = [each["contestant"] for each in self.race]
         names = ["loop", *dict.fromkeys(name for name in names if name not in NO_PEERS), "limit"]
         table = [["", "nbshare", *names]]

@@ -1,10 +1,10 @@
-"""Where the time of one small call goes: its steps, with times and threads.
+"""The time of one small call: its steps, with times and threads.
 
 ``python tests/benchmarks/small_calls.py map`` traces a later map of eight items that do nothing,
 ``submit`` a task that is submitted and awaited. ``--nbshare FOLDER`` traces another checkout.
 
 Each function of `STEPS` notes when it begins and ends. All processes share the monotonic clock, so
-one list shows caller, dispatcher and workers. A note costs about 1 µs; the first line says how long
+one list shows caller, dispatcher and workers. A note costs about 1 µs. The first line says how long
 the call takes without them.
 """
 
@@ -158,7 +158,7 @@ def main() -> None:
 
 
 def report(spans: list[tuple[int, int]], found: list[Any]) -> None:
-    """Print the steps in the order of their begins: medians over the calls."""
+    """Print the steps in the order of their begins, medians over the calls."""
     found.sort()
     rows: dict[tuple[str, str, int, int], list[tuple[float, float]]] = {}
     position = 0

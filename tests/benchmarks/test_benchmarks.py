@@ -45,7 +45,7 @@ CONTESTANTS = [Wrong, Rounded, Broken, Missing]
 
 
 def benchmark(folder, *arguments):
-    """Run the benchmark in its smallest size; returns its exit status, text and measurements."""
+    """Run the benchmark in its smallest size. Return its exit status, text and measurements."""
     (folder / "cheats.py").write_text(CHEATS)
     command = [sys.executable, HERE, "--size", "smoke", "--rounds", "1", "--json", "race.json"]
     done = subprocess.run(

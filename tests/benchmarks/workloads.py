@@ -1,4 +1,4 @@
-"""The work: the functions that workers call, and the workloads made of them.
+"""The work, which is the functions that workers call, and the workloads made of them.
 
 Workers import this module, so it imports NumPy and the standard library only.
 """
@@ -32,7 +32,7 @@ def describe(x):
 
 
 def work(loops):
-    """Keep one CPU busy: 1600 loops take about 50 µs."""
+    """Keep one CPU busy, where 1600 loops take about 50 µs."""
     total = 0
     for k in range(loops):
         total ^= k
@@ -83,7 +83,7 @@ class Workload:
     items: Sequence[Any]
     data: Callable[[], Any] = lambda: None  # makes the large array that every item reads
     stacked: bool = False  # one array is wanted, not a list of arrays
-    phases: tuple[str, ...] = ("later",)  # "first": with import and start of the workers
+    phases: tuple[str, ...] = ("later",)  # "first" is with import and start of the workers
 
 
 GROUPS = (("start", "tiny", "dicts", "medium", "uneven"), ("input",), ("results",))
@@ -95,7 +95,7 @@ def random_bytes(n):
 
 
 def uneven_loops(n, mean):
-    """Return loops that differ by a factor of about a hundred; the longest is 5 % of all."""
+    """Return loops that differ by a factor of about a hundred. The longest is 5 % of all."""
     loops = np.random.default_rng(7).pareto(1.1, n) + 0.05
     for _ in range(20):
         loops = np.minimum(loops, loops.sum() / 20)
@@ -103,7 +103,7 @@ def uneven_loops(n, mean):
 
 
 def workloads(size: str) -> dict[str, Workload]:
-    """Return the workloads by name; the size is "smoke", "quick" or "full"."""
+    """Return the workloads by name. The size is "smoke", "quick" or "full"."""
     scale = {"smoke": 0.001, "quick": 0.25, "full": 1.0}[size]
     many, some = max(64, int(100_000 * scale)), max(64, int(20_000 * scale))
     megabytes, values = int(400e6 * scale), int(50e6 * scale) // 8

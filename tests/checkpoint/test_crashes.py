@@ -1,4 +1,4 @@
-"""Whatever is cut off, lost or refused by the disk: never a wrong result, never a lost one."""
+"""The disk may cut off, lose or refuse anything, without a wrong result, or a lost one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FUNCTIONS = [small_sweeps.values, small_sweeps.objects, small_sweeps.twos]
 
 
 def run(func, path, n=N, **stored):
-    """Run a sweep here, in this process; returns its results and what has run."""
+    """Run a sweep here, in this process. Return its results and what has run."""
     small_sweeps.CALLS.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -62,7 +62,7 @@ def plain(results):
 
 @pytest.fixture
 def tmp_path():
-    """Give a folder in memory: the real disk would take a minute to sync."""
+    """Give a folder in memory, as the real disk would take a minute to sync."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         yield Path(folder)
 
@@ -98,7 +98,7 @@ def written(state, tmp_path):
 
 
 def resume(func, tmp_path, state, expected, durability, *, is_new_boot=False):
-    """Write a state, go on from it, and compare; returns what has run."""
+    """Write a state, go on from it, and compare. Return what has run."""
     path = written(state, tmp_path)
     with contextlib.suppress(KeyError, ValueError):  # it is not there, or not whole
         if is_new_boot:
@@ -113,7 +113,7 @@ def resume(func, tmp_path, state, expected, durability, *, is_new_boot=False):
 
 
 def stored_in(state) -> set[int]:
-    """Return the items whose index words say that they are there: rows are items here."""
+    """Return the items whose index words say that they are there. Rows are items here."""
     index = state.get("index.npy", b"")
     size = N * INDEX.itemsize
     words = np.frombuffer(index[256 : 256 + size].ljust(size, b"\0"), INDEX)
@@ -127,7 +127,7 @@ def whole_in(state, tmp_path) -> set[int]:
 
 
 def pieces(op):
-    """Return a write as a crash may cut it: words of the index stay whole, and headers."""
+    """Return a write as a crash may cut it. Words of the index stay whole, and headers."""
     data = op.data
     if op.kind != "write" or op.offset == 0 or len(data) < 16:
         return []
@@ -145,7 +145,7 @@ def prefixes(ops):
 
 
 def some(states, most, is_slow):
-    """Return all states, or in the quick suite some of them: those at the end, too."""
+    """Return all states, or in the quick suite some of them, those at the end too."""
     states = list(states)
     step = 1 if is_slow else max(1, len(states) // most)
     return states[::-step]
@@ -157,7 +157,7 @@ SLOW = [False, pytest.param(True, marks=[pytest.mark.soak, pytest.mark.timeout(1
 @pytest.mark.parametrize("is_slow", SLOW, ids=["some", "all"])
 @pytest.mark.parametrize("func", FUNCTIONS, ids=lambda f: f.__name__)
 def test_every_moment_of_a_kill(func, is_slow, tmp_path, monkeypatch, quick):
-    """The process ends between two calls of the system, or in one: what the index has is there."""
+    """The process ends between two calls of the system, or in one. Indexed results are there."""
     ops, expected = record(func, tmp_path, monkeypatch, "process")
     for part in some(prefixes(ops), MOST_QUICK // 3, is_slow):
         state = disks.after(part)
@@ -169,7 +169,7 @@ def test_every_moment_of_a_kill(func, is_slow, tmp_path, monkeypatch, quick):
 @pytest.mark.parametrize("durability", ["power", "process"])
 @pytest.mark.parametrize("func", FUNCTIONS, ids=lambda f: f.__name__)
 def test_every_moment_of_a_power_failure(func, durability, is_slow, tmp_path, monkeypatch, quick):
-    """The disk has forgotten any of the calls that nobody waited for; with "power" no result."""
+    """The disk forgets any of the calls that nobody waited for, but with "power" no result."""
     ops, expected = record(func, tmp_path, monkeypatch, durability)
     chance = random.Random(1)
     n_each = 60 if is_slow else 6
@@ -185,7 +185,7 @@ def test_every_moment_of_a_power_failure(func, durability, is_slow, tmp_path, mo
     for kept, safe in some(states, MOST_QUICK // 3, is_slow):
         try:
             state = disks.after(kept)
-        except KeyError:  # a file was renamed that is not there: no such state
+        except KeyError:  # a file was renamed that is not there, so no such state
             continue
         ran = resume(func, tmp_path, state, expected, durability, is_new_boot=True)
         if durability == "power":
@@ -197,7 +197,7 @@ def test_every_moment_of_a_power_failure(func, durability, is_slow, tmp_path, mo
     thinned(4, FUNCTIONS[:2], ["process", "power"], ["ENOSPC", "EIO", "EINTR", "short"], soak=True),
 )
 def test_a_disk_that_fails_at_any_call(func, durability, how, tmp_path, monkeypatch, quick):
-    """A clear error before anything runs, or one warning and all results; then all is well."""
+    """A clear error before anything runs, or one warning and all results. Then all is well."""
     monkeypatch.setattr(keeper, "PAUSE_S", 0.0)
     _, expected = record(func, tmp_path, monkeypatch, durability)
     at = 0
@@ -239,9 +239,9 @@ def test_logs_of_earlier_runs_are_waited_for_once(tmp_path, monkeypatch, quick):
 )
 @pytest.mark.filterwarnings("ignore:.*results cannot be stored")
 def test_a_full_disk(on_full, is_driver, tmp_path, monkeypatch, quick):
-    """One warning, and all results in memory; or the error, and what was stored stays.
+    """One warning, and all results in memory, or the error, and stored results stay.
 
-    The process of a detached run ends with the error: nobody else has its memory.
+    The process of a detached run ends with the error, as nobody else has its memory.
     """
     monkeypatch.setattr(writer, "is_driver", is_driver)
     monkeypatch.setattr(keeper, "PAUSE_S", 0.01)
@@ -274,7 +274,7 @@ def test_a_full_disk(on_full, is_driver, tmp_path, monkeypatch, quick):
 
 @pytest.mark.parametrize("backend", [None, "serial", "threads"])
 def test_stored_results_that_cannot_be_mapped_end_the_run(backend, tmp_path, monkeypatch):
-    """With the error, at once: the call has not begun, so nothing has to be stored."""
+    """With the error, at once. The call has not begun, so nothing has to be stored."""
     items = np.arange(40.0)
     stored = Checkpoint(tmp_path / "run", on_full="stop")
     options = {"checkpoint": stored, "backend": backend, "progress": False, "max_workers": 2}
@@ -294,7 +294,7 @@ def test_stored_results_that_cannot_be_mapped_end_the_run(backend, tmp_path, mon
 
 
 def test_an_error_of_the_thread_that_stores_ends_the_run(tmp_path, monkeypatch, quick):
-    """Such as one of the user's own way to show warnings; the run does not wait for ever."""
+    """Such as one of the user's own way to show warnings. The run does not wait for ever."""
 
     def refuse(*_, **__):
         raise ValueError("warnings cannot be shown")
@@ -317,7 +317,7 @@ def test_an_error_of_the_thread_that_stores_ends_the_run(tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("durability", ["process", "power"])
 def test_a_disk_that_refuses_a_workers_rows(durability, tmp_path):
-    """Files of workers may not get larger than 1 MB: later rows go through memory to the disk."""
+    """Files of workers may not get larger than 1 MB. Later rows go through memory to the disk."""
     path = tmp_path / "run"
 
     def call():
@@ -363,7 +363,7 @@ def vanishing(x, path, kind):
 
 @pytest.mark.parametrize("kind", [np.array, tuple])
 def test_a_directory_that_is_replaced(kind, tmp_path):
-    """One warning and all results, also of a worker that comes later; the new one is left alone."""
+    """One warning and all results, also of a worker that comes later. The new one is left alone."""
     path = tmp_path / "run"
     options = {"shared": {"path": str(path), "kind": kind}, "checkpoint": path}
     with pytest.warns(CheckpointWarning, match="the directory is gone"):
@@ -383,7 +383,7 @@ def replacing(x, path, kind):
 
 
 def test_an_end_that_cannot_be_noted(tmp_path):
-    """One warning; the next call can write to the checkpoint."""
+    """One warning. The next call can write to the checkpoint."""
     path = tmp_path / "run"
 
     def call():
@@ -412,7 +412,7 @@ def test_a_directory_that_may_not_be_written_to(tmp_path):
 
 @pytest.mark.parametrize("damage", ["a byte", "cut off", "empty", "gone"])
 def test_results_that_were_damaged_run_again(damage, tmp_path):
-    """After a start of the machine, or where a file is not whole: with a warning, and only they."""
+    """After a start of the machine, or where a file is not whole, with a warning, and only they."""
     path = tmp_path / "run"
     expected = plain(run(small_sweeps.values, path)[0])
     lease(path, boot="another")
@@ -434,7 +434,7 @@ def test_results_that_were_damaged_run_again(damage, tmp_path):
 @pytest.mark.parametrize("damage", ["empty", "cut off", "gone"])
 @pytest.mark.parametrize("name", ["meta.json", "code.json"])
 def test_a_damaged_file_that_says_what_results_are_is_named(name, damage, tmp_path):
-    """Nothing runs or is lost: the file can be put back. A restart does without code.json."""
+    """Nothing runs or is lost, as the file can be put back. A restart does without code.json."""
     path = tmp_path / "run"
     expected = plain(run(small_sweeps.values, path)[0])
     before = (path / name).read_text()
@@ -454,7 +454,7 @@ def test_a_damaged_file_that_says_what_results_are_is_named(name, damage, tmp_pa
 
 
 def test_a_file_that_says_more_than_it_has_keeps_its_rows(tmp_path):
-    """As after a power failure: its header had grown, and its space had not."""
+    """As after a power failure, when its header had grown, and its space had not."""
     path = tmp_path / "run"
     expected = plain(run(small_sweeps.values, path)[0])
     lease(path, boot="another")
@@ -467,7 +467,7 @@ def test_a_file_that_says_more_than_it_has_keeps_its_rows(tmp_path):
 
 
 def test_a_log_that_is_gone_runs_its_items_again(tmp_path):
-    """As after a power failure: its name was in no folder yet."""
+    """As after a power failure, when its name was in no folder yet."""
     path = tmp_path / "run"
     expected = plain(run(small_sweeps.objects, path)[0])
     for log in path.glob("objects*.log"):
@@ -492,7 +492,7 @@ def lease(path, **changes):
 
 
 def test_a_writer_on_another_host_is_given_a_minute(tmp_path, monkeypatch):
-    """By the clock of the file system; then it is gone."""
+    """By the clock of the file system. Then it is gone."""
     path = tmp_path / "run"
     run(small_sweeps.values, path)
     lease(path, host="elsewhere")
@@ -505,7 +505,7 @@ def test_a_writer_on_another_host_is_given_a_minute(tmp_path, monkeypatch):
 
 
 def test_a_dead_writer_is_followed_at_once(tmp_path):
-    """Known by its number and start: one that has the number again is another process."""
+    """Known by its number and start. One that has the number again is another process."""
     path = tmp_path / "run"
     run(small_sweeps.values, path)
     ended = subprocess.Popen([sys.executable, "-c", ""])
@@ -564,7 +564,7 @@ SOAK = [pytest.mark.soak, pytest.mark.timeout(1200)]
     ],
 )
 def test_kills_at_any_moment(func, n_kills, tmp_path):
-    """Of the owner, a worker, or all: in the end all is right, and what was stored ran once."""
+    """Of the owner, a worker, or all. In the end all is right, and stored items ran once."""
     chance = random.Random(func)
     log, path = str(tmp_path / "log"), tmp_path / "run"
     seed = "3" if func == "slow_drawn" else "None"
@@ -594,7 +594,7 @@ def test_kills_at_any_moment(func, n_kills, tmp_path):
         else:
             (os.killpg if whom == 2 else os.kill)(process.pid, signal.SIGKILL)
             process.communicate()
-        # Workers end with their owner; the log may get one more line of each.
+        # Workers end with their owner. The log may get one more line of each.
         ran = set(map(int, sweeps.noted(log)))
         assert not ran & set(np.flatnonzero(before).tolist())
     last = subprocess.run(

@@ -1,4 +1,4 @@
-"""Any file of a checkpoint may be damaged, replaced or another user's: never a wrong result."""
+"""Any file of a checkpoint may be damaged, replaced or another user's, without a wrong result."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from tests.support.forks import Forks
 
 ROOTS = [9.0, -1.0, 4.0, 16.0, 25.0, 36.0]  # one of them fails
 SHAPES = ["[]", "{}", "3", "null", '"x"', "[[1]]", '{"a": 1}', "[" * 5000]
-SECONDS = 20  # for a call: one that blocks is ended
-MOST_BYTES = 64 << 20  # at a time: no damaged number is believed
+SECONDS = 20  # for a call, as one that blocks is ended
+MOST_BYTES = 64 << 20  # at a time, as no damaged number is believed
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
@@ -194,7 +194,7 @@ def use(run, path, name):
 
 
 def place_for(run, place):
-    """Copy a run; the writer that it tells of has ended anyway."""
+    """Copy a run. The writer that it tells of has ended anyway."""
     shutil.copytree(run.folder, path := Path(place) / "run", symlinks=True)
     return path
 
@@ -257,7 +257,7 @@ def replace(path, name, kind, victim):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("which", ["roots", "records", slowly("detached")])
 def test_replaced_files(runs, which, kind, tmp_path):
-    """By a pipe, a folder, a link or another user's: none is followed, waited for or loaded."""
+    """By a pipe, a folder, a link or another user's. None is followed, waited for or loaded."""
     run, victim = runs[which], tmp_path / "victim"
     for k, name in enumerate(run.names()):
         (tmp_path / str(k)).mkdir()
@@ -321,7 +321,7 @@ def test_after_a_power_failure_progress_tells_what_is_there(runs, tmp_path):
 
 
 def test_a_complete_run_with_a_damaged_result_is_not_called_complete(runs, tmp_path):
-    """`Job.result` has all results or an error; `Job.partial` has the others."""
+    """`Job.result` has all results or an error. `Job.partial` has the others."""
     path = place_for(runs["records"], tmp_path)
     (log,) = path.glob("objects.*.log")
     data = bytearray(log.read_bytes())
@@ -339,7 +339,7 @@ def test_a_complete_run_with_a_damaged_result_is_not_called_complete(runs, tmp_p
 @pytest.mark.parametrize("what", [".", "driver"])
 @pytest.mark.parametrize("how", ["open", "attach", "map", "detach", "resume", "run"])
 def test_a_folder_of_another_user_is_refused(how, what, runs, tmp_path):
-    """Whoever reads it: nothing of it is loaded, also by root."""
+    """Nothing of it is loaded, by anybody, also root."""
     run = runs["detached"]
     path = place_for(run, tmp_path)
     os.chown(path / what, 12345, -1)
@@ -370,7 +370,7 @@ def test_a_folder_of_another_user_is_refused(how, what, runs, tmp_path):
 
 @needs_root
 def test_an_ordinary_user_does_not_load_what_root_has_written(tmp_path):
-    """The rule is the same for all: the owner is the one who runs."""
+    """The rule is the same for all, and the owner is the one who runs."""
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o755)
         parallel_map(math.sqrt, [4.0], checkpoint=(path := Path(place) / "run"), backend="serial")
@@ -402,7 +402,7 @@ def test_the_lease_of_a_run_has_no_pickle(runs, tmp_path):
 
 
 def test_a_digest_that_is_damaged_is_not_that_of_another_item(tmp_path):
-    """A digest holds a number itself: one bit makes 4 of 5."""
+    """A digest holds a number itself, of which one bit makes 4 of 5."""
     path = tmp_path / "run"
     parallel_map(abs, [4, 9], checkpoint=path, backend="serial")
     data = bytearray((path / "items.npy").read_bytes())

@@ -1,4 +1,4 @@
-"""Runs in a process of their own: they outlive their kernel, and any process can attach to them."""
+"""Runs in a process of their own. They outlive their kernel, and any process can attach to them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def driver_of(path):
 
 
 def await_gate(path):
-    """Wait until all items before the gate are stored; return the job of the run."""
+    """Wait until all items before the gate are stored. Return the job of the run."""
     job = attach(path)
     wait_until(lambda: job.n_done >= 4)
     return job
@@ -71,7 +71,7 @@ def await_gate(path):
 
 
 def test_it_outlives_its_kernel(lab):
-    """Killed with its group, as by "Restart Kernel"; the same call in a new one runs nothing.
+    """Killed with its group, as by "Restart Kernel". The same call in a new one runs nothing.
 
     Before that, its Stop button stops the run.
     """
@@ -106,7 +106,7 @@ def test_it_outlives_its_kernel(lab):
 
 @pytest.mark.parametrize("way", ["call", pytest.param("folder", marks=pytest.mark.slow)])
 def test_a_killed_driver_is_said_and_continued(sweep, tmp_path, way, monkeypatch):
-    """By the same call, or from its folder alone; no item that is stored runs again."""
+    """By the same call, or from its folder alone. No item that is stored runs again."""
     job = sweep()
     await_gate(tmp_path / "run")
     driver_of(tmp_path / "run").kill()
@@ -129,7 +129,7 @@ def test_a_killed_driver_is_said_and_continued(sweep, tmp_path, way, monkeypatch
 
 
 def test_a_run_whose_folder_is_removed_ends(sweep, tmp_path):
-    """With an error, as nobody would get its results; it was done, with no items."""
+    """With an error, as nobody would get its results. It was done, with no items."""
     job = sweep()
     await_gate(tmp_path / "run")
     driver = driver_of(tmp_path / "run")
@@ -145,7 +145,7 @@ def test_a_run_whose_folder_is_removed_ends(sweep, tmp_path):
 
 
 def test_any_process_can_stop_it(sweep, tmp_path, script, capfd):
-    """All that are attached see it, with the results so far; the same call continues."""
+    """All that are attached see it, with the results so far. The same call continues."""
     job = sweep()
     await_gate(tmp_path / "run")
     code = f"import nbshare\njob = nbshare.attach({str(tmp_path / 'run')!r})\n"
@@ -195,7 +195,7 @@ def test_attached_jobs_follow_it(sweep, tmp_path):
 
 
 def test_an_error_of_the_thread_that_watches_ends_the_job(sweep, tmp_path):
-    """With that error; the run itself goes on."""
+    """With that error. The run itself goes on."""
     job = sweep()
     await_gate(tmp_path / "run")
     log = tmp_path / "run" / "driver" / "log.txt"
@@ -209,7 +209,7 @@ def test_an_error_of_the_thread_that_watches_ends_the_job(sweep, tmp_path):
 
 
 def test_an_attached_job_knows_what_was_stored_before_its_run(tmp_path):
-    """So its rate counts what has run: 2 items of this call, none of a call without new ones."""
+    """So its rate counts what has run, 2 items of this call, none of a call without new ones."""
     options = {"shared": {"log": str(tmp_path / "log")}, "checkpoint": tmp_path / "run"}
     for n, n_before in ((5, 0), (7, 5), (7, 7)):
         parallel_map(sweeps.number, range(n), **options)
@@ -217,7 +217,7 @@ def test_an_attached_job_knows_what_was_stored_before_its_run(tmp_path):
 
 
 def test_results_have_the_form_that_was_asked_for(tmp_path, capfd):
-    """As without a driver; and what workers print appears."""
+    """As without a driver. Prints of workers appear."""
     shared = {"log": str(tmp_path / "log")}
     options = {"shared": shared, "out": "stack", "detach": True}
     (tmp_path / "pairs.py").write_text("from tests.support.sweeps import pair as together")
@@ -268,7 +268,7 @@ def test_a_run_of_another_process_can_be_watched_only(tmp_path, lab):
 
 
 def test_a_row_says_why_stop_does_nothing_and_what_outlives_its_kernel(sweep, tmp_path, lab):
-    """In place of the button, which had said "stopping…" for ever; the page has the other text."""
+    """In place of the button, which had said "stopping…" for ever. The page has the other text."""
     job = sweep(detach=False)
     await_gate(tmp_path / "run")
     kernel = Page(lab, JPY_SESSION_NAME="test.ipynb")
@@ -310,7 +310,7 @@ def test_it_is_refused_before_anything_starts(sweep, tmp_path):
 
 
 def test_what_its_driver_refuses_is_raised_by_the_call(sweep, tmp_path):
-    """A run that is on, and results of another function; the run that is on is not disturbed."""
+    """A run that is on, and results of another function. The run that is on is not disturbed."""
     job = sweep()
     driver = driver_of(tmp_path / "run")
     with pytest.raises(CheckpointInUseError, match=r"is writing to this checkpoint.*attach\("):
@@ -339,7 +339,7 @@ def column(i, plain, shared, mapped, gate):
 
 
 def test_large_arrays_are_stored_once(tmp_path):
-    """Next to the function, until the run is complete; never if they are in a file already."""
+    """Next to the function, until the run is complete, but never if they are in a file already."""
     table = np.arange(3e5).reshape(1000, 300)
     np.save(tmp_path / "table.npy", table)
     shared = {"plain": table, "shared": nbshare.share(table)}
@@ -373,11 +373,11 @@ class Command:
 
     @property
     def log(self):
-        """What it has written."""
+        """The text that it has written."""
         return self._log.read_text()
 
     def ended(self):
-        """Wait for its end; return its exit code."""
+        """Wait for its end. Return its exit code."""
         return self.process.wait(20)
 
 
@@ -396,7 +396,7 @@ def swept(tmp_path):
     "number", [signal.SIGUSR1, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
 def test_a_scheduler_s_notice(swept, tmp_path, number):
-    """No further item begins, those that run finish, exit 75; the same command runs the rest."""
+    """No further item begins, those that run finish, exit 75. The same command runs the rest."""
     command = swept()
     wait_until((tmp_path / "run" / "lease.json").exists)
     job = await_gate(tmp_path / "run")
@@ -414,7 +414,7 @@ def test_a_scheduler_s_notice(swept, tmp_path, number):
 
 
 def test_a_notice_that_nobody_reads(swept, tmp_path):
-    """As in a pipe whose other end got the signal first: exit 75 all the same."""
+    """As in a pipe whose other end got the signal first, with exit 75 all the same."""
     end, begin = os.pipe()
     command = swept("--grace", 0, output=begin)
     os.close(begin)
@@ -439,7 +439,7 @@ def test_items_that_take_too_long_after_the_notice(swept, tmp_path, grace):
 
 @pytest.mark.slow
 def test_a_notice_before_the_run(tmp_path):
-    """While the function's file is being imported: exit 75 immediately."""
+    """While the function's file is being imported, with exit 75 immediately."""
     (tmp_path / "heavy.py").write_text("import pathlib, time\npathlib.Path('here').touch()\n"
                                        "time.sleep(60)\ndef f(x): return x\n")  # fmt: skip
     (tmp_path / "items.json").write_text("[1]")
@@ -469,7 +469,7 @@ def join(word, number, table, rng):
 
 
 def test_items_from_files(tmp_path):
-    """Lines, a JSON list and an array; a failure is exit 1 with its item and its traceback."""
+    """Lines, a JSON list and an array. A failure is exit 1 with its item and its traceback."""
     (tmp_path / "work.py").write_text(WORK)
     (tmp_path / "words.txt").write_text("one\ntwo\n")
     (tmp_path / "numbers.json").write_text("[1, 2]")
@@ -519,7 +519,7 @@ def test_arguments_that_are_wrong(tmp_path, monkeypatch, capsys, arguments, says
 
 
 def test_files_that_are_wrong(tmp_path, monkeypatch, capsys):
-    """Are named: of items, and of the function, with the line whose import fails."""
+    """Are named, those of items and of the function, with the line whose import fails."""
     monkeypatch.setattr(sys, "path", [*sys.path])  # to which the folder of the file is added
     monkeypatch.chdir(tmp_path)
     (tmp_path / "items.json").write_text("[1")
@@ -581,7 +581,7 @@ class Viewer(Page):
                 self.pictures.append(picture)
 
     def last_picture(self):
-        """Return the last picture of runs that are over: what draws them has drawn all."""
+        """Return the last picture of runs that are over, once all are drawn."""
         self.run_well("""
 for thread in threading.enumerate():
     if "(_follow)" in thread.name:
@@ -609,7 +609,7 @@ class Mine(LivePlot):
 def below_title(picture):
     """Return the pixels of a PNG below its title.
 
-    Where that is, to a part of a pixel, depends on how often the figure was drawn before.
+    Its place, to a part of a pixel, depends on how often the figure was drawn before.
     """
     return plt.imread(io.BytesIO(base64.b64decode(picture)))[48:]
 
@@ -643,7 +643,7 @@ def test_an_attached_job_draws_the_plot_of_its_run(lab, call):
 
 
 def test_a_plot_that_cannot_be_loaded_is_said(lab, tmp_path):
-    """Once, with the remedy; results and progress display are there."""
+    """Once, with the remedy. Results and progress display are there."""
     kernel = Viewer(lab)
     try:
         kernel.run_well("parallel_map(abs, range(9), plot='line', checkpoint='run')")

@@ -732,7 +732,7 @@ def parts_in():
 
 
 def write(folder: Path, files: dict[str, str], edit: tuple[str, str] | None = None) -> None:
-    """Write files; an edit changes the one that has its text."""
+    """Write files. An edit changes the one that has its text."""
     if edit is not None:
         (name,) = (name for name, text in files.items() if edit[0] in text)
         files = files | {name: files[name].replace(*edit, 1)}
@@ -769,7 +769,7 @@ RUNS = [
     "a registry by __set_name__",
     "an annotation of a function",
 ]
-# What is used of a file is known only once a worker has executed it.
+# The used parts of a file are known only once a worker has executed it.
 EDGES = """
 import filters, inspect, os, pydoc
 import numpy as np
@@ -796,7 +796,7 @@ OF_FILTERS = FILTERS + "class Edge:\n    def edge(self, x): return edge(x)\n"
 
 @pytest.mark.parametrize("case", RUNS)
 def test_a_run_gives_no_old_results_after_an_edit(case, assert_is_seen):
-    """As in a notebook: two processes with one checkpoint, and an edit between."""
+    """As in a notebook, with two processes with one checkpoint, and an edit between."""
     if "pandas" in case:
         pytest.importorskip("pandas")
     assert_is_seen(*SEEN[f"{case}, notebook"])

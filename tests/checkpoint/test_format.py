@@ -1,4 +1,4 @@
-"""Stored runs of the format keep loading, and going on; those of others are refused."""
+"""Stored runs of the format keep loading, and going on. Those of others are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMATS = sorted(Path(__file__).parent.glob("format_[0-9]*"))
 @pytest.mark.parametrize("folder", FORMATS, ids=lambda path: path.name)
 @pytest.mark.parametrize("name", ["rows", "objects"])
 def test_a_stored_run_loads(folder, name, tmp_path):
-    """It gives its results; the same call runs nothing, and a longer one what is new."""
+    """It gives its results. The same call runs nothing, and a longer one the new items."""
     path, func = tmp_path / "run", getattr(format_work, name)
     shutil.copytree(folder / name, path)
     run = open_checkpoint(path)
@@ -34,7 +34,7 @@ def test_a_stored_run_loads(folder, name, tmp_path):
 
 
 def test_rows_next_to_items_without_a_row_are_written(tmp_path):
-    """Which the disk has refused: their row is -1, next to 0."""
+    """The disk has refused these, so their row is -1, next to 0."""
     path = tmp_path / "run"
     parallel_map(abs, [-1.5, -2.5, -3.5], checkpoint=path)
     place = FilePlace(str(path), {"results.npy": 256, "index.npy": 256}, 0, 9)

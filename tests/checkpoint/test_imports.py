@@ -87,7 +87,7 @@ def edit(project, name, old, new):
 
 @pytest.mark.parametrize("name", ["f", "late", "unpickled"])
 def test_an_edit_of_a_file_that_workers_imported_is_refused(project, name):
-    """A computed name, and a pickle: the file is named with the lines that changed."""
+    """A computed name, and a pickle. The file is named with the lines that changed."""
     project(name)
     edit(project, "plugin.py", "2.0 * x", "3.0 * x")
     with pytest.raises(CheckpointError, match=r"plugin\.py changed \(lines 2-3\)\. 8 of 8 results"):
@@ -111,7 +111,7 @@ def test_an_edit_of_a_file_that_workers_imported_is_refused(project, name):
     ids=["comment", "lines", "docstring", "another file"],
 )
 def test_other_edits_of_what_workers_imported_are_not_seen(project, change):
-    """Comments, moved lines, docstrings; and files that this function does not import."""
+    """Comments, moved lines, docstrings, and files that this function does not import."""
     project("h", file="other.py", checkpoint=None)  # its workers imported the other file
     project("f")
     edit(project, *change)
@@ -198,7 +198,7 @@ def test_workers_that_are_used_again_hide_no_import(project):
 
 
 def test_a_late_import_concerns_the_results_after_it(project):
-    """A new version begins with it; the results before keep theirs, and do not run again."""
+    """A new version begins with it. The results before keep theirs, and do not run again."""
     project("g", range(6))
     project("g", range(10), chunksize=1)
     edit(project, "plugin.py", "2.0 * x", "3.0 * x")
@@ -209,7 +209,7 @@ def test_a_late_import_concerns_the_results_after_it(project):
 
 
 def test_no_result_is_stored_before_its_imports(project):
-    """Within a chunk, too: a kill may come at any moment, and an edit after it."""
+    """Within a chunk, too, because a kill may come at any moment, and an edit after it."""
     func = f"{project.folder / 'sim.py'}:slow"
     job = map_async(func, range(60), checkpoint=project.path, chunksize=30, max_workers=2)
     try:
@@ -263,7 +263,7 @@ print(results.tolist())
 @pytest.mark.parametrize("first", [[], ["plugin"]], ids=["late", "imported first"])
 @pytest.mark.parametrize("backend", ["", "serial", "threads"])
 def test_another_process_sees_it_in_another_place(project, backend, first, tmp_path):
-    """A project that was moved with its checkpoint; also without worker processes."""
+    """A project that was moved with its checkpoint, also without worker processes."""
 
     def run(folder):
         command = [sys.executable, "-c", PROGRAM, str(folder), backend, *first]
@@ -300,14 +300,14 @@ def test_outdated_tells_of_imports(project):
 
 
 def test_code_that_imports_nothing_else_has_one_version(project):
-    """However often it runs: files that are found by their names are not reported twice."""
+    """However often it runs, because files that are found by their names are not reported twice."""
     for n in (3, 5, 8):
         project("plain", range(n))
     assert len(read_json(project.path / "code.json")["versions"]) == 1
 
 
 def test_a_class_that_comes_out_of_a_pickle_counts(project):
-    """Of a file that the code uses by its names, too: none leads from there to the class."""
+    """Of a file that the code uses by its names, too, if none leads from there to the class."""
     (project.folder / "models.py").write_text(
         "import pickle\ndef load(path):\n    with open(path, 'rb') as file:\n"
         "        return pickle.load(file)\n"

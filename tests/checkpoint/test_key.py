@@ -1,4 +1,4 @@
-"""What belongs to the key of a checkpoint: every edit that may change a result, and no other."""
+"""The key of a checkpoint knows every edit that may change a result, and no other."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ REGISTRY = """
         return function
     """
 
-# What a result depends on though no name in the code that uses it leads there: files, and an edit.
+# Dependencies of a result to which no name in the code that uses them leads, and an edit.
 HIDDEN = {
     "all names of an installed module": (
         {"work.py": "from math import *\ndef simulate(x):\n    return floor(x)\n"},
@@ -309,14 +309,14 @@ def original(tmp_path_factory, parts_in):
 
 @pytest.mark.parametrize("edit", SEEN)
 def test_an_edit_is_seen(edit, tmp_path, original, parts_in):
-    """What may change a result changes the key."""
+    """An edit that may change a result changes the key."""
     write(tmp_path, SEEN[edit])
     assert parts_in(tmp_path) != original
 
 
 @pytest.mark.parametrize("edit", UNSEEN)
 def test_an_edit_is_not_seen(edit, tmp_path, original, parts_in):
-    """What changes no result does not change the key; nor does another folder."""
+    """An edit that changes no result does not change the key. Nor does another folder."""
     write(tmp_path, UNSEEN[edit])
     assert parts_in(tmp_path) == original
 
@@ -498,7 +498,7 @@ def test_an_edit_of_what_a_cell_defines_is_seen(edit, is_seen):
 
 
 def test_what_python_notes_on_a_class_or_where_a_script_is_does_not_count():
-    """As pickling an instance does; and the path of the file."""
+    """As pickling an instance does, and the path of the file."""
     source = "class P:\n    def __init__(self): self.k = 1\ndef f(x):\n    return P().k, __file__\n"
     f = cell(source)
     f.__globals__["__file__"] = "/here/script.py"
@@ -564,7 +564,7 @@ def f(x):
     ],
 )
 def test_an_instance_of_a_dataclass_in_a_cell_counts_by_what_it_is(edit):
-    """Method, defaults and values; not how it is written."""
+    """Method, defaults and values, but not how it is written."""
     before, after = (
         parts_of(cell(text)) for text in (OF_A_DATACLASS, OF_A_DATACLASS.replace(*edit))
     )
@@ -588,7 +588,7 @@ def test_other_edits_of_a_cell_are_not_seen(edit):
 
 
 def test_a_function_without_source_counts_by_its_code():
-    """As of ``python -c``: comments do not matter there, either."""
+    """As of ``python -c``, where comments do not matter there, either."""
 
     def found(source):
         names = {"__name__": "__main__"}
@@ -628,7 +628,7 @@ def test_what_a_handler_covers_is_seen():
 
 
 def test_how_arguments_are_taken_is_seen():
-    """Two functions with the same instructions: one takes a tuple."""
+    """Two functions with the same instructions, one of which takes a tuple."""
     found = []
     for source in ("def f(x, y):\n return y", "def f(x, *y):\n return y"):
         code = CodeDigests(None)
@@ -790,7 +790,7 @@ def test_other_values_have_other_digests(name):
 
 
 def test_objects_that_are_often_reached_are_taken_once():
-    """Lists in lists, twice each; and a graph whose nodes know each other."""
+    """Lists in lists, twice each, and a graph whose nodes know each other."""
     lists = [1]
     for _ in range(60):
         lists = [lists, lists]
@@ -806,7 +806,7 @@ def test_objects_that_are_often_reached_are_taken_once():
 
 
 def test_digests_are_the_same_in_every_process():
-    """Whatever the seed of its hashes, and of NumPy's random numbers."""
+    """For any seed of its hashes, and of NumPy's random numbers."""
     program = (
         "import numpy as np\n"
         "from nbshare._core.checkpoint.code import CodeDigests\n"
@@ -831,7 +831,7 @@ def test_digests_are_the_same_in_every_process():
 
 
 def test_tables_count_by_their_values():
-    """Dataframes, Arrow tables, sparse matrices: neither layout in memory nor kept answers do."""
+    """Dataframes, Arrow tables, sparse matrices. Layout in memory and kept answers do not count."""
     pd, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     sparse = pytest.importorskip("scipy.sparse")
     frame = pd.DataFrame({"a": [1, 2], "b": ["x", None]})
@@ -883,7 +883,7 @@ def test_an_answer_that_an_object_keeps_does_not_count():
 
 @pytest.mark.parametrize("shape", [(4000,), (1, 4000), (3, 2000), (40, 50, 2), (2000, 3)])
 def test_a_large_array_counts_by_its_values(shape, monkeypatch):
-    """Whatever the number of threads and the order in memory; each element counts."""
+    """For any number of threads and order in memory. Each element counts."""
     monkeypatch.setattr(digests, "PIECE_NBYTES", 8000)
     array = np.arange(np.prod(shape), dtype="f8").reshape(shape)
     found = digest_of(array)
@@ -898,7 +898,7 @@ def test_a_large_array_counts_by_its_values(shape, monkeypatch):
 
 
 def test_what_has_no_digest_is_named_with_the_cure():
-    """A lock in an object in a dict: the message says where, and to give a version."""
+    """A lock in an object in a dict is named. The message says where, and to give a version."""
     value = Holder({"k": threading.Lock()})
     with pytest.raises(
         CheckpointError, match=r"shared\['a'\]\.x\['k'\] is a _thread\.lock.*version="
@@ -918,7 +918,7 @@ def test_what_does_not_matter_is_not_in_the_key():
 
 
 def test_differences_are_told_in_words():
-    """What changed, what is new, what is gone, and not more than a reader bears."""
+    """They tell what changed, is new, or is gone, and not more than a reader bears."""
     assert differences({"a": "1", "b": "2"}, {"a": "3", "c": "4"}, {"a": "a.py, lines 1-2"}) == [
         "a changed (a.py, lines 1-2)",
         "c is new",
@@ -970,7 +970,7 @@ def test_a_number_has_one_digest_whatever_the_others_are():
 
 
 def test_equal_items_are_told_apart_by_their_order():
-    """The second of two is another one; in blocks as well as all at once."""
+    """The second of two is another one, in blocks as well as all at once."""
     both = keys([5, 5, 6, 5])
     assert len(set(both)) == 4
     assert both[0] == keys([5])[0]
@@ -995,7 +995,7 @@ def test_several_iterables_make_one_digest():
 @pytest.mark.parametrize("kind", ["numbers", "digests"])
 @pytest.mark.parametrize("n", [0, 1, 5000])
 def test_stored_items_are_found_in_any_order(kind, n):
-    """Each item finds the first row that has its digest; one that is not stored finds none."""
+    """Each item finds the first row that has its digest. One that is not stored finds none."""
     rng = np.random.default_rng(n)
     stored = rng.integers(0, 2**64, (n, 2), dtype=np.uint64)
     if kind == "numbers":

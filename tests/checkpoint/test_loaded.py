@@ -1,4 +1,4 @@
-"""What this process has imported, with backend="serial" or "threads": the files as they are now."""
+"""With backend="serial" or "threads", this process must have imported the files as they are now."""
 
 import importlib
 import sys
@@ -81,7 +81,7 @@ EDITS = {
 
 @pytest.fixture
 def edited(tmp_path, monkeypatch):
-    """Import a module; return it and a function that edits its file."""
+    """Import a module. Return it and a function that edits its file."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     file = tmp_path / "loaded_here.py"
@@ -99,7 +99,7 @@ def edited(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", EDITS)
 def test_an_edit_after_the_import_is_refused_where_items_run_here(edited, tmp_path, kind):
-    """Nothing is stored; after another import of the module the new code runs."""
+    """Nothing is stored. After another import of the module the new code runs."""
     module, edit = edited
     path = tmp_path / "run"
     edit(*EDITS[kind])
@@ -131,7 +131,7 @@ def test_an_older_version_is_refused_where_items_run_here(edited, tmp_path, what
     [("return x\n", "return 2 * x\n"), ("calls = 0", "calls = 0  # so far"), ("", "\n\n")],
 )
 def test_an_edit_that_changes_no_result_is_refused_until_it_is_imported(edited, tmp_path, edit_of):
-    """Of an unrelated function, a comment, empty lines; then the stored results hold."""
+    """Of an unrelated function, a comment, empty lines. Then the stored results hold."""
     module, edit = edited
     run = {"checkpoint": tmp_path / "run", "backend": "threads", "progress": False}
     before = map_async(module.f, [1.0], **run).result()
@@ -144,7 +144,7 @@ def test_an_edit_that_changes_no_result_is_refused_until_it_is_imported(edited, 
 
 
 def test_what_was_changed_here_is_refused_where_items_run_here(edited, tmp_path):
-    """The file has another value; one that the function does not use is no matter."""
+    """The file has another value. One that the function does not use is no matter."""
     module, _ = edited
     run = {"checkpoint": tmp_path / "run", "backend": "serial", "progress": False}
     module.unrelated = abs
@@ -169,7 +169,7 @@ def test_an_object_that_raises_when_it_is_looked_at_is_no_change(edited, tmp_pat
 
 
 def test_code_may_change_its_own_values(edited, tmp_path):
-    """Such as a counter and a list: the second call is like the first."""
+    """Such as a counter and a list. The second call is like the first."""
     module, _ = edited
     for n in (1, 2):
         items = range(n)

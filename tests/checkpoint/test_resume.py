@@ -1,4 +1,4 @@
-"""The same call goes on where it stopped; nothing that is stored runs again, or is lost."""
+"""The same call goes on where it stopped. Nothing that is stored runs again, or is lost."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ ITEMS = {
 
 @pytest.mark.parametrize(("kind", "func", "backend"), thinned(5, ITEMS, sweeps.RESULTS, BACKENDS))
 def test_what_is_stored_does_not_run_again(sweep, func, kind, backend):
-    """A sweep, the same again, extended, thinned and turned round: only what is new runs."""
+    """A sweep, the same again, extended, thinned and turned round. Only new items run."""
     made = ITEMS[kind]
     expected, ran = sweep(func, made(range(12)), backend=backend, checkpoint=None)
     assert len(ran) == 12
@@ -86,7 +86,7 @@ def test_what_is_stored_does_not_run_again(sweep, func, kind, backend):
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 def test_after_a_failure_the_rest_runs(sweep, tmp_path, backend):
-    """What was done before the failure is kept; when its cause is gone the same call ends well."""
+    """Results from before the failure are kept. When its cause is gone the same call ends well."""
     (tmp_path / "broken").touch()
     with pytest.raises(ValueError, match="no 3"):
         sweep(sweeps.fragile, range(20), backend=backend, max_workers=1, chunksize=1)
@@ -170,7 +170,7 @@ def test_an_output_of_the_caller_is_filled(sweep):
 
 
 def test_an_output_that_does_not_take_what_is_stored_is_refused(sweep):
-    """Of another dtype or shape, or a list: before anything runs."""
+    """Of another dtype or shape, or a list, before anything runs."""
     sweep(sweeps.row, range(5))
     for out in (np.zeros((5, 2, 3)), np.zeros((5, 3), np.float32), "list"):
         with pytest.raises(CheckpointError, match=r"float32 of shape \(2, 3\)"):
@@ -197,7 +197,7 @@ def sometimes_text(x):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_numbers_that_a_file_cannot_name_keep_their_dtype(tmp_path, backend):
-    """Of a package, as bfloat16: in the order of before and in another one, and not in out=."""
+    """Of a package, as bfloat16, in the order of before and in another one, and not in out=."""
     dtype = pytest.importorskip("ml_dtypes").bfloat16
     for items in ([1, 2, 3], [1, 2, 3, 4], [4, 1]):
         results = parallel_map(brain_floats, items, checkpoint=tmp_path / "run", backend=backend)
@@ -219,7 +219,7 @@ def test_lists_stay_lists(sweep):
 
 
 def test_a_result_may_be_changed_and_what_is_stored_stays(sweep):
-    """What a call returns is memory of its own."""
+    """The result of a call is memory of its own."""
     results, _ = sweep(sweeps.row, range(5))
     results[:] = -1
     again, _ = sweep(sweeps.row, range(5))
@@ -251,7 +251,7 @@ VARIANT += "    note(log, x)\n    return helper(1.0 * x)\n"
 
 
 def test_a_change_is_refused_with_what_differs(sweep, tmp_path, monkeypatch):
-    """And nothing is lost: of the old function all are there, restart and accept do as they say."""
+    """Nothing is lost. Results of the old function are there, restart and accept do as they say."""
     old = variant(tmp_path, monkeypatch, VARIANT.format(k=1))
     sweep(old, range(6))
     new = variant(tmp_path, monkeypatch, VARIANT.format(k=2))
@@ -336,7 +336,7 @@ def test_what_is_no_checkpoint_is_left_alone(what, tmp_path):
 
 
 def test_files_can_be_read_while_a_run_writes_them(tmp_path, log):
-    """With NumPy alone: what the index calls done is there."""
+    """With NumPy alone. The results that the index calls done are there."""
     path = tmp_path / "run"
     job = map_async(sweeps.slow, range(300), shared={"log": log}, checkpoint=path, max_workers=2)
     try:
@@ -390,7 +390,7 @@ def test_a_long_generator_goes_on_quickly(sweep):
 
 
 def test_two_runs_at_once_are_refused(tmp_path, log):
-    """In this process and in another; when the first is over its checkpoint is free."""
+    """In this process and in another. When the first is over its checkpoint is free."""
     path = tmp_path / "run"
     job = map_async(sweeps.slow, range(3_000), shared={"log": log}, checkpoint=path)
     with pytest.raises(BlockingIOError, match="another run of this process"):
@@ -426,7 +426,7 @@ def test_any_order_of_blocks_is_found(sweep, kind):
 @pytest.mark.parametrize("kind", [list, iter], ids=["list", "generator"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_short_objects_that_were_stored_together_come_in_any_order(tmp_path, kind, backend):
-    """Each with its item: turned round, thinned, shuffled, and with new ones between them."""
+    """Each with its item, turned round, thinned, shuffled, and with new ones between them."""
     items = list(range(400))
     shuffled = random.Random(1).sample(range(500), 450)
     for some in (items, items[::-1], items[::3], items[200:] + items[:100], shuffled):
@@ -474,7 +474,7 @@ def test_a_restart_leaves_the_arrays_of_earlier_calls(sweep):
 
 @pytest.mark.parametrize("end", ["cancel", "_interrupt"])
 def test_an_early_end_says_that_the_same_call_continues(tmp_path, log, end):
-    """Stop warns where no display says it; an interrupt names the checkpoint."""
+    """Stop warns where no display says it. An interrupt names the checkpoint."""
     options = {"shared": {"log": log}, "checkpoint": tmp_path / "run", "max_workers": 1}
     job = map_async(sweeps.slow, range(1000), **options)
     next(iter(job))
@@ -488,7 +488,7 @@ def test_an_early_end_says_that_the_same_call_continues(tmp_path, log, end):
 
 
 def test_a_restart_leaves_no_files_of_earlier_results(sweep, tmp_path):
-    """Arrays that are mapped from them stay as they are; logs that are still used stay, too."""
+    """Arrays that are mapped from them stay as they are. Logs that are still used stay, too."""
     path = tmp_path / "run"
 
     def logs():
@@ -505,7 +505,7 @@ def test_a_restart_leaves_no_files_of_earlier_results(sweep, tmp_path):
 
 
 def test_the_rate_counts_what_has_run(sweep, capfd):
-    """Not the stored results, of which a thousand are there at once; the line names them."""
+    """Not the stored results, of which a thousand are there at once. The line names them."""
     sweep(sweeps.slow, range(1000), max_workers=8)
     sweep(sweeps.slow, range(1020), max_workers=1, progress=True)
     shown = r"1020/1020 in (.*) s \((.*)/s\), 1000 stored before"

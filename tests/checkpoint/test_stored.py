@@ -1,4 +1,4 @@
-"""What anyone can read of a stored run: how far it is, its results, what a call would run."""
+"""Anyone can read a stored run, with its progress, its results, and what a call would run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_results_come_in_the_order_of_the_items(tmp_path, func):
 
 
 def test_results_of_the_first_items_are_read_from_the_disk(tmp_path):
-    """As those of all; what the last call left out is not copied with them."""
+    """As those of all. Items that the last call left out are not copied with them."""
     shared = {"log": str(tmp_path / "log")}
     for n in (8, 3):
         parallel_map(sweeps.row, range(n), shared=shared, checkpoint=tmp_path / "run")
@@ -170,7 +170,7 @@ def test_failures_are_told_while_the_run_is_on(tmp_path):
 
 
 def test_failures_are_those_of_the_last_calls_items(tmp_path):
-    """In its order; not those of items that it left out."""
+    """In its order, but not those of items that it left out."""
     (tmp_path / "broken").touch()
     path, shared = tmp_path / "run", {"log": str(tmp_path / "log")}
     for items in ([1, 3, 5, 8], [8, 1, 3], [3, 1]):
@@ -231,7 +231,7 @@ def test_it_is_read_without_nbshare(tmp_path):
 
 
 def test_a_file_that_another_machine_has_replaced_is_read_again(tmp_path, monkeypatch):
-    """A network file system may know the file before, and refuses it once: ESTALE."""
+    """A network file system may know the file before, and refuses it once (ESTALE)."""
     parallel_map(math.sqrt, [0, 1, 4, 9, 16], checkpoint=tmp_path / "run")
     was_refused = set()
 

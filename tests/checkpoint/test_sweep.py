@@ -55,7 +55,7 @@ class Sweep:
         self.processes = []
 
     def start(self, *, on_machine=False, begin=("-m", "nbshare"), given=None):
-        """Start one; return it."""
+        """Start one. Return it."""
         words = [sys.executable, *begin, *(given or self.given)]
         if on_machine:
             words = [*MACHINE, SETUP, "sh", *words]
@@ -69,7 +69,7 @@ class Sweep:
         return started
 
     def ended(self, process, limit_s=60):
-        """Wait for the end of a process; return its exit code, and what it has written."""
+        """Wait for the end of a process. Return its exit code, and what it has written."""
         return process.wait(limit_s), process.place.read_text()
 
     def ran(self):
@@ -102,7 +102,7 @@ class Sweep:
 
 @pytest.fixture
 def shared(tmp_path):
-    """Give a function that prepares a run; ends what is left of it."""
+    """Give a function that prepares a run, and end what is left of it."""
     made = []
 
     def make(*words):
@@ -169,7 +169,7 @@ def test_results_of_all_kinds_are_merged(shared, function, tmp_path):
         assert np.array_equal(found, expected)
 
 
-# Begins no item after this one, as after a notice; the items then are those of two processes.
+# Begins no item after this one, as after a notice. The items then are those of two processes.
 STOPPED = """
 import os, signal, sys, threading, time
 from nbshare._core.checkpoint import sweep
@@ -186,7 +186,7 @@ sys.exit(main())
 
 
 def test_items_of_a_killed_process_are_taken_over(shared):
-    """At once on the same machine; what it has stored does not run again."""
+    """At once on the same machine. Its stored items do not run again."""
     sweep = shared("gated", 12)
     sweep.start()
     sweep.await_done(4)
@@ -200,7 +200,7 @@ def test_items_of_a_killed_process_are_taken_over(shared):
 
 
 def test_something_else_is_refused_meanwhile(shared, tmp_path):
-    """Another function, other items, and a run of this process; in words, and nothing changes."""
+    """Another function, other items, and a run of this process, in words, and nothing changes."""
     sweep = shared("gated", 12)
     first = sweep.start()
     sweep.await_done(4)
@@ -279,7 +279,7 @@ FILES = ["results.npy", "objects*.log", "meta.json", "code.json"]
 @pytest.mark.slow
 @pytest.mark.parametrize("gone", FILES)
 def test_a_file_of_a_part_that_is_gone_costs_its_items(shared, gone):
-    """They run again; the other results are kept."""
+    """They run again. The other results are kept."""
     sweep = shared("gated_mixed", 12)
     sweep.lose_one(4)
     (part,) = (sweep.path / "parts").glob("*/index.npy")
@@ -317,7 +317,7 @@ MOMENTS = ["Directory.decide", "RowWriter.put", "Directory._sync", "shutil.rmtre
 
 @pytest.mark.parametrize("moment", ["RowWriter.commit", *map(slowly, MOMENTS)])
 def test_a_merge_may_be_cut_short(shared, moment):
-    """The next process does it; no item runs again."""
+    """The next process does it. No item runs again."""
     sweep = shared("number", 40)
     assert sweep.ended(sweep.start(begin=("-c", DYING, moment)))[0] == -signal.SIGKILL
     code, text = sweep.ended(sweep.start())
@@ -350,7 +350,7 @@ def test_a_notice_while_others_run_all_that_is_left(shared):
 
 
 def test_an_attached_job_stops_all(shared):
-    """They exit as after Ctrl-C; the next ones run the rest."""
+    """They exit as after Ctrl-C. The next ones run the rest."""
     sweep = shared("gated", 1000)
     both = [sweep.start()]
     sweep.await_done(4)
@@ -435,7 +435,7 @@ def test_a_writer_that_was_away_leaves_the_lease_to_its_successor(tmp_path, monk
 @needs_machines
 @pytest.mark.slow
 def test_a_process_that_was_away_spoils_nothing(shared):
-    """Stopped for longer than its lease, it finds its items taken; both runs give the same."""
+    """Stopped for longer than its lease, it finds its items taken. Both runs give the same."""
     sweep = shared("gated", 12)
     first = sweep.start(on_machine=True, begin=("-c", SHORT))
     sweep.await_done(4)
@@ -457,7 +457,7 @@ def test_a_process_that_was_away_spoils_nothing(shared):
 @needs_machines
 @pytest.mark.slow
 def test_four_machines_with_a_folder_in_common(shared):
-    """Idle items of 1 s: at least 0.9 of ideal; a watcher on this machine sees all of them."""
+    """Idle items of 1 s take at least 0.9 of ideal. A watcher on this machine sees all of them."""
     n = 160
     sweep = shared("napping", n)
     four = [sweep.start(on_machine=True) for _ in range(4)]

@@ -74,7 +74,7 @@ def test_a_forked_process_goes_on_when_its_parent_is_done(begin, tmp_path):
 
 
 def test_a_copy_of_a_run_that_is_on(begin, tmp_path):
-    """Nobody writes to it: it is not stopped by its job, and the same call may go on there."""
+    """Nobody writes to it. It is not stopped by its job, and the same call may go on there."""
     job = begin(detach=True)
     wait_until(lambda: job.n_done >= 4)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")

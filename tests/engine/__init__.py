@@ -1,1 +1,1 @@
-"""Calls: what is asked for, and what comes back."""
+"""Calls, with their arguments, and their results."""

@@ -1,4 +1,4 @@
-"""Results of any kind, in any order, from any store, for any readers: those of the plain loop."""
+"""Results of any kind, order, store and readers equal those of the plain loop."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_results_in_memory(kinds, n, backend, out, has_length):
 @settings(deadline=None, max_examples=20)
 @given(kinds=names, data=st.data(), n=st.integers(1, 200), backend=BACKENDS)
 def test_results_in_a_directory(tmp_path_factory, kinds, data, n, backend):
-    """Some are stored by a first run, in any order; another order and more items resume it."""
+    """Some are stored by a first run, in any order. Another order and more items resume it."""
     path = tmp_path_factory.mktemp("run")
     first = data.draw(st.lists(st.integers(0, n - 1), unique=True), "first")
     then = data.draw(st.permutations(range(n)), "then")
@@ -71,7 +71,7 @@ def test_results_in_a_directory(tmp_path_factory, kinds, data, n, backend):
 @settings(deadline=None, max_examples=10)
 @given(kinds=names, n=st.integers(1, 2000), has_length=st.booleans())
 def test_two_threads_read_while_it_runs(kinds, n, has_length):
-    """One takes each result once, the other looks at all that are there; both see the loop's."""
+    """One takes each result once, the other looks at all that are there. Both see the loop's."""
     items = range(n) if has_length else iter(range(n))
     options = {"on_error": "return", "progress": False, "max_workers": 2}
     job = map_async(result, items, shared={"names": kinds}, **options)

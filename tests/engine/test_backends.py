@@ -1,6 +1,6 @@
 """Features of runs in this process, in its threads, and within workers.
 
-What all backends have in common: `tests/backends`.
+`tests/backends` has the common part of all backends.
 """
 
 from __future__ import annotations

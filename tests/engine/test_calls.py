@@ -1,4 +1,4 @@
-"""How a call runs: failures, workers and chunks, surroundings, memory, and without the server."""
+"""The running of calls: failures, workers, chunks, surroundings, memory, a missing server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def line_of(function, text):
 
 @pytest.mark.parametrize("kind", [ValueError, KeyError, ZeroDivisionError, OSError, StopIteration])
 def test_an_exception_comes_as_itself_with_its_place(kind):
-    """The exception is the function's own; a note names item, worker, file and line."""
+    """The exception is the function's own. A note names item, worker, file and line."""
     with pytest.raises(kind) as caught:
         parallel_map(functools.partial(tasks.fail_at, kind=kind), [*"0b2"], ["x", "b", "y"])
     note = notes_of(caught.value)
@@ -55,7 +55,7 @@ def test_an_exception_comes_as_itself_with_its_place(kind):
 
 
 def test_an_exception_that_holds_a_lambda_comes_as_itself():
-    """What plain pickle refuses travels by value."""
+    """An object that plain pickle refuses travels by value."""
     with pytest.raises(ValueError, match="holds a lambda"):
         parallel_map(tasks.raise_holding_lambda, ["only"])
 
@@ -69,7 +69,7 @@ def test_an_exception_that_holds_a_lambda_comes_as_itself():
     ],
 )
 def test_an_exception_that_cannot_travel_is_a_task_error(function, name):
-    """What cannot be raised as itself is a TaskError that tells type, text, item and place."""
+    """An error that cannot be raised as itself is a TaskError with type, text, item and place."""
     with pytest.raises(TaskError, match=name) as caught:
         parallel_map(function, ["only"])
     error = caught.value
@@ -172,7 +172,7 @@ def test_any_chunksize_gives_the_same_results(chunksize):
 
 
 def test_the_items_of_a_chunk_stay_together():
-    """A given chunksize is obeyed: the items of a chunk run in one worker."""
+    """A given chunksize is obeyed, so the items of a chunk run in one worker."""
     pids = parallel_map(tasks.pid, range(40), chunksize=5).reshape(8, 5)
     assert (pids == pids[:, :1]).all()
 
@@ -313,7 +313,7 @@ def test_workers_see_the_callers_surroundings(monkeypatch, tmp_path):
 
 
 def test_workers_compute_as_the_caller_does(monkeypatch):
-    """Arguments of the program, recursion limit, NumPy's errors and decimal: at each call."""
+    """Arguments of the program, recursion limit, NumPy's errors and decimal, at each call."""
     limit = sys.getrecursionlimit()
     for i in range(3):
         monkeypatch.setattr(sys, "argv", ["program", str(i)])
@@ -352,7 +352,7 @@ def test_in_this_process_too_items_compute_as_the_caller_does(backend):
 
 
 def test_errors_that_go_to_a_function_of_the_caller_are_warnings_in_workers():
-    """Its function stays there: without one NumPy would raise a NameError."""
+    """Its function stays there. Without one NumPy would raise a NameError."""
     with np.errstate(divide="call", call=print), warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(RuntimeWarning, match="divide by zero"):
@@ -443,14 +443,14 @@ def test_a_caller_without_standard_streams(tmp_path):
 
 @pytest.fixture
 def little_memory(monkeypatch):
-    """Let the machine have 64 MiB left: the figures, not the memory."""
+    """Let the machine have 64 MiB left, in its figures, not its memory."""
     monkeypatch.setattr("nbshare._core.system.room.available", lambda: 64 << 20)
 
 
 @pytest.mark.parametrize("place", ["shared", "items"])
 def test_inputs_that_do_not_fit_are_refused_before_they_are_copied(place, little_memory, cold):
     """Too large an input is a MemoryError with both figures, before anything is allocated."""
-    table = np.zeros((8, 10 << 20), np.uint8)  # not touched: it takes no memory
+    table = np.zeros((8, 10 << 20), np.uint8)  # not touched, so it takes no memory
     items, shared = ([0], {"table": table}) if place == "shared" else (table, {})
     function = tasks.shared_facts if place == "shared" else tasks.total
     before = memfd_bytes([os.getpid()])
@@ -461,7 +461,7 @@ def test_inputs_that_do_not_fit_are_refused_before_they_are_copied(place, little
 
 
 def test_results_that_do_not_fit_are_refused(little_memory):
-    """Too large an output is a MemoryError with both figures; the next run works."""
+    """Too large an output is a MemoryError with both figures. The next run works."""
     items = [(1 << 20, i) for i in range(100)]
     with pytest.raises(MemoryError, match=r"100 MiB.* 64 MiB"):
         parallel_map(tasks.make_bytes, items)

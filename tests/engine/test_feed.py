@@ -1,4 +1,4 @@
-"""Items that are pickled: those of long lists, and those that a generator gives."""
+"""Items that are pickled, those of long lists, and those that a generator gives."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ values = st.one_of(
     st.one_of(st.none(), st.integers(1, 50)),
 )
 def test_results_are_those_of_a_loop(some, n, n_more, chunksize):
-    """Whatever the items, in one list or several, next to an array and a range."""
+    """For any items, in one list or several, next to an array and a range."""
     lists = [[*(some[k:] * n)[:n]] for k in range(1 + n_more) if some[k:]]
     columns = [*lists, np.arange(2.0 * n).reshape(n, 2), range(n)]
     found = pair(feeds.joined, *columns, chunksize=chunksize)
@@ -94,7 +94,7 @@ def test_items_may_grow(kind, monkeypatch, tmp_path):
 
 
 def test_arrays_that_come_late_arrive_as_arrays():
-    """Plain ones are read-only, whatever their size; shared memory is the caller's own."""
+    """Plain ones are read-only, whatever their size. Shared memory is the caller's own."""
     shared = nbshare.share(np.ones(1000))
     items = [*range(MANY), np.ones(3), shared, np.ones(9000)]
     found = pair(feeds.total, items, on_error="return")

@@ -1,4 +1,4 @@
-"""No more workers run than fit into memory; the figures of the system are invented."""
+"""No more workers run than fit into memory. The figures of the system are invented."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_as_many_fit_as_reach_the_peak_together(workers, available):
 
 @pytest.fixture
 def memory(monkeypatch):
-    """Look often; give what sets the free memory of the machine, in bytes."""
+    """Look often. Return a setter of the free memory of the machine, in bytes."""
     monkeypatch.setattr(calls, "LOOK_S", 0.02)
     free = [99 * GB]
     monkeypatch.setattr(room, "available", lambda: free[0])
@@ -56,7 +56,7 @@ def wait_for(condition, timeout_s=20.0):
 def test_workers_leave_where_memory_is_short(memory):
     job = map_async(large.take, range(60), max_workers=3, chunksize=1, out="list")
     wait_for(lambda: job.n_done > 6)
-    memory(-9 * GB)  # less than nothing: whatever a worker holds at the moment
+    memory(-9 * GB)  # less than nothing, whatever a worker holds at the moment
     wait_for(lambda: job._fit is not None)
     n_done = job.n_done
     wait_for(lambda: sum(worker.items != range(0) for worker in job._activity) <= 1)
@@ -65,7 +65,7 @@ def test_workers_leave_where_memory_is_short(memory):
 
 
 def test_workers_return_with_the_memory(memory):
-    memory(-9 * GB)  # less than nothing: whatever a worker holds at the moment
+    memory(-9 * GB)  # less than nothing, whatever a worker holds at the moment
     job = map_async(large.take, range(60), max_workers=2, chunksize=1, out="list")
     wait_for(lambda: job._fit is not None)
     memory(99 * GB)
@@ -74,7 +74,7 @@ def test_workers_return_with_the_memory(memory):
 
 
 def test_the_display_says_how_many_fit(memory):
-    memory(-9 * GB)  # less than nothing: whatever a worker holds at the moment
+    memory(-9 * GB)  # less than nothing, whatever a worker holds at the moment
     job = map_async(large.take, range(60), max_workers=2, chunksize=1, out="list")
     wait_for(lambda: job._fit is not None and job._fit.each > 50_000_000)
     assert "1 of 2 workers: 0.1 GB each" in describe(job, Speed(job)).details

@@ -1,4 +1,4 @@
-"""Sources that pause: workers leave a call that has nothing for them, and come back."""
+"""Sources that pause. Workers leave a call that has nothing for them, and come back."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ sources = st.tuples(
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(sources, min_size=6, max_size=12))
 def test_every_item_of_sources_that_pause_runs(plans):
-    """Whatever bursts, pauses and workers, of many sources at the same time."""
+    """For any bursts, pauses and workers, of many sources at the same time."""
     jobs = [
         map_async(streams.when_begun, bursts(n, pauses), max_workers=n_workers, progress=False)
         for n, n_workers, pauses in plans
@@ -89,7 +89,7 @@ def test_a_worker_that_comes_back_keeps_its_row():
 
 
 def test_a_worker_that_dies_while_it_waits_leaves_nothing():
-    """Its last items were done, and their memory may be gone: they do not run again."""
+    """Its last items were done, and their memory may be gone, so they do not run again."""
     n = 2 * PAGE_ITEMS  # all pages of done items can be freed
 
     def source():

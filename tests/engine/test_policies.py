@@ -1,4 +1,4 @@
-"""What a run does about failures and slow items."""
+"""The actions of a run on failures and slow items."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_rows_are_masked_whole():
 
 
 def test_the_mask_of_a_result_can_be_changed():
-    """The result is the caller's: values and mask can be assigned."""
+    """The result is the caller's, so values and mask can be assigned."""
     result = parallel_map(policies.fail_some, range(4), shared={"bad": {1}}, on_error="return")
     result[1] = 10.0
     result[2] = np.ma.masked
@@ -135,7 +135,7 @@ def test_the_mask_of_a_result_can_be_changed():
 @backends
 @pytest.mark.parametrize("on_error", ["raise", "return"])
 def test_an_exception_that_takes_no_notes_is_a_failure_like_others(backend, on_error):
-    """A frozen dataclass, say: it is raised, or its text with item and worker, and no other."""
+    """A frozen dataclass, say, is raised, or its text with item and worker, and no other."""
     run = functools.partial(
         parallel_map, policies.refuse_notes_at, range(8), shared={"bad": 3}, backend=backend
     )
@@ -171,7 +171,7 @@ def test_an_exception_whose_attributes_all_raise_is_a_failure_like_others(backen
 
 
 def test_a_child_that_an_item_forks_is_no_second_worker():
-    """It may end with sys.exit or an exception: that is its own end, and no item fails."""
+    """It may end with sys.exit or an exception, which is its own end, and no item fails."""
     statuses = parallel_map(policies.fork_and_end, ["exit 3", "exit", "raise"], max_workers=2)
     assert statuses.tolist() == [3, 0, 1]
 
@@ -244,7 +244,7 @@ def test_an_error_that_is_raised_is_kept_too(backend):
 
 @backends
 def test_all_items_fail(backend):
-    """If nothing has a result, a masked array comes back as if some had; the job has the errors."""
+    """If nothing has a result, a masked array comes back as if some had. The job has the errors."""
     result = parallel_map(
         policies.fail_some, range(9), shared={"bad": range(9)}, on_error="return", backend=backend
     )
@@ -297,7 +297,7 @@ def test_an_item_that_cannot_be_loaded_is_one_failure():
 
 @pytest.mark.parametrize("n", [100, 20_000])
 def test_of_many_items_one_that_cannot_be_loaded_fails_those_pickled_with_it(n):
-    """Small items travel many in one pickle: its items fail by name, and no others."""
+    """Small items travel many in one pickle. Its items fail by name, and no others."""
     bad = {n // 2, n - 1}
     common = policies.Stubborn(), ["shared"]
     items = [(common[0], i) if i in bad else (common[1], i) for i in range(n)]
@@ -327,7 +327,7 @@ def test_a_result_that_cannot_be_loaded_is_one_failure():
 
 @backends
 def test_a_result_is_gone_when_the_next_item_begins(backend):
-    """Its memory is there for the next one: two large ones at a time may be too many."""
+    """Its memory is there for the next one, because two large ones at a time may be too many."""
     lives = parallel_map(
         policies.tell_whether_the_last_result_lives, range(50), max_workers=1, backend=backend
     )
@@ -336,7 +336,7 @@ def test_a_result_is_gone_when_the_next_item_begins(backend):
 
 
 def test_an_item_that_ends_its_worker_is_one_failure():
-    """A worker killed in an item fails that item alone; the rest is there."""
+    """A worker killed in an item fails that item alone. The rest is there."""
     result = parallel_map(
         policies.fail_some,
         range(20),
@@ -418,7 +418,7 @@ def test_what_was_done_before_is_kept_if_tiny_items_become_slow():
 
 
 def test_the_next_map_after_returned_errors_is_right():
-    """What failed leaves nothing behind for the next call."""
+    """Failures leave nothing behind for the next call."""
     for _ in range(3):
         parallel_map(
             policies.fail_some, range(9), shared={"bad": {3}, "way": "die"}, on_error="return"
@@ -517,7 +517,7 @@ def test_two_deaths_among_tiny_items_count_for_their_own_item_each(tally):
 @pytest.mark.parametrize("size", [None, 1000], ids=["numbers", "arrays"])
 @pytest.mark.parametrize("chunksize", [None, 20])
 def test_a_result_of_a_second_attempt_is_kept_though_others_fail(tally, cold, size, chunksize):
-    """What a worker's death has torn counts as missing only until it has been done again."""
+    """A row torn by a worker's death counts as missing only until it has been done again."""
     task = functools.partial(policies.survive_or_fail, tally=tally, dying={5}, failing={12, 19})
     result = parallel_map(
         functools.partial(task, size=size),
@@ -594,7 +594,7 @@ def _pids_once_ready(folder):
 
 @pytest.mark.parametrize(("n", "seconds"), [(MANY, 0.0), (80, 0.02)], ids=["tiny", "short"])
 def test_a_time_out_does_not_disturb_quick_items(n, seconds, tmp_path, cold):
-    """The limit is for an item, not for a chunk or a call: no worker is replaced."""
+    """The limit is for an item, not for a chunk or a call, so no worker is replaced."""
     before = _pids_once_ready(tmp_path)
     shared = {"slow": range(n) if seconds else (), "seconds": seconds}
     result = parallel_map(

@@ -1,4 +1,4 @@
-"""The results of a run: tuples, arrays of many shapes, objects; and the workers' figures."""
+"""The results of a run: tuples, arrays of many shapes, objects, and the workers' figures."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_failed_items_are_masked_in_stacks():
 
 
 def test_what_cannot_be_stacked_is_a_list_with_a_warning():
-    """Work is never lost: results that are not tuples come as a list."""
+    """Work is never lost, because results that are not tuples come as a list."""
     with pytest.warns(MixedResultsWarning, match="stack"):
         assert parallel_map(figures.sleep_for, [0, 0], out="stack") == [0, 0]
 
@@ -214,7 +214,7 @@ VALUES = st.lists(
 @settings(max_examples=30, deadline=None)
 @given(VALUES, st.data())
 def test_results_are_those_of_numpy_with_failures_too(values, data):
-    """In each order, and by however many workers, of a list or a generator; failures are masked."""
+    """In each order, and by however many workers, of a list or a generator. Failures are masked."""
     order = data.draw(st.permutations(range(len(values))))
     options = {"on_error": "return", "shared": {"values": values, "ranks": [0] * 4, "turn": [0]}}
     check(finished(values, order, on_error="return"), values, is_masked=True)
@@ -226,7 +226,7 @@ def test_results_are_those_of_numpy_with_failures_too(values, data):
 
 @pytest.mark.parametrize("values", [[1, None], [None, 1], [1.5, 2**70], [2**70, 1.5], ["a", 1]])
 def test_a_warning_of_mixed_results_depends_on_their_order_in_the_list_only(values):
-    """Whichever is done first: there is one if the first of the list is a number or an array."""
+    """In any order of completion there is one if the first of the list is a number or an array."""
     found = []
     for order in itertools.permutations(range(2)):
         with warnings.catch_warnings(record=True) as caught:
@@ -256,7 +256,7 @@ def test_arrays_of_many_shapes_are_not_copied_here():
 
 
 def test_large_arrays_inside_objects_are_not_copied_here():
-    """Buffers of dicts and of users' classes come back next to the pickle; others within."""
+    """Buffers of dicts and of users' classes come back next to the pickle, and others within."""
     for n, result in enumerate(parallel_map(figures.table, range(1, 6)), start=1):
         assert result["n"] == n
         assert np.array_equal(result["values"], np.arange(n * 10_000.0))
@@ -268,7 +268,7 @@ def test_large_arrays_inside_objects_are_not_copied_here():
 
 
 def test_a_shared_array_is_a_result_like_any_other():
-    """What a worker makes in shared memory comes back, and can be written to."""
+    """An array that a worker makes in shared memory comes back, and can be written to."""
     results = parallel_map(figures.shared, range(1, 4), out="list")
     for n, array in enumerate(results, start=1):
         array[0] += 1
@@ -299,14 +299,14 @@ MANY = 20_000
 
 
 def test_small_objects_of_tiny_items_are_all_there():
-    """They are pickled and read many at a time, from each worker; `tests/benchmarks` times it."""
+    """They are pickled and read many at a time, from each worker. `tests/benchmarks` times it."""
     results = parallel_map(figures.record, range(MANY), max_workers=2)
     assert results == [figures.record(i) for i in range(MANY)]
 
 
 @pytest.mark.parametrize("backend", [None, "serial", "threads"])
 def test_one_object_of_all_tiny_items_comes_as_it_was_after_each(backend):
-    """Also what is inside: each result is what the item returned, and an object of its own."""
+    """Also inside it. Each result is what the item returned, and an object of its own."""
     records = parallel_map(figures.kept_record, range(MANY), max_workers=1, backend=backend)
     assert [record["i"] for record in records] == list(range(MANY))
     assert [record["last"][1] for record in records] == list(range(MANY))
@@ -337,7 +337,7 @@ def test_of_tiny_items_the_result_that_cannot_be_unpickled_fails_alone(bad, is_k
 
 
 def test_results_that_were_looked_at_and_changed_are_as_new_in_the_end():
-    """What a loop over the job, or `partial`, has given is a copy of its own."""
+    """The results of a loop over the job, or of `partial`, are copies of their own."""
     job = map_async(figures.record, range(MANY), max_workers=2)
     for i, record in job:
         assert record.pop("i") == i
@@ -347,7 +347,7 @@ def test_results_that_were_looked_at_and_changed_are_as_new_in_the_end():
 
 
 def test_tiny_items_of_mixed_results_are_an_array_or_list_as_others():
-    """Numbers among them, stored as objects are, keep value and class; none is lost."""
+    """Numbers among them, stored as objects are, keep value and class. None is lost."""
     with pytest.warns(MixedResultsWarning):
         found = parallel_map(figures.number_or_none, range(1, MANY), max_workers=2)
     assert found == [figures.number_or_none(i) for i in range(1, MANY)]

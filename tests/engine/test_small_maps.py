@@ -80,8 +80,8 @@ ALIKE = st.one_of(*(st.lists(kind, min_size=3, max_size=3) for kind in (*VALUES.
 
 
 def outcome_of(func, items, **options):
-    """Return a result such that equal ones are equal: NaN too."""
-    # One worker: with two it matters which result comes first, in any run.
+    """Return a result such that equal ones are equal, NaN too."""
+    # One worker, because with two it matters which result comes first, in any run.
     found = parallel_map(func, items, progress=False, max_workers=1, **options)
     if isinstance(found, np.ndarray):
         return type(found), found.dtype, found.shape, found.tobytes()
@@ -92,14 +92,14 @@ def outcome_of(func, items, **options):
 @settings(max_examples=30, deadline=None)
 @given(st.lists(ALIKE, min_size=3, max_size=8), st.sampled_from([None, "list"]))
 def test_results_are_those_of_the_serial_loop(maps, out):
-    """Whatever the results of the runs before have been, dtypes included."""
+    """Those of the runs before make no difference, dtypes included."""
     for items in maps:
         found = outcome_of(tasks.echo, items, out=out)
         assert found == outcome_of(tasks.echo, items, out=out, backend="serial")
 
 
 def test_results_of_earlier_maps_stay(recwarn):
-    """The next one's have memory of their own; all are shared arrays."""
+    """The next one's have memory of their own. All are shared arrays."""
     found = [quiet(tasks.echo, [float(i), 2.0 * i]) for i in range(100)]
     assert [each.tolist() for each in found] == [[float(i), 2.0 * i] for i in range(100)]
     assert {type(each) for each in found} == {nbshare.SharedArray}
@@ -185,7 +185,7 @@ def test_what_gives_no_items_is_refused(items):
 
 
 def test_arguments_that_change_are_seen(monkeypatch):
-    """The same objects may mean something else by now; the function, too."""
+    """The same objects may mean something else by now, and the function, too."""
     shared = {}
     for extra in range(3):
         for _ in range(4):
@@ -386,7 +386,7 @@ def test_a_failed_one_keeps_its_items():
 
 
 def test_each_has_the_surroundings_of_its_moment(tmp_path, monkeypatch):
-    """What the caller changes between two of them is seen, what items change is not."""
+    """Changes by the caller between two of them are seen, changes by items are not."""
     for i in range(4):
         folder = tmp_path / str(i)
         folder.mkdir()
@@ -417,7 +417,7 @@ def test_prints_are_there_with_the_results(capsys):
 
 
 def test_other_maps_find_the_workers_free():
-    """No more workers than were asked for, whatever follows on what; afterwards all is at rest."""
+    """No more workers than were asked for, in any sequence. Afterwards all is at rest."""
     nbshare.shutdown()
     pids = workers()
     for _ in range(10):
@@ -479,7 +479,7 @@ def test_an_item_cannot_be_sent_or_returned():
 
 
 def test_a_worker_dies_in_an_item():
-    """The item is named; the next runs have their workers."""
+    """The item is named. The next runs have their workers."""
     for _ in range(5):
         warm_up()
         with pytest.raises(WorkerDiedError, match=r"item 2 \(|items [01] \(.* to 3"):
@@ -507,7 +507,7 @@ def test_an_item_ends_its_worker_while_it_is_loaded():
 
 
 def test_idle_workers_are_killed():
-    """One or both, between two runs: the next run works."""
+    """One or both, between two runs, and the next run works."""
     for n in (1, 2, 1, 2, 1, 1, 1, 2):
         pids = workers()
         warm_up()
@@ -562,7 +562,7 @@ def strike_at(flag):
 
 @pytest.mark.usefixtures("alarm")
 def test_a_map_is_interrupted(tmp_path):
-    """Any of them ends at once and keeps what is done; the next ones are right."""
+    """Any of them ends at once and keeps what is done. The next ones are right."""
     for i in range(4):
         warm_up()
         flag = str(tmp_path / str(i))
@@ -585,7 +585,7 @@ class Endless:
 
 @pytest.mark.usefixtures("alarm")
 def test_items_are_interrupted_while_they_are_pickled():
-    """As a run that has not begun; no error of another kind."""
+    """As a run that has not begun, with no error of another kind."""
     for _ in range(3):
         for _ in range(4):
             quiet(tasks.echo, [Slow(), Slow()])
@@ -615,7 +615,7 @@ def test_what_an_interrupted_one_had_done_stays():
 
 @pytest.mark.usefixtures("alarm")
 def test_interrupts_at_any_moment():
-    """A result is right or there is none; nothing hangs, and nothing grows."""
+    """A result is right or there is none. Nothing hangs, and nothing grows."""
     dice = np.random.default_rng(20261122)
     n_interrupted = 0
     warm_up()

@@ -1,4 +1,4 @@
-"""Maps over generators: the results of a list, a bounded look-ahead, nothing kept twice."""
+"""Maps over generators give the results of a list, a bounded look-ahead, nothing kept twice."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def same(found, expected):
     ("kind", "n", "backend"), thinned(3, streams.KINDS, [0, 1, 5, 300], [None, "serial", "threads"])
 )
 def test_results_are_those_of_a_list(kind, n, backend):
-    """Whatever the kind of results, and over however many windows."""
+    """For any kind of results, and over any number of windows."""
     options = {"shared": {"kind": kind}, "backend": backend}
     same(pair(streams.give, items(n), **options), pair(streams.give, list(range(n)), **options))
 
@@ -86,7 +86,7 @@ def test_a_given_array_of_another_length_is_an_error(n):
 
 
 def test_rows_and_lists_beside_a_generator():
-    """The shortest ends; rows of an array go with the items they belong to."""
+    """The shortest ends, and rows of an array go with the items they belong to."""
     rows = np.arange(600.0).reshape(300, 2)
     found = pair(streams.add, itertools.count(), rows)
     np.testing.assert_array_equal(found, np.arange(300) + rows.sum(1))
@@ -107,7 +107,7 @@ def test_seeds_are_those_of_a_list():
 
 
 def test_an_array_of_unknown_length_grows_in_place(tmp_path):
-    """Stored results are never copied: the result is where the first rows were."""
+    """Stored results are never copied, because the result is where the first rows were."""
     go_on = tmp_path / "go on"
 
     def held_up():
@@ -163,7 +163,7 @@ def test_the_source_is_not_far_ahead_in_bytes():
     ("pause_s", "n", "most"), [(0, 100_000, 110_000), (0.005, 60, 1000)], ids=["quick", "slow"]
 )
 def test_the_source_is_not_far_ahead_of_a_loop(pause_s, n, most):
-    """However quick the function is: some items, and no more than the loop takes in a second."""
+    """However quick the function is, some items, and no more than the loop takes in a second."""
     n_given, ahead = 0, 0
 
     def counted():
@@ -216,7 +216,7 @@ def test_a_slow_source_does_not_hold_up_what_it_has_given():
 
 
 def test_iterating_serves_an_endless_generator():
-    """Each result reaches the loop once, during the run; the source waits for the loop."""
+    """Each result reaches the loop once, during the run. The source waits for the loop."""
     taken, given = [], {}
     job = background(streams.give, items(10**12, taken), shared={"kind": "ints"})
     for i, value in job:
@@ -333,7 +333,7 @@ def test_a_finite_one_is_given_whole():
 
 @pytest.mark.parametrize("backend", [None, "serial", "threads"])
 def test_a_failure_names_the_item_by_its_place_in_the_whole(backend):
-    """Also in a later window; what was done before is kept."""
+    """Also in a later window. Results from before are kept."""
     bad = {"bad": {250}}
     with pytest.raises(ValueError, match="no 250") as caught:
         pair(streams.fail_at, items(10**9), shared=bad, backend=backend)
@@ -363,7 +363,7 @@ def test_nothing_but_failures():
 
 
 def test_dead_workers_are_made_up_for(tmp_path):
-    """Retries are the calls' business; the stats know those that died."""
+    """Retries are the calls' business. The stats know those that died."""
     bad = {0, 150, 299}
     shared = {"bad": bad, "folder": str(tmp_path)}
     job = background(streams.die_once_at, items(300), shared=shared, retries=1, chunksize=1)
@@ -539,7 +539,7 @@ def test_a_source_that_never_gives_anything_can_be_cancelled():
 
 
 def test_an_interrupt_inside_the_source():
-    """It is the user's own, and ends the run like any other; the next one is right."""
+    """It is the user's own, and ends the run like any other. The next one is right."""
 
     def source():
         yield from range(100)
@@ -603,7 +603,7 @@ def test_another_map_renews_the_workers_meanwhile(tmp_path, monkeypatch):
 
 
 def test_streams_that_are_kept_keep_no_sources(tmp_path, monkeypatch):
-    """A job of each edit is kept: each has the descriptors of its board, and no others."""
+    """A job of each edit is kept. Each has the descriptors of its board, and no others."""
     path = tmp_path / "stream_kept.py"
     path.write_text("VERSION = 0")
     monkeypatch.syspath_prepend(tmp_path)
@@ -620,7 +620,7 @@ def test_streams_that_are_kept_keep_no_sources(tmp_path, monkeypatch):
 
 
 def test_a_view_of_what_was_there_stays_as_it_is_when_all_is_taken():
-    """What partial() gave before a loop began is not given back to the system by it."""
+    """A loop does not give back to the system what partial() gave before it began."""
     job = background(streams.give, items(40_000), shared={"kind": "arrays"})
     wait_until(lambda: job.n_done > 100, 10)
     part = job.partial()

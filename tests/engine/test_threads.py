@@ -131,7 +131,7 @@ def read_model(_):
 
 @pytest.mark.parametrize("backend", ["serial", "threads"])
 def test_an_initializer_runs_once_for_each_call_of_this_process(backend):
-    """What it has set may be gone, as when the cells of a notebook run again."""
+    """Its variables may be gone, as when the cells of a notebook run again."""
     for _ in range(2):
         set_model(None)
         options = {"initializer": set_model, "initargs": ("ours",), "backend": backend}

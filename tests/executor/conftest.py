@@ -1,4 +1,4 @@
-"""What the tests in executor/ begin with."""
+"""The fixtures of the tests in executor/."""
 
 from __future__ import annotations
 

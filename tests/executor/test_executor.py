@@ -1,11 +1,11 @@
-"""Executor: what the standard library promises of executors, on nbshare's workers.
+"""Executor keeps the standard library's promises of executors, on nbshare's workers.
 
-CPython's own tests of executors (``Lib/test/test_concurrent_futures``) are here, re-expressed; what
-they do with workers that die is in ``test_executor_faults.py``. Not here, or otherwise:
+CPython's own tests of executors (``Lib/test/test_concurrent_futures``) are here, re-expressed.
+Their tests of workers that die are in ``test_executor_faults.py``. Not here, or otherwise:
 
 =============================================  ====================================================
 a dead worker breaks the whole executor        it fails its own task, with a `BrokenProcessPool`
-``mp_context``                                 refused: nbshare starts and ends workers itself
+``mp_context``                                 refused, as nbshare starts and ends workers itself
 processes end, or are few, with the executor   they are all calls', and kept for the next one
 a result is waited for before any is queued    no tasks are queued in pipes that could be full
 limits of Windows, of semaphores, of queues    there are none of those
@@ -75,7 +75,7 @@ def test_results_come_back_as_they_are(shared_executor, values):
 
 
 def test_results_of_any_size_come_back(executor):
-    """Small results lie elsewhere than larger ones; all are whole, in one window and in many."""
+    """Small results lie elsewhere than larger ones. All are whole, in one window and in many."""
     sizes = [*range(120, 180), 4_000, 5_000, 2_000_000, 0]
     for size, found in zip(sizes, executor.map(bytes, sizes), strict=True):
         assert found == bytes(size)
@@ -90,7 +90,7 @@ def test_workers_are_used_again(cold):
 
 @pytest.mark.parametrize("size", [1, 3, 6, 40, 50])
 def test_map_is_the_builtin(executor, size):
-    """A run gives results in the order of the items, in chunks of any size; the shortest ends."""
+    """A run gives results in the order of the items, in chunks of any size. The shortest ends."""
     found = executor.map(pow, range(40), itertools.count(), chunksize=size)
     assert list(found) == list(map(pow, range(40), range(40)))
     assert list(executor.map(pow, [], [], chunksize=size)) == []
@@ -114,7 +114,7 @@ def test_map_refuses_sizes_that_make_no_sense(executor, name, value, error):
 
 
 def test_map_raises_in_its_place(executor):
-    """Results before a failure come; then its exception."""
+    """Results before a failure come, and then its exception."""
     results = executor.map(divmod, [1, 1, 1, 1], [2, 3, 0, 5])
     assert [next(results), next(results)] == [(0, 1), (0, 1)]
     with pytest.raises(ZeroDivisionError):
@@ -122,7 +122,7 @@ def test_map_raises_in_its_place(executor):
 
 
 def test_map_times_out(executor, gate):
-    """Past the time-out the iterator raises; in time, results come."""
+    """Past the time-out the iterator raises. In time, results come."""
     assert len(list(executor.map(tasks.wait_for, [os.devnull] * 3, timeout=LIMIT_S))) == 3
     with pytest.raises(TimeoutError):
         list(executor.map(tasks.wait_for, [gate], timeout=0.05))
@@ -130,7 +130,7 @@ def test_map_times_out(executor, gate):
 
 @pytest.mark.parametrize("size", [1, 5])
 def test_map_goes_through_its_items_as_far_as_the_buffer(executor, size):
-    """With a buffersize only so many tasks are ahead; else all items are taken at the call."""
+    """With a buffersize only so many tasks are ahead. Else all items are taken at the call."""
     taken = []
     items = (taken.append(i) or i for i in itertools.count())
     results = executor.map(abs, items, buffersize=4, chunksize=size)
@@ -190,7 +190,7 @@ def test_wait_for_the_first_exception(executor, gate):
 
 @pytest.mark.parametrize("n_quick", [0, 300], ids=["slow", "after-quick"])
 def test_what_has_not_begun_can_be_cancelled(gate, tmp_path, n_quick):
-    """It never runs, also if it was about to; one that runs cannot be cancelled."""
+    """It never runs, also if it was about to. One that runs cannot be cancelled."""
     with Executor(1) as executor:
         for future in [executor.submit(abs, 1) for _ in range(n_quick)]:  # so windows are large
             future.result()
@@ -202,7 +202,7 @@ def test_what_has_not_begun_can_be_cancelled(gate, tmp_path, n_quick):
         assert not any(f.running() for f in queued)
         assert all(f.cancel() for f in queued[1:])
         assert all(f.cancel() and f.cancelled() and not f.running() for f in queued[1:])
-        # Who waits for them is told at once, though a worker is busy.
+        # A waiting thread is told at once, though a worker is busy.
         done, _ = futures.wait(queued[1:], LIMIT_S)
         assert len(done) == 299
         gate.touch()
@@ -240,7 +240,7 @@ def test_cancelled_futures_call_back(gate, tmp_path):
 
 
 def test_futures_know_their_states(gate, tmp_path):
-    """Waiting, running, done, failed or cancelled: one at a time, as `cancel` says too."""
+    """Waiting, running, done, failed or cancelled, one at a time, as `cancel` says too."""
 
     def states(future):
         return future.running(), future.done(), future.cancelled()
@@ -265,7 +265,7 @@ def test_futures_know_their_states(gate, tmp_path):
         gate.touch()
         assert waiting.result() == 1
         seen = []
-        for future in (good, bad, cancelled):  # which are done: at once
+        for future in (good, bad, cancelled):  # which are done, at once
             future.add_done_callback(seen.append)
         assert seen == [good, bad, cancelled]
 
@@ -307,7 +307,7 @@ def test_an_error_says_what_was_called(executor, args, chunksize, text):
 
 
 def test_prints_come_before_the_result(executor, capsys):
-    """What a task has printed is there when its result is."""
+    """The prints of a task are there when its result is."""
     for i in range(50):
         executor.submit(print, i).result()
         assert capsys.readouterr().out == f"{i}\n"
@@ -388,7 +388,7 @@ def test_prints_go_where_the_caller_prints_at_the_time(executor):
 
 @pytest.fixture
 def executor_that_stays_open(monkeypatch):
-    """Give one of a worker that stays at an open call: all that happens, happens there."""
+    """Give one of a worker that stays at an open call, where everything happens."""
     monkeypatch.setattr("nbshare._core.engine.tasks.OPEN_S", 3600.0)
     with Executor(1) as executor:
         for _ in range(3):
@@ -484,7 +484,7 @@ def test_tasks_of_all_kinds_come_one_by_one(shared_executor, kinds):
 
 
 class Pickled:
-    """Counts how often it is pickled; a worker gets a number."""
+    """Counts how often it is pickled. A worker gets a number."""
 
     n = 0
 
@@ -557,7 +557,7 @@ def test_large_results_are_not_held(executor):
 
 
 def test_workers_run_at_once(tmp_path):
-    """As many tasks run at a time as there are workers: tasks may wait for each other."""
+    """As many tasks run at a time as there are workers, because tasks may wait for each other."""
     begun = [tmp_path / str(i) for i in range(3)]
     with Executor(3) as executor:
         tiny = [executor.submit(abs, 1) for _ in range(500)]  # so that windows are large
@@ -612,7 +612,7 @@ def _see_what_is_kept():
 
 
 def test_each_task_has_its_own_function():
-    """What a callable object changes in itself the next task does not see."""
+    """The next task does not see what a callable object changes in itself."""
     counter = tasks.Counter()
     with Executor(1) as executor:
         assert [f.result() for f in [executor.submit(counter) for _ in range(50)]] == [1] * 50

@@ -1,8 +1,8 @@
-"""Executor: what holds when things go wrong.
+"""Executor when things go wrong.
 
-Deadlines of single tasks and workers that start late are the engine's business,
-with its own tests: an executor has no time-out per task. A script that ends while tasks run waits
-for them, as with the standard library's executors, unless it is killed.
+Deadlines of single tasks and workers that start late are the engine's business, with its own tests,
+because an executor has no time-out per task. A script that ends while tasks run waits for them, as
+with the standard library's executors, unless it is killed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PLACES = {
 
 @pytest.mark.parametrize(("place", "how"), thinned(2, PLACES, HOWS))
 def test_a_task_that_goes_wrong_fails_alone(executor, place, how):
-    """Wherever it raises, exits or dies, its own future says so; those next to it are right."""
+    """Wherever it raises, exits or dies, its own future says so. Those next to it are right."""
     before = [executor.submit(abs, -i) for i in range(20)]
     bad = PLACES[place](executor, how)
     after = [executor.submit(abs, -i) for i in range(20)]
@@ -89,12 +89,12 @@ def test_an_argument_that_cannot_be_saved_fails_alone(executor, how):
 
 
 def test_an_exception_that_is_false_is_one(executor):
-    """A future has it; whether `result` raises it depends on the version of Python."""
+    """A future has it. Whether `result` raises it depends on the version of Python."""
     assert type(executor.submit(tasks.raise_false).exception(SHORT_S)) is tasks.FalseError
 
 
 def test_all_workers_die_at_once(executor, tmp_path):
-    """Each task under way fails with an error of its own; what is queued runs on new workers."""
+    """Each task under way fails with an error of its own. Queued ones run on new workers."""
     gate = tmp_path / "gate"
     begun = [tmp_path / str(i) for i in range(2)]
     running = [executor.submit(tasks.begin_and_wait_for, path, gate) for path in begun]
@@ -132,7 +132,7 @@ def test_workers_that_die_between_tasks_fail_none(executor):
 
 
 def test_workers_that_die_after_tasks_that_fail_fail_no_others(executor):
-    """However often: each has run something, and that says nothing of the tasks to come."""
+    """However often, because each has run something, and that says nothing of the tasks to come."""
     for i in range(12):
         with pytest.raises(tasks.PidError) as raised:
             executor.submit(tasks.raise_pid).result(SHORT_S)
@@ -151,7 +151,7 @@ def waiting(monkeypatch):
 
 
 def test_an_interrupt_of_a_worker_that_waits_fails_no_task(waiting, tmp_path):
-    """Somebody has sent it, by mistake say: the worker ends, the others go on."""
+    """Somebody has sent it, by mistake say. The worker ends, the others go on."""
     executor, _ = waiting
     begun, gate = tmp_path / "begun", tmp_path / "gate"
     busy = executor.submit(tasks.begin_and_wait_for, begun, gate)

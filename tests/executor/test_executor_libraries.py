@@ -56,7 +56,7 @@ def test_libraries_read_what_other_executors_have():
     ],
 )
 def test_what_an_executor_cannot_have_is_said(executor, name, remedy):
-    """With what to do; code that asks whether it is there learns that it is not."""
+    """With what to do. Code that asks whether it is there learns that it is not."""
     assert not hasattr(executor, name)
     with pytest.raises(AttributeError, match=remedy):
         getattr(executor, name)
@@ -104,7 +104,7 @@ def test_dynesty(executor):
 
 def test_scipy_optimize(executor):
     """`differential_evolution` and `brute` find what they find with the built-in map."""
-    from scipy import optimize  # late: every process of the test run collects this file
+    from scipy import optimize  # late, as every process of the test run collects this file
 
     def evolved(workers):
         return optimize.differential_evolution(
@@ -171,7 +171,7 @@ def test_joblib_runs_on_its_workers():
 
 
 def test_joblib_raises_and_goes_on():
-    """A failing task ends the call with its own exception; the next call works."""
+    """A failing task ends the call with its own exception. The next call works."""
     calls = [joblib.delayed(operator.truediv)(1, i % 10) for i in range(1, 100)]
     with joblib.parallel_config("nbshare", n_jobs=2):
         for _ in range(2):
@@ -183,7 +183,7 @@ def test_joblib_raises_and_goes_on():
 
 
 def test_joblib_places_large_arrays_once():
-    """An array of a megabyte is shared by all tasks, also by name; a small one is as it was."""
+    """An array of a megabyte is shared by all tasks, also by name. A small one is as it was."""
     large, small = np.ones(1 << 18), np.ones(9)
     parallel = joblib.Parallel(n_jobs=2, backend="nbshare")
     found = parallel(joblib.delayed(tasks.mean_of)(large, i=i) for i in range(20))
@@ -202,7 +202,7 @@ def test_joblib_within_a_task_runs_there(backend):
 
 
 def test_joblib_initializes_its_workers():
-    """`initializer=` and `initargs=` are heeded in a call and in a context; the last one counts."""
+    """`initializer=` and `initargs=` are heeded in a call and in a context. The last one counts."""
     calls = [joblib.delayed(tasks.get_state)(i) for i in range(8)]
     given = {"backend": "nbshare", "n_jobs": 2, "initializer": tasks.set_state}
     assert joblib.Parallel(**given, initargs=("call",))(calls) == ["call"] * 8

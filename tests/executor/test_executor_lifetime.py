@@ -1,4 +1,4 @@
-"""Executor: failures, initializers, shared memory, its end, and other processes."""
+"""Executor with failures, initializers, shared memory, its end, and other processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.faultlab import LIMIT_S, wait_until
 
 
 def test_an_exception_is_itself_with_the_workers_traceback(executor):
-    """Class and arguments stay; the line that raised, in the worker, is shown."""
+    """Class and arguments stay. The line that raised, in the worker, is shown."""
     with pytest.raises(RuntimeError) as found:
         executor.submit(tasks.raise_with_comment).result()
     assert found.value.args == (123,)
@@ -66,7 +66,7 @@ def test_what_cannot_be_sent_fails_its_own_future(executor):
 
 
 def test_what_cannot_be_sent_is_named_as_it_was_called(executor):
-    """Function and arguments are those of its `submit` or `map`; it is a PicklingError too."""
+    """Function and arguments are those of its `submit` or `map`. It is a PicklingError too."""
     lock = threading.Lock()
     mapped = executor.map(tasks.capture, [1, lock], chunksize=2)
     calls = {
@@ -82,7 +82,7 @@ def test_what_cannot_be_sent_is_named_as_it_was_called(executor):
 
 
 def test_a_dead_worker_fails_its_task_only(executor):
-    """Its own future raises a BrokenProcessPool of its own; the executor goes on."""
+    """Its own future raises a BrokenProcessPool of its own. The executor goes on."""
     mixed = [executor.submit(*((tasks.die,) if i % 10 == 5 else (abs, i))) for i in range(40)]
     found = [f.exception() for f in mixed]
     dead = [i for i, error in enumerate(found) if error is not None]
@@ -120,7 +120,7 @@ def test_the_initializer_runs_in_each_worker():
 
 
 def test_an_initializer_that_raises_fails_the_tasks():
-    """Every task raises what it has raised; nothing hangs."""
+    """Every task raises what it has raised, and nothing hangs."""
     with Executor(2, initializer=tasks.fail_to_start, initargs=("no model",)) as executor:
         for future in [executor.submit(abs, i) for i in range(5)]:
             with pytest.raises(RuntimeError, match="no model"):
@@ -142,7 +142,7 @@ def test_an_initializer_that_raises_fails_the_tasks():
     ],
 )
 def test_wrong_use_is_refused_before_anything_starts(arguments, error, text):
-    """What an executor cannot have is said when it is made."""
+    """An executor says what it cannot have when it is made."""
     with pytest.raises(error, match=text):
         Executor(**arguments)
 
@@ -165,7 +165,7 @@ def test_many_tasks_fill_one_shared_result(executor):
 
 
 def test_arrays_travel_by_shared_memory(executor):
-    """Plain ones arrive read-only, results are in shared memory and writable; views go in place."""
+    """Plain ones arrive read-only, results are in shared memory and writable. Views go in place."""
     large = np.arange(1e6)
     for plain in (large, np.zeros(3)):
         with pytest.raises(ValueError, match="read-only"):
@@ -205,7 +205,7 @@ def test_functions_without_a_module(executor):
 
 
 def test_nothing_is_taken_after_shutdown():
-    """A submit or a run after shutdown is a RuntimeError; another shutdown is none."""
+    """A submit or a run after shutdown is a RuntimeError. Another shutdown is none."""
     executor = Executor(1)
     future = executor.submit(abs, -1)
     executor.shutdown()
@@ -233,7 +233,7 @@ def test_shutdown_waits_for_what_is_queued():
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_shutdown_can_cancel_what_is_queued(gate, wait):
-    """Tasks that have not begun are cancelled; the others end well."""
+    """Tasks that have not begun are cancelled. The others end well."""
     executor = Executor(2)
     for future in [executor.submit(abs, 1) for _ in range(300)]:  # so that windows are large
         future.result()
@@ -256,7 +256,7 @@ def test_a_cancelled_last_task_does_not_hold_up_shutdown():
 
 @pytest.mark.parametrize("name", ["terminate_workers", "kill_workers"])
 def test_workers_can_be_ended(tmp_path, gate, name):
-    """Tasks under way fail at once, each with an error of its own; queued ones are cancelled."""
+    """Tasks under way fail at once, each with an error of its own. Queued ones are cancelled."""
     executor = Executor(2)
     begun = [tmp_path / str(i) for i in range(2)]
     running = [executor.submit(tasks.begin_and_wait_for, path, gate) for path in begun]
@@ -274,7 +274,7 @@ def test_workers_can_be_ended(tmp_path, gate, name):
 
 
 def test_an_interrupt_ends_the_block(tmp_path, gate):
-    """Ctrl-C while the block waits, or at its end, ends the tasks; the next executor works."""
+    """Ctrl-C while the block waits, or at its end, ends the tasks. The next executor works."""
     begun = tmp_path / "begun"
 
     def interrupt():
@@ -384,7 +384,7 @@ def late():
 
 
 def test_it_needs_nothing_before_it_is_used(script):
-    """``import nbshare`` does not load concurrent.futures; an unused executor has no thread."""
+    """``import nbshare`` does not load concurrent.futures. An unused executor has no thread."""
     code = """
 import sys, threading
 import nbshare
@@ -410,7 +410,7 @@ def test_within_a_worker_no_task_runs_uninitialized(executor):
 
 
 def test_a_forked_process_makes_its_own(script):
-    """The parent's executor says so in the child, and does not hang; a new one works there."""
+    """The parent's executor says so in the child, and does not hang. A new one works there."""
     code = """
 import os
 import nbshare
