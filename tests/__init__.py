@@ -1,1 +1,1 @@
-"""The tests of nbshare, in folders named for the package's; `support` is what they share."""
+"""The tests of nbshare, in folders named for the package's. They share `support`."""

@@ -1,4 +1,4 @@
-"""What type checkers and editors infer, run by mypy alone."""
+"""Inferences of type checkers and editors, run by mypy alone."""
 
 from typing import Any, assert_type
 

@@ -1,1 +1,1 @@
-"""What goes wrong: deaths, hangs, interrupts, limits. `test_crash_table` is the place to begin."""
+"""Faults: deaths, hangs, interrupts, limits. `test_crash_table` is the place to begin."""

@@ -2,8 +2,8 @@
 
 Arrays of 0 bytes to 4 MB of many dtypes are made in every way, and some of their views are kept for
 a while. A few go to another process and back, a few to the workers of a run. When all of them are
-gone, this process and the other one must hold what they held after the first thousand: as many
-descriptors and mappings of segments, and about as much resident memory.
+gone, this process and the other one must hold what they held after the first thousand, which is as
+many descriptors and mappings of segments, and about as much resident memory.
 
 ::
 
@@ -33,7 +33,7 @@ import nbshare
 WARM_UP = 1000  # cycles, after which things are to stay as they are
 KEPT = 40  # views
 SETTLE_S = 10.0  # for what is under way to arrive, and for the system to give memory back
-MAX_GROWTH = 8 << 20  # bytes of resident memory: what an allocator keeps varies by that
+MAX_GROWTH = 8 << 20  # bytes of resident memory, by which the reserve of an allocator varies
 
 RECORD = [("a", "u1"), ("b", "f8")]
 STAMPS = [
@@ -71,7 +71,7 @@ def check(view: np.ndarray, stamp: Any) -> None:
 
 
 def mirror(connection: Connection) -> None:
-    """Send back what comes; the state of this process when asked for."""
+    """Send back what comes, and the state of this process when asked for."""
     while (message := connection.recv()) is not None:
         connection.send(state() if message == "state" else message)
         del message
@@ -92,7 +92,7 @@ def state() -> dict[str, int]:
 
 
 class Soak:
-    """A run of cycles; the arguments are the command line's."""
+    """A run of cycles. The arguments are the command line's."""
 
     def __init__(self, n_cycles: int, seed: int) -> None:
         self._n_cycles = n_cycles
@@ -145,7 +145,7 @@ class Soak:
             assert sizes == [(v.nbytes, given["extra"].nbytes) for v in views]
 
     def _rest(self, before: list[dict[str, int]] | None) -> list[dict[str, int]]:
-        """Let go of everything; return what both processes still hold."""
+        """Let go of everything. Return what both processes still hold."""
         self._kept.clear()
         nbshare.shutdown()
         end = time.monotonic() + (SETTLE_S if before else 2.0)
@@ -172,7 +172,7 @@ def _growth(before: list[dict[str, int]], after: list[dict[str, int]]) -> list[s
 
 
 def main() -> int:
-    """Run from the command line; return the exit status."""
+    """Run from the command line. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cycles", type=int, default=1_000_000, help="at least 1000")
     parser.add_argument("--seed", type=int, default=0)

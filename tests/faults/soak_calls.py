@@ -1,9 +1,9 @@
 """Make thousands of calls of every kind, disturb them, and compare every result with the oracle.
 
 Calls of all kinds of items, inputs, outputs and options run in one to four workers, some of them
-two at a time, some from sources that pause, some for several threads. Many are disturbed:
-interrupted anywhere, cancelled, their workers killed, before them or in their middle; the worker
-module or its helper are edited between and during calls. Whatever a call gives must be what the
+two at a time, some from sources that pause, some for several threads. Many are disturbed. They are
+interrupted anywhere, cancelled, their workers killed, before them or in their middle. The worker
+module or its helper are edited between and during calls. Each result of a call must be what the
 code of its time gives serially, the next call must be right, and in the end this process must hold
 what it held after the first calls.
 
@@ -12,7 +12,7 @@ what it held after the first calls.
     python tests/faults/soak_calls.py [--calls 10000] [--seed 0] [--repeat SEED]
 
 A line is printed now and then. The exit status is 1, with the figures, if something is wrong. Each
-call has a seed of its own, which is printed if it fails; ``--repeat`` makes that call again and
+call has a seed of its own, which is printed if it fails. ``--repeat`` makes that call again and
 again.
 """
 
@@ -56,7 +56,7 @@ from tests.support.faultlab import TAG, helpers
 
 SETTLE_S = 10.0  # for what is under way to end, and for the system to give memory back
 HANGS_S = 30.0  # longer than any call takes
-MAX_GROWTH = 8 << 20  # bytes of resident memory: small holes in the heap come by and by
+MAX_GROWTH = 8 << 20  # bytes of resident memory, as small holes in the heap come by and by
 M_MMAP_THRESHOLD = -3  # malloc.h
 LARGE = 20 << 20  # bytes
 
@@ -151,7 +151,7 @@ def plan(dice: random.Random, folder: Path) -> Plan:
     size = dice.choice([1, 10, 1000, 20_000])
     bad = {x for x in xs if dice.random() < 0.1}
     plain = Plan("", "stamp", xs, lambda i, stamp: stamp)
-    match dice.randrange(57) // 4:  # the last is rare: to compare its results takes long
+    match dice.randrange(57) // 4:  # the last is rare, as comparing its results takes long
         case 0:
             made = Plan("tiny", "stamp", range(dice.randrange(1, 5000)), plain.value)
         case 1:
@@ -239,7 +239,7 @@ class Soak:
     n_calls : int
         How many.
     seed : int
-        Of the first call; that of each other one is one more.
+        The seed of the first call. That of each other one is one more.
     """
 
     def __init__(self, n_calls: int, seed: int, folder: Path, *, is_one: bool = False) -> None:
@@ -326,7 +326,7 @@ class Soak:
                 os._exit(1)
 
     def _rest(self, before: dict[str, int] | None) -> dict[str, int]:
-        """End the workers; return what this process still holds."""
+        """End the workers. Return what this process still holds."""
         nbshare.parallel_map(abs, [1, 2], progress=False)  # the last job is forgotten
         nbshare.shutdown()
         end = time.monotonic() + (SETTLE_S if before else 2.0)
@@ -339,7 +339,7 @@ class Soak:
 
 
 class Turn:
-    """One call: made in some way, and compared."""
+    """One call, made in some way, and compared."""
 
     def __init__(self, soak: Soak, made: Plan) -> None:
         self._soak, self._plan = soak, made
@@ -408,7 +408,7 @@ class Turn:
         )
 
     def make_for_threads(self, n_threads: int) -> None:
-        """Make it with `map_async`; several threads wait for it, and ask it."""
+        """Make it with `map_async`. Several threads wait for it, and ask it."""
         job = self._soak.call(self._plan, nbshare.map_async)
 
         def ask() -> None:
@@ -501,7 +501,7 @@ class Turn:
 
 
 def pauses(dice: random.Random) -> list[float]:
-    """Draw the seconds of some pauses; now and then so long that workers leave, again and again."""
+    """Draw the seconds of some pauses. Now and then so long that workers leave, again and again."""
     if dice.random() < 0.05:
         return [0.6] * 8
     return [dice.choice([0.0, 0.001, 0.02]) for _ in range(8)]
@@ -539,14 +539,14 @@ def growth(before: dict[str, int], after: dict[str, int]) -> list[str]:
 
 
 def main() -> int:
-    """Run from the command line; return the exit status."""
+    """Run from the command line. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--repeat", type=int, metavar="SEED", help="make that call again and again")
     arguments = parser.parse_args()
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    # Else the C library, once a large array has been freed, keeps the next ones' memory: up to 64
+    # Else the C library, once a large array has been freed, keeps the next ones' memory, up to 64
     # MB for each thread that has had one, which says nothing of what we keep.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 128 << 10)
     for category in (MixedResultsWarning, PartialResultWarning):

@@ -1,4 +1,4 @@
-"""The fault catalogue: what items start and do themselves, and runs at once.
+"""The fault catalogue: processes and deeds of items, and runs at once.
 
 The ids are the catalogue's. E: errors, D: deaths of workers, I: interrupts, K: ends of the owner,
 M: memory, C: code, N: nested processes, P: parallel use, W: writes, R: values, limits, H: handles,
@@ -73,7 +73,7 @@ ENDS = ["of the call", "of the owner", "of its group"]
 
 @pytest.mark.parametrize(("how", "end"), thinned(3, STARTS, ENDS))
 def test_n2_what_an_item_starts(lab, how, end):
-    """Threads, programs and pools of an item work; they go with an interrupt, and the owner."""
+    """Threads, programs and pools of an item work. They go with an interrupt, and the owner."""
     lab.folder.joinpath("starter.py").write_text(starter(how))
     subject = lab.start("""
 import starter
@@ -109,7 +109,7 @@ FORKS = {
 
 @pytest.mark.parametrize("what", FORKS)
 def test_x2_a_child_comes_back(run_script, tmp_path, what):
-    """A process that a function forks is not a second worker: it ends; later calls work."""
+    """A process that a function forks is not a second worker. It ends. Later calls work."""
     tmp_path.joinpath("forking.py").write_text("""
 import os
 if "IS_OWNER" not in os.environ:
@@ -135,7 +135,7 @@ for _ in range(2):
 
 @pytest.mark.parametrize("backend", ["serial", "threads"])
 def test_x2_a_copy_of_the_program_comes_back(lab, backend):
-    """Where items run in the program itself its copy says why it ends, and takes no results."""
+    """If items run in the program itself, its copy says why it ends, and takes no results."""
     subject = lab.run(f"""
 def fork(i):
     if i == 3:
@@ -211,7 +211,7 @@ except MapInterrupted:
 
 
 def test_c6_a_program_that_closes_what_it_does_not_know(lab):
-    """Though the end of the workers fails then: waiting threads are told, no process is left."""
+    """Though the end of the workers fails then. Waiting threads are told, no process is left."""
     lab.run("""
 from contextlib import suppress
 job = nbshare.map_async(functools.partial(tasks.pause, 0.1), range(1000), max_workers=2)
@@ -249,7 +249,7 @@ tasks.check_double()
     ],
 )
 def test_c6_items_that_wreck_their_process(run_script, deed):
-    """Whatever an item does to its own process, the call ends and the next one is right."""
+    """The call ends, whatever an item does to its own process, and the next one is right."""
     run_script(f"""
 def wreck(i):
     if i == 3:
@@ -306,7 +306,7 @@ LOADED_FOR_LONG = {
 
 @pytest.mark.parametrize("what", LOADED_FOR_LONG)
 def test_c3_the_display_says_for_how_long_workers_load(lab, what):
-    """It counts the seconds while nothing else happens; no worker is ended."""
+    """It counts the seconds while nothing else happens. No worker is ended."""
     module = """import time
 from pathlib import Path
 while not Path("on").exists():
@@ -413,7 +413,7 @@ assert pair(tasks.double, items).tolist() == [0.0, 4.0, 8.0, 12.0, 16.0]
 
 
 def test_p1_threads_shut_down_while_others_map(run_script):
-    """A call that another thread's shutdown hits is right or partial; it never hangs."""
+    """A call that another thread's shutdown hits is right or partial. It never hangs."""
     subject = run_script("""
 import random, warnings
 warnings.simplefilter("ignore", nbshare.errors.PartialResultWarning)
@@ -476,7 +476,7 @@ wait_until(lambda: faultlab.tagged() <= own, 2, "orphans")
 
 @pytest.mark.parametrize("call", ["quick", pytest.param("with all", marks=pytest.mark.slow)])
 def test_p3_a_worker_starts_late(run_script, call):
-    """Replies of a worker that is very late are dropped; calls before and after are right."""
+    """Replies of a worker that is very late are dropped. Calls before and after are right."""
     run_script(f"""
 tasks.check_double()
 kill(helpers()[1])

@@ -1,9 +1,9 @@
-"""The crash table: one row for each way in which an item can fail or a worker can die.
+"""The crash table, one row for each way in which an item can fail or a worker can die.
 
 Item 3 of 8 fails, in a function of `tests.support.faultlab_tasks`. To add a way to die, write a
-function there that does it, and add a row here. The other files of this folder have what is no row:
-what dies while it is idle or starts, owners that end, interrupts, limits. The ids are those of the
-fault catalogue, see `test_deaths`.
+function there that does it, and add a row here. The other files of this folder have other faults:
+deaths while idle or starting, owners that end, interrupts, limits. The ids are those of the fault
+catalogue, see `test_deaths`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Stumble:
         assert self.never_says not in text, text
         assert len(text) < 5000, f"{len(text)} characters"
         assert facts["failed_s"] < SOON_S, facts
-        # Whatever returned is kept; the items after the failure need not have been begun.
+        # All that returned is kept, but the items after the failure need not have been begun.
         assert {0, 1, 2} <= set(facts["returned"]), facts
         assert facts["kept"] == {str(i): i * 10.0 for i in facts["returned"]}, facts
         assert facts["next_s"] < SOON_S, facts

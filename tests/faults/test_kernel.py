@@ -1,6 +1,6 @@
 """The fault catalogue in a real Jupyter kernel, spoken to as a notebook does.
 
-The ids are the catalogue's, as in ``test_deaths.py``; that nothing is left in ``/dev/shm``,
+The ids are the catalogue's, as in ``test_deaths.py``. That nothing is left in ``/dev/shm``,
 ``TMPDIR`` or among the processes is checked after every one, or after those that
 share a process (`Lab.close`).
 """
@@ -79,7 +79,7 @@ tasks.check_double()
 
 
 def test_e1_what_a_failed_cell_shows(common):
-    """A failed cell shows the worker's line and the item; its row says so; the queue stops."""
+    """A failed cell shows the worker's line and the item. Its row says so, and the queue stops."""
     lab, kernel = common
     for path in lab.folder.glob("returned-*"):
         path.unlink()
@@ -194,7 +194,7 @@ wait_until(lambda: threading.active_count() <= 10)
 
 
 def test_i1_the_kernel_is_interrupted_under_a_live_plot(common):
-    """■ ends the cell at once, keeps what is done and the picture of it; the next call works."""
+    """■ ends the cell at once, keeps what is done and the picture of it. The next call works."""
     lab, kernel = common
     for path in lab.folder.glob("busy-*"):
         path.unlink()
@@ -219,7 +219,7 @@ assert time.monotonic() - start < faultlab.SOON_S
 
 
 def test_i2_the_kernel_is_interrupted_while_matplotlib_is_imported(kernel):
-    """■ leaves it whole: the last frame is drawn, and later cells can import the rest."""
+    """■ leaves it whole. The last frame is drawn, and later cells can import the rest."""
     cell = kernel.run("""
 def press():
     wait_until(lambda: "matplotlib.colors" in sys.modules)
@@ -267,7 +267,7 @@ DURING = ["idle", "beat", "gil", "program"]
 
 @pytest.mark.parametrize(("end", "during"), thinned(4, ENDS, DURING, soak=True))
 def test_nobody_outlives_a_kernel(lab, kernel, end, during):
-    """However the kernel ends, workers and what they started go; a new kernel works at once."""
+    """Workers and what they started go, however the kernel ends. A new kernel works at once."""
     assert kernel.run("kept = nbshare.zeros(1 << 20); tasks.check_double()").status == "ok"
     if during != "idle":
         kernel.start(LONG.format(how=during))
@@ -429,7 +429,7 @@ else:
 }
 
 
-are_slow = {"I3-many-interrupts"}  # as in a script: `test_interrupts.py`
+are_slow = {"I3-many-interrupts"}  # as in a script, `test_interrupts.py`
 
 
 @pytest.mark.parametrize(
@@ -437,7 +437,7 @@ are_slow = {"I3-many-interrupts"}  # as in a script: `test_interrupts.py`
     [pytest.param(x, marks=[pytest.mark.slow] if x in are_slow else []) for x in IN_A_KERNEL],
 )
 def test_the_kernel_survives(common, row):
-    """What goes wrong in a call leaves the kernel right and quiet; the next call is soon right."""
+    """A fault in a call leaves the kernel right and quiet. The next call is soon right."""
     _, kernel = common
     cell = kernel.run(IN_A_KERNEL[row])
     assert cell.status == "ok", cell.traceback
@@ -499,7 +499,7 @@ assert len(await within()) == 7
 
 @pytest.mark.parametrize("how", ["gather", "await"])
 def test_p1_an_interrupt_of_an_awaiting_cell(lab, common, how):
-    """■ ends a cell that awaits runs; all workers stop, and the next cell works."""
+    """■ ends a cell that awaits runs. All workers stop, and the next cell works."""
     lab, kernel = common
     for path in lab.folder.glob("busy-*"):
         path.unlink()

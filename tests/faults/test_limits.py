@@ -48,7 +48,7 @@ def take_all_but(n_free, limit=256):
     ids=["some", "others"],
 )
 def test_r1_the_last_descriptors(lab, n_free):
-    """With a few descriptors free, a call is right or names the limit; the next one is right."""
+    """With a few descriptors free, a call is right or names the limit. The next one is right."""
     lab.run(
         f"N_FREE = {n_free}\n"
         + CENSUS
@@ -128,7 +128,7 @@ tasks.check_double()
 
 
 def test_r1_thousands_of_small_arrays(lab):
-    """They share descriptors: where 1024 files may be open, 3000 are made, and runs work."""
+    """They share descriptors. 3000 are made, and runs work, though 1024 files may be open."""
     lab.run("""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
@@ -147,7 +147,7 @@ assert quiet(np.sum, given).tolist() == [10.0 * i for i in range(1000)]
 
 
 def test_r1_a_segment_takes_one_descriptor_or_two(lab):
-    """Made, shared, attached or a result: for each large array; two before Python 3.13."""
+    """Made, shared, attached or a result, for each large array, two before Python 3.13."""
     lab.run("""
 def n_held(make):
     gc.collect()
@@ -170,7 +170,7 @@ for make in (
 
 
 def test_r1_the_soft_limit_is_raised_when_it_is_in_the_way(lab):
-    """600 arrays where 256 files may be open and 4096 may be allowed; then a run works."""
+    """600 arrays where 256 files may be open and 4096 may be allowed. Then a run works."""
     lab.run("""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))
@@ -185,7 +185,7 @@ assert quiet(np.max, arrays).tolist() == [i % 256 for i in range(600)]
 
 
 def test_r1_past_the_limit_an_error_says_what_to_do(lab):
-    """It is an OSError that names limit and ways out; when some arrays are gone a run works."""
+    """It is an OSError that names limit and ways out. When some arrays are gone a run works."""
     lab.run("""
 import errno, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))
@@ -205,7 +205,7 @@ assert (quiet(np.sqrt, np.ones((4, 100_000))) == 1).all()
 """)
 
 
-# Root may have as many processes as it likes; another user with root's access to files may not.
+# Root may have as many processes as it likes. Another user with root's access to files may not.
 AS_ANOTHER = [
     *("setpriv", "--reuid", "54321", "--clear-groups"),
     *(f"--{which}-caps=-all,+dac_override,+dac_read_search" for which in ("inh", "ambient")),
@@ -287,7 +287,7 @@ assert workers <= helpers()[1]
 
 
 def test_x6_what_needs_no_thread_goes_on_without_one(run_limited):
-    """Large arrays, maps of them, generators, threads and references work; no memory is kept."""
+    """Large arrays, maps of them, generators, threads and references work. No memory is kept."""
     run_limited("""
 import queue
 from multiprocessing.reduction import ForkingPickler
@@ -329,7 +329,7 @@ def limited_kernel(may_be_another, tmp_path_factory):
             yield kernel
         finally:
             kernel.close()
-            for folder in lab.tmp.iterdir():  # IPython's and matplotlib's: access(2) denies them
+            for folder in lab.tmp.iterdir():  # IPython's and matplotlib's, as access(2) denies them
                 shutil.rmtree(folder)
     finally:
         lab.close()
@@ -512,7 +512,7 @@ wait_until(lambda: len(os.listdir("/proc/self/fd")) <= n_before + 1, 2, "descrip
 
 
 def test_sixteen_workers(lab):
-    """Many more workers than CPUs: right, soon there, 8 MB each, a few descriptors each."""
+    """Many more workers than CPUs are right, soon there, with 8 MB and a few descriptors each."""
     lab.run(f"N = 16\n{WORKERS}")
     facts = lab.facts
     assert facts["first_s"] < 3

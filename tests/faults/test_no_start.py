@@ -1,4 +1,4 @@
-"""Workers that cannot be started, for any reason: each call says why, and none hangs."""
+"""Workers that cannot be started, for any reason. Each call says why, and none hangs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _submitted():
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("why", CANNOT_START.values(), ids=CANNOT_START)
 def test_workers_that_cannot_be_started_are_an_error_of_each_call(why, call, monkeypatch):
-    """For any reason, of every kind of call; and the next call after that is right."""
+    """For any reason, of every kind of call, and the next call after that is right."""
     nbshare.shutdown()
     with monkeypatch.context() as patch:
         why(patch)

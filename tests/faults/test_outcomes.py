@@ -78,7 +78,7 @@ are_slow = {  # each is much like one of the others
 def test_every_outcome_leaves_the_process_as_it_was(lab, outcomes):
     """After any call, descriptors, memory maps, threads, workers and inputs are as before it.
 
-    Without a collection of garbage: a notebook may not have one for hours.
+    Without a collection of garbage, because a notebook may not have one for hours.
     """
     lab.run(
         CENSUS
@@ -213,7 +213,7 @@ assert all(np.array_equal(item["row"], row) for item, row in zip(items, copy))
 
 @pytest.mark.parametrize("way", ["create", "filled", "attach"])
 def test_i2_an_interrupt_as_a_segment_comes_into_being(way, monkeypatch):
-    """Its descriptor is closed once: by the second time, the number may be another thread's."""
+    """Its descriptor is closed once. At a second time the number may be another thread's."""
     new, closed = Segment.__new__, []
 
     def interrupted(*args):

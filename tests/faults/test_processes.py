@@ -76,7 +76,7 @@ assert helpers()[1] == workers
 
 
 def test_c6_signals_that_an_item_has_blocked(run_script):
-    """They are delivered in the next call; what an initializer blocks stays blocked."""
+    """They are delivered in the next call. An initializer's blocked signals stay so."""
     run_script("""
 def mask(i):
     return sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ())))
@@ -155,7 +155,7 @@ for n, pairs in found.items():
 
 @pytest.mark.parametrize("child_does", ["calls", "ends", "shuts down", "is killed in a call"])
 def test_p2_the_owner_forks(run, child_does):
-    """A forked child has workers of its own or none; the parent's workers are unaffected."""
+    """A forked child has workers of its own or none. The parent's workers are unaffected."""
     run(f"""{LEAVE}
 tasks.check_double()
 kept = quiet(tasks.double, range(1000))

@@ -15,7 +15,7 @@ FAULTS = Path(__file__).resolve().parent
 
 
 def soak(script: str, *arguments: str) -> str:
-    """Run a soak that must end well; returns what it printed."""
+    """Run a soak that must end well. Returns what it printed."""
     ended = subprocess.run(
         [sys.executable, "-W", "error", FAULTS / script, *arguments],
         env={**os.environ, "PYTHONPATH": str(FAULTS.parents[1])},

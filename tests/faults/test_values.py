@@ -132,7 +132,7 @@ REQUESTS = [
     "quiet(tasks.last_of, range(4), shared={'elevation': np.zeros(200 << 20, np.uint8)})",
     "quiet(len, np.zeros((20, 10 << 20), np.uint8))",
     "quiet(tasks.echo, range(20), out=np.zeros((20, 10 << 20), np.uint8))",
-    # The last, since it needs workers: they give the first row.
+    # The last, since it needs workers, which give the first row.
     "quiet(tasks.zeros_but_last, range(40), shared={'nbytes': 5 << 20})",
 ]
 
@@ -173,7 +173,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("kind", ["plain", "SharedArray"])
 def test_w1_shared_inputs_cannot_be_written(run, kind):
-    """Whatever a worker tries, the shared bytes stay as they are, and it is told."""
+    """The shared bytes stay as they are, whatever a worker tries, and it is told."""
     refusals = dict(REFUSALS)
     if kind == "SharedArray":  # a writable segment is open to its own user's descriptors
         del refusals["pwrite"], refusals["mmap"]
@@ -199,7 +199,7 @@ for how, refusal in {refusals!r}.items():
 
 @pytest.mark.parametrize("who", ["owner", "worker", "stranger"])
 def test_w1_nobody_can_write_to_what_was_shared_read_only(run, who):
-    """Writing, the flag, mprotect and the descriptor: the kernel refuses all, to the owner too."""
+    """Writing, the flag, mprotect, the descriptor: the kernel refuses all, to the owner too."""
     run(
         guarded(f"""
 array = nbshare.share(np.ones(1 << 18), mode="r")
@@ -396,7 +396,7 @@ wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= before + 4096, 2, "mem
 
 @pytest.mark.parametrize("does", ["maps", "waits", "iterates", "shuts down"])
 def test_w6_finalizers_that_use_nbshare(run_script, does):
-    """Whichever thread collects: where it would wait for itself it is refused, others are right."""
+    """In any collecting thread. If it would wait for itself it is refused, others are right."""
     run_script(f"""
 from nbshare._core.engine.local import dispatcher
 does, n, seen = {does!r}, 20 if {does!r} == "shuts down" else 40, []
@@ -519,7 +519,7 @@ assert (plain == 8.0).all() and (column[3:] == 8.0).all() and (partial[3] == 9.0
 
 
 def test_w3_partial_results_can_be_changed(run):
-    """Partial results are the caller's: rows can be assigned, done ones and missing ones."""
+    """Partial results are the caller's, so rows can be assigned, done ones and missing ones."""
     run("""
 try:
     pair(functools.partial(tasks.row_of, fail_at=5), range(8))
@@ -590,7 +590,7 @@ assert not wrong, wrong
 
 
 def test_r3_an_array_beyond_2_gib(lab):
-    """Offsets beyond 2 GiB are right: a sparse array, of which one page is touched."""
+    """Offsets beyond 2 GiB are right, in a sparse array, of which one page is touched."""
     meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     available = int(meminfo["MemAvailable"].split()[0]) << 10
     if available < 3 << 30:
@@ -651,7 +651,7 @@ os._exit(0)
 
 
 def test_h1_a_stale_handle_is_an_error_at_once(run):
-    """Whatever the descriptor's number means by now, it is refused, and nothing blocks."""
+    """It is refused, whatever the descriptor's number means by now, and nothing blocks."""
     run(f"""
 import pickle, subprocess
 owner = subprocess.Popen([sys.executable, "-c", {LETS_GO!r}], stdin=-1, stdout=-1)
@@ -667,7 +667,7 @@ tasks.check_double()
 
 
 def test_h1_a_forged_handle_is_an_error_at_once(run):
-    """A handle that is wrong in one word is refused; so is that of a recycled process number."""
+    """A handle that is wrong in one word is refused. So is that of a recycled process number."""
     run(
         guarded("""
 from nbshare.errors import StaleReferenceError
@@ -691,14 +691,14 @@ for word in ("pid", "fd", "inode", "name"):
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Where a receiver may be that cannot have the memory."""
+    """A place of a receiver that cannot have the memory."""
 
     wrapper: str  # of its command
     enter: str  # what it does when it has read the reference
     reason: str  # that it must be given
 
     def visit(self, run: Callable[[str], Any], code: str) -> None:
-        """Run code there; a reference to an array of ours is in a file."""
+        """Run code there. A reference to an array of ours is in a file."""
         command = [*self.wrapper.split(), "true"]
         if os.getuid() or subprocess.run(command, capture_output=True).returncode:
             pytest.skip("to get there takes privileges that this process lacks")
@@ -743,7 +743,7 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("where", ELSEWHERE)
 def test_h2_a_receiver_out_of_reach(run, where):
-    """It is told why and what to do, at once; the owner, and its own workers, are unaffected."""
+    """It is told why and what to do, at once. The owner, and its own workers, are unaffected."""
     place = ELSEWHERE[where]
     place.visit(
         run,

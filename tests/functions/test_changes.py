@@ -1,4 +1,4 @@
-"""What was changed here, in modules whose files workers run: one warning, and none for nothing."""
+"""A change here in modules whose files workers run gives one warning, and nothing else does."""
 
 import ast
 import gc
@@ -295,7 +295,7 @@ NOT_WARNED = {
 
 @pytest.fixture
 def names(tmp_path, monkeypatch):
-    """Return the names that a notebook has: it has imported three modules."""
+    """Return the names that a notebook has, which has imported three modules."""
     monkeypatch.setattr("nbshare._core.functions.changes._told", {})
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "consts_here.py").write_text(CONSTS)
@@ -328,7 +328,7 @@ def found_by(*objects):
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("change", WARNED)
 def test_a_change_is_told_once(names, change, before):
-    """Whether or not there was a call before; it is told again if it was undone in between."""
+    """Whether or not there was a call before. It is told again if it was undone in between."""
     lib = names["lib"]
     if before:
         assert found_by(lib.f) == []
@@ -347,7 +347,7 @@ def test_a_change_is_told_once(names, change, before):
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("change", NOT_WARNED)
 def test_what_is_no_change_is_not_told(names, change, before):
-    """What the code of the modules does itself, edits of files, and modules out of reach."""
+    """Changes by the code of the modules, edits of files, and modules out of reach."""
     lib = names["lib"]
     if before:
         assert found_by(lib.f) == []
@@ -358,7 +358,7 @@ def test_what_is_no_change_is_not_told(names, change, before):
 
 
 def test_each_new_value_is_told(names):
-    """A loop over values: each of its calls computes with another one than here."""
+    """A loop over values. Each of its calls computes with another one than here."""
     texts = []
     for value in (2, 3, 3):
         exec(f"consts.SCALE = {value}", names)
@@ -386,7 +386,7 @@ def test_a_notebook_function_in_an_edited_module_is_told(names):
 
 
 def test_a_module_that_the_call_runs_may_change_another(names, tmp_path):
-    """Its import does so in workers too; one that workers do not import changes it here only."""
+    """Its import does so in workers too. One that workers do not import changes it here only."""
     (tmp_path / "setter_here.py").write_text(
         "import consts_here\nconsts_here.SCALE = 7\ndef f(x): pass"
     )
@@ -417,7 +417,7 @@ def test_a_package_reaches_its_modules(tmp_path, monkeypatch):
 
 
 def test_a_module_imported_before_nbshare_is_compared(tmp_path):
-    """If its file is older than the process: then it is the version that was imported."""
+    """If its file is older than the process, it is the version that was imported."""
     (tmp_path / "early.py").write_text("SCALE = 1\ndef f(x): return SCALE * x\n")
     program = """
 import warnings
@@ -442,7 +442,7 @@ warn_of_changes(early.f, late.f)
 
 
 def test_a_script_has_no_changes(tmp_path):
-    """What it defines is sent by value, as it is."""
+    """Its definitions are sent by value, as they are."""
     (tmp_path / "script.py").write_text("""
 import sys
 from nbshare._core.functions.changes import warn_of_changes
@@ -486,7 +486,7 @@ def test_notebook_functions_reach_the_modules_that_they_use(names, kind):
 
 
 def work(x):
-    """Return it; a stage of a pipeline, and an initializer."""
+    """Return it, as a stage of a pipeline, and an initializer."""
     return x
 
 
@@ -560,7 +560,7 @@ def test_a_warning_that_is_an_error_is_raised_before_anything_starts(names):
 
 
 def test_objects_that_raise_end_no_call(names):
-    """Whatever they raise when they are looked at."""
+    """They may raise anything when they are looked at."""
 
     class Trap:
         __call__ = work
@@ -633,7 +633,7 @@ print(len(seen))
     ],
 )
 def test_no_import_of_a_library_is_a_change(modules):
-    """Registries, caches, constants that are computed, classes made by classes: none is told."""
+    """Registries, caches, constants that are computed, classes made by classes are not told."""
     command = [sys.executable, "-W", "ignore", "-c", AS_OWN, *modules.split()]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     *found, n = ended.stdout.splitlines() or [""]

@@ -28,7 +28,7 @@ from tests.support.faultlab import wait_until
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """Write a module file into a folder of the import path; ``module(name, code)`` imports it."""
+    """Write a module file into a folder of the import path. ``module(name, code)`` imports it."""
     monkeypatch.syspath_prepend(tmp_path)
     written = set()
 
@@ -86,7 +86,7 @@ def test_an_edit_that_keeps_size_time_and_inode_is_seen(module, tmp_path):
 def test_a_cache_is_read_only_where_it_is_surely_of_this_version(
     module, tmp_path, younger_s, mode, is_used
 ):
-    """One that is so much younger than its source: here it has other code, to be told apart."""
+    """One that is so much younger than its source. Here it has other code, to be told apart."""
     name = f"fresh_cached_{younger_s}_{mode}".lower()
     path, code = tmp_path / f"{name}.py", "def answer(x): return x + {}.0"
     answer = module(name, code.format(5)).answer
@@ -157,7 +157,7 @@ def test_an_editable_install_with_a_finder_of_its_own_is_fresh(tmp_path):
 
 
 def test_workers_leave_no_bytecode_beside_a_users_files(tmp_path, monkeypatch):
-    """Where the caller has written none."""
+    """If the caller has written none."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     path = tmp_path / "without_cache.py"
@@ -327,7 +327,7 @@ LOADED = {
 @pytest.mark.parametrize("is_late", [False, True], ids=["at import", "in an item"])
 @pytest.mark.parametrize("way", LOADED)
 def test_an_edit_of_a_file_that_is_executed_by_its_path_is_seen(way, is_late, module, tmp_path):
-    """Not only what `import` finds: workers notice each file that they execute."""
+    """Not only what `import` finds, as workers notice each file that they execute."""
     plugin = tmp_path / "executed.py"
     plugin.write_text("def g(x): return 2 * x\n")
     load = LOADED[way].replace("PATH", repr(str(plugin)))

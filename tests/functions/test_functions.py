@@ -1,4 +1,4 @@
-"""The functions of a run: from files, from packages, and by value from scripts and commands."""
+"""The functions of a run, from files, from packages, and by value from scripts and commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.faultlab import wait_until
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Stand in a folder that is not on the import path; forget its modules afterwards."""
+    """Stand in a folder that is not on the import path. Forget its modules afterwards."""
     monkeypatch.chdir(tmp_path)
     known = set(sys.modules)
     yield tmp_path
@@ -49,7 +49,7 @@ def write(path, code):
 
 
 def test_a_module_is_imported_by_its_path(folder):
-    """A file that is not on the import path becomes a module; workers run its functions."""
+    """A file that is not on the import path becomes a module. Workers run its functions."""
     write(folder / "by_path.py", "def triple(x): return 3 * x")
     module = import_file("by_path.py")
     assert module.__name__ == "by_path"
@@ -76,7 +76,7 @@ def test_a_file_that_ends_the_program_is_refused(folder):
 
 
 def test_a_changed_file_is_imported_again(folder):
-    """After an edit the caller gets the new functions, and so do the workers; time and again."""
+    """After an edit the caller gets the new functions, and so do the workers, time and again."""
     for i in range(5):
         path = write(folder / "by_edit.py", f"def plus(x): return x + {i}")
         os.utime(path, ns=(10**18, 10**18 + i))  # the same second, and the size is the same too
@@ -166,7 +166,7 @@ def test_what_is_no_module_file_is_refused(folder):
 
 
 def test_the_standard_library_is_where_its_modules_are():
-    """The paths found without them, links apart; also if this Python was moved after its build."""
+    """The paths found without them, links apart, also if this Python was moved after its build."""
     library, compiled = map(os.path.realpath, STANDARD_LIBRARY)
     assert library == os.path.realpath(os.path.dirname(os.__file__))
     assert compiled == os.path.realpath(os.path.dirname(_ctypes.__file__))
@@ -174,7 +174,7 @@ def test_the_standard_library_is_where_its_modules_are():
 
 @pytest.mark.parametrize("name", ["numpy", "json", "_socket", "nbshare", "math"])
 def test_installed_modules_are_not_watched(name):
-    """Nor is nbshare, wherever it is; some modules have no file."""
+    """Nor is nbshare, wherever it is. Some modules have no file."""
     path = getattr(importlib.import_module(name), "__file__", None)
     assert path is None or is_installed(path)
 
@@ -217,7 +217,7 @@ def test_a_file_may_have_any_name(folder, name):
 
 @pytest.mark.parametrize("name", ["json", "random", "numpy", "tests", "nbshare", "types"])
 def test_a_file_named_like_another_module_does_not_replace_it(folder, name):
-    """A user's file may be called random.py: it is imported, and the other module stays itself."""
+    """A user's file may be called random.py. It is imported, and the other module stays itself."""
     other = importlib.import_module(name)
     write(folder / f"{name}.py", "def answer(x): return 42")
     module = import_file(f"{name}.py")
@@ -249,7 +249,7 @@ def test_a_string_names_file_and_function(folder):
 
 
 def test_a_string_that_names_no_function_says_what_there_is(folder):
-    """A wrong name is answered with the names of the file; a name of no function is refused."""
+    """A wrong name is answered with the names of the file. A name of no function is refused."""
     write(folder / "by_wrong.py", "VALUE = 3\ndef first(x): pass\ndef second(x): pass")
     with pytest.raises(AttributeError, match=r"'third'.*first, second"):
         parallel_map("by_wrong.py:third", [0])
@@ -349,14 +349,14 @@ print(json.dumps(told))
 
 
 def test_what_was_imported_before_an_edit_runs_as_the_file_is_now(script):
-    """Functions, methods and objects kept from before: the present version, or a refusal."""
+    """Functions, methods and objects kept from before have the present version, or a refusal."""
     for refresh, found in json.loads(script(STALE)).items():
         outcomes = {(edit, use): said for edit, uses in found.items() for use, said in uses.items()}
         wrong = {key: said for key, said in outcomes.items() if said not in ("right", "refused")}
         if refresh == "saved only":  # that something is a number now is found out by the workers
             wrong = {k: v for k, v in wrong.items() if (k[0], v) != ("no function", "error")}
         assert wrong == {}, refresh
-        # No name leads to an original; a new decorator makes another function of the old name.
+        # No name leads to an original. A new decorator makes another function of the old name.
         for (edit, use), said in outcomes.items():
             if edit in ("all is gone", "no function"):
                 assert said == "refused" or refresh == "saved only", (refresh, edit, use)
@@ -409,7 +409,7 @@ print([parallel_map(f, [1], progress=False)[0] for f in functions])
 @pytest.mark.parametrize("way", ["import", "import_file"])
 @pytest.mark.parametrize("edit", ["deleted", "renamed"])
 def test_a_module_whose_file_is_gone_is_an_error_that_says_so(folder, monkeypatch, way, edit):
-    """With its path and what to do, for functions, methods, and items; until it is back."""
+    """With its path and what to do, for functions, methods, and items, until it is back."""
     monkeypatch.syspath_prepend(folder)
     code = "def f(x): return 1\nclass C:\n    def m(self, x): return 1"
     path = write(folder / f"gone_{way}_{edit}.py", code)
@@ -465,7 +465,7 @@ def test_a_closure_sees_a_shared_array_by_reference():
 
 
 def test_a_large_array_of_a_closure_is_read_only():
-    """A plain array that a function closes over is not the caller's: writing to it is an error."""
+    """A plain array of a closure is not the caller's, and writing to it is an error."""
     table = np.zeros(1000)
 
     def put(i):
@@ -550,7 +550,7 @@ MAIN = """
 
 @pytest.mark.parametrize("as_command", [False, True])
 def test_a_script_without_a_main_guard(script, tmp_path, as_command):
-    """Functions and classes of a script or a command work by value; its body runs once."""
+    """Functions and classes of a script or a command work by value. Its body runs once."""
     assert script(textwrap.dedent(MAIN), as_command=as_command) == "all is well\n"
     assert (tmp_path / "runs").read_text() == "x"
 
@@ -678,7 +678,7 @@ def test_a_function_that_was_changed_is_checked_again():
 
 
 def test_a_function_fits_some_arguments_and_not_others():
-    """What was said of one call does not hold for another with other arguments."""
+    """The answer for one call does not hold for another with other arguments."""
 
     def scaled(x, *, factor):
         return x * factor

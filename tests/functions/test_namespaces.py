@@ -92,7 +92,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 def test_functions_see_what_the_initializer_has_set(script, call):
-    """In the script that defines both: in the first run, and in those that keep the workers."""
+    """In the script that defines both, in the first run, and in those that keep the workers."""
     said = script(f"{SETUP}\nfor _ in range(3): print([int(y) for y in {call}])")
     assert said.splitlines() == [str(TENS)] * 3
 
@@ -123,7 +123,7 @@ except NameError as error: print(error)
 
 
 def test_a_changed_value_that_the_initializer_uses_runs_it_again(script):
-    """What it has made of the former one is not kept."""
+    """Its objects from the former one are not kept."""
     calls = """
 base = 1
 def prepare():
@@ -137,7 +137,7 @@ print(parallel_map(predict, [1], initializer=prepare))
 
 
 def test_functions_that_go_by_value_share_what_they_set(script):
-    """Without an initializer too: function, shared objects and items of a run, in one worker."""
+    """Without an initializer too, function, shared objects and items of a run, in one worker."""
     calls = """
 def run(x, shared, item):
     global model
@@ -168,7 +168,7 @@ print(back.predict(1), *parallel_map(lambda m: m.predict(2), [Model()], backend=
 
 
 def test_functions_that_run_in_this_process_have_its_variables(script):
-    """Also those among the items: what they set is set here, and builtins stay as they are."""
+    """Also those among the items. Their variables are set here, and builtins stay as they are."""
     calls = """
 def counted(x): count(x); return n
 before = __builtins__
@@ -212,7 +212,7 @@ def test_a_local_function_of_a_file_sees_what_its_initializer_has_set(
 
 
 def test_an_initializer_that_assigns_a_variable_of_the_function_around_it_is_refused():
-    """Workers have a copy of that variable for each function: nothing would see the value."""
+    """Workers have a copy of that variable for each function, and nothing would see the value."""
     model = None
 
     def load():

@@ -45,7 +45,7 @@ def files(tmp_path):
 @pytest.mark.parametrize(("importing", "plus"), IMPORTS.values(), ids=IMPORTS)
 @pytest.mark.usefixtures("files")
 def test_a_module_is_the_one_that_was_imported(script, importing, plus, then):
-    """Wherever this process has gone since; files of its name that are there do not count."""
+    """Wherever this process has gone since, files of its name that are there do not count."""
     code = f"""{START}{importing}
 {then}
 print(*parallel_map(f, range(2)), *parallel_map(lambda x: f(x), range(2)))

@@ -22,7 +22,7 @@ def files(tmp_path):
 
 @pytest.fixture
 def snapshot():
-    """Return an empty snapshot: the owner's."""
+    """Return an empty snapshot, the owner's."""
     return Snapshot(scratch_file())
 
 
@@ -57,7 +57,7 @@ def test_what_is_half_written_is_not_read(snapshot, files, n_bytes):
 
 
 def test_large_and_missing_files_are_not_kept(snapshot, tmp_path):
-    """Large ones are data: workers import them as they are."""
+    """Large ones are data, and workers import them as they are."""
     large, small = tmp_path / "large.py", tmp_path / "small.py"
     large.write_bytes(b"#" * (17 << 20))
     small.write_text("")

@@ -1,8 +1,8 @@
 """macOS, played on Linux in each interpreter that starts with this folder on ``PYTHONPATH``.
 
-What macOS lacks is taken away, from Python and from nbshare, and what it has and Linux lacks is
-played: functions of its library, shared memory whose size is set once and that is no file. It shows
-that nbshare does with a Mac's calls, and not that it works on a Mac.
+The parts that macOS lacks are taken away, from Python and from nbshare, and those that it has and
+Linux lacks are played: functions of its library, shared memory whose size is set once and that is
+no file. It shows that nbshare does with a Mac's calls, and not that it works on a Mac.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _is_shared(fd) -> bool:
 
 
 def _not_for_shared(function):
-    """Refuse what shared memory has not: it can only be mapped."""
+    """Refuse what shared memory has not, as it can only be mapped."""
 
     def call(fd, *args, **kwargs):
         if _asks_nbshare() and _is_shared(fd):

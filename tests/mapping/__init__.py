@@ -1,1 +1,1 @@
-"""What `parallel_map` takes and gives."""
+"""The arguments and results of `parallel_map`."""

@@ -1,4 +1,4 @@
-"""Grids: all combinations of the values of some parameters, and results of their shape."""
+"""Grids of all combinations of the values of some parameters, and results of their shape."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_a_partial_keeps_its_arguments():
 
 
 def test_values_are_what_a_loop_gives():
-    """Of a Series the elements, not those of its array; of an array its own copy."""
+    """Of a Series the elements, not those of its array, and of an array its own copy."""
     pd = pytest.importorskip("pandas")
     dates = pd.Series(pd.date_range("2024-01-01", periods=2))
     assert [item["day"] for item in grid(day=dates)] == list(dates)
@@ -278,7 +278,7 @@ def test_a_detached_run_has_the_shape_of_its_grid(tmp_path):
 )
 @pytest.mark.parametrize("out", [None, XARRAY])
 def test_another_process_that_attaches_has_the_grid(tmp_path, axes, out):
-    """What it knows is in the folder alone."""
+    """It knows the folder alone."""
     func = times if isinstance(axes["base"][0], str) else power
     wanted = parallel_map(func, grid(**axes), checkpoint=tmp_path / "run", out=out)
     found = nbshare.attach(tmp_path / "run").result()

@@ -1,4 +1,4 @@
-"""What a wrong call says: what is wrong, and what to write instead."""
+"""A wrong call says what is wrong, and what to write instead."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def locked(lock, *, is_bound):
     return hold
 
 
-# What is called, and what the message must tell.
+# The call, and the parts of its message.
 WRONG_CALLS = {
     "tuples": (lambda: parallel_map(two, [(1, 2)]), TypeError, "parallel_map(func, *zip(*items))"),
     "seed": (lambda: parallel_map(one, [1], seed=1), TypeError, "add a parameter rng"),
@@ -118,7 +118,7 @@ def break_down():
 
 
 class Table(list):
-    """What is asked of a data frame of pandas."""
+    """The part of a data frame of pandas that is used."""
 
     columns = iterrows = ()
 
@@ -138,7 +138,7 @@ class Table(list):
     ids=lambda value: type(value).__name__,
 )
 def test_an_iterable_that_gives_its_names_is_refused_alone_or_among_others(call, iterable, remedy):
-    """Its keys, characters or columns are hardly the items: shared= was forgotten."""
+    """Its keys, characters or columns are hardly the items, so shared= was forgotten."""
     for iterables in ([iterable], [range(3), iterable], [iterable, range(3)]):
         with pytest.raises(TypeError, match=re.escape(remedy)) as caught:
             call(two, *iterables, progress=False)
@@ -354,7 +354,7 @@ def fails_deep(depth):
 
 
 def test_the_ends_of_a_deep_traceback_are_told():
-    """Of 100,000 frames; what is between them is the same line, and would take 20 s to format."""
+    """Of 100,000 frames. Between them is the same line, which would take 20 s to format."""
     start = time.monotonic()
     with pytest.raises(ZeroDivisionError) as e:
         parallel_map(fails_deep, [100_000])

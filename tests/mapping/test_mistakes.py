@@ -1,4 +1,4 @@
-"""What a newcomer types a little wrong: each call is refused, or answered, with its cure."""
+"""Calls that a newcomer types a little wrong are refused, or answered, with its cure."""
 
 import sqlite3
 import sys
@@ -79,7 +79,7 @@ CONNECTION = sqlite3.connect(":memory:")
 SHARED = "shared={'data': ...}"
 RECORDS = "nbshare.rows(df)"
 RESULT = "job.result()"
-# What is called, the type of its error, and parts of the message and its notes.
+# The call, the type of its error, and parts of the message and its notes.
 REFUSED = {
     "arguments swapped": (
         lambda: parallel_map(range(5), double),
@@ -310,7 +310,7 @@ REFUSED = {
         ["needs worker processes", "leave it out with backend='serial'"],
     ),
 }
-# What is called, the class of its warning, and parts of the message.
+# The call, the class of its warning, and parts of the message.
 WARNED = {
     "two lengths": (
         lambda: parallel_map(add, range(5), range(3)),
@@ -343,7 +343,7 @@ WARNED = {
         ["functions that return tuples of one length"],
     ),
 }
-# What works as it was meant, although it looks wrong.
+# Calls that work as they were meant, although they look wrong.
 ANSWERED = {
     "strings of a column": (
         lambda: parallel_map(double, FRAME["name"]),

@@ -1,4 +1,4 @@
-"""parallel_map, seen from outside: items, inputs, results, wrong use; NumPy is the judge."""
+"""parallel_map, seen from outside: items, inputs, results, wrong use. NumPy is the judge."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support import feeds, tasks
 from tests.support.faultlab import wait_until
 from tests.support.outcomes import notes_of
 
-LARGE = 1000  # float64 values: an array that does not travel inside a pickle
+LARGE = 1000  # float64 values, an array that does not travel inside a pickle
 
 
 # ---------------------------------------------------------------------------- items
@@ -50,7 +50,7 @@ LARGE = 1000  # float64 values: an array that does not travel inside a pickle
     ids=["list", "tuple", "range", "iterator", "generator", "keys", "ndarray", "shared", "masked"],
 )
 def test_items_come_from_any_iterable(make):
-    """Whatever yields the items, the results are those of the built-in map, in its order."""
+    """The results are those of the built-in map, in its order, whatever yields the items."""
     assert parallel_map(tasks.double, make()).tolist() == [0, 2, 4, 6, 8]
 
 
@@ -100,7 +100,7 @@ def test_one_item():
 
 @pytest.mark.parametrize("n", [1, LARGE])
 def test_rows_of_a_plain_array_are_read_only_views(n):
-    """A plain array's rows cannot be written, whatever their size; large ones are not copied."""
+    """A plain array's rows cannot be written, whatever their size. Large ones are not copied."""
     table = np.arange(3.0 * n).reshape(3, n)
     for row, seen in zip(table, parallel_map(tasks.facts, table), strict=True):
         assert seen == ("ndarray", False, n == LARGE, row.tolist())
@@ -153,7 +153,7 @@ WAYS = {
 @pytest.mark.parametrize("kind", ARRAYS)
 @pytest.mark.parametrize("way", WAYS)
 def test_plain_arrays_are_read_only_in_workers_whatever_their_size(way, kind):
-    """What is written to a copy would be lost: it is an error, on all ways to a worker."""
+    """Writes to a copy would be lost, so they are errors, on all ways to a worker."""
     assert set(WAYS[way]([ARRAYS[kind](n) for n in SIZES])) == {len(SIZES)}
 
 
@@ -180,7 +180,7 @@ def test_an_array_that_holds_itself_arrives_so():
 
 @pytest.mark.parametrize("n", [1, LARGE])
 def test_a_worker_writes_into_the_rows_of_a_shared_array(n):
-    """Rows of a SharedArray are writable in place: the caller sees what workers write."""
+    """Rows of a SharedArray are writable in place, so the caller sees what workers write."""
     table = nbshare.zeros((5, n))
     kinds = parallel_map(tasks.facts, table)
     assert {kind[:3] for kind in kinds} == {("SharedArray", True, True)}
@@ -200,7 +200,7 @@ def test_a_worker_writes_into_views_of_a_shared_array():
 
 
 def test_a_read_only_view_of_a_shared_array_stays_read_only():
-    """What the caller may not write through, a worker may not either."""
+    """A worker may not write through what the caller may not write through."""
     base = nbshare.zeros((3, 4))
     view = base[:]
     view.flags.writeable = False
@@ -271,7 +271,7 @@ def test_writing_into_shared_raises_in_the_worker(make, n, function):
 
 
 def test_a_shared_array_in_shared_is_seen_live(tmp_path):
-    """What the caller writes into a SharedArray during the call, workers see."""
+    """Workers see what the caller writes into a SharedArray during the call."""
     shared = {"signal": nbshare.zeros(1), "ready": tmp_path / "ready"}
     signal, ready = shared.values()
     with ThreadPoolExecutor(1) as thread:
@@ -404,7 +404,7 @@ MIXED = {
 
 @pytest.mark.parametrize("values", MIXED.values(), ids=MIXED)
 def test_results_that_do_not_fit_together_become_a_list_with_a_warning(values):
-    """Nothing is lost or changed when results differ in kind: they come as a list."""
+    """Nothing is lost or changed when results differ in kind, but they come as a list."""
     with pytest.warns(MixedResultsWarning, match='"list"'):
         result = parallel_map(tasks.pick, range(2), shared={"values": values}, max_workers=1)
     assert type(result) is list
@@ -415,7 +415,7 @@ def test_results_that_do_not_fit_together_become_a_list_with_a_warning(values):
 
 
 def test_the_warning_of_mixed_results_points_to_the_call():
-    """The warning names the caller's file: Python shows a warning once for each place."""
+    """The warning names the caller's file, because Python shows a warning once for each place."""
     with pytest.warns(MixedResultsWarning) as caught:
         parallel_map(tasks.identity, [1.5, "a"], max_workers=1)
     assert [warning.filename for warning in caught] == [__file__]
@@ -706,7 +706,7 @@ QUICK = settings(
 
 
 def shapes(min_dims):
-    """Shapes with at least one row; other axes may be empty."""
+    """Shapes with at least one row. Other axes may be empty."""
     rest = st.lists(st.integers(0, 4), min_size=min_dims - 1, max_size=3)
     return st.tuples(st.integers(1, 6), rest).map(lambda pair: (pair[0], *pair[1]))
 
@@ -746,7 +746,7 @@ def test_mapping_identity_over_scalars_gives_the_array(array):
     st.lists(st.one_of(st.booleans(), st.integers(), st.floats(), st.none(), st.text()), min_size=1)
 )
 def test_mixed_results_lose_nothing(values):
-    """Whatever mixture of values comes back, as a list or array, each one is equal to its own."""
+    """Each value of any mixture, as a list or array, is equal to its own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MixedResultsWarning)
         result = parallel_map(tasks.identity, values)

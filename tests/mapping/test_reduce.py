@@ -1,4 +1,4 @@
-"""``reduce=`` and ``until=``: one value of all results, compared with a loop; enough is enough."""
+"""``reduce=`` gives one value, as a loop does, and ``until=`` ends when there is enough."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def merge(first, second):
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), n=st.integers(1, 40))
 def test_no_order_of_arrival_changes_the_value(data, n):
-    """Whatever `reduce` returns, and however often the value is asked for before the end."""
+    """For any result of `reduce`, however often the value is asked for before the end."""
     blocks = [[k] if data.draw(st.booleans()) else [] for k in range(n)]
     reduction = Reduction(merge)
     for k in data.draw(st.permutations(range(n))):
@@ -82,7 +82,7 @@ def test_an_interrupt_within_reduce_loses_nothing():
     def add(first, second):
         is_here = os.getpid() == owner and threading.current_thread() is threading.main_thread()
         if is_here and len(first) + len(second) >= 8 and not pressed:
-            pressed.append(True)  # first: nothing follows the interrupt
+            pressed.append(True)  # first, because nothing follows the interrupt
             os.kill(owner, signal.SIGINT)
         return first + second
 
@@ -147,7 +147,7 @@ def test_results_are_not_kept(is_known):
     while not job.wait(0.01):
         most = max(most, held_bytes() - before)
     assert (job.result() == sum(range(150))).all()
-    assert most < 400e6  # of 629 MB; two logs of each worker are some 64 MB each
+    assert most < 400e6  # of 629 MB (two logs of each worker are some 64 MB each)
 
 
 def held_bytes():
@@ -259,7 +259,7 @@ def refuses(a, b):
 
 @pytest.mark.parametrize("n", [2, 500])
 def test_an_error_of_the_reduction_ends_the_run(n):
-    """Whether a worker raises it or the owner: the first blocks have one item each."""
+    """Whether a worker raises it or the owner, as the first blocks have one item each."""
     with pytest.raises(ArithmeticError, match="not these"):
         parallel_map(itself, range(n), reduce=refuses)
 
@@ -312,7 +312,7 @@ def noted(x, folder):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("make", [list, iter])
 def test_an_interrupted_run_continues_at_whole_blocks(tmp_path, backend, make):
-    """And one that is extended runs what is new, and the last block; the value is the same."""
+    """An extended one runs the new items, and the last block. The value is the same."""
 
     def run(n, stop=-1):
         (tmp_path / "log").write_text("")
@@ -337,7 +337,7 @@ def itself_by_3(x):
 
 
 def test_a_stored_run_has_the_value(tmp_path):
-    """Of what is there, whoever asks; and counts blocks."""
+    """Of what is there, for anybody who asks, and counts blocks."""
     (tmp_path / "log").touch()
     (tmp_path / "stop").write_text("300")
     with pytest.raises(ArithmeticError):
@@ -454,7 +454,7 @@ def test_a_run_that_is_never_enough_is_whole():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_running_value_of_an_endless_source(backend):
-    """With the number of items in it: until the error bar is small enough, say."""
+    """With the number of items in it, until the error bar is small enough, say."""
     asked = []
 
     def is_enough(value, n):

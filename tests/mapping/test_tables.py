@@ -1,4 +1,4 @@
-"""Tables of pandas: their groups and their rows as items, compared with pandas itself."""
+"""Tables of pandas, with their groups and their rows as items, compared with pandas itself."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_failed_groups_are_gaps(table):
 
 
 def test_frames_are_read_only_views_of_one_copy(table):
-    """What a function writes into a group would be lost."""
+    """Writes of a function into a group would be lost."""
 
     def overwrite(part):
         part["x"].to_numpy()[:] = 0
@@ -149,7 +149,7 @@ def test_rows_are_those_of_itertuples(table):
 
 
 def test_a_stored_group_is_not_run_again(table, tmp_path):
-    """An item is known by its rows: only a group with another row runs again."""
+    """An item is known by its rows, so only a group with another row runs again."""
     log = tmp_path / "log"
 
     def noted(part):
@@ -225,7 +225,7 @@ def doubled(part):
 
 @pytest.mark.parametrize("names", ["frame, scale", "df, x", "table1, key"])
 def test_a_function_of_a_frame_and_more_is_not_taken_for_one_of_its_key(table, names):
-    """What it misses is named, with its place."""
+    """The missing argument is named, with its place."""
     func = eval(f"lambda {names}: 0")
     missing = names.split(", ")[1]
     with pytest.raises(TypeError, match=rf"shared=\{{'{missing}': ...\}}"):

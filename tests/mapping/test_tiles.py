@@ -1,4 +1,4 @@
-"""Tiles: parts of an array as items, and results without seams, compared with the whole array."""
+"""Tiles, parts of an array as items, and results without seams, compared with the whole array."""
 
 from __future__ import annotations
 

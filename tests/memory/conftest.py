@@ -1,4 +1,4 @@
-"""What the tests in memory/ begin with."""
+"""The fixtures of the tests in memory/."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.programs import SETTING, Program
 
 @pytest.fixture(params=["memfd", "named", "file"])
 def kind(request, tmp_path, monkeypatch):
-    """Let memory be made of one kind; files are in a directory of the test's own."""
+    """Let memory be made of one kind. Files are in a directory of the test's own."""
     folder = tmp_path / "memory"
     folder.mkdir()
     setting = f"file:{folder}" if request.param == "file" else request.param

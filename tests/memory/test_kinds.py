@@ -1,4 +1,4 @@
-"""Which kind of shared memory is taken, and what is said where a system lacks one."""
+"""The kind of shared memory that is taken, and warnings if a system lacks one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ needs_mounts = pytest.mark.skipif(not may_mount(), reason="needs a mount namespa
 
 
 def test_memory_is_a_memfd_by_default(monkeypatch):
-    """Where that works nothing else is tried, and nothing is said."""
+    """If that works nothing else is tried, and nothing is said."""
     monkeypatch.delenv(SETTING, raising=False)
     assert Segment.create(1).kind.setting == "memfd"
 
@@ -88,7 +88,7 @@ warnings.simplefilter("error")
 
 
 def says(program, code, before="", **environ):
-    """Run code where memfd_create is refused; returns the kinds it printed, and the warnings."""
+    """Run code where memfd_create is refused. Return the kinds it printed, and the warnings."""
     indented = code.strip("\n").replace("\n", "\n    ")
     printed = program(
         f"""{REFUSE_MEMFD}
@@ -107,7 +107,7 @@ for warning in said:
 
 @needs_seccomp
 def test_where_memfds_are_refused_another_kind_is_taken_and_said_once(program):
-    """Arrays are made as before; one warning says of what, why and how to choose it."""
+    """Arrays are made as before. One warning says of what, why and how to choose it."""
     kinds, (warning,) = says(
         program,
         """
@@ -173,7 +173,7 @@ KIND = "print(a.sum() == 7 * a.size, segment_of(a)[0].kind.setting)\n"
 @needs_mounts
 @pytest.mark.parametrize("setting", ["memfd", "named", "file"])
 def test_a_small_shm_ends_no_process(program, tmp_path, setting):
-    """200 MB where /dev/shm has 64 MB: they are there, or an error says why not."""
+    """200 MB where /dev/shm has 64 MB. They are there, or an error says why not."""
     code = f"""
 import nbshare
 from nbshare._core.memory import segment_of
@@ -193,7 +193,7 @@ except MemoryError as error:
 @needs_seccomp
 @needs_mounts
 def test_what_has_no_room_in_a_small_shm_is_an_error(program):
-    """Where memfds are refused too; it names the place, what is free there, and the way out."""
+    """Also if memfds are refused. It names the place, what is free there, and the way out."""
     kinds, _ = says(
         program,
         f"try:\n    {LARGE.splitlines()[0]}\nexcept MemoryError as error:\n    print(error)\n",
@@ -274,7 +274,7 @@ NO_PROC = "umount -l /proc"
 @needs_mounts
 @pytest.mark.parametrize("setting", ["", "named", "file"])
 def test_without_memfds_and_proc_an_error_says_what_is_missing(program, setting):
-    """Where only files can be made that cannot be opened read-only, no array is made."""
+    """No array is made if files could not be opened read-only."""
     kinds, warnings = says(
         program,
         "try:\n    nbshare.zeros(3)\nexcept OSError as error:\n    print(error)\n",
@@ -333,7 +333,7 @@ except LookupError as error:
     indirect=True,
 )
 def test_an_interrupt_at_any_moment_loses_no_memory(kind):
-    """Made, filled, attached, lent, given back: whatever was opened is closed, and once."""
+    """Made, filled, attached, lent, given back, everything that was opened is closed, and once."""
     data = np.ones(1 << 19)
     nbshare.share(data)  # what is found out once
     pool.drop()

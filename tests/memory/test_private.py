@@ -1,4 +1,4 @@
-"""Private memory: what calls in this process use, and what never leaves it."""
+"""Private memory, which calls in this process use, and which never leaves it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nbshare._core.memory import Segment, View, segment_of
 from nbshare._core.wire.board import PAGE_ITEMS
 from tests.support.grids import thinned
 
-N = 1 << 19  # numbers: large enough for memory that is used again
+N = 1 << 19  # numbers, large enough for memory that is used again
 
 in_process = pytest.mark.parametrize("backend", ["serial", "threads"])
 
@@ -26,7 +26,7 @@ kept = []
 
 
 def keep(row, table=None):
-    """Keep an array that comes; a function of a module goes by its name, with what it has kept."""
+    """Keep an array that comes. A function of a module goes by its name, with what it has kept."""
     kept.append(row if table is None else table)
     return 0
 
@@ -62,7 +62,7 @@ def address(_, table):
 
 @in_process
 def test_the_memory_of_inputs_is_used_again(backend):
-    """By the next call, since nothing of this one is left: fresh pages are the cost of memory."""
+    """By the next call, since nothing of this one is left. Fresh pages are the cost of memory."""
     options = {"shared": {"table": np.ones(N)}, "max_workers": 2, "progress": False}
     found = [{*parallel_map(address, [0, 1], backend=backend, **options)} for _ in range(20)]
     assert found[1:] == found[:-1]
@@ -72,7 +72,7 @@ def test_the_memory_of_inputs_is_used_again(backend):
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a kernel without huge pages"
 )
 def test_large_memory_asks_for_huge_pages():
-    """As NumPy's own does: so it is read as fast."""
+    """As NumPy's own does, so that it is read as fast."""
     segment = Segment.create(8 << 20, is_private=True)
     maps = Path("/proc/self/smaps").read_text()
     found = re.findall(r"^(\w+)-(\w+) (?:.*\n)*?VmFlags: (.*)", maps, re.MULTILINE)
@@ -84,7 +84,7 @@ def test_large_memory_asks_for_huge_pages():
 
 @in_process
 def test_results_can_be_mapped_by_others(backend):
-    """Wherever their items ran: workers write to their memory."""
+    """Workers write to their memory, wherever their items ran."""
     for func, items in ((float, range(4)), (np.zeros, [N] * 2)):
         results = parallel_map(func, items, backend=backend)
         assert not segment_of(results)[0].is_private
@@ -93,7 +93,7 @@ def test_results_can_be_mapped_by_others(backend):
 
 
 def test_arrays_in_private_memory_go_by_value():
-    """To workers they are copied, like any plain array; a pickle has their values."""
+    """To workers they are copied, like any plain array. A pickle has their values."""
     array = private(N)
     assert parallel_map(np.sum, [array, array[1:]]).tolist() == [N, N - 1]
     with pytest.raises(ValueError, match="read-only"):
@@ -134,7 +134,7 @@ def test_private_memory_that_grows_keeps_what_was_read():
 
 @pytest.mark.slow
 def test_pages_of_a_long_generator_are_given_back():
-    """What a loop over its results has taken needs no memory."""
+    """Results that a loop has taken need no memory."""
     n = 250_000  # 16 pages
     ahead = 100_000 // PAGE_ITEMS + 1  # pages of items that are brought ahead at most
     job = map_async(abs, iter(range(n)), backend="threads", max_workers=2)

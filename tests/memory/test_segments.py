@@ -195,7 +195,7 @@ except PermissionError:
         )
 
     def test_a_handle_comes_back_from_another_process(self, stranger, kind):
-        """What another process made is found here, though it has kept nothing."""
+        """A segment of another process is found here, though it has kept nothing."""
         segment = open_handle(stranger.submit(make, kind).result(20))
         assert View(segment).array(float, (1000,)).sum() == 499500.0
 
@@ -262,7 +262,7 @@ while True:
         assert not names_left(process.pid, tmp_path, tmp_path / "memory")
 
     def test_what_comes_back_after_a_shutdown_is_not_kept(self):
-        """The garbage collector may find the last view of an array then: its memory goes too."""
+        """The garbage collector may find an array's last view then, and its memory goes too."""
         array = nbshare.share(np.ones(1 << 18))
         lent = weakref.ref(segment_of(array)[0])
         nbshare.shutdown()
@@ -273,7 +273,7 @@ while True:
     # ---------------------------------------------------------------------------- room
 
     def test_what_does_not_fit_is_refused_before_it_is_allocated(self, kind, monkeypatch):
-        """A MemoryError says both figures; no memory was touched and no descriptor is kept."""
+        """A MemoryError says both figures. No memory was touched and no descriptor is kept."""
         pool.drop()  # memory kept from before is given back first when it is short
         before = held()
         if kind.startswith("file"):
@@ -350,7 +350,7 @@ def try_to_write(handle):
 
 
 def little_memory(monkeypatch):
-    """Let the machine have 100 MiB left: the figures, not the memory."""
+    """Let the machine have 100 MiB left, in its figures, not its memory."""
     monkeypatch.setattr("nbshare._core.system.room.available", lambda: 100 << 20)
 
 
@@ -358,7 +358,7 @@ def little_memory(monkeypatch):
 
 
 def test_named_files_take_memory(monkeypatch):
-    """The kind of memory is no way round its shortness; a file on a disk is."""
+    """The kind of memory is no way round its shortness. A file on a disk is."""
     little_memory(monkeypatch)
     monkeypatch.setenv(SETTING, "named")
     with pytest.raises(MemoryError, match=r"200 MiB .* 100 MiB"):
@@ -388,7 +388,7 @@ def test_a_file_on_a_network_file_system_is_known_by_its_new_name(stranger, tmp_
 
 @pytest.mark.parametrize("setting", ["named", "file"])
 def test_what_a_killed_process_has_left_is_swept(program, tmp_path, setting):
-    """Killed before it could remove the name, it leaves one; the next start takes it away."""
+    """Killed before it could remove the name, it leaves one. The next start takes it away."""
     process = program.start(
         """
 import os, signal, nbshare
@@ -433,7 +433,7 @@ def are_apart(arrays):
 
 @pytest.mark.usefixtures("kind")
 def test_small_arrays_share_a_segment_that_goes_with_the_last_of_them():
-    """One mapping for all, and its descriptors; nothing is kept for the next one."""
+    """One mapping for all, and its descriptors. Nothing is kept for the next one."""
     array_slab.drop()  # of what it has room for, others may have used up most
     arrays = [nbshare.zeros(n, "u1") for n in (10, 1, 0, 64, 10_000)]
     (name,) = {segment_of(array)[0].name for array in arrays}
@@ -445,7 +445,7 @@ def test_small_arrays_share_a_segment_that_goes_with_the_last_of_them():
 
 
 def test_a_forked_child_makes_small_arrays_of_its_own(program):
-    """What the child makes after a fork is not where the parent's next array is."""
+    """The child's array after a fork is not in the place of the parent's next one."""
     printed = program("""
 import os, nbshare
 kept = nbshare.zeros(3)
@@ -459,7 +459,7 @@ print(kept, nbshare.zeros(3))
 
 
 def test_small_arrays_that_are_made_in_the_middle_of_one_another_are_apart():
-    """A signal's handler makes one at any moment, as a finalizer may: none waits, none is lost."""
+    """A signal's handler makes one at any moment, as a finalizer may. None waits, none is lost."""
     by_handler, arrays, depth = [], [], 0
 
     def make(*_):
@@ -509,7 +509,7 @@ def test_an_interrupt_as_memory_is_lent_leaves_none_that_nobody_trims(monkeypatc
         with InterruptAt(number, {warm.__file__, interrupts.__file__}) as interrupt:
             nbshare.share(data)
         wait_until(lambda: not pool._is_trimming or pool._lent)
-        interrupt.error = None  # in no cycle: views go before what looks after them
+        interrupt.error = None  # in no cycle, so views go before what looks after them
         wait_until(lambda: held() == before, 5, f"memory is held after moment {number}")
         if not interrupt.came:
             break
@@ -545,7 +545,7 @@ def test_an_interrupt_at_any_moment_of_copying_by_threads(monkeypatch):
 
 
 def test_an_interrupt_of_copying_waits_for_no_thread_that_has_not_begun(monkeypatch):
-    """Whichever moment of a copy the interrupt arrives in, the copy ends within half a second."""
+    """The copy ends within half a second, in whichever moment the interrupt arrives."""
     monkeypatch.setattr(copying, "PIECE", 1 << 16)
     monkeypatch.setattr(copying.room, "usable_cpus", lambda: 3)
     source, target = np.ones((40, 8192)), np.zeros((40, 8192))

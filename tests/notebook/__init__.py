@@ -1,1 +1,1 @@
-"""What is drawn, printed and clicked, in kernels and in a browser."""
+"""Drawing, printing and clicking, in kernels and in a browser."""

@@ -1,4 +1,4 @@
-"""What a person sees of a run in JupyterLab: a real server, a real kernel, a real browser.
+"""A person's view of a run in JupyterLab, with a real server, a real kernel, a real browser.
 
 Skipped where there is no Chromium, or not what the extra ``nbshare[browser]`` installs.
 """
@@ -61,7 +61,7 @@ def chromium():
 
 
 def stop_and_interrupt(page, seen):
-    """Press Stop by mouse, then in a loop of runs by mouse and by key; then the toolbar's ■."""
+    """Press Stop by mouse, then in a loop of runs by mouse and by key, then the toolbar's ■."""
     seen.ended_s = {}
 
     def timed(what, number, press):
@@ -99,7 +99,7 @@ def stop_and_interrupt(page, seen):
 
 @pytest.fixture(scope="module")
 def seen(chromium, tmp_path_factory):
-    """Run the notebook, recorded; save it; open it again at another server, without its kernel."""
+    """Run the notebook, recorded. Save it. Open it again at another server, without its kernel."""
     folder, seen = tmp_path_factory.mktemp("notebooks"), SimpleNamespace()
     browser.write_notebook(folder, CELLS, TASKS)
     size = {"width": 1200, "height": 1400}
@@ -161,7 +161,7 @@ def test_the_picture_changes_and_never_flickers(seen):
 
 
 def test_the_page_keeps_still(seen):
-    """From the first picture on the outputs keep their height; nothing is ever scrolled."""
+    """From the first picture on the outputs keep their height. Nothing is ever scrolled."""
     closed = [
         (height, picture) for height, picture, _, text in seen.frames if "items done" not in text
     ]
@@ -184,7 +184,7 @@ def test_a_loop_of_quick_maps_does_not_flood_the_page(seen):
 
 
 def test_a_saved_notebook_opens_with_the_last_state(seen):
-    """At another server, not trusted: the final rows and the sharp picture, no widgets' ruins."""
+    """At another server, not trusted: final rows and the sharp picture, no widgets' ruins."""
     assert "140/140" in seen.reopened[WAVES]
     assert "30/30" in seen.reopened[ROOTS]
     assert "1 failed" in seen.reopened[ROOTS]
@@ -206,7 +206,7 @@ def test_the_count_grows_while_the_first_picture_is_made(seen):
 
 
 def test_stop_keeps_what_is_done_and_the_notebook_goes_on(seen):
-    """A click while the cell runs: the prompt within 3 s, the row says it, the next cell runs."""
+    """On a click the prompt comes within 3 s, the row says it, and the next cell runs."""
     assert seen.ended_s["stop"] < SOON_S
     stopped, after = seen.stopped
     count = re.search(r"stopped\s+(\d+)/1000", stopped)[1]
@@ -215,7 +215,7 @@ def test_stop_keeps_what_is_done_and_the_notebook_goes_on(seen):
 
 
 def test_stop_pressed_again_ends_a_loop_as_the_interrupt_does(seen):
-    """At once, in one line, and the cells that were queued do not run: of both nothing stays."""
+    """At once, in one line, and the cells that were queued do not run. Of both nothing stays."""
     assert seen.ended_s["second stop"] < SOON_S
     assert seen.ended_s["interrupt"] < SOON_S
     row, error = seen.interrupted

@@ -1,4 +1,4 @@
-"""`explore` in JupyterLab: a real server, a real kernel, a real browser.
+"""`explore` in JupyterLab, with a real server, a real kernel, a real browser.
 
 Skipped where there is no Chromium, or not what the extra ``nbshare[browser]`` installs.
 """
@@ -35,7 +35,7 @@ CELLS = [
     "job.cancel()",
 ]
 EXPLORED, GRID, STOPPING = 1, 2, 3
-# Words and picture: the words are written when the picture has been sent.
+# Words and picture, as the words are written when the picture has been sent.
 SHOWN = """([number, item, old]) => {
   const cell = document.querySelectorAll('.jp-Notebook .jp-Cell')[number];
   const panel = cell.querySelector('.nbshare-panel');
@@ -53,7 +53,7 @@ class Panel:
         page.tab.wait_for_timeout(1000)  # until the sharp picture is there, and nothing moves
 
     def shows(self, item, act):
-        """Do something that has another item shown; returns the seconds until it is."""
+        """Do something that has another item shown. Returns the seconds until it is."""
         old, self.acted_at = self.picture.get_attribute("src"), time.monotonic()
         act()
         self._page.tab.wait_for_function(SHOWN, arg=[self._number, item, old], timeout=10_000)
@@ -81,7 +81,7 @@ def use(page, folder, seen):
     """Use all that is there to choose an item."""
     panel = Panel(page, EXPLORED)
     cell = panel.cell
-    # The fastest of ten moves: another browser test may take both CPUs for seconds.
+    # The fastest of ten moves, because another browser test may take both CPUs for seconds.
     seen.moved_s = min(
         panel.shows(f"item {k}", lambda k=k: panel.drag("item", k / 11)) for k in (1, 2) * 5
     )
@@ -100,7 +100,7 @@ def use(page, folder, seen):
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """Explore a job that runs, stop it and save; open the file again without its kernel."""
+    """Explore a job that runs, stop it and save. Open the file again without its kernel."""
     folder, seen = tmp_path_factory.mktemp("explore"), SimpleNamespace()
     state = tmp_path_factory.mktemp("state")
     browser.write_notebook(folder, CELLS, TASKS)
@@ -135,7 +135,7 @@ def seen(tmp_path_factory):
 
 
 def export(started, folder):
-    """Export the notebook; returns text and visible images of the page, which is not on-line."""
+    """Export the notebook. Returns text and visible images of the page, which is not on-line."""
     from nbconvert import HTMLExporter
 
     html, _ = HTMLExporter().from_filename(str(folder / "maps.ipynb"))
@@ -150,7 +150,7 @@ def export(started, folder):
 
 
 def test_a_slider_moved_by_mouse_while_a_job_runs_changes_the_picture(seen):
-    """Within half a second; the panel says how far the job is, and there is one picture only."""
+    """Within half a second. The panel says how far the job is, and there is one picture only."""
     assert seen.moved_s < 0.5
     assert "3 of 12 done, running" in seen.live
     assert seen.n_images == 1
@@ -170,7 +170,7 @@ def test_the_file_keeps_the_last_picture(seen):
 
 
 def test_a_panel_without_its_kernel_leaves_the_picture_and_no_error(seen):
-    """Opened again where the notebook is trusted: JupyterLab would look for the widgets."""
+    """Opened again where the notebook is trusted, where JupyterLab would look for the widgets."""
     assert "To choose other results" in seen.reopened
     assert "widget" not in seen.reopened
 

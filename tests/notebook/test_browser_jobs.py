@@ -1,4 +1,4 @@
-"""What a person sees of jobs in the background in JupyterLab; as `test_browser`, with its needs."""
+"""A person's view of background jobs in JupyterLab, as `test_browser`, with its needs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def chromium():
 
 @pytest.fixture(scope="module")
 def jobs(chromium, tmp_path_factory):
-    """Run jobs in the background; stop one, and load the page anew during another."""
+    """Run jobs in the background. Stop one, and load the page anew during another."""
     folder, seen = tmp_path_factory.mktemp("jobs"), SimpleNamespace()
     browser.write_notebook(folder, JOBS, TASKS)
 
@@ -120,7 +120,7 @@ def rows(notebook, number):
 
 
 def test_the_row_of_a_job_goes_on_when_its_cell_has_ended(jobs):
-    """The cell is over at once; the number in its row grows and never falls; no picture is lost."""
+    """The cell is over at once. The number in its row grows and never falls. No picture is lost."""
     assert "120/120" not in jobs.at_end_of_cell
     counts = [re.search(r"(\d+)/120", text) for *_, text in jobs.frames]
     numbers = [int(found[1]) for found in counts if found]
@@ -134,14 +134,14 @@ def test_the_row_of_a_job_goes_on_when_its_cell_has_ended(jobs):
 
 
 def test_a_job_in_another_cell_draws_there_too(jobs):
-    """A live row, and the picture; in the end both cells show the same."""
+    """A live row, and the picture. In the end both cells show the same."""
     assert re.search(r"wave\s+running", jobs.again)
     assert all(re.search(r"wave\s+done\s+120/120", text) for text in jobs.both)
     assert jobs.pictures[0] == jobs.pictures[1]
 
 
 def test_stop_ends_a_job_and_keeps_what_is_done(jobs):
-    """Also one that would never end: its row has a count and no percentage."""
+    """Also one that would never end, whose row has a count and no percentage."""
     assert jobs.stopped_s < SOON_S
     (row,) = rows(jobs.saved, COUNT)
     n_done = re.fullmatch(r"■ wave stopped  (\d+) · after .*", row)[1]
@@ -158,12 +158,12 @@ def test_what_is_saved_of_a_job_is_its_last_state(jobs):
 
 
 def test_the_plot_of_a_page_that_is_loaded_anew_goes_on(jobs):
-    """In the old place, to the last picture of the run: waited for while the jobs run."""
+    """In the old place, to the last picture of the run, waited for while the jobs run."""
     assert jobs.n_pictures == 1
 
 
 def test_a_page_that_is_loaded_anew_loses_no_job(jobs):
-    """Its row keeps moving; shown in another cell, it has the present state, then the final one."""
+    """Its row keeps moving. Shown in another cell, it has the present state, then the final one."""
     for text in (jobs.closed, jobs.reloaded):
         assert re.search(r"held\s+running\s+2/20", text)
     assert re.search(r"held\s+done\s+20/20", jobs.healed)
@@ -178,7 +178,7 @@ def test_a_page_that_is_loaded_anew_loses_no_job(jobs):
 
 @pytest.fixture(scope="module")
 def gone(chromium, tmp_path_factory):
-    """Save a notebook while a job runs; restart the kernel; open it again at another server."""
+    """Save a notebook while a job runs. Restart the kernel. Open it again at another server."""
     folder, seen = tmp_path_factory.mktemp("gone"), SimpleNamespace()
     cells = [JOBS[0], "job = map_async(held, range(20), max_workers=2)"]
     browser.write_notebook(folder, cells, TASKS)
@@ -208,7 +208,7 @@ def gone(chromium, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(chromium, tmp_path_factory):
-    """Let a job end while its page is closed; open the page, save it, and end the kernel."""
+    """Let a job end while its page is closed. Open the page, save it, and end the kernel."""
     folder, seen = tmp_path_factory.mktemp("finished"), SimpleNamespace()
     cells = [JOBS[0], "job = map_async(held, range(20), max_workers=2)"]
     browser.write_notebook(folder, cells, TASKS)
@@ -238,7 +238,7 @@ def finished(chromium, tmp_path_factory):
 
 
 def test_a_run_that_ended_while_its_page_was_closed_is_never_called_dead(finished):
-    """The page learns its last state; without the kernel it says what it knows, and no more."""
+    """The page learns its last state. Without the kernel it says what it knows, and no more."""
     assert re.search(r"held\s+done\s+20/20", finished.healed)
     assert re.search(r"held\s+done\s+20/20", finished.after_kernel)
     assert "held was running at its last update" in finished.reopened

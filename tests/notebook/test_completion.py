@@ -1,4 +1,4 @@
-"""What Tab offers in a real kernel."""
+"""The offers of Tab in a real kernel."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def fresh(request):
 
 
 def test_the_first_import_offers_public_names(fresh):
-    """What else is offered begins with an underscore."""
+    """Other offers begin with an underscore."""
     names = fresh.complete("from nbshare import ", reply=True, timeout=60)["content"]["matches"]
     assert {name for name in names if not name.startswith("_")} == set(nbshare.__all__)

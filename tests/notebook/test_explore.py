@@ -1,4 +1,4 @@
-"""`explore` in a real kernel, and what it refuses; the browser sees the rest."""
+"""`explore` in a real kernel, and what it refuses. The browser sees the rest."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_outside_of_a_notebook_a_sentence_says_what_to_do():
 
 
 def test_the_picture_is_there_when_the_cell_ends(common):
-    """In a kernel without a page: of an image, a line, and the first place of a grid."""
+    """In a kernel without a page, of an image, a line, and the first place of a grid."""
     _, kernel = common
     kernel.run_well("maps = np.random.default_rng(1).random((6, 20, 30))")
     image = kernel.run_well("nbshare.explore(maps)")
@@ -52,7 +52,7 @@ def test_the_picture_is_there_when_the_cell_ends(common):
 
 
 def test_another_front_end_than_jupyters_gets_panel_and_picture_in_one_output(common):
-    """It shows the one or the other; a document that is rebuilt has the picture alone."""
+    """It shows the one or the other. A document that is rebuilt has the picture alone."""
     _, kernel = common
     kernel.run_well("maps = np.random.default_rng(1).random((6, 20, 30))")
     kernel.run_well("__vsc_ipynb_file__ = 'maps.ipynb'")  # as VS Code does
@@ -97,7 +97,7 @@ def test_no_value_of_an_image_is_cut():
 
 
 def test_all_items_are_drawn_on_one_scale():
-    """Whichever is shown first: the colours of an image, the axis of a line or a histogram."""
+    """Whichever is shown first, the colours of an image, the axis of a line or a histogram stay."""
     maps = np.linspace(0, 100, 6 * 40 * 50).reshape(6, 40, 50)
     for kind, results in (("image", maps), ("line", maps[:, 0]), ("hist", maps)):
         view = ResultGrid(finished(results), kind, nbshare.LivePlot(), {})
@@ -112,7 +112,7 @@ def test_all_items_are_drawn_on_one_scale():
 
 @pytest.mark.parametrize("kind", ["job", "results"])
 def test_the_parameters_of_a_grid_are_the_sliders(kind, monkeypatch):
-    """Of a job as of its array; each picture is that of its combination."""
+    """Of a job as of its array. Each picture is that of its combination."""
     views = []
     monkeypatch.setattr(
         explore_module, "ResultGrid", lambda *a: views.append(ResultGrid(*a)) or views[0]

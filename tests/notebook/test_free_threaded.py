@@ -1,4 +1,4 @@
-"""A kernel of CPython without the GIL: nothing turns it on, and the progress display says so."""
+"""A kernel of CPython without the GIL. Nothing turns it on, and the progress display says so."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ assert not sys._is_gil_enabled()
 
 @pytest.mark.parametrize(("backend", "is_told"), [(None, True), ("threads", False)])
 def test_the_fold_of_the_progress_display_tells_of_threads(page, backend, is_told):
-    """Where processes run what threads could run on all CPUs."""
+    """If processes run what threads could run on all CPUs."""
     page.html.clear()
     cell = page.run(f"results = parallel_map(abs, range(9), backend={backend!r})")
     assert cell.status == "ok", cell.traceback

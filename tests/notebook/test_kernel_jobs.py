@@ -1,4 +1,4 @@
-"""Background jobs in a real kernel: rows that go on when their cells have ended, and `report`."""
+"""Background jobs in a real kernel. Rows go on when their cells have ended. `report`."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ def page(tmp_path_factory):
 
 @pytest.fixture
 def go(page, tmp_path):
-    """Give the file that `held` waits for, by a name for the kernel; in the end all is over."""
+    """Give the file that `held` waits for, by a name for the kernel. In the end all is over."""
     path = tmp_path / "go"
     page.run(f"go = {str(path)!r}; held = functools.partial(jobs.held, go=go)")
     yield path
     path.touch()
     page.run("for o in gc.get_objects():\n    if isinstance(o, nbshare.Job): o.cancel(); o.wait()")
-    page.run("del o")  # brings the last states of rows once more: no news for the next test
+    page.run("del o")  # brings the last states of rows once more, so no news for the next test
 
 
 def begin(page, arguments="range(6), max_workers=2", func="held"):
-    """Start a job in a cell of its own; returns the cell, and the id of its row."""
+    """Start a job in a cell of its own. Return the cell, and the id of its row."""
     cell = page.start(f"job = map_async({func}, {arguments})")
     page.finish(cell)
     return cell, next(iter(page._cells[cell].displays))
@@ -99,7 +99,7 @@ def test_debug_shows_frames_of_the_user_only(page, go):
 
 
 def test_the_row_goes_on_when_the_cell_has_ended(page, go):
-    """In its place, in steps; it ends as done, and nothing is printed."""
+    """In its place, in steps. It ends as done, and nothing is printed."""
     cell, row = begin(page)
     assert page._cells[cell].status == "ok"
     await_state(page, row, r"● held running  2/6")
@@ -112,7 +112,7 @@ def test_the_row_goes_on_when_the_cell_has_ended(page, go):
 
 
 def test_the_last_state_is_sent_to_who_reads_only_what_a_running_cell_sends(page, go):
-    """As nbclient: of a job that ends between two cells the next one brings the news."""
+    """As nbclient, where of a job that ends between two cells the next one brings the news."""
     _, row = begin(page)
     await_state(page, row, "2/6")
     go.touch()
@@ -146,7 +146,7 @@ def test_a_job_that_is_over_shows_its_end(page, go):
 
 
 def test_a_job_at_the_end_of_its_own_cell_is_shown_once(page, go):
-    """`map_async(…)` as the last line of a cell draws one row; with progress=False, a line."""
+    """`map_async(…)` as the last line of a cell draws one row. With progress=False, a line."""
     go.touch()
     before: set[str] = set()  # the last state of a job may come in the cell after its own
     for code in ("map_async(held, range(4))", "job = map_async(held, range(4)); job.wait(); job"):
@@ -193,7 +193,7 @@ def test_the_row_of_a_failed_job_says_so_and_the_error_is_shown_once(page, go):
 
 
 def test_an_endless_job_shows_a_count(page, go):
-    """Neither a percentage nor a time left; its partial results may be asked for at any time."""
+    """Neither a percentage nor a time left. Its partial results may be asked for at any time."""
     _, row = begin(page, "itertools.count(), max_workers=1", "tasks.double")
     await_state(page, row, r"● double running  [1-9]\d* · ")
     assert page.run("print(job.partial()[0], job.n_items)").stdout == "0.0 None\n"
@@ -203,7 +203,7 @@ def test_an_endless_job_shows_a_count(page, go):
 
 
 def test_a_cell_that_awaits_a_job_can_be_interrupted(page, go):
-    """One line that says how much is done; the row says interrupted, the next call works."""
+    """One line that says how much is done. The row says interrupted, the next call works."""
     _, row = begin(page)
     await_state(page, row, "2/6")
     waiting = page.start("await job")
@@ -217,7 +217,7 @@ def test_a_cell_that_awaits_a_job_can_be_interrupted(page, go):
 
 
 def test_an_interrupt_of_who_waits_ends_the_wait_only(page, go):
-    """One line that says so; the row goes on."""
+    """One line that says so. The row goes on."""
     _, row = begin(page)
     await_state(page, row, "2/6")
     waiting = page.start("job.result()")
@@ -242,7 +242,7 @@ def test_a_plot_that_fails_costs_one_warning_in_its_own_cell(page, go):
 
 
 def test_pictures_in_the_background_leave_matplotlibs_settings_alone(page, go):
-    """Its style is one for all threads: what the user sets meanwhile stays."""
+    """Its style is one for all threads, and the user's changes meanwhile stay."""
     code = """
 import matplotlib as mpl
 before = dict(mpl.rcParams)
@@ -278,7 +278,7 @@ def test_a_report_is_shown_in_the_list_of_the_workers(page, go):
 
 
 def test_jobs_lists_what_runs(page, go):
-    """At the end of a cell each has its row, with its button; what is over is not among them."""
+    """At the end of a cell each has its row and button. Jobs that are over are not among them."""
     page.run("done = map_async(jobs.fails, [1]); done.wait()")
     rows = [begin(page)[1] for _ in range(2)]
     listed = page.run("nbshare.jobs()")
@@ -290,7 +290,7 @@ def test_jobs_lists_what_runs(page, go):
 
 
 def test_prints_that_come_later_are_kept_with_the_job(page, go):
-    """In its fold, since the cell may not show them any more; 200 lines at most."""
+    """In its fold, since the cell may not show them any more, 200 lines at most."""
     page.html.clear()
     _, row = begin(page, "range(250), max_workers=1", "print")
     await_state(page, row, "✓ print done  250/250")
@@ -325,8 +325,8 @@ def test_a_restart_of_the_kernel_ends_a_job_without_a_word(lab):
 def test_a_document_that_is_rebuilt_shows_the_last_state_in_the_cell_of_the_call(
     tmp_path, monkeypatch
 ):
-    """Whoever waits for the job, in whichever cell, waits for its last picture as well."""
-    import nbclient  # late: every process of the test run collects this file
+    """A wait for the job, in whichever cell, is for its last picture as well."""
+    import nbclient  # late, as every process of the test run collects this file
     import nbformat
 
     monkeypatch.setenv("NBSHARE_STATIC", "1")

@@ -1,6 +1,6 @@
-"""The picture of a run's results: what is drawn of all kinds of them, and what is refused.
+"""The picture of a run's results, of all kinds of them, and refusals.
 
-Where there is an oracle, NumPy is it: the pixels, lines and bars are those of the results.
+NumPy is the oracle where there is one, so the pixels, lines and bars are those of the results.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_of_a_job_without_results_there_is_no_frame():
 
 
 def pixels(figure):
-    """Return what the image of a figure shows; NaN where there is nothing yet."""
+    """Return what the image of a figure shows, with NaN where there is nothing yet."""
     return np.ma.filled(figure.figure.axes[0].images[0].get_array(), np.nan)
 
 
@@ -123,7 +123,7 @@ def test_the_picture_is_the_mean_and_each_result_is_read_once(shape):
     job = PlayedJob(np.full_like(results, np.nan))
     figure = LiveFigure(job, "image")
     for part in np.array_split(order, 4):
-        job.results[:] = np.nan  # also after it was read: reading it again would show
+        job.results[:] = np.nan  # also after it was read, as reading it again would show
         job.results[part], job.flags[part] = results[part], True
         _, is_complete = figure.paint(final=True)
         assert is_complete
@@ -209,7 +209,7 @@ def image_of(results, share=1.0, plot="image"):
 
 
 def test_an_image_shows_the_full_range_of_its_results():
-    """A peak is a peak, not a flat disc: colours differ where the results differ."""
+    """A peak is a peak, not a flat disc, because colours differ where the results differ."""
     y, x = np.mgrid[-1:1:21j, -1:1:21j]
     peak = 0.996 * np.exp(-10 * (x**2 + y**2))
     figure, bar = image_of(peak[None])
@@ -270,7 +270,7 @@ def test_robust_limits_leave_out_outliers_and_say_so():
 
 @pytest.mark.parametrize("shape", [(6, 4), (1, 6, 4), (24,)])
 def test_missing_results_nan_and_infinities_are_told_apart(shape):
-    """And from every colour of the map; a key names them."""
+    """And from every colour of the map. A key names them."""
     results = np.linspace(0, 1, 24)
     results[[1, 5, 9, 13]] = np.nan, np.inf, -np.inf, np.nan
     job = PlayedJob(results.reshape(shape))
@@ -297,7 +297,7 @@ def test_the_key_names_only_what_is_there():
 
 
 def test_the_place_after_the_last_result_is_not_hatched():
-    """Ten numbers in rows of four: the last two places belong to no item."""
+    """Ten numbers in rows of four leave a gap, as the last two places belong to no item."""
     job = played(np.arange(10.0), 0.9)
     figure = LiveFigure(job, "image")
     figure.frame(final=False)
@@ -356,7 +356,7 @@ def test_a_line_marks_what_is_not_finite_where_it_is():
     results = np.arange(8.0)
     results[[2, 3, 5]] = np.nan, np.inf, -np.inf
     job = played(results, 1)
-    job.flags[7] = False  # missing: a gap and no mark
+    job.flags[7] = False  # missing, with a gap and no mark
     figure = LiveFigure(job, "line")
     assert figure.frame(final=True).title == "horizon: 7 of 8, 3 not finite"
     places = [marks.get_offsets().tolist() for marks in figure.figure.axes[0].collections]
@@ -394,7 +394,7 @@ def test_extreme_results_have_a_plot_without_a_warning(kind, results):
 
 
 def test_results_of_another_type_are_drawn_from_the_beginning():
-    """A run's array may become complex: then its label and all its values are new."""
+    """A run's array may become complex, and then its label and all its values are new."""
     job = played(np.array([1.0, 2.0, 3.0]), 0.7)
     figure = LiveFigure(job, "line")
     figure.frame(final=False)
@@ -480,7 +480,7 @@ def drawn(job, plot):
 
 
 def line_of(job, plot="line", k=0):
-    """Return where a line's points are; those with NaN are gaps."""
+    """Return where a line's points are. Those with NaN are gaps."""
     (axes,) = drawn(job, plot)
     return axes.lines[k].get_data()
 
@@ -710,7 +710,7 @@ def test_the_last_frame_has_no_background(kind):
 
 
 def test_the_image_of_a_users_function_is_in_the_middle():
-    """With its colour bar; matplotlib alone would leave a third of the picture white."""
+    """With its colour bar, where matplotlib alone would leave a third of the picture white."""
 
     def show(ax, partial):
         ax.figure.colorbar(ax.imshow(partial[0]))
@@ -738,7 +738,7 @@ def test_numbers_fill_a_grid_of_the_users_coordinates():
 )
 @pytest.mark.parametrize("results", [np.zeros((2, 10, 5)), np.zeros((10, 5)), np.zeros(50)])
 def test_axes_in_the_same_unit_have_one_scale(results, width, units, aspect):
-    """A map in km is not stretched; but no image becomes a thin strip."""
+    """A map in km is not stretched, but no image becomes a thin strip."""
     plot = {"x": np.linspace(0, width, 5), "y": np.linspace(0, 10, 10)}
     (axes,) = drawn(played(results, 1), LivePlot("image", **plot, xunit=units, yunit=units))
     assert axes.get_aspect() == aspect
@@ -887,7 +887,7 @@ def axes_of(job, plot="line"):
 
 @pytest.mark.parametrize("kind", [tuple, list])
 def test_tuples_of_numbers_are_drawn_as_a_line_each(kind):
-    """As `out="stack"` takes them; a place says which number of the result it is."""
+    """As `out="stack"` takes them. A place says which number of the result it is."""
     results = [kind([float(i), i**2]) for i in range(9)]
     axes = axes_of(played(results, 1.0))
     assert [line.get_ydata().tolist() for line in axes.lines[:2]] == np.array(results).T.tolist()
@@ -924,7 +924,7 @@ def test_the_colour_bar_of_whole_numbers_has_whole_ticks(most):
 
 @pytest.mark.parametrize(("state", "end"), [("done", 1999), ("stopped", 99), ("interrupted", 99)])
 def test_after_stop_a_line_fills_the_axes(state, end):
-    """No more results will come; those of a run that is done may have failed."""
+    """No more results will come. Those of a run that is done may have failed."""
     job = played(np.sin(np.arange(2000.0)), 0.05)
     job.state = state
     low, high = axes_of(job).get_xlim()
@@ -936,7 +936,7 @@ def test_after_stop_a_line_fills_the_axes(state, end):
 
 
 def grid_axes(items, results, kind="image"):
-    """Draw the results of a grid; return the axes."""
+    """Draw the results of a grid. Return the axes."""
     job = played(np.asarray(results, float), 1)
     job._inputs = items
     figure = LiveFigure(job, kind)
@@ -945,7 +945,7 @@ def grid_axes(items, results, kind="image"):
 
 
 def test_an_image_of_a_grid_has_its_parameters_at_the_axes():
-    """The first one upwards, the last one to the right; a pixel is in the middle of its values."""
+    """The first one upwards, the last one to the right. A pixel is in the middle of its values."""
     axes = grid_axes(grid(current=[1.0, 2.0], radius=[10, 20, 30]), range(6))
     assert (axes.get_ylabel(), axes.get_xlabel()) == ("current", "radius")
     assert axes.get_xlim() == (5, 35)

@@ -1,4 +1,4 @@
-"""``%%workerfile``: in a real IPython shell, and in a real kernel with workers."""
+"""``%%workerfile`` in a real IPython shell, and in a real kernel with workers."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ class Notebook:
         return self.shell.run_cell(cell, store_history=True)
 
     def write(self, body, name="by_magic"):
-        """Write a worker file; returns what the cell shows."""
+        """Write a worker file. Returns what the cell shows."""
         result = self.run(f"%%workerfile {name}\n{body}")
         result.raise_error()
         return self.shown()
 
     def fail(self, cell, error):
-        """Run a cell that fails by this error; returns the error."""
+        """Run a cell that fails by this error. Returns the error."""
         result = self.run(cell)
         failure = result.error_before_exec or result.error_in_exec
         assert isinstance(failure, error)
         return failure
 
     def refuse(self, cell):
-        """Run a cell that is refused with one line; returns it."""
+        """Run a cell that is refused with one line. Returns it."""
         message = str(self.fail(cell, UsageError))
         shown = self._capsys.readouterr()
         assert shown.err == f"UsageError: {message}\n"
@@ -76,7 +76,7 @@ class Notebook:
 
 @pytest.fixture
 def notebook(tmp_path, monkeypatch, capsys):
-    """Give a shell in an empty folder; its modules are forgotten afterwards."""
+    """Give a shell in an empty folder, whose modules are forgotten afterwards."""
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     folder = tmp_path / "notebooks"
     folder.mkdir()
@@ -128,7 +128,7 @@ def test_blank_lines_above_the_magic_do_not_count(notebook):
 
 
 def test_what_was_imported_before_is_run_as_the_new_file(notebook):
-    """By any import, with functions of the module and of the notebook; what is gone is refused."""
+    """By any import, with functions of module and notebook. A removed name is refused."""
     notebook.write("def f(x): return 'first'\ndef g(x): return 'first'", "by_import")
     assert notebook.run("import by_import; from by_import import f as kept").success
     notebook.write("def f(x): return 'second'", "by_import")
@@ -175,7 +175,7 @@ def _helper(x): return x
 
 
 def test_all_says_what_is_bound(notebook):
-    """Values and underscores too; a name that is not there is an error that names it."""
+    """Values and underscores too. A name that is not there is an error that names it."""
     body = "__all__ = ['RATE', '_f']\nRATE = 50\ndef _f(x): return x\ndef g(x): return x\n"
     assert notebook.write(body) == "by_magic.py: RATE, _f\n"
     assert notebook["RATE"] == 50
@@ -244,7 +244,7 @@ def test_the_cell_is_kept_to_the_byte(notebook, body):
     st.sampled_from(["\n", "\r\n", "\r"]),
 )
 def test_any_text_is_kept(notebook, texts, line_end):
-    """Whatever comments a cell has: they are in the file, and the line below has its number."""
+    """All comments of a cell are in the file, and the line below has its number."""
     body = "".join(f"# {text}{line_end}" for text in texts) + "def f(x): return x\n"
     notebook.write(body)
     assert body_of() == body
@@ -255,7 +255,7 @@ def test_any_text_is_kept(notebook, texts, line_end):
 
 
 def test_the_file_keeps_its_mode_and_its_link(notebook):
-    """A new file has the mode that the umask gives; a changed one, and a link, stay."""
+    """A new file has the mode that the umask gives. A changed one, and a link, stay."""
     before = os.umask(0o027)
     try:
         notebook.write("def f(x): return 1", "target")
@@ -298,7 +298,7 @@ def test_a_file_that_cannot_be_written_is_refused(notebook):
 
 
 def test_a_file_of_the_users_is_not_overwritten(notebook):
-    """Without --force; with it the file is the magic's own from then on."""
+    """Without --force. With it the file is the magic's own from then on."""
     with open("by_hand.py", "w") as file:
         file.write("def f(x): return 'by hand'")
     message = notebook.refuse("%%workerfile by_hand.py\ndef f(x): return 'by cell'")
@@ -400,7 +400,7 @@ NOT_PYTHON = {
 @pytest.mark.parametrize("n_before", [0, 1, 40])
 @pytest.mark.parametrize(("bad", "words"), NOT_PYTHON.values(), ids=NOT_PYTHON)
 def test_what_is_not_python_is_refused_at_its_line(notebook, bad, words, n_before):
-    """As IPython shows it, with the cell's line and text; file and functions stay as they were."""
+    """As IPython shows it, with the cell's line and text. File and functions stay as they were."""
     notebook.write("def f(x): return 1")
     body = "x = 'ä'\n" * n_before + bad
     error = notebook.fail(f"%%workerfile by_magic\n{body}", SyntaxError)
@@ -416,7 +416,7 @@ def test_what_is_not_python_is_refused_at_its_line(notebook, bad, words, n_befor
 
 
 def test_a_cell_that_breaks_off_is_refused(notebook):
-    """Where a line is missing there is none to show; a file that was not there is not written."""
+    """A missing line cannot be shown. A file that was not there is not written."""
     error = notebook.fail("%%workerfile by_magic\nx = 1\ndef f(x):", SyntaxError)
     assert error.lineno in (3, 4)
     assert "line 3" in error.msg
@@ -460,7 +460,7 @@ def test_a_warning_of_the_compiler_comes_once(notebook):
 
 
 def test_the_extension_is_loaded_and_unloaded(notebook):
-    """Unloaded it leaves nothing of itself; loaded again it works."""
+    """Unloaded it leaves nothing of itself. Loaded again it works."""
     transforms = list(notebook.shell.input_transformers_cleanup)
     assert notebook.run("%unload_ext nbshare").success
     assert len(notebook.shell.input_transformers_cleanup) == len(transforms) - 1
@@ -490,7 +490,7 @@ def test_a_cell_may_be_typed_line_by_line(notebook):
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    """Give one kernel to the tests below; nothing may be left of it."""
+    """Give one kernel to the tests below. Nothing may be left of it."""
     lab = Lab(tmp_path_factory.mktemp("magic"))
     try:
         kernel = Kernel(lab)
@@ -504,7 +504,7 @@ def kernel(tmp_path_factory):
 
 
 def test_in_a_kernel_cells_are_written_run_and_changed(kernel):
-    """As a user does it: write, map, change, map; also while other cells queue."""
+    """As a user does it: write, map, change, map, also while other cells queue."""
     for i in range(3):
         written = kernel.start(f"%%workerfile steps.py\ndef step(x):\n    return x + {i}\n")
         mapped = kernel.start("print(quiet(step, range(3)))")
@@ -521,7 +521,7 @@ def test_in_a_kernel_cells_are_written_run_and_changed(kernel):
     ],
 )
 def test_in_a_kernel_an_error_ends_run_all(kernel, tmp_path, body, error, place):
-    """It is shown with its line and in few lines; the next cells do not run."""
+    """It is shown with its line and in few lines. The next cells do not run."""
     kernel.run("%%workerfile steps.py\ndef step(x):\n    return 7\n")
     gate = tmp_path / "gate"  # a cell that comes after the error is one that the user has run anew
     waiting = (
@@ -540,7 +540,7 @@ def test_in_a_kernel_an_error_ends_run_all(kernel, tmp_path, body, error, place)
 
 
 def test_in_a_kernel_workers_say_that_the_file_is_broken(kernel):
-    """A file that cannot be imported fails in them at its line: they do not run the old one."""
+    """A file that cannot be imported fails in them at its line, so they do not run the old one."""
     kernel.run("%%workerfile steps.py\ndef step(x):\n    return 7\n")
     kernel.run("%%workerfile steps.py\n1 / 0\ndef step(x):\n    return 8\n")
     cell = kernel.run("quiet(step, range(2))")

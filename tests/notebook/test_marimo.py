@@ -1,4 +1,4 @@
-"""In a cell of marimo: the progress display, the last plot, and its interrupt."""
+"""In a cell of marimo there are the progress display, the last plot, and its interrupt."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ CELLS = {
 
 @pytest.fixture
 def run(tmp_path):
-    """Run a cell; return its outputs as one text, and what it printed."""
+    """Run a cell. Return its outputs as one text, and what it printed."""
 
     def run(name):
         cell = textwrap.indent(textwrap.dedent(CELLS[name]), "    ")

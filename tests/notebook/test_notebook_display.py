@@ -1,7 +1,7 @@
-"""What a user sees of a running map: rows, bars, lines and pictures, in the places where they are.
+"""A user's view of a running map: rows, bars, lines and pictures, in the places where they are.
 
-The jobs are played by a small class over a NumPy array: it is the input of the drawing code, which
-itself runs in real kernels, at a real pseudo-terminal and into real pipes.
+The jobs are played by a small class over a NumPy array, which is the input of the drawing code,
+which itself runs in real kernels, at a real pseudo-terminal and into real pipes.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ CELLS = {
 
 @pytest.fixture(scope="module")
 def notebook():
-    """Run the cells; return for each its saved outputs and the display messages it sent."""
-    import nbclient  # late: every process of the test run collects this file
+    """Run the cells. Return for each its saved outputs and the display messages it sent."""
+    import nbclient  # late, as every process of the test run collects this file
     import nbformat
 
     class RecordingClient(nbclient.NotebookClient):
@@ -332,7 +332,7 @@ def script(line):
 
 
 def at_a_terminal(line):
-    """Run a line of the player at a pseudo-terminal; return what is on it at the end."""
+    """Run a line of the player at a pseudo-terminal. Return what is on it at the end."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 100))
     process = subprocess.Popen(script(line), cwd=ROOT, stdout=theirs, stderr=theirs)
@@ -342,7 +342,7 @@ def at_a_terminal(line):
         assert select.select([ours], [], [], 60)[0], "nothing came within a minute"
         try:
             new = os.read(ours, 65536)
-        except OSError:  # Linux: the other end is closed
+        except OSError:  # on Linux, if the other end is closed
             break
         shown += new
     os.close(ours)
@@ -610,7 +610,7 @@ def test_an_interrupt_passes_through_drawing():
 
 
 def test_the_last_frame_is_drawn_again_if_an_interrupt_has_met_it():
-    """Each drawer's; but for one that takes long, which may never end."""
+    """Each drawer's, except one that takes long, which may never end."""
 
     class Interrupted(Counting):
         def __init__(self, wait):
@@ -635,7 +635,7 @@ def test_the_last_frame_is_drawn_again_if_an_interrupt_has_met_it():
 
 
 def test_the_row_says_that_results_are_none_which_a_forgotten_return_gives():
-    """The first of them are looked at; results of another kind are not loaded for it."""
+    """The first of them are looked at. Results of another kind are not loaded for it."""
 
     def nothing(a, b):
         a + b

@@ -1,4 +1,4 @@
-"""What workers print appears once, where the caller's own prints do, and harms no run."""
+"""Prints of workers appear once, where the caller's own prints do, and harm no run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_prints_appear_in_a_redirected_stream(capsys):
 
 
 def test_lines_of_a_worker_stay_in_order(capsys):
-    """Prints of all workers appear in the order of time; lines are whole."""
+    """Prints of all workers appear in the order of time. Lines are whole."""
     pids = quiet(talkers.count, range(200), max_workers=3, chunksize=1)
     lines = capsys.readouterr().out.splitlines()
     for pid in set(pids):
@@ -147,7 +147,7 @@ def test_what_is_no_text_harms_nobody(capsys):
 
 
 def test_the_last_words_of_a_worker_that_is_killed(capsys):
-    """They are there when the error is raised; a retry prints again."""
+    """They are there when the error is raised. A retry prints again."""
     with pytest.raises(errors.WorkerDiedError):
         quiet(talkers.then_die, [7], retries=1)
     assert capsys.readouterr().out == "last words of 7\n" * 2
@@ -187,7 +187,7 @@ def test_prints_appear_while_the_map_runs(tmp_path):
 
 
 def test_a_pipe_that_a_program_has_enlarged_is_read_to_its_end(tmp_path):
-    """As some programs do to be quicker; all appears while the program goes on."""
+    """As some programs do to be quicker. All appears while the program goes on."""
     with contextlib.redirect_stdout(io.StringIO()) as text:
         shared = {"path": str(tmp_path / "flag"), "nbytes": 500_000}
         job = map_async(talkers.by_a_larger_pipe, [0], shared=shared)
@@ -218,7 +218,7 @@ def test_a_caller_whose_stream_is_closed():
 
 
 def test_nothing_of_a_flood_is_lost_in_a_script(script):
-    """Where the caller's output takes all, all arrives."""
+    """If the caller's output takes all, all arrives."""
     printed = script(
         "import nbshare\nfrom tests.support import talkers\n"
         "nbshare.parallel_map(talkers.flood, range(2), shared={'n_lines': 100_000})"
@@ -227,7 +227,7 @@ def test_nothing_of_a_flood_is_lost_in_a_script(script):
 
 
 def test_workers_wait_while_nobody_reads(lab):
-    """While the owner is stopped their prints wait; when it goes on, all of them appear."""
+    """While the owner is stopped their prints wait. When it goes on, all of them appear."""
     subject = lab.start("""
 def flood(i):
     raise_flag(f"begun-{i}")
@@ -249,7 +249,7 @@ pair(tasks.surroundings, [0])
 
 
 def test_a_program_that_prints_waits_for_its_reader(lab):
-    """The owner keeps some megabytes of unread prints, and not all; in the end all arrives."""
+    """The owner keeps some megabytes of unread prints, and not all. In the end all arrives."""
     subject = lab.start(
         """
 def flood(i):
@@ -322,7 +322,7 @@ def test_a_bar_in_a_terminal_is_not_torn(tmp_path):
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    """Give one kernel to the tests below; nothing may be left of it."""
+    """Give one kernel to the tests below. Nothing may be left of it."""
     lab = Lab(tmp_path_factory.mktemp("prints"))
     try:
         kernel = Kernel(lab)

@@ -1,4 +1,4 @@
-"""The Stop button and what a failure shows, in a real kernel; the button itself: test_browser."""
+"""Stop and the display of failures, in a real kernel. The button itself is in test_browser."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def page(tmp_path_factory):
 
 @pytest.mark.parametrize(("how", "presses"), thinned(2, ["sleep", "gil"], [1, 3]))
 def test_stop_gives_what_is_done_and_the_notebook_goes_on(page, how, presses):
-    """Partial results at once, also after a double click; the row says so; queued cells run."""
+    """Partial results at once, also after a double click. The row says so, and queued cells run."""
     stopped = page.start("results = " + LONG.format(how=how))
     queued = page.start("print(results, last_job().state, last_job().n_done)")
     (row,) = page.await_rows(stopped)
@@ -55,7 +55,7 @@ print(results == [nbshare.MISSING] * 3)
 
 
 def test_stop_pressed_again_gets_out_of_a_loop(page):
-    """The first map of the loop gives what it has; the second is interrupted, and Run All ends."""
+    """The first map of the loop gives what it has. The second is interrupted, and Run All ends."""
     loop = page.start(f"for _ in range(5): {LONG.format(how='sleep')}")
     queued = page.start("raise SystemError('a queued cell ran')")
     page.press(page.await_rows(loop)[0])
@@ -107,7 +107,7 @@ def test_stop_works_between_items_where_there_are_no_processes(page, backend):
 
 @pytest.mark.parametrize("backend", [None, "serial", "threads"])
 def test_stop_before_the_first_item_begins(page, backend):
-    """As soon as there is a row: nothing is run, and nothing hangs."""
+    """As soon as there is a row. Nothing is run, and nothing hangs."""
     cell = page.start(
         f"out = parallel_map(time.sleep, [0.1] * 100, max_workers=2, backend={backend!r}); "
         "print(last_job().n_done < 100, last_job().state)"
@@ -248,7 +248,7 @@ LAST = {
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_a_failed_map_shows_the_users_frames_only(page, name):
-    """At most 30 lines: the cell, the item, the worker's frames with their code, none of ours."""
+    """At most 30 lines, with cell, item, the worker's frames with their code, none of ours."""
     code, place = ERRORS[name]
     cell = page.run(code)
     shown = re.sub(r"\x1b\[[\d;]*m", "", cell.traceback)

@@ -1,4 +1,4 @@
-"""Stages joined by rings: a loop's results, errors with a name, and nothing left behind."""
+"""Stages joined by rings give a loop's results, errors with a name, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_few_slots_and_many_workers_come_to_an_end(slots):
 
 
 def test_unordered_blocks_overtake_each_other(tmp_path):
-    """The last stage gets a block before an earlier one; the results are in their order."""
+    """The last stage gets a block before an earlier one. The results are in their order."""
     meet = partial(plumbing.first_waits, flag=tmp_path / "second is through")
     tell = partial(plumbing.second_tells, flag=tmp_path / "second is through")
     done = pipeline(partial(plumbing.numbers, 12), meet, tell, workers=(2, 1), ordered=False)
@@ -77,13 +77,13 @@ def test_unordered_blocks_overtake_each_other(tmp_path):
 @pytest.mark.parametrize("n", [0, 1, ROWS, ROWS + 1], ids=["none", "one row", "one", "two"])
 @pytest.mark.parametrize("load", [plumbing.numbers, plumbing.numbers_in_place])
 def test_the_end_of_the_data_anywhere(n, load):
-    """No block, one, one in part: the last is as long as what was left."""
+    """No block, one, one in part. The last is as long as what was left."""
     done = pipeline(partial(load, n=n), plumbing.doubled, plumbing.to_list, workers=2)
     assert list(done.results) == [[2 * i for i in block] for block in blocks(n)]
 
 
 def test_blocks_may_be_empty_on_the_way():
-    """A stage that keeps no row of a block hands on an empty one; the order stays."""
+    """A stage that keeps no row of a block hands on an empty one. The order stays."""
     done = pipeline(partial(plumbing.numbers, 40), plumbing.nothing_of, plumbing.total, workers=3)
     expected = [0 if i % 2 else sum(block) for i, block in enumerate(blocks(40))]
     assert done.results.tolist() == expected
@@ -112,7 +112,7 @@ def test_the_bottleneck_is_visible(pause_s, stage):
 
 
 def test_shapes_and_dtypes_of_each_stage():
-    """Each stage gets blocks of its own form; by value what belongs to the notebook."""
+    """Each stage gets blocks of its own form, by value if it belongs to the notebook."""
 
     def load():
         for i in range(3):
@@ -144,7 +144,7 @@ def test_results_of_any_size_and_kind():
 
 
 def test_constants_reach_those_who_take_them():
-    """Loader and stages get what they have parameters for: read-only, once in memory, unchanged."""
+    """Loader and stages get what they have parameters for, read-only, once in memory, unchanged."""
     scale = np.arange(1, ROWS + 1)
     stages = [partial(plumbing.scaled_numbers, 10), plumbing.scaled, plumbing.addressed]
     done = pipeline(*stages, shared={"scale": scale, "offset": 100}, workers=2)
@@ -159,7 +159,7 @@ def test_constants_reach_those_who_take_them():
 
 @pytest.mark.parametrize("kind", ["plain", "SharedArray"])
 def test_constants_cannot_be_written_to(kind):
-    """A stage that tries is told the ways out; the caller's array is as it was."""
+    """A stage that tries is told the ways out. The caller's array is as it was."""
     table = np.zeros(2000) if kind == "plain" else nbshare.zeros(2000)
 
     def spoils(block, table):
@@ -171,7 +171,7 @@ def test_constants_cannot_be_written_to(kind):
 
 
 def test_what_all_stages_print_is_shown(capfd):
-    """Loader and stages print; all of it is there when the pipeline is over."""
+    """Loader and stages print. All of it is there when the pipeline is over."""
 
     def load():
         print("loads", flush=True)
@@ -182,7 +182,7 @@ def test_what_all_stages_print_is_shown(capfd):
 
 
 def test_a_file_streams_through(tmp_path):
-    """A recording is read block by block into the slots; its spectrogram is that of the whole."""
+    """A recording is read block by block into the slots. Its spectrogram is that of the whole."""
     path = tmp_path / "recording.raw"
     samples = np.random.default_rng(0).integers(-1000, 1000, (50, 256), "i2")
     samples.tofile(path)
@@ -215,7 +215,7 @@ def raised(kind, *stages, **options):
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_an_error_names_stage_and_block(place, workers):
-    """It is raised as itself, with the worker's traceback; what was finished is kept."""
+    """It is raised as itself, with the worker's traceback. Finished results are kept."""
     stages = [partial(plumbing.numbers, 400), plumbing.slow_sometimes, plumbing.total]
     fails = partial(plumbing.broken, at=7, how="raise") if place else partial(plumbing.fails_at, 7)
     stages[place] = fails
@@ -262,7 +262,7 @@ def test_bad_blocks_and_results_say_what_to_do(stages, says):
     ],
 )
 def test_what_would_end_the_program_is_an_error(where, kind):
-    """Raised by the loader, for a block or a result of its; no stage waits, and nothing ends."""
+    """Raised by the loader, for a block or a result of its. No stage waits, and nothing ends."""
 
     def load():
         yield [1, 2, 3, 4]
@@ -316,7 +316,7 @@ def test_a_loader_that_is_no_function_is_refused():
 
 
 def test_a_call_that_is_stopped_before_it_is_submitted_never_begins():
-    """One stage may fail before the others have begun; the engine goes on."""
+    """One stage may fail before the others have begun. The engine goes on."""
     engine = dispatcher()
     request, _ = checked_request(plumbing.total, [range(3)], MapOptions())
     run = prepare(request, engine)

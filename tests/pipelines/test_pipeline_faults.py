@@ -1,6 +1,6 @@
 """The fault catalogue for pipelines and rings: deaths, interrupts, ends of the owner, time.
 
-The ids are the catalogue's, as in ``test_deaths.py``; that nothing is left in ``/dev/shm``,
+The ids are the catalogue's, as in ``test_deaths.py``. That nothing is left in ``/dev/shm``,
 ``TMPDIR`` or among the processes is checked after every one, or after those that
 share a process (`Lab.close`).
 """
@@ -47,7 +47,7 @@ WAYS = {
 
 @pytest.mark.parametrize(("way", "place"), [("D1", 0), ("D1", 1), ("D1", 2), ("D2", 1), ("D3", 2)])
 def test_a_worker_dies_in_a_block(run_script, place, way):
-    """Within a second all stages end; the error names stage and block, finished blocks are kept."""
+    """Within a second all stages end. The error names stage and block, finished blocks are kept."""
     deed, says = WAYS[way]
     run_script(f"""{HEAD}
 def fatal(block):
@@ -83,7 +83,7 @@ check()
 
 
 def test_d4_idle_workers_are_killed(run_script):
-    """Between pipelines it changes nothing; one that waits for a block is an error, of no block."""
+    """Between pipelines it changes nothing. One that waits for a block is an error, of no block."""
     run_script(f"""{HEAD}
 check()
 kill(helpers()[1])
@@ -112,7 +112,7 @@ check()
 
 
 def test_d1_a_death_that_the_ring_tells_first(run_script):
-    """The next stage may hear of a death before the engine does: the error is the death."""
+    """The next stage may hear of a death before the engine does, but the error is the death."""
     run_script(f"""{HEAD}
 from nbshare._core.engine.calls import Calls
 at_once, heard_at = Calls.lose, []
@@ -138,7 +138,7 @@ check()
 
 
 def test_d1_a_ring_is_closed_when_its_producer_is_gone(run_script):
-    """Killed with a slot in hands or without: the loop over the slots ends, the future says why."""
+    """Killed with a slot in hands or without, the loop over the slots ends, the future says why."""
     run_script(f"""{HEAD}
 def put_and_die(ring, holds):
     with ring.put() as slot:
@@ -238,7 +238,7 @@ check()
 
 
 def test_t1_a_loader_takes_too_long_and_waiting_does_not_count(run_script):
-    """A stage that waits for blocks, or a loader for slots, is not late; a loader that hangs is."""
+    """A stage that waits for blocks, or a loader for slots, is not late. A loader that hangs is."""
     run_script(f"""{HEAD}
 slow = functools.partial(plumbing.slow, pause_s=0.2)
 for load in (plumbing.numbers, plumbing.numbers_in_place):
@@ -267,7 +267,7 @@ done = pipeline(load, plumbing.whole, waits, workers=(2, 1), progress=True)
 
 @pytest.mark.parametrize(("how", "presses"), [("sleep", 1), ("gil", 3)])
 def test_i1_i4_an_interrupt_keeps_what_is_finished(lab, how, presses):
-    """Ctrl-C ends all stages within a second; all workers stop, the next pipeline works."""
+    """Ctrl-C ends all stages within a second. All workers stop, the next pipeline works."""
     subject = lab.start(
         f"""{HEAD}
 check()
@@ -341,11 +341,11 @@ wait_until(lambda: census() <= before, 2, f"{{before}}, then {{census()}}")
 
 @pytest.mark.parametrize("how", ["sleep", "gil"])
 def test_stop_gives_what_is_done_and_the_notebook_goes_on(page, how):
-    """The display shows which stage holds up the others; Stop ends all, and queued cells run."""
+    """The display shows which stage holds up the others. Stop ends all, and queued cells run."""
     stopped = page.start(ENDLESS.format(at=10, how=how))
     queued = page.start("print(done.results[:3].sum(axis=1), last_job().state, len(done.stages))")
     (row,) = page.await_rows(stopped)
-    full = "waits: 40 blocks, queue 3/4"  # and one in the stage's hands: the bottleneck
+    full = "waits: 40 blocks, queue 3/4"  # and one in the stage's hands, the bottleneck
     wait_until(lambda: page._listen() or full in page._cells[stopped].rows[0], what=full)
     at = time.monotonic()
     page.press(row)
@@ -433,7 +433,7 @@ tell(at=time.monotonic())
 
 
 def test_p1_pipelines_in_threads_callbacks_and_loaders(page):
-    """Pipelines of several threads, of a bar and of a plot get their own results; so do rows."""
+    """Pipelines of several threads, of a bar and of a plot get their own results. So do rows."""
     cell = page.run("""
 found = []
 def call(n):
@@ -462,7 +462,7 @@ print(len(found) >= 7, all(found), len(done.results))
 
 
 def test_p2_the_owner_forks(run_script):
-    """A forked child has workers of its own; the parent's are unaffected."""
+    """A forked child has workers of its own. The parent's are unaffected."""
     run_script(f"""{HEAD}
 check()
 workers = helpers()[1]

@@ -7,7 +7,7 @@ Start a process or a kernel
     hosts; `elsewhere` another system.
 Make something fail
     `interrupts` at each moment; `refused` system calls; `disks` that fail; `catalogue` of faults.
-What workers run
+Functions for workers
     `tasks`, one function for each thing that a call can meet; `policies` failures, time, chance;
     `figures` results; `feeds`, `streams` sources of items; `large` memory; `small_tasks` small
     calls; `draws` chance; `numbered`, `renewed`, `reporters` workers; `pool_tasks` executors;

@@ -1,1 +1,1 @@
-"""What a worker process does."""
+"""The work of a worker process."""

@@ -1,4 +1,4 @@
-"""A function that draws unseeded random numbers is told of, once; others are not."""
+"""A function that draws unseeded random numbers is told of, once. Others are not."""
 
 from __future__ import annotations
 

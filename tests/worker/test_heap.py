@@ -13,7 +13,7 @@ import nbshare
 from nbshare import parallel_map
 from tests.support.faultlab import wait_until
 
-TEMPORARY = 3 << 20  # bytes: several such arrays live at a time in NumPy's expressions
+TEMPORARY = 3 << 20  # bytes, as several such arrays live at a time in NumPy's expressions
 
 
 def faults_of_temporaries(n):
@@ -43,7 +43,7 @@ def test_an_idle_worker_returns_what_it_has_kept():
 
 @pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
 def test_the_user_s_own_settings_stay(name, monkeypatch):
-    """Where the user has set malloc up, it is left alone."""
+    """If the user has set malloc up, it is left alone."""
     value = "131072" if name.startswith("MALLOC") else "glibc.malloc.trim_threshold=131072"
     nbshare.shutdown()
     monkeypatch.setenv(name, value)

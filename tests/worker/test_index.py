@@ -1,4 +1,4 @@
-"""`nbshare.worker_index`: workers that run at the same time have different numbers."""
+"""`nbshare.worker_index`, where workers that run at the same time have different numbers."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="other machines do it in all tests"
 )
 
-# In each process, workers too: this machine counts as another one, and fences are counted.
+# In each process, workers too, this machine counts as another one, and fences are counted.
 SITE = """
 import itertools
 from nbshare._core.system import order
@@ -37,7 +37,7 @@ def as_object(x):
 
 @pytest.fixture
 def weak(tmp_path):
-    """Run a program on such a machine; returns what it printed, and it has to end well."""
+    """Run a program on such a machine, where it must end well. Return what it printed."""
     (tmp_path / "sitecustomize.py").write_text(SITE)
     (tmp_path / "weak_tasks.py").write_text(TASKS)
 
@@ -72,7 +72,7 @@ with nbshare.Executor(2) as pool:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_who_reads_a_mark_calls_it(weak, program):
-    """The results are right; a worker calls it when it claims, the owner when results have come."""
+    """The results are right. A worker calls it when it claims, the owner when results have come."""
     before = "before = weak_tasks.n_fences()"
     after = "print(len(r), min(r) > 0, weak_tasks.n_fences() > before)"
     code = f"{before}\n{PROGRAMS[program]}\n{after}"
@@ -92,7 +92,7 @@ with ring.get() as slot:
 
 
 def test_where_it_is_refused_no_worker_starts(weak):
-    """In words, which name the call; threads have the interpreter's own order."""
+    """In words, which name the call. Threads have the interpreter's own order."""
     code = """
 from tests.support import refused
 refused.refuse(324)

@@ -1,4 +1,4 @@
-"""What workers do before their first item: the seed, and the initializer."""
+"""The preparation of workers before their first item: the seed, and the initializer."""
 
 from __future__ import annotations
 
@@ -116,21 +116,21 @@ def test_any_seed_of_numpy_gives_its_numbers(make):
 
 
 def test_a_function_that_has_every_attribute_fails_like_others():
-    """What messages call its items is their repr."""
+    """Messages call its items by their repr."""
     with pytest.raises(ValueError, match="the third") as found:
         parallel_map(policies.Open(), range(6))
     assert found.value.__notes__[0].startswith("raised for item 3 in worker")
 
 
 def test_what_an_item_makes_of_the_import_path_is_undone(capfd):
-    """Also where it is not a list any more; nothing is printed of it."""
+    """Also if it is not a list any more. Nothing is printed of it."""
     for _ in range(2):
         assert parallel_map(policies.spoil_path, range(4), max_workers=1).tolist() == [0, 1, 2, 3]
     assert "Traceback" not in capfd.readouterr().err
 
 
 def test_the_error_of_a_seeded_item_shows_the_item():
-    """What a failing item is called with next to its generator is shown as it was given."""
+    """The arguments of a failing item next to its generator are shown as they were given."""
     with pytest.raises(LookupError) as caught:
         parallel_map(policies.draw_and_fail, ["stone"], [(1, 2)], seed=1)
     assert "item 0 ('stone', (1, 2))" in said(caught.value)
@@ -233,7 +233,7 @@ def test_another_initializer_has_fresh_workers(tmp_path, cold):
 
 
 def test_fresh_workers_are_not_renewed_for_their_first_initializer(tmp_path, cold, monkeypatch):
-    """Those that have come with a new environment have run none: any may be given them."""
+    """Those that have come with a new environment have run none, so any may be given them."""
     read_in_two(tmp_path, initializer=policies.prepare, initargs=(str(tmp_path), 1))
     monkeypatch.setenv("CHANGED", "yes")
     workers = set(read_in_two(tmp_path))
@@ -298,7 +298,7 @@ def test_items_that_end_as_their_time_does_are_done_or_late():
         failed = {i for i, text in enumerate(result) if isinstance(text, BaseException)}
         assert all(isinstance(result[i], TaskTimeoutError) for i in failed), result
         # The next one of its ten is another worker's, and begins after the late one's end. Not all
-        # that should be quick are: the machine may be busy.
+        # that should be quick are, as the machine may be busy.
         lasted_s = {i: begun[i + 1] - begun[i] for i in failed if i % 10 < 9}
         assert min(lasted_s.values(), default=1) > 0.04, lasted_s
         assert all(result[i] == f"item {i}" for i in set(range(20)) - failed), result
@@ -311,7 +311,7 @@ def test_items_that_end_as_their_time_does_are_done_or_late():
 
 
 def test_a_time_out_is_not_for_the_initializer(cold):
-    """The limit is for an item: what comes before the first one has its time."""
+    """The limit is for an item. Work before the first one has its time."""
     result = parallel_map(
         policies.identity, range(4), timeout=0.2, initializer=time.sleep, initargs=(0.5,)
     )

@@ -1,4 +1,4 @@
-"""`nbshare.report`: how far an item is, as the list of the workers shows it."""
+"""`nbshare.report` tells how far an item is, as the list of the workers shows it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.faultlab import wait_until
 
 @pytest.fixture
 def go(tmp_path):
-    """Give the file that items wait for; it is there in the end."""
+    """Give the file that items wait for, which is there in the end."""
     path = tmp_path / "go"
     yield str(path)
     path.touch()
@@ -31,7 +31,7 @@ def reports_of(job):
 
 
 def await_reports(job, n=1):
-    """Wait until some workers have told something; returns what."""
+    """Wait until some workers have told something. Return what."""
 
     def all_told():
         reports = [each for each in reports_of(job) if each != (None, "")]
@@ -42,7 +42,7 @@ def await_reports(job, n=1):
 
 @pytest.mark.parametrize("backend", [None, "threads"])
 def test_a_report_is_seen_while_its_item_runs(go, backend):
-    """Each worker's own, in processes and in threads; none when all is over."""
+    """Each worker's own, in processes and in threads, and none when all is over."""
     task = partial(reporters.told, go=go)
     job = map_async(task, [0.25, 0.75], max_workers=2, chunksize=1, backend=backend)
     reports = await_reports(job, 2)
@@ -53,7 +53,7 @@ def test_a_report_is_seen_while_its_item_runs(go, backend):
 
 
 def test_the_next_item_starts_without_a_report(go):
-    """What the item before has told is not its own."""
+    """The report of the item before is not its own."""
     job = map_async(partial(reporters.only_the_first_tells, go=go), [0, 1], max_workers=1)
     wait_until(lambda: [w.items for w in job._activity] == [range(1, 2)], what="no second item")
     assert reports_of(job) == [(None, "")]
@@ -89,14 +89,14 @@ def test_elsewhere_it_does_nothing():
 
 @pytest.mark.parametrize("fraction", ["half", None, [0.5], 1j, 10**999])
 def test_what_is_no_number_is_refused_everywhere(fraction):
-    """Where it is written wrong one sees it at once, not only in a worker."""
+    """A wrong one is seen at once in any process, not only in a worker."""
     with pytest.raises(TypeError, match="from 0 to 1"):
         report(fraction)
 
 
 @given(fraction=st.floats() | st.integers(-9, 9), text=st.text(st.characters(), max_size=300))
 def test_any_number_and_any_text_can_be_told(fraction, text):
-    """Fractions are brought between 0 and 1, NaN is none; a long text is cut to its room."""
+    """Fractions are brought between 0 and 1, NaN is none. A long text is cut to its room."""
     board = Board.create(1, 1)
     board.row(0)[SINCE] = 7
     with Reporter(board, 0):
