@@ -25,8 +25,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # Attributes that others have and read, but an `Executor` cannot have, and what to do instead.
-_WORKERS = "its workers are those of all calls; terminate_workers() ends those that run its tasks"
-_QUEUE = "its repr says how many tasks are not done; future.running() tells which have begun"
+_WORKERS = "its workers are those of all calls. terminate_workers() ends those that run its tasks"
+_QUEUE = "its repr says how many tasks are not done. future.running() tells which have begun"
 _ABSENT = {
     **dict.fromkeys(("_processes", "_threads", "_executor_manager_thread"), _WORKERS),
     **dict.fromkeys(("_work_queue", "_pending_work_items", "_work_ids", "_call_queue"), _QUEUE),
@@ -132,7 +132,7 @@ class Executor(futures.Executor):
         if mp_context is not None:
             raise ValueError(
                 f"mp_context={mp_context!r}: nbshare starts its workers itself and keeps them for "
-                "all calls; leave it out"
+                "all calls. Leave it out"
             )
         options = MapOptions(
             max_workers=max_workers,
@@ -160,7 +160,7 @@ class Executor(futures.Executor):
 
     def __reduce__(self) -> Never:
         raise TypeError(
-            "an Executor cannot be sent to another process; make one there. Inside a worker its "
+            "an Executor cannot be sent to another process. Make one there. Inside a worker its "
             "tasks run immediately, one after the other"
         )
 
@@ -232,7 +232,7 @@ class Executor(futures.Executor):
         if os.getpid() != self._pid:
             raise RuntimeError(
                 f"this Executor belongs to process {self._pid}, from which process {os.getpid()} "
-                "was forked; make another one here"
+                "was forked. Make another one here"
             )
         if is_worker():  # no more processes than were asked for
             return self._run_here(task)

@@ -200,9 +200,9 @@ def parallel_map(
         (3.14t). With both, the function itself runs, and may change what it shares with its caller,
         but items and objects in `shared` are copies as ever. Stop acts between items and where an
         item calls `report`, `timeout` is refused, and a crash takes this process with it. Systems
-        other than Linux and Windows have these two only. A `distributed.Client` (Dask), ``"ray"``
-        or the address of a Ray cluster, or any `concurrent.futures.Executor` means worker processes
-        on the machines of that cluster (see the Notes).
+        other than Linux, Windows and macOS have these two only. A `distributed.Client` (Dask),
+        ``"ray"`` or the address of a Ray cluster, or any `concurrent.futures.Executor` means worker
+        processes on the machines of that cluster (see the Notes).
     reduce : callable, optional
         ``reduce(a, b)``, such as `numpy.add` or `max`, returns one result for two. It must make no
         difference which are combined first. Then the run returns one value instead of all results,
@@ -561,7 +561,7 @@ def map_async(
     """
     checked, request, where = check_call("map_async", func, iterables, out, options)
     if checked.backend == "serial":
-        raise ValueError("backend='serial' runs nothing in the background; use parallel_map")
+        raise ValueError("backend='serial' runs nothing in the background. Use parallel_map")
     if detach:
         need_linux("detach=True", "keep this process: without detach= the run ends with it")
         from nbshare._core.runs.attached import begin  # late, as few calls need it

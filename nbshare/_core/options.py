@@ -54,7 +54,7 @@ ELSEWHERE = {
     ("desc", "verbose", "progress_bar", "show_progress", "tqdm_class", "disable"): (
         "use progress= (a label, False, or a tqdm class)"
     ),
-    ("total",): "leave it out; the number of items is known or counted",
+    ("total",): "leave it out. The number of items is known or counted",
     ("args", "kwargs", "kwds", "shared_objects"): "use shared={name: value}",
     ("random_state", "rng"): "use seed= (each call then gets its own rng=)",
     ("max_retries",): "use retries=",
@@ -63,13 +63,13 @@ ELSEWHERE = {
         "pass it with the path: checkpoint=nbshare.Checkpoint(path, ...)"
     ),
     ("ordered", "return_as"): (
-        "results are in the order of the items; for each as it arrives, iterate over "
+        "results are in the order of the items. For each as it arrives, iterate over "
         "map_async(...), or over map_async(...).in_order()"
     ),
     ("callback", "error_callback"): "use map_async(...).add_done_callback",
     ("maxtasksperchild", "worker_lifespan"): "use max_tasks_per_child=",
     ("mmap_mode", "max_nbytes", "temp_folder", "start_method", "mp_context"): (
-        "leave it out; arrays are in shared memory, and workers start automatically"
+        "leave it out. Arrays are in shared memory, and workers start automatically"
     ),
 }
 INSTEAD = {name: advice for names, advice in ELSEWHERE.items() for name in names}
@@ -311,7 +311,7 @@ def checked_backend(options: MapOptions, *, is_nested: bool) -> Backend:
     for name in ("timeout", "max_tasks_per_child"):
         if (value := getattr(options, name)) is not None:
             raise ValueError(
-                f"{name}={value!r} needs worker processes, which can be ended; leave it out with "
+                f"{name}={value!r} needs worker processes, which can be ended. Leave it out with "
                 "backend='serial' or 'threads', and in calls inside a worker"
             )
     return "threads" if backend == "threads" and not is_nested else "serial"
@@ -377,7 +377,7 @@ def checked_out(out: Any, n_items: int | None, items: ShapedItems | None = None)
             return None
     elif isinstance(out, np.ndarray):
         if out.dtype.hasobject or is_masked(out):
-            raise TypeError('out= must be a plain array of numbers; for objects pass out="list"')
+            raise TypeError('out= must be a plain array of numbers. For objects pass out="list"')
         if not out.flags.writeable:
             raise ValueError("out= is read-only")
         if out.ndim == 0:
@@ -409,7 +409,7 @@ def check_iterable(iterable: Any) -> None:
     if not is_iterable or getattr(iterable, "ndim", 1) == 0:
         kind = "a 0-d array" if is_iterable else type(iterable).__name__
         raise TypeError(
-            f"{kind} gives no items ({cut(repr(iterable))}); the second argument is a list, an "
+            f"{kind} gives no items ({cut(repr(iterable))}). The second argument is a list, an "
             "array, range(n) or another iterable. Pass what all items need in shared="
         )
     if isinstance(iterable, Mapping | str) or is_table(iterable):
@@ -427,7 +427,7 @@ def check_iterable(iterable: Any) -> None:
         )
     if isinstance(iterable, range) and iterable[sys.maxsize :]:
         raise ValueError(
-            f"{iterable} has more than {sys.maxsize} items, the most of a range; memory allows far "
+            f"{iterable} has more than {sys.maxsize} items, the most of a range. Memory allows far "
             f"fewer, about 25 million per GB. Pass iter({iterable}): of an iterator, items are "
             "taken during the run"
         )
@@ -445,7 +445,7 @@ def warn_of_lengths(iterables: Sequence[Any]) -> None:
     if len(set(lengths)) > 1:
         counts = f"{', '.join(map(str, lengths[:-1]))} and {lengths[-1]}"
         warn(
-            f"the iterables have {counts} items; the run stops after {min(lengths)}, because each "
+            f"the iterables have {counts} items. The run stops after {min(lengths)}, because each "
             "call takes one item of each. For all combinations, pass nbshare.grid(x=a, y=b), with "
             "the names of the function's parameters. For pairs, cut the iterables to one length. "
             "What every call needs belongs in shared=",

@@ -137,7 +137,7 @@ def test_an_initializer_that_raises_fails_the_tasks():
         ({"max_workers": 1.5}, TypeError, "max_workers"),
         ({"initializer": 3}, TypeError, "initializer"),
         ({"initializer": threading.Lock().acquire}, errors.UnsendableError, "initializer"),
-        ({"mp_context": "fork"}, ValueError, "mp_context.*leave it out"),
+        ({"mp_context": "fork"}, ValueError, "mp_context.*Leave it out"),
         ({"max_tasks_per_child": 0}, ValueError, "max_tasks_per_child"),
     ],
 )

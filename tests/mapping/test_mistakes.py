@@ -307,7 +307,7 @@ REFUSED = {
     "timeout with serial": (
         lambda: parallel_map(double, range(3), timeout=1, backend="serial"),
         ValueError,
-        ["needs worker processes", "leave it out with backend='serial'"],
+        ["needs worker processes", "Leave it out with backend='serial'"],
     ),
 }
 # The call, the class of its warning, and parts of the message.

@@ -60,7 +60,7 @@ class ByReference:
             f"a {kind.__name__} can be neither pickled nor copied by value. It travels by "
             "reference: as an argument of nbshare's calls, and through the pools, queues and "
             "Process arguments of multiprocessing and joblib. In this process use the object "
-            "itself; to store values, store its arrays."
+            "itself. To store values, store its arrays."
         )
 
     def _reduce_by_reference(self) -> Reduced:

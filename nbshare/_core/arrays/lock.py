@@ -164,7 +164,7 @@ class SharedLock(ByReference):
                 return False
             raise RuntimeError(
                 "this thread holds the SharedLock already and would wait for itself for ever: it "
-                "is not reentrant. Take it once, around all that needs it; if an interrupt has "
+                "is not reentrant. Take it once, around all that needs it. If an interrupt has "
                 "left it held, release() it."
             )
         try:

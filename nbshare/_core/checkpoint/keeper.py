@@ -261,7 +261,7 @@ class CheckpointKeeper(Keeper, Medium):
             self._has_warned = True
             warn_at_most(
                 f"{where}: results cannot be stored ({error}). The run continues in memory, and "
-                "storing is tried again; stored results are kept",
+                "storing is tried again. Stored results are kept",
                 CheckpointWarning,
                 self._line,
             )

@@ -160,7 +160,7 @@ class Writer:
             if error.errno not in NO_LOCKS:
                 raise
             warn(
-                f"{self._folder}: the file system refuses locks ({error.strerror}); do not run two "
+                f"{self._folder}: the file system refuses locks ({error.strerror}). Do not run two "
                 "processes with this checkpoint at the same time",
                 CheckpointWarning,
             )

@@ -31,7 +31,7 @@ def dispatcher() -> Dispatcher:
     Raises
     ------
     NotBuiltYetError
-        If the system is not Linux, or this is a frozen program.
+        If processes cannot share memory on this system, or this is a frozen program.
     WorkerDiedError, OSError
         If the system allows no more threads or open files.
     RuntimeError

@@ -141,7 +141,7 @@ def _open(handle: Handle) -> Descriptor:
     if _namespace() != handle.namespace:
         raise StaleReferenceError(
             "the array belongs to a process of another container (another namespace of process "
-            "numbers); references work within one. Send a copy: numpy.array(x)."
+            "numbers). References work within one. Send a copy: numpy.array(x)."
         )
     try:
         access = os.O_RDWR if handle.mode == "r+" else os.O_RDONLY

@@ -133,7 +133,7 @@ class Segment(mmap.mmap):
             if error.errno != errno.ENOMEM:
                 raise
             raise OutOfMemoryError(
-                f"{budget.in_words(nbytes)} more cannot be mapped into this process; check "
+                f"{budget.in_words(nbytes)} more cannot be mapped into this process. Check "
                 "the limit of its address space (ulimit -v)"
             ) from None
         if file is None and nbytes >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):

@@ -137,7 +137,7 @@ class Display:
             frames = users_frames(error.__traceback__) or error.__traceback__
             text = "".join(traceback.format_exception(type(error), error, frames))
             self._warn(
-                "Drawing failed and is off for the rest of this run; the results are not "
+                "Drawing failed and is off for the rest of this run. The results are not "
                 f"affected.\n\n{text}"
             )
         else:
@@ -231,7 +231,7 @@ def open_display(
 def _tell_of_no_plot() -> None:
     """Warn once in a process, because a script may be run again and again, with many calls."""
     warn_at_most(
-        "plot= is shown in a notebook only; here the run continues without it. Draw the results "
+        "plot= is shown in a notebook only. Here the run continues without it. Draw the results "
         "that it returns, or leave plot= out",
         DisplayWarning,
     )

@@ -155,7 +155,7 @@ def finished(results: Any) -> Any:
 
 def _no_array(what: str) -> TypeError:
     return TypeError(
-        f"explore() needs results that are one array, of shape (n, *shape); these are {what}. Have "
+        f"explore() needs results that are one array, of shape (n, *shape). These are {what}. Have "
         "the function return arrays of one shape, or pass numpy.stack of a part of each result."
     )
 
@@ -222,7 +222,7 @@ class ResultGrid:
         is_image = shown.ndim == 2 or (shown.ndim == 3 and shown.shape[2] in (3, 4))
         if shown.ndim == 0:
             raise TypeError(
-                "explore() shows one result at a time, which must be an array; these are single "
+                "explore() shows one result at a time, which must be an array. These are single "
                 "values. plot='line' draws all of them in one plot."
             )
         if self._kind is None and shown.ndim > 1 and not is_image:

@@ -104,7 +104,7 @@ def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> ImageLayout
         return ImageLayout(1, extent, aspect)
     raise CannotDrawError(
         f"plot='image' draws results that are numbers, rows (k,), images (H, W) or colour images "
-        f"(H, W, 3 or 4); these have the shape {shape}. The run continues without it; "
+        f"(H, W, 3 or 4). These have the shape {shape}. The run continues without it. "
         "plot=callable(ax, partial) draws anything."
     )
 
@@ -133,7 +133,7 @@ def _edges(name: str, coordinates: Any, size: int) -> tuple[float, float]:
     step = float(steps[0]) if steps.size else 1.0
     if len(places) != size or not np.allclose(steps, step, rtol=1e-3) or not step:
         raise CannotDrawError(
-            f"LivePlot({name}=...) of an image needs {size} evenly spaced coordinates; it has "
+            f"LivePlot({name}=...) of an image needs {size} evenly spaced coordinates. It has "
             f"{len(places)}, {places.min():g} to {places.max():g}. The run continues without "
             "this plot."
         )

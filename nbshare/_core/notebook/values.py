@@ -156,8 +156,8 @@ class Painter:
     def _refusal(self, what: str) -> CannotDrawError:
         needed = "real numbers or arrays of them, all of one shape"
         return CannotDrawError(
-            f"plot={self._plot.kind!r} needs results that are {needed}; these are {what}. The run "
-            "continues without this plot; LivePlot(value=...) draws a part of each result, "
+            f"plot={self._plot.kind!r} needs results that are {needed}. These are {what}. The run "
+            "continues without this plot. LivePlot(value=...) draws a part of each result, "
             "plot=callable(ax, partial) draws anything."
         )
 

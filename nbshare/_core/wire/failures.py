@@ -24,10 +24,10 @@ from nbshare.errors import TaskError, TaskTimeoutError, cut, is_ours, noted
 MAX_PICKLE = 1 << 20  # bytes. An exception larger than that holds data, and travels as text
 MAX_ITEM = 60  # characters of an item's repr in a message
 MAX_PART = 10_000  # characters of one frame or message of a traceback
-COPY = "the function called os.fork; this copy of the process ends here, the original continues"
+COPY = "the function called os.fork. This copy of the process ends here, the original continues"
 # Words in the errors of objects that work in their own thread only, such as database cursors.
 _OF_A_THREAD = re.compile("thread|greenlet|event loop|outside of .* context|ContextVar", re.I)
-CRASHED = " It crashed in compiled code; a stack trace was printed to stderr."
+CRASHED = " It crashed in compiled code. A stack trace was printed to stderr."
 LEAST_CRASH = 1 << 31  # of the exit codes by which Windows ends a process
 CRASHES = {
     0xC0000005: "access violation",
