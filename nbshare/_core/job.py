@@ -344,7 +344,7 @@ class Job(Generic[T]):
     @property
     def _is_reduced(self) -> bool:
         """Whether it has one result, by ``reduce=``."""
-        return self._run.request.reduce is not None
+        return self._run.is_reduced
 
     @property
     def _gave_none(self) -> bool:
@@ -937,7 +937,7 @@ class Job(Generic[T]):
 
     def _results(self) -> Any:
         request, items = self._run.request, self._inputs
-        if request.reduce is not None:
+        if self._is_reduced:
             return self._run.final()
         if self._run.is_enough and not self.present.all():
             return self._partial_or_gaps()

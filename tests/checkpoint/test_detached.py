@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import operator
 import os
 import signal
 import subprocess
@@ -192,6 +193,36 @@ def test_attached_jobs_follow_it(sweep, tmp_path):
     assert attach(tmp_path / "run").elapsed_s == pytest.approx(second.elapsed_s, abs=0.5)
     with pytest.raises(LookupError, match="another process"):
         second.debug(0)
+
+
+def test_one_value_of_all_results(sweep, tmp_path):
+    """By ``reduce=``: as it grows and in the end, in any process; a job counts the items."""
+    shared, path = {"log": str(tmp_path / "log")}, tmp_path / "run"
+    options = {"shared": shared, "reduce": operator.add, "checkpoint": path, "max_workers": 2}
+    job = map_async(sweeps.gated, range(200), chunksize=1, detach=True, **options)
+    attached = await_gate(path)
+    assert (attached.n_done, attached.n_items, attached.partial()) == (4, 200, sum(TWICE[:4]))
+    assert attached.present.tolist() == 4 * [True] + 196 * [False]
+    (tmp_path / "gate").touch()
+    whole = sum(2.0 * i for i in range(200))
+    assert (job.result(), attached.result(), attach(path).result()) == (whole,) * 3
+    assert (attached.n_done, attached.state) == (200, "done")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"until": lambda partial: partial.count() >= 20},
+        {"until": lambda value, n: n >= 20, "reduce": operator.add},
+    ],
+)
+def test_enough_is_enough(tmp_path, options):
+    """The driver asks ``until=``, and the run is done."""
+    options |= {"shared": {"log": str(tmp_path / "log")}, "checkpoint": tmp_path / "run"}
+    job = map_async(sweeps.slow, range(5000), detach=True, **options)
+    job.result()
+    assert job.state == "done"
+    assert 0 < job.n_done < 5000
 
 
 def test_an_error_of_the_thread_that_watches_ends_the_job(sweep, tmp_path):

@@ -365,10 +365,15 @@ def test_a_stored_value_needs_its_function(tmp_path):
         open_checkpoint(tmp_path / "run").results()
 
 
-def test_attach_says_where_the_value_is(tmp_path):
-    parallel_map(itself, range(9), reduce=operator.add, checkpoint=tmp_path / "run")
-    with pytest.raises(TypeError, match="open_checkpoint"):
-        attach(tmp_path / "run")
+@pytest.mark.parametrize("make", [list, iter])
+def test_an_attached_job_has_the_value_and_counts_items(tmp_path, make):
+    items = range(200)
+    parallel_map(itself, make(items), reduce=operator.add, checkpoint=tmp_path / "run")
+    job = attach(tmp_path / "run")
+    assert job.result() == sum(items)
+    assert (job.n_items, job.n_done, job.present.sum()) == (200, 200, 200)
+    with pytest.raises(TypeError, match="one result"):
+        next(iter(job))
 
 
 def test_another_reduction_is_refused(tmp_path):
@@ -523,9 +528,3 @@ def test_the_display_says_enough(capsys):
 def test_what_does_not_go_together_is_refused(options, error, says):
     with pytest.raises(error, match=says):
         parallel_map(itself, [1, 2], **options)
-
-
-@pytest.mark.parametrize("options", [{"reduce": max}, {"until": bool}])
-def test_a_detached_run_has_neither(tmp_path, options):
-    with pytest.raises(TypeError, match="detach=True"):
-        map_async(itself, [1, 2], checkpoint=tmp_path / "run", detach=True, **options)

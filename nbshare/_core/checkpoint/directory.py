@@ -63,6 +63,7 @@ from nbshare._core.engine.run import Request
 from nbshare._core.functions.pickling import dumps
 from nbshare._core.wire.board import FAILED
 from nbshare._core.wire.failures import describe
+from nbshare._core.wire.folding import Blocks
 from nbshare._core.wire.results import OBJECTS, OutputSpec
 from nbshare._core.wire.rows import (
     HEAD,
@@ -195,6 +196,8 @@ class Directory:
                 told["tiles"] = items.as_json()
             if request.reduce is not None:
                 told["reduce"] = _as_text(request.reduce)
+            if isinstance(items, Blocks):
+                told["n_items"] = items.n_items
             self.writer.take(**told, on_error=request.policy.on_error)
         except BaseException:
             self.close(is_whole=False)
@@ -392,15 +395,12 @@ class Directory:
             self._flush_at = time.monotonic() + FLUSH_S
             self._sync()
 
-    def close(
-        self, *, is_whole: bool, error: BaseException | None = None, is_enough: bool = False
-    ) -> None:
+    def close(self, *, is_whole: bool, error: BaseException | None = None, **told: Any) -> None:
         """Close the files and let others write.
 
-        `error` has failed the run, if given. `is_enough` says that ``until=`` has ended it.
+        `error` has failed the run, if given. `told` is what else its lease is to tell.
         """
-        told: dict[str, Any] = {"n_printed": files.size_of(self.path / LOG_FILE)}
-        told["is_enough"] = is_enough
+        told["n_printed"] = files.size_of(self.path / LOG_FILE)
         if error is not None:
             failure = describe(error, -1, "", MOST_TEXT)
             notes = [str(note) for note in getattr(error, "__notes__", ())]

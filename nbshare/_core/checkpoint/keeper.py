@@ -327,9 +327,10 @@ class CheckpointKeeper(Keeper, Medium):
             self.save()
             if self._call.board.is_open and self._order and not self._is_lost:
                 self._attempt(lambda: self._directory.note_order(np.concatenate(self._order)))
-            close, error = self._directory.close, self._call.error or self._error
-            is_whole, is_enough = not self._is_lost, self._call.is_enough
-            self._attempt(partial(close, is_whole=is_whole, error=error, is_enough=is_enough))
+            call, close = self._call, self._directory.close
+            told = {"is_enough": call.is_enough, "n_items": call.n_items}
+            error, is_whole = call.error or self._error, not self._is_lost
+            self._attempt(partial(close, is_whole=is_whole, error=error, **told))
         except BaseException as error:  # noqa: BLE001 - as above
             self._fail(error)
         finally:

@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.engine.call import Call
 from nbshare._core.engine.stats import WorkerActivity
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.wire.failures import name_of_item
-from nbshare._core.wire.folding import Block, Folded, items_in, start_of
+from nbshare._core.wire.folding import Block, Folded, by_item, counted, items_in, start_of
 
 
 class Reduction:
@@ -85,12 +84,12 @@ class FoldingCall(Call):
     @property
     def n_done(self) -> int:
         """Number of items in blocks that are done."""
-        return min(int(start_of(self.board.n_done())), self._n_there)
+        return counted(self.board.n_done(), self._n_there)
 
     @property
     def n_restored(self) -> int:
         """Number of items in blocks that were done before it began."""
-        return min(int(start_of(self.board.n_skipped)), self._n_there)
+        return counted(self.board.n_skipped, self._n_there)
 
     @property
     def n_folded(self) -> int:
@@ -103,11 +102,9 @@ class FoldingCall(Call):
         lost = {i: e for k, e in list(self.results.errors.items()) for i in self._items_in(k)}
         return lost | self._failed
 
-    def present(self) -> npt.NDArray[np.bool_]:
+    def present(self) -> npt.NDArray[Any]:
         """Return which items are in blocks that are done."""
-        there = self.board.present()
-        starts = np.minimum(start_of(np.arange(len(there) + 1)), self._n_there)
-        return np.repeat(there, np.diff(starts))
+        return by_item(self.board.present(), self._n_there)
 
     def partial(self) -> Any:
         """Return the value of the blocks so far, or None before the first."""

@@ -301,6 +301,11 @@ class Run(ABC):
         """Copy new results to the plain array that the caller gave."""
 
     @property
+    def is_reduced(self) -> bool:
+        """Whether it has one result, by ``reduce=``."""
+        return self.request.reduce is not None
+
+    @property
     def n_folded(self) -> int:
         """Number of items in the partial value, with ``reduce=``."""
         return 0

@@ -13,7 +13,7 @@ import sys
 import time
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from numbers import Real
 from pathlib import Path
@@ -58,6 +58,7 @@ from nbshare._core.running import in_background
 from nbshare._core.runs.stored import StoredRun
 from nbshare._core.system import files as system_files
 from nbshare._core.tracebacks import shown_from_the_call
+from nbshare._core.wire.folding import Fold, by_item, counted, items_in
 from nbshare._core.wire.orders import Policy
 from nbshare._core.wire.results import entry_parts
 from nbshare.errors import (
@@ -127,8 +128,6 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     ------
     nbshare.errors.CheckpointError
         If there is no checkpoint, it is damaged, or it belongs to another user.
-    TypeError
-        If the run has ``reduce=``. `open_checkpoint` gives its value.
 
     See Also
     --------
@@ -147,13 +146,19 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     ``job.stats`` is empty. ``open_checkpoint(path).item_stats`` tells what each item took.
     """
     check_display(progress, plot)
-    run = AttachedRun(Path(os.fspath(path)).expanduser().absolute())
+    run = _run_in(Path(os.fspath(path)).expanduser().absolute())
     if plot is None and surroundings() == "kernel":
         plot = _kept_plot(run.stored.path)
     label = progress if isinstance(progress, str) else run.stored.label
     job: Job[Any] = in_background(run, label, progress, plot)
     weakref.finalize(job, run.release).atexit = False
     return job
+
+
+def _run_in(path: Path) -> AttachedRun:
+    check_call(path)
+    stored = StoredRun(path)
+    return (AttachedReduction if "reduce" in stored._writer()[1] else AttachedRun)(stored)
 
 
 def keep_plot(path: Path, request: Request, plot: Any) -> None:
@@ -217,13 +222,12 @@ class AttachedRun(Run):
 
     Parameters
     ----------
-    path : Path
-        Its checkpoint.
+    stored : StoredRun
+        What is in its checkpoint.
     """
 
-    def __init__(self, path: Path) -> None:
-        check_call(path)
-        self.stored, self._path = StoredRun(path), path
+    def __init__(self, stored: StoredRun) -> None:
+        self.stored, self._path = stored, stored.path
         _, writer = self.stored._writer()
         request: dict[str, Any] = dict.fromkeys(Request._fields)
         request |= {"shared": {}, "iterables": (), "prints": Prints(Printer())}
@@ -234,19 +238,13 @@ class AttachedRun(Run):
             request |= {"is_labelled": writer["is_labelled"]}
         if "tiles" in writer:
             request["iterables"] = (Tiles.from_json(writer["tiles"]),)
-        if "reduce" in writer:
-            raise TypeError(
-                f"{path}: attach() does not follow a run with reduce=. "
-                "nbshare.open_checkpoint(path) tells how far it is, and its results() give the "
-                "value of what is stored"
-            )
         super().__init__(Request(**request))
-        self.stored_in = str(path)
+        self.stored_in = str(self._path)
         self._end_state: RunState = "failed"
         self._is_left = False  # nobody has its job any more
         self._given, self._given_errors = np.zeros(0, np.bool_), set[int]()
         self._began_at: float = writer.get("began_at", 0.0)
-        self._n_shown = size_of(path / LOG_FILE)
+        self._n_shown = size_of(self._path / LOG_FILE)
         self.stored.present, self.stored.errors  # noqa: B018 - here, if they cannot be read
 
     # ------------------------------------------------------------------ what a job reads
@@ -303,18 +301,22 @@ class AttachedRun(Run):
     def final(self) -> Any:
         """Return all results."""
         results, errors = self.stored._rows(), self.errors
+        self._check_all(errors)
+        if not isinstance(results, list):
+            return as_masked(results) if self.request.policy.returns_errors else results
+        results = [errors.get(i, x) if x is MISSING else x for i, x in enumerate(results)]
+        return collect(results, errors) if self.request.out is None else results
+
+    def _check_all(self, errors: Mapping[int, BaseException]) -> None:
+        """Raise CheckpointError if it is done and a result is missing; `errors`: of the others."""
         is_there = np.isin(self.stored._whole(is_read=True).states, STORED)
         lost = [i for i in np.flatnonzero(~is_there).tolist() if i not in errors]
-        if lost and self._end_state == "done":
+        if lost and self._end_state == "done" and not self.is_enough:
             raise CheckpointError(
                 f"{self._path}: results.npy, objects.*.log or index.npy is damaged: {len(lost)} "
                 f"results, the first of item {lost[0]}, do not have their checksums. Make the same "
                 "call again, which runs these items anew; partial() returns the others."
             )
-        if not isinstance(results, list):
-            return as_masked(results) if self.request.policy.returns_errors else results
-        results = [errors.get(i, x) if x is MISSING else x for i, x in enumerate(results)]
-        return collect(results, errors) if self.request.out is None else results
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
         """Yield what has come since the last time, for one reader."""
@@ -426,6 +428,50 @@ class AttachedRun(Run):
         )
 
 
+class AttachedReduction(AttachedRun):
+    """One with ``reduce=``: blocks of items are stored, and its job counts the items."""
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether it has one result: it has."""
+        return True
+
+    @property
+    def n_items(self) -> int:
+        """Number of items; of a generator those that were read."""
+        n_items = self.stored._writer()[1].get("n_items")  # else the last block counts as whole
+        return counted(self.stored.n_items, sys.maxsize if n_items is None else n_items)
+
+    @property
+    def n_done(self) -> int:
+        """Number of items in blocks that are done."""
+        return counted(super().n_done, self.n_items)
+
+    @property
+    def n_restored(self) -> int:
+        """Number of items in blocks that were done before it began."""
+        return counted(super().n_restored, self.n_items)
+
+    @property
+    def errors(self) -> dict[int, BaseException]:
+        """Failures by item, of blocks that were lost as a whole."""
+        n = self.n_items
+        return {i: error for k, error in super().errors.items() for i in items_in(k, n)}
+
+    def present(self) -> npt.NDArray[Any]:
+        """Return which items are in blocks that are stored."""
+        return by_item(super().present(), self.n_items)
+
+    def partial(self) -> Any:
+        """Return the value of the blocks that are stored."""
+        return self.stored._value(self.request.reduce)
+
+    def final(self) -> Any:
+        """Return the value of all blocks."""
+        self._check_all(super().errors)
+        return self.partial()
+
+
 # ------------------------------------------------------------------ a process that drives a run
 
 
@@ -436,8 +482,6 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
         raise ValueError("detach=True needs checkpoint=, the folder in which the run is stored")
     if request.source is not None:
         raise TypeError("detach=True takes items that have a length: make a list of them")
-    if options.reduce is not None or options.until is not None:
-        raise TypeError("detach=True goes neither with reduce= nor with until=")
     if isinstance(options.out, np.ndarray):
         raise TypeError("detach=True cannot fill out=, an array of this process; leave it out")
     refuse_frozen("detach=True", "run it without detach=True, with backend='threads'")
@@ -452,7 +496,7 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
     keep_plot(path, request, plot)
     job = attach(path, progress=progress, plot=plot)
     job._run.request = job._run.request._replace(  # these give the results their form
-        iterables=request.iterables, is_labelled=request.is_labelled
+        iterables=request.iterables, is_labelled=request.is_labelled, reduce=request.reduce
     )
     return job
 
@@ -460,11 +504,14 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
 def _store(path: Path, request: Request, options: MapOptions) -> None:
     """Store a call, with the place of an array of a mapped file instead of its copy."""
     shared = {name: _by_file(value) for name, value in request.shared.items()}
-    columns = [_by_file(column) for column in request.iterables]
+    func, columns = request.func, request.iterables
+    if isinstance(func, Fold):  # its driver makes blocks of the items
+        func, columns = func.func, columns[0].columns
+    columns = [_by_file(column) for column in columns]
     try:
         label = options.progress if isinstance(options.progress, str) else None
         kept = options._replace(shared=shared, progress=label, plot=None)._asdict()
-        data, buffers = dumps_apart((request.func, columns, kept), LEAST)
+        data, buffers = dumps_apart((func, columns, kept), LEAST)
     except Exception as error:
         raise UnsendableError(
             "detach=True stores the function and its arguments, and one of them cannot be pickled "

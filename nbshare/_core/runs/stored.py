@@ -332,19 +332,26 @@ class StoredRun:
         >>> nbshare.open_checkpoint(folder).results().tolist()
         [1.0, 2.0, None]
         """
-        results, writer = self._rows(), self._writer()[1]
-        if "tiles" in writer:
-            return Tiles.from_json(writer["tiles"]).shaped(results)
-        if "reduce" not in writer:
-            return results
-        reduction = Reduction(self._loaded(writer["reduce"]))
-        for k, block in enumerate(results):
-            if block is not MISSING:
-                reduction.add(k, block.values)
+        _, writer = self._writer()
+        if "reduce" in writer:
+            return self._value()
+        results = self._rows()
+        return Tiles.from_json(writer["tiles"]).shaped(results) if "tiles" in writer else results
+
+    def _value(self, reduce: Any = None) -> Any:
+        """Return the value of the blocks that are stored; `reduce`: its function, if known."""
+        reduce = reduce or self._loaded_reduce()
+        return look(self.path, lambda: self._reduced(reduce))
+
+    def _reduced(self, reduce: Any) -> Any:
+        whole, reduction = self._whole(is_read=True), Reduction(reduce)
+        for k, block in whole.objects(np.isin(whole.states, STORED)):
+            reduction.add(k, block.values)
         return reduction.value()
 
-    def _loaded(self, text: str | None) -> Any:
+    def _loaded_reduce(self) -> Any:
         """Return the function of ``reduce=``."""
+        text = self._writer()[1]["reduce"]
         why = "it is larger than 64 KiB, or has no pickle"
         if text is not None:
             try:

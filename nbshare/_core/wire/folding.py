@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from nbshare._core.arrays.shaped import ShapedItems
 from nbshare._core.functions.reference import with_keywords
 from nbshare._core.wire.failures import Failure, describe, name_of_item, text_of
@@ -31,6 +34,17 @@ def items_in(k: int, n: int | None = None) -> range:
     """Return the items of block `k`, of `n` items."""
     start, stop = start_of(k), start_of(k + 1)
     return range(start, stop if n is None else min(stop, n))
+
+
+def counted(k: int, n: int) -> int:
+    """Return how many of `n` items are in the first `k` blocks."""
+    return min(int(start_of(k)), n)
+
+
+def by_item(blocks: npt.NDArray[Any], n: int) -> npt.NDArray[Any]:
+    """Return for each of `n` items what an array has for its block."""
+    starts = np.minimum(start_of(np.arange(len(blocks) + 1)), n)
+    return np.repeat(blocks, np.diff(starts))
 
 
 def n_items_in(blocks: range) -> int:
