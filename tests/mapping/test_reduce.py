@@ -405,6 +405,8 @@ def test_a_plot_shows_the_running_value(plot):
     (painter,) = figure._painters
     if plot == "image":
         assert (painter._pixels() == sum(range(200))).all()
+    if plot == "line":
+        assert figure.figure.axes[0].get_xlabel() == "element"
 
 
 # ---------------------------------------------------------------------------------- until

@@ -6,10 +6,12 @@ NumPy is the oracle where there is one, so the pixels, lines and bars are those 
 from __future__ import annotations
 
 import io
+import itertools
 import signal
 
 import matplotlib.style
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from matplotlib.dates import num2date
 from PIL import Image
 
 from nbshare import MISSING, LivePlot, grid
+from nbshare._core.arrays.tables import groups_of
 from nbshare._core.notebook import values
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare._core.notebook.image import ImagePainter
@@ -963,6 +966,27 @@ def test_values_that_are_no_coordinates_are_written_at_the_axes():
         ["1", "10", "100"],
         ["euler", "verlet"],
     ]
+
+
+def test_long_names_do_not_overlap():
+    axes = grid_axes(grid(method=[f"method number {i}" for i in range(9)]), range(9), "line")
+    axes.figure.canvas.draw()
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+    assert len(boxes) >= 3
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
+
+
+def test_a_line_of_groups_has_their_keys_as_x():
+    table = pd.DataFrame({"airport": ["VIE", "AMS", "ZRH"], "year": [2001, 2010, 2005], "x": 1})
+    axes = grid_axes(groups_of(table.groupby("airport")), [3, 4, 5], "line")
+    axes.figure.canvas.draw()
+    labels = [tick.get_text() for tick in axes.get_xticklabels()]
+    assert (axes.get_xlabel(), [x for x in labels if x]) == ("airport", ["AMS", "VIE", "ZRH"])
+    axes = grid_axes(groups_of(table.groupby("year")), [3, 4, 5], "line")
+    assert axes.get_xlabel() == "year"
+    assert axes.lines[0].get_xdata().tolist() == [2001, 2005, 2010]
+    axes = grid_axes(groups_of(table.groupby(["airport", "year"])), [3, 4, 5], "line")
+    assert axes.get_xlabel() == "item"
 
 
 def test_a_line_of_a_grid_has_its_values_as_x():

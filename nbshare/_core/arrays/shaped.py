@@ -17,6 +17,11 @@ class ShapedItems(Sequence[Any]):
     Workers get them as a whole, and make those that they run.
     """
 
+    @property
+    def coords(self) -> Mapping[str, npt.NDArray[Any]]:
+        """Names and values of the axes of the results, for a plot; empty if there are none."""
+        return {}
+
     @cached_property
     def numbers(self) -> npt.NDArray[np.int64] | None:
         """The numbers of the items in the order of the results, or None if it is the same."""

@@ -83,6 +83,12 @@ class _TableItems(ShapedItems):
     def __len__(self) -> int:
         return len(self.index)
 
+    @property
+    def coords(self) -> dict[str, Any]:
+        """The values of the index by its name, for a plot; empty if it has several levels."""
+        index = self.index
+        return {} if index.nlevels > 1 else {str(index.name or "item"): index.to_numpy()}
+
     def shaped(self, results: Any) -> Any:
         """Return a Series of numbers and the like, a DataFrame of dicts or Series, else a list."""
         import pandas as pd  # type: ignore[import-untyped]  # which the caller has
@@ -275,6 +281,11 @@ class PolarsGroups(_Keyed):
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    @property
+    def coords(self) -> dict[str, Any]:
+        """The keys by their name, for a plot; empty if there are several."""
+        return {key.name: key.to_numpy() for key in self._keys} if self._keys.width == 1 else {}
 
     def __getitem__(self, i: Any) -> Any:
         if not isinstance(i, slice):

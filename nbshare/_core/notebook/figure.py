@@ -25,7 +25,7 @@ from matplotlib.figure import Figure, FigureBase
 from numpy.typing import NDArray
 from PIL import Image
 
-from nbshare._core.arrays.grid import Grid
+from nbshare._core.arrays.shaped import ShapedItems
 from nbshare._core.arrays.tiles import Mosaic
 from nbshare._core.engine.results import MISSING
 from nbshare._core.job import Job
@@ -181,8 +181,8 @@ class LiveFigure:
         inputs, plots = self._job._inputs, self._plots
         if inputs is None:
             inputs = plots[0]._items
-        if isinstance(inputs, Grid) and getattr(partial, "ndim", 0) == 1:
-            plots = [plot._on_grid(inputs) for plot in plots]
+        if isinstance(inputs, ShapedItems) and getattr(partial, "ndim", 0) == 1:
+            plots = [plot._with_coords(inputs.coords) for plot in plots]
         columns = min(len(plots), 2)
         rows = math.ceil(len(plots) / 2)
         width, height = _ALONE if columns == 1 else _PANEL
@@ -365,6 +365,8 @@ def _of_one(plot: LivePlot) -> LivePlot:
     """Return a plot that shows the last of several results, not what they have in common."""
     plot = copy.copy(plot)
     plot.reduction, plot.label = "last", plot.label or "result"
+    if plot.kind == "line":
+        plot.xlabel = plot.xlabel or "element"
     return plot
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.arrays.grid import Grid
 from nbshare._core.tracebacks import shown_from_the_call
 
 if TYPE_CHECKING:
@@ -251,9 +250,9 @@ class LivePlot:
         """
         cast(Draw, self.kind)(axes, partial)
 
-    def _on_grid(self, grid: Grid) -> LivePlot:
-        """Return this plot with the parameters of a grid at its axes, unless it has its own."""
-        coords = list(grid.coords.items())
+    def _with_coords(self, given: Mapping[str, npt.NDArray[Any]]) -> LivePlot:
+        """Return this plot with the coordinates of its items at its axes, unless it has its own."""
+        coords = list(given.items())
         is_image = self.kind == "image" and len(coords) == 2
         if self._is_drawn_by_user or self.x is not None or self.y is not None:
             return self

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis, XAxis
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
 BUDGET_S = 0.15  # of one refresh, before the next one reads the rest
 _ROBUST = (2, 98)  # percentiles of limits="robust"
 MAX_EXACT = 2**53  # larger integers are rounded by float64
+_ROOM, _MOST = 90, 10  # characters below a plot; ticks of an axis
 _LARGEST = 1e300  # beyond, the arithmetic of axes overflows
 
 # Lighter than the data, and readable on white as well as on the background of a dark theme.
@@ -196,13 +197,15 @@ def write_names(axis: Axis, names: list[str]) -> None:
         k = round(place)
         return names[k] if k == place and 0 <= k < len(names) else ""
 
-    write_whole(axis)
+    # Next to each other, long ones are written less often.
+    fits = _ROOM // (2 + max(map(len, names))) if isinstance(axis, XAxis) else _MOST
+    axis.set_major_locator(whole_places(min(max(1, fits), _MOST)))
     axis.set_major_formatter(FuncFormatter(name_at))
 
 
-def whole_places() -> MaxNLocator:
+def whole_places(most: int = _MOST) -> MaxNLocator:
     """Return what places ticks at whole numbers only."""
-    return MaxNLocator(integer=True, steps=[1, 2, 5, 10])
+    return MaxNLocator(most, integer=True, steps=[1, 2, 5, 10])
 
 
 def write_whole(axis: Axis) -> None:
