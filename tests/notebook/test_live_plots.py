@@ -737,14 +737,24 @@ def test_numbers_fill_a_grid_of_the_users_coordinates():
 
 
 @pytest.mark.parametrize(
-    ("width", "units", "aspect"), [(20, "km", 1), (20, "", "auto"), (2000, "km", "auto")]
+    ("width", "units", "aspect"), [(20, "km", 1), (20, "", 4.5), (2000, "km", "auto")]
 )
 @pytest.mark.parametrize("results", [np.zeros((2, 10, 5)), np.zeros((10, 5)), np.zeros(50)])
 def test_axes_in_the_same_unit_have_one_scale(results, width, units, aspect):
-    """A map in km is not stretched, but no image becomes a thin strip."""
+    """A map in km is not stretched, nor are pixels without units, but no image is a thin strip."""
     plot = {"x": np.linspace(0, width, 5), "y": np.linspace(0, 10, 10)}
     (axes,) = drawn(played(results, 1), LivePlot("image", **plot, xunit=units, yunit=units))
-    assert axes.get_aspect() == aspect
+    assert axes.get_aspect() == (aspect if aspect == "auto" else pytest.approx(aspect))
+
+
+@pytest.mark.parametrize("plot", ["image", LivePlot("image", x=[*range(60)], xunit="s")])
+@pytest.mark.parametrize(("n", "is_square"), [(60, True), (10, False), (300, False)])
+def test_as_many_rows_as_columns_make_a_square(plot, n, is_square):
+    figure = LiveFigure(played(np.random.default_rng(0).random((n, 60)), 1), plot)
+    figure.frame(final=True)
+    box = figure.figure.axes[0].get_window_extent()
+    assert (box.width == pytest.approx(box.height, rel=0.02)) == is_square
+    assert is_square or box.width > 1.3 * box.height  # it fills the plot
 
 
 @pytest.mark.parametrize(

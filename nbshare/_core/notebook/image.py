@@ -42,7 +42,8 @@ _HATCH: Any = {"hatch": "///", "facecolor": "none", "edgecolor": GREY, "alpha": 
 _ODD = {"NaN": FRAME, "inf": "#D55E00", "−inf": "#CC79A7"}
 _MAX_SIDE = 1024  # pixels per side, as a screen shows no more
 _MAX_SCALARS = 2**16
-_MAX_RATIO = 4  # of the sides, if both axes have the same scale. Beyond, it is a strip
+# Of the sides, with the same unit and otherwise. A longer image is a strip, and fills its place.
+_MAX_RATIOS = {True: 4, False: 2}
 _MAX_SHARP = 600  # pixels a side that the last frame shows as they are, each as a square
 _UFUNCS = {"mean": np.add, "sum": np.add, "min": np.fmin, "max": np.fmax}
 
@@ -63,7 +64,7 @@ class ImageLayout:
 
     n_cells: int
     extent: tuple[float, float, float, float]
-    aspect: float | Literal["auto", "equal"]
+    aspect: float | Literal["auto"]
     xlabel: str = ""
     ylabel: str = ""
     columns: int = 1
@@ -87,8 +88,7 @@ def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> ImageLayout
                 f"LivePlot(x=..., y=...) has {len(x)} columns and {len(y)} rows, which does "
                 f"not make {n} items. The run continues without this plot."
             )
-        extent = _extent(plot, len(y), len(x))
-        return ImageLayout(n, extent, _aspect(plot, extent), "x", "y", len(x))
+        return ImageLayout(n, *_scales(plot, len(y), len(x)), "x", "y", len(x))
     if len(shape) == 0:
         cells = min(n, _MAX_SCALARS)
         columns = math.ceil(math.sqrt(cells))
@@ -96,12 +96,10 @@ def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> ImageLayout
         extent = (0.0, per_row, math.ceil(cells / columns) * per_row, 0.0)
         return ImageLayout(cells, extent, 1 / columns, "items, row by row", columns=columns)
     if len(shape) == 1:
-        extent = _extent(plot, n, shape[0])
-        return ImageLayout(min(n, _MAX_SIDE), extent, _aspect(plot, extent), "element", "item")
+        return ImageLayout(min(n, _MAX_SIDE), *_scales(plot, n, shape[0]), "element", "item")
     if len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4)):
-        extent = _extent(plot, *shape[:2])
-        aspect = "equal" if x is None and y is None else _aspect(plot, extent)
-        return ImageLayout(1, extent, aspect)
+        extent, aspect = _scales(plot, *shape[:2])
+        return ImageLayout(1, extent, 1.0 if x is None and y is None else aspect)
     raise CannotDrawError(
         f"plot='image' draws results that are numbers, rows (k,), images (H, W) or colour images "
         f"(H, W, 3 or 4). These have the shape {shape}. The run continues without it. "
@@ -109,19 +107,20 @@ def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> ImageLayout
     )
 
 
-def _aspect(plot: LivePlot, extent: tuple[float, float, float, float]) -> Literal["auto", "equal"]:
-    """Choose one scale for both axes if they have the same unit, as on a map in km."""
-    left, right, bottom, top = extent
-    is_same = plot.x is not None and plot.y is not None and plot.xunit == plot.yunit != ""
-    is_strip = not 1 / _MAX_RATIO <= abs((right - left) / (top - bottom)) <= _MAX_RATIO
-    return "equal" if is_same and not is_strip else "auto"
+def _scales(
+    plot: LivePlot, height: int, width: int
+) -> tuple[tuple[float, float, float, float], float | Literal["auto"]]:
+    """Return the left, right, lower and upper edge, and the aspect. The first row is on top.
 
-
-def _extent(plot: LivePlot, height: int, width: int) -> tuple[float, float, float, float]:
-    """Return the left, right, lower and upper edge. The first row is on top."""
+    Axes with the same unit have one scale, as on a map in km. Otherwise pixels are squares.
+    """
     left, right = _edges("x", plot.x, width)
     top, bottom = _edges("y", plot.y, height)
-    return left, right, bottom, top
+    is_same = plot.x is not None and plot.y is not None and plot.xunit == plot.yunit != ""
+    units = abs((right - left) / (bottom - top))
+    ratio = units if is_same else width / height
+    is_strip = max(ratio, 1 / ratio) > _MAX_RATIOS[is_same]
+    return (left, right, bottom, top), "auto" if is_strip else units / ratio
 
 
 def _edges(name: str, coordinates: Any, size: int) -> tuple[float, float]:
@@ -183,8 +182,8 @@ class ImagePainter(Painter):
     def ratio(self) -> float | None:
         """Width of the image for a height of 1, or None if it fills any place."""
         left, right, bottom, top = self._layout.extent
-        aspect = {"auto": 0.0, "equal": 1.0}.get(str(self._layout.aspect), self._layout.aspect)
-        return abs((right - left) / (bottom - top)) / float(aspect) if aspect else None
+        aspect = self._layout.aspect
+        return None if aspect == "auto" else abs((right - left) / (bottom - top)) / aspect
 
     def _dress(self) -> None:
         """Label the axes."""

@@ -78,7 +78,7 @@ class LivePlot:
     y : array_like, optional
         Coordinates of an image's rows, evenly spaced. Results that are numbers make an image of
         ``len(y)`` rows of ``len(x)`` items. If `xunit` and `yunit` are the same, both axes have
-        the same scale, unless the image would become a narrow strip.
+        the same scale. Otherwise pixels are squares. A narrow strip fills the plot instead.
     title : str, optional
         Title of a plot that stands alone. Default: the label of the progress display.
     label, unit : str, optional
