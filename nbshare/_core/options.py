@@ -420,7 +420,8 @@ def check_iterable(iterable: Any) -> None:
         elif not isinstance(iterable, Mapping):
             is_polars = hasattr(iterable, "to_dicts")
             parts, shown = "columns", ""
-            remedy = f"its rows: {'df.to_dicts()' if is_polars else 'nbshare.rows(df)'}"
+            rows = "df.to_dicts()" if is_polars else "nbshare.rows(df)"
+            remedy = f"{rows} for an item per row, or list(df.columns) per column"
         raise TypeError(
             f"a {kind} among the iterables gives its {parts} as items{shown}. Pass "
             f"shared={{name: ...}} for what every call needs, or {remedy}"

@@ -52,7 +52,8 @@ WRONG_CALLS = {
     "twice": (
         lambda: parallel_map(two, [1], shared={"a": 1, "b": 2}),
         TypeError,
-        "'a' is given twice: by an iterable, and in shared=",
+        "'a' is given twice: by an iterable, and in shared=. If the function does not use the "
+        "item, add a parameter for it, before 'a'.",
     ),
     "layout": (
         lambda: SharedBuffer(64).layout([("A", 3, "f8")]),

@@ -77,7 +77,7 @@ def broken():
 
 CONNECTION = sqlite3.connect(":memory:")
 SHARED = "shared={'data': ...}"
-RECORDS = "nbshare.rows(df)"
+RECORDS = "nbshare.rows(df) for an item per row, or list(df.columns)"
 RESULT = "job.result()"
 # The call, the type of its error, and parts of the message and its notes.
 REFUSED = {
@@ -132,7 +132,7 @@ REFUSED = {
     "tuples of an iterator": (
         lambda: parallel_map(add, zip([1, 2], [3, 4], strict=True)),
         TypeError,
-        ["If the items are tuples", "parallel_map(func, *zip(*items))"],
+        ["If the items are tuples", "parallel_map(func, *zip(*items))", "nbshare.grid"],
     ),
     "dicts": (
         lambda: parallel_map(add, [{"a": 1, "b": 2}]),

@@ -898,7 +898,7 @@ def axes_of(job, plot="line"):
     return figure.figure.axes[0]
 
 
-@pytest.mark.parametrize("kind", [tuple, list])
+@pytest.mark.parametrize("kind", [tuple, list, pd.Series])
 def test_tuples_of_numbers_are_drawn_as_a_line_each(kind):
     """As `out="stack"` takes them. A place says which number of the result it is."""
     results = [kind([float(i), i**2]) for i in range(9)]

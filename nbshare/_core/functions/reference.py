@@ -140,7 +140,8 @@ def _cures(
     if any(name not in parameters for name in extra):
         yield "seed= passes rng=, a numpy.random.Generator: add a parameter rng, or drop seed="
     elif twice := [name for name in positional[:n] if name in shared]:
-        yield f"{twice[0]!r} is given twice: by an iterable, and in shared="
+        yield f"{twice[0]!r} is given twice: by an iterable, and in shared=. If the function does"
+        yield f"not use the item, add a parameter for it, before {twice[0]!r}."
     elif unknown:
         close = get_close_matches(unknown[0].lower(), {name.lower(): name for name in named}, 1)
         meant = next((name for name in named if [name.lower()] == close), None)
@@ -157,7 +158,8 @@ def _cures(
         name = missing[0]
         yield f"For an argument that is the same in every call, pass shared={{{name!r}: ...}}."
         if n == 1 and not isinstance(arguments[0], Sequence):
-            yield "If the items are tuples of arguments, use parallel_map(func, *zip(*items))."
+            yield "If the items are tuples of arguments, use parallel_map(func, *zip(*items));"
+            yield "for all combinations of values, nbshare.grid."
 
 
 def assigned_around(func: Any) -> str | None:

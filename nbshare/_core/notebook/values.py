@@ -144,7 +144,7 @@ class Painter:
             return np.array(results, "datetime64[us]")
         if isinstance(first, np.ma.MaskedArray):
             results = list(map(unmasked, results))
-        elif not (is_number(first) or isinstance(first, np.ndarray) or is_row(first)):
+        elif not (is_number(first) or hasattr(first, "__array__") or is_row(first)):
             raise self._refusal(f"of type {type(first).__name__}")
         try:
             array = np.asarray(results)
