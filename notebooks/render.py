@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from numpydoc.docscrape import NumpyDocString, Parameter
 
 import nbshare
@@ -176,7 +177,10 @@ def entry(name: str, thing: Any) -> Iterator[str]:
 
 
 def members(cls: type) -> Iterator[tuple[str, Any]]:
-    """Yield the public members that a class, or a private base of it in nbshare, defines."""
+    """Yield the public members that a class, or a private base of it in nbshare, defines.
+
+    Without those that wrap NumPy's methods: NumPy's documentation describes them.
+    """
     seen = set()
     for base in cls.__mro__:
         if base.__module__.partition(".")[0] != "nbshare":
@@ -184,6 +188,7 @@ def members(cls: type) -> Iterator[tuple[str, Any]]:
         for name, value in vars(base).items():
             inner = getattr(value, "__func__", value)
             is_shown = callable(inner) or isinstance(value, property)
+            is_shown &= not hasattr(np.ndarray, name) or not hasattr(inner, "__wrapped__")
             if name[0] != "_" and is_shown and inspect.getdoc(inner) and name not in seen:
                 seen.add(name)
                 yield name, inner
