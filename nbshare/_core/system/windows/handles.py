@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _overlapped
 import _winapi
 import ctypes
 from collections.abc import Callable
@@ -43,10 +44,11 @@ class Handle(int):
 class OwnedHandle:
     """A handle that is closed with this object."""
 
-    _close = staticmethod(_winapi.CloseHandle)  # at exit the module's names may be gone
-
     def __init__(self, handle: int) -> None:
         self._handle = handle
+        # It is made for the handles of events, but can own and close any: without a `__del__`, see
+        # `system.descriptors`.
+        self._owner: Any = _overlapped.Overlapped(handle)
 
     def fileno(self) -> int:
         """Return the number, or -1 if it is closed."""
@@ -54,11 +56,7 @@ class OwnedHandle:
 
     def close(self) -> None:
         """Close it now."""
-        handle, self._handle = self._handle, NO_HANDLE
-        if handle != NO_HANDLE:
-            self._close(handle)
-
-    __del__ = close
+        self._handle, self._owner = NO_HANDLE, None
 
 
 close: Callable[[int], None] = _winapi.CloseHandle

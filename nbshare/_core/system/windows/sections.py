@@ -194,8 +194,6 @@ class _Scratch(OwnedHandle):
         self.all.pop(int(self.fileno()), None)
         super().close()
 
-    __del__ = close
-
 
 def read_scratch(fd: int, nbytes: int, offset: int) -> bytes:
     """Read from a small file. Bytes that have not been written are zeros."""
