@@ -15,6 +15,10 @@ from nbshare._core.system.windows import channels, handles, order
 from nbshare._core.system.windows.handles import Handle
 from nbshare._core.system.windows.processes import Child
 
+# Before a worker imports anything: until its owner says something, it is in no job yet, and if the
+# owner has ended, it never will be.
+FIRST = "import sys; sys.stdin.buffer.peek() or sys.exit()\n"
+
 NEEDED: dict[str, Callable[[], object]] = {"order of memory": order.register}
 
 
@@ -35,12 +39,12 @@ def spawned(
     """Start an interpreter that takes over duplicates of handles, to which a connection leads."""
     import subprocess  # the owner alone needs it
 
-    executable, *rest = command
+    executable, *flags, code = command
     base = getattr(sys, "_base_executable", executable)
     if executable != base:  # that of a virtual environment is a program that starts this one
         environ = {**environ, "__PYVENV_LAUNCHER__": executable}
     process = subprocess.Popen(
-        [base, *rest],
+        [base, *flags, FIRST + code],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
