@@ -18,7 +18,7 @@ from nbshare._core.engine.preparing import prepare
 from nbshare._core.engine.run import Request
 from nbshare._core.engine.supply import SourceSupply
 from nbshare._core.job import Job, T
-from nbshare._core.memory import need_linux
+from nbshare._core.memory import need_shared
 from nbshare._core.notebook import check_display
 from nbshare._core.notebook.live_plot import Plot
 from nbshare._core.options import (
@@ -563,7 +563,7 @@ def map_async(
     if checked.backend == "serial":
         raise ValueError("backend='serial' runs nothing in the background. Use parallel_map")
     if detach:
-        need_linux("detach=True", "keep this process: without detach= the run ends with it")
+        need_shared("detach=True", "keep this process: without detach= the run ends with it")
         from nbshare._core.runs.attached import begin  # late, as few calls need it
 
         return begin(request, checked, checked.progress, checked.plot)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import operator
+import os
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import nbshare
+from nbshare._core.system import processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "win32", reason="this is not Windows")
 
@@ -39,3 +41,12 @@ def test_a_worker_without_an_owner_ends_before_its_imports(monkeypatch):
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert "encodings" in ended.stderr
     assert "nbshare" not in ended.stderr
+
+
+def test_a_process_knows_its_memory_and_that_of_others():
+    """What is shared is in its peak, and not in what is its own."""
+    taken = np.ones(20 << 20, np.uint8)
+    own, own_peak, peak = processes.private_bytes(os.getpid())
+    assert taken.nbytes < own <= own_peak
+    assert processes.resident_bytes(os.getpid()) > taken.nbytes
+    assert peak == processes.peak_bytes() > taken.nbytes

@@ -22,10 +22,12 @@ import nbshare
 from nbshare import Checkpoint, attach, map_async, parallel_map
 from nbshare.__main__ import main
 from nbshare._core.runs import attached
+from nbshare._core.system import SYSTEM
 from nbshare.errors import CheckpointError, CheckpointInUseError, TaskError, WorkerDiedError
 from tests.support import sweeps
 from tests.support.faultlab import PREAMBLE, wait_until
 from tests.support.kernels import Page
+from tests.support.processes import kill_now
 
 TWICE = [2.0 * i for i in range(12)]
 CELL = """
@@ -88,7 +90,10 @@ def test_it_outlives_its_kernel(lab):
         kernel.run_well("assert job.wait(20) and job.state == 'stopped'")
         kernel.run_well("job = call(detach=True)")
         job = await_gate(lab.folder / "run")
-        os.killpg(os.getpgid(kernel.pid), signal.SIGKILL)
+        if sys.platform == "win32":  # where a restart kills the kernel alone
+            kill_now(kernel.pid)
+        else:
+            os.killpg(os.getpgid(kernel.pid), signal.SIGKILL)
         kernel.manager.restart_kernel(now=True)
         assert job.running()
         lab.raise_flag("gate")
@@ -379,7 +384,8 @@ def test_large_arrays_are_stored_once(tmp_path):
     path = tmp_path / "run"
     job = map_async(column, range(300), shared=shared, checkpoint=path, detach=True)
     file = path / "driver" / "call.pickle"
-    assert 0 < file.stat().st_size - 2 * table.nbytes < 20_000
+    n = 2 if SYSTEM == "linux" else 3  # others do not tell which file an array is mapped from
+    assert 0 < file.stat().st_size - n * table.nbytes < 20_000
     (tmp_path / "gate").touch()
     assert np.array_equal(job.result(), table[:3].sum(axis=0))
     wait_until(lambda: not file.exists())
@@ -423,16 +429,15 @@ def swept(tmp_path):
     return lambda *more, **options: Command(*words, *more, **options)
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGUSR1, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
-def test_a_scheduler_s_notice(swept, tmp_path, number):
+@pytest.mark.skipif(sys.platform == "win32", reason="no other process can send signals there")
+@pytest.mark.parametrize("name", ["SIGUSR1", pytest.param("SIGTERM", marks=pytest.mark.slow)])
+def test_a_scheduler_s_notice(swept, tmp_path, name):
     """No further item begins, those that run finish, exit 75. The same command runs the rest."""
     command = swept()
     wait_until((tmp_path / "run" / "lease.json").exists)
     job = await_gate(tmp_path / "run")
     wait_until(lambda: len((tmp_path / "log").read_text().split()) == 6)
-    command.process.send_signal(number)
+    command.process.send_signal(getattr(signal, name))
     wait_until(lambda: "may finish within 30 s" in command.log)
     (tmp_path / "gate").touch()
     assert command.ended() == 75
@@ -481,6 +486,7 @@ def test_a_notice_before_the_run(tmp_path):
     assert command.ended() == 75
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no console, through which it could come")
 def test_ctrl_c(swept, tmp_path):
     """Exit 130, and where the results are."""
     command = swept()

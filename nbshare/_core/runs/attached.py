@@ -7,7 +7,6 @@ import builtins
 import os
 import pickle
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -57,6 +56,7 @@ from nbshare._core.options import MapOptions, checked_checkpoint
 from nbshare._core.running import in_background
 from nbshare._core.runs.stored import StoredRun
 from nbshare._core.system import files as system_files
+from nbshare._core.system import processes, workers
 from nbshare._core.tracebacks import shown_from_the_call
 from nbshare._core.wire.folding import Fold, by_item, counted, items_in
 from nbshare._core.wire.orders import Policy
@@ -365,7 +365,7 @@ class AttachedRun(Run):
                 "can stop it: there is no detached run on this host."
             )
         with suppress(ProcessLookupError):
-            os.kill(writer["pid"], signal.SIGINT)
+            processes.interrupt(writer["pid"])
 
     def release(self) -> None:
         """Look no more, because the job is gone."""
@@ -525,7 +525,8 @@ def _store(path: Path, request: Request, options: MapOptions) -> None:
         write_all(file.fileno(), part, CALL_START + offset)
         crc = zlib.crc32(part, zlib.crc32(gap, crc))
     write_all(file.fileno(), crc.to_bytes(CALL_START, "little"), 0)
-    path.with_suffix(".new").replace(path)
+    file.close()
+    system_files.replace(path.with_suffix(".new"), path)
 
 
 def _by_file(value: Any) -> Any:
@@ -536,16 +537,17 @@ def _by_file(value: Any) -> Any:
 
 
 def _start_driver(path: Path) -> subprocess.Popen[bytes]:
-    """Start a driver, in a session of its own, which no signal to this one reaches."""
+    """Start a driver, which outlives this process."""
     options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     code = f"import sys; sys.path = {[os.path.abspath(p) for p in sys.path]!r}; "
     code += "from nbshare.__main__ import main; sys.exit(main())"
     command = [sys.executable, *options, "-P", "-c", code, "resume", str(path)]
     _drivers[:] = [driver for driver in _drivers if driver.poll() is None]
     log = open_own(path / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.lseek(log.fileno(), 0, os.SEEK_END)  # on Windows, only this process appends
     kept: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
     kept["env"] = {**os.environ, "MPLBACKEND": "Agg"}  # the notebook's own needs a kernel
-    _drivers.append(subprocess.Popen(command, **kept, start_new_session=True))
+    _drivers.append(workers.detached(command, **kept))
     return _drivers[-1]
 
 

@@ -33,6 +33,7 @@ from nbshare._core.notebook.prints import Printer
 from nbshare._core.options import MapOptions, checked_checkpoint, checked_request
 from nbshare._core.running import in_background
 from nbshare._core.runs.attached import CALL_FILE, CALL_START, check_call
+from nbshare._core.system import processes
 from nbshare._core.wire.context import set_arithmetic
 from nbshare._core.wire.results import parts_in
 from nbshare.errors import CheckpointError
@@ -40,6 +41,8 @@ from nbshare.errors import CheckpointError
 __all__ = ["resume", "run"]
 
 ENDING_S = 2.0  # for a run that was interrupted
+# Of schedulers, before they end a process.
+NOTICES = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 AGAIN = 75  # exit code of what can be done later, EX_TEMPFAIL
 
 
@@ -47,6 +50,18 @@ def resume(path: Path, grace: float) -> int:
     """Run the call that is stored in a checkpoint. Return the exit code."""
     path = path.absolute()
     check_call(path)
+    status, run, options = _stored_call(path)
+    code = _drive(run, options, grace)
+    del run, options  # Windows keeps a file that is mapped
+    with suppress(OSError):
+        # It may be as large as the inputs. Another run may have begun, and stored its own.
+        if code == 0 and os.path.samestat(status, (path / CALL_FILE).stat()):
+            (path / CALL_FILE).unlink()
+    return code
+
+
+def _stored_call(path: Path) -> tuple[os.stat_result, Callable[[Any], bool], dict[str, Any]]:
+    """Return a call that is stored: the state of its file, what runs it, and its options."""
     if (file := opened(path / CALL_FILE)) is None:
         raise CheckpointError(
             f"{path} holds no call: its run is complete, or was not begun with "
@@ -68,13 +83,7 @@ def resume(path: Path, grace: float) -> int:
     func, columns, options = pickle.loads(data, buffers=buffers)
     shared = {name: _from_file(value) for name, value in options["shared"].items()}
     options["shared"], options["checkpoint"].path = shared, path  # the folder may have moved
-    run = partial(_run_alone, func, list(map(_from_file, columns)))
-    code = _drive(run, options, grace)
-    with suppress(OSError):
-        # It may be as large as the inputs. Another run may have begun, and stored its own.
-        if code == 0 and os.path.samestat(status, (path / CALL_FILE).stat()):
-            (path / CALL_FILE).unlink()
-    return code
+    return status, partial(_run_alone, func, list(map(_from_file, columns))), options
 
 
 def _from_file(value: Any) -> Any:
@@ -156,7 +165,8 @@ def _drive(run: Callable[[dict[str, Any]], bool], options: dict[str, Any], grace
     path = options["checkpoint"].path
     writer.is_driver = True
     notices: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGUSR1):
+    processes.heed_interrupts()
+    for number in NOTICES:
         signal.signal(number, lambda number, _: _wind_up(number, grace, notices))
     try:
         return 0 if run(options) else AGAIN
@@ -165,7 +175,7 @@ def _drive(run: Callable[[dict[str, Any]], bool], options: dict[str, Any], grace
             return AGAIN
         raise KeyboardInterrupt(f"interrupted; finished results are in {path}") from None
     finally:
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        for number in (*NOTICES, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
 
 

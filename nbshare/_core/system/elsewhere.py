@@ -40,7 +40,7 @@ def stamp(path: str) -> tuple[int, int, int, int]:
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
 
 
-def interrupt() -> None:
+def interrupt(_pid: int = 0) -> None:
     """Interrupt this process as Ctrl-C does."""
     signal.raise_signal(signal.SIGINT)
 
@@ -64,4 +64,4 @@ def _nothing(**_: object) -> None:
 
 
 begun_ns = resident_bytes = peak_bytes = n_killed = _no_figure
-affinity = umask = at_fork = _nothing
+affinity = umask = at_fork = heed_interrupts = _nothing

@@ -24,9 +24,13 @@ def user_in_words(uid: int) -> str:
 at_fork = os.register_at_fork
 
 
-def interrupt() -> None:
-    """Interrupt this process as Ctrl-C does."""
-    os.kill(os.getpid(), signal.SIGINT)
+def interrupt(pid: int = 0) -> None:
+    """Interrupt a process as Ctrl-C does; default: this one."""
+    os.kill(pid or os.getpid(), signal.SIGINT)
+
+
+def heed_interrupts() -> None:
+    """Do nothing: each process heeds those of others."""
 
 
 def blocked_signals() -> set[int]:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from nbshare._core.system.posix.waiting import is_readable
+
+if TYPE_CHECKING:
+    import subprocess  # the owner alone needs it
 
 LINE_BUFFERED = 1  # _IOLBF of stdio.h
 
@@ -21,6 +26,13 @@ def kill_group_after(owner_fd: int) -> None:
     """End them when a descriptor becomes readable."""
     is_readable(owner_fd)
     kill_group()
+
+
+def detached(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process that outlives this one, and gets none of its signals."""
+    import subprocess
+
+    return subprocess.Popen(command, **options, start_new_session=True)
 
 
 def stream(fd: int) -> int:

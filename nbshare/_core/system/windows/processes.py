@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _overlapped
+import _thread
 import _winapi
 import ctypes
 import os
@@ -84,10 +86,15 @@ def _memory(process: int) -> _Counters:
     return counters
 
 
+def _memory_of(pid: int) -> _Counters:
+    process = _open(pid)  # until it has been asked
+    return _memory(process.fileno())
+
+
 def resident_bytes(pid: int) -> int:
     """Return the memory of a process that is not swapped out, 0 if unknown."""
     try:
-        return int(_memory(_open(pid).fileno()).resident)
+        return int(_memory_of(pid).resident)
     except OSError:  # it has just ended
         return 0
 
@@ -98,7 +105,7 @@ def private_bytes(pid: int) -> tuple[int, int, int]:
     The last one includes shared memory, as `peak_bytes`. All are 0 if they are not known.
     """
     try:
-        counters = _memory(_open(pid).fileno())
+        counters = _memory_of(pid)
     except OSError:  # it has just ended
         return 0, 0, 0
     return int(counters.private), int(counters.private_peak), int(counters.peak)
@@ -143,9 +150,31 @@ def at_fork(**_: Any) -> None:
     """Do nothing, because processes do not fork here."""
 
 
-def interrupt() -> None:
-    """Interrupt this process as Ctrl-C does."""
-    signal.raise_signal(signal.SIGINT)
+def interrupt(pid: int = 0) -> None:
+    """Interrupt a process as Ctrl-C does; default: this one. Another one has to heed it."""
+    if not pid:
+        signal.raise_signal(signal.SIGINT)
+        return
+    event = _interrupts_of(pid)
+    _overlapped.SetEvent(event.fileno())
+
+
+def heed_interrupts() -> None:
+    """Heed interrupts of other processes from now on: there may be no console to send them."""
+    event = _interrupts_of(os.getpid())
+
+    def heed() -> None:
+        while True:
+            _winapi.WaitForSingleObject(event.fileno(), _winapi.INFINITE)
+            signal.raise_signal(signal.SIGINT)
+
+    _thread.start_new_thread(heed, ())
+
+
+def _interrupts_of(pid: int) -> handles.OwnedHandle:
+    """Open the event by which a process is interrupted."""
+    name = f"nbshare-interrupts-{pid}"
+    return handles.OwnedHandle(_overlapped.CreateEvent(None, False, False, name))
 
 
 def blocked_signals() -> set[int]:

@@ -10,10 +10,14 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from nbshare._core.system.windows import channels, handles, order
 from nbshare._core.system.windows.handles import Handle
 from nbshare._core.system.windows.processes import Child
+
+if TYPE_CHECKING:
+    import subprocess  # the owner alone needs it
 
 # Before a worker imports anything: until its owner says something, it is in no job yet, and if the
 # owner has ended, it never will be.
@@ -37,20 +41,12 @@ def spawned(
     life: Life,  # noqa: ARG001
 ) -> Child:
     """Start an interpreter that takes over duplicates of handles, to which a connection leads."""
-    import subprocess  # the owner alone needs it
+    import subprocess
 
-    executable, *flags, code = command
-    base = getattr(sys, "_base_executable", executable)
-    if executable != base:  # that of a virtual environment is a program that starts this one
-        environ = {**environ, "__PYVENV_LAUNCHER__": executable}
-    process = subprocess.Popen(
-        [base, *flags, FIRST + code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=environ,
-        creationflags=subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP,
-    )
+    *command, code = command
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = *command, FIRST + code
+    process = detached(command, stdin=subprocess.PIPE, env=environ, **quiet)
     child = Child(process)
     end.connect(child.handle)
     owner = handles.duplicate(handles.HERE, child.handle)
@@ -59,6 +55,20 @@ def spawned(
     with process.stdin:
         pickle.dump(message, process.stdin)
     return child
+
+
+def detached(
+    command: Sequence[str], *, env: Mapping[str, str], **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start an interpreter that outlives this process, and gets none of its console's signals."""
+    import subprocess
+
+    executable, *arguments = command
+    base = getattr(sys, "_base_executable", executable)
+    if executable != base:  # that of a virtual environment is a program that starts this one
+        env = {**env, "__PYVENV_LAUNCHER__": executable}
+    flags = subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
+    return subprocess.Popen([base, *arguments], env=env, creationflags=flags, **options)
 
 
 def given() -> tuple[Handle, list[Handle]]:
