@@ -17,7 +17,7 @@ import nbshare
 from nbshare import Checkpoint, MapInterrupted, map_async, open_checkpoint, parallel_map
 from nbshare.errors import CheckpointError, MixedResultsWarning, PartialResultWarning
 from tests.support import sweeps
-from tests.support.faultlab import wait_until
+from tests.support.faultlab import memfd_bytes, wait_until
 from tests.support.grids import thinned
 
 BACKENDS = [None, "serial", "threads"]
@@ -447,19 +447,31 @@ def test_arrays_are_mapped_from_the_file(sweep, tmp_path):
 
 
 @pytest.mark.parametrize("backend", [None, "threads"])
-def test_objects_are_mapped_from_their_logs(backend, tmp_path):
-    """Those that come later are right, though a loop changes those that it was given."""
-    path, kept = tmp_path / "run", []
-    options = {"max_workers": 2, "progress": False, "backend": backend}
-    for i, (number, array) in map_async(sweeps.wide, range(400), checkpoint=path, **options):
+def test_objects_are_in_files_only(backend, tmp_path):
+    """Each that comes is right and the caller's own, and they take no shared memory."""
+    options = {"max_workers": 2, "progress": False, "backend": backend, "checkpoint": tmp_path}
+    before, changed = memfd_bytes([os.getpid()]), []
+    for i, (number, array) in map_async(sweeps.wide, range(400), **options):
         assert number == i
         assert (array == i).all()
         array[:] = -1
-        kept.append(array)
-    with open("/proc/self/maps") as maps:
-        assert str(path / "objects") in maps.read()
-    for i, (_, array) in enumerate(open_checkpoint(path).results()):
+        changed.append(array)
+    assert memfd_bytes([os.getpid()]) - before < 400 * changed[0].nbytes / 2
+    assert parallel_map(np.sum, changed[:2], progress=False).tolist() == [-1000, -1000]
+    for i, (_, array) in enumerate(open_checkpoint(tmp_path).results()):
         assert (array == i).all()
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_change_of_a_large_result_reaches_other_workers(is_resumed, tmp_path):
+    """As one of any array does."""
+    for _ in range(1 + is_resumed):
+        results = parallel_map(sweeps.wide, range(3), checkpoint=tmp_path, progress=False)
+    for _, array in results:
+        array[:] = -1
+    _, given = results[2]
+    assert parallel_map(sweeps.total, range(1), shared={"given": given}).tolist() == [-1000]
+    assert parallel_map(np.sum, [array for _, array in results]).tolist() == [-1000] * 3
 
 
 def test_a_restart_leaves_the_arrays_of_earlier_calls(sweep):

@@ -1,11 +1,11 @@
 """Starts a call with the stored results, and sees that new ones are stored.
 
 Workers write results to the files of the checkpoint, before the owner sees them, so a killed owner
-loses nothing. Objects, and arrays in the order of the rows, are only there, and the owner maps the
-files. Other arrays are also in memory as in any call. A thread of the owner reads the board now and
-then. It writes what workers could not, which are results of other hosts, those that the disk has
-refused, and failures. With ``durability="power"`` it waits until the disk has all. Results that
-have not reached the disk when the power fails are known by their checksums.
+loses nothing. Objects are only there, and so are arrays in the order of the rows, whose file the
+owner maps. Other arrays are also in memory as in any call. A thread of the owner reads the board
+now and then. It writes what workers could not, which are results of other hosts, those that the
+disk has refused, and failures. With ``durability="power"`` it waits until the disk has all. Results
+that have not reached the disk when the power fails are known by their checksums.
 """
 
 from __future__ import annotations

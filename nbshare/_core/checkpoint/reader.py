@@ -27,7 +27,7 @@ from nbshare._core.checkpoint.files import (
 )
 from nbshare._core.checkpoint.items import ITEMS, Pairs, pairs_in
 from nbshare._core.checkpoint.writer import PARTS, part_folders
-from nbshare._core.memory import Segment, disk
+from nbshare._core.memory import disk
 from nbshare._core.system import Descriptor
 from nbshare._core.wire.board import IN_LOG, IN_OUTPUT
 from nbshare._core.wire.results import (
@@ -160,13 +160,17 @@ class StoredLogs(LogReader):
     ----------
     folder : Path
         The folder with the files.
+
+    Notes
+    -----
+    Files are read, not mapped. They grow as long as a run goes on, and what the caller changes in a
+    result would be lost where a mapping is sent to other processes.
     """
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self._folder = folder
         self._files: dict[LogKey, Descriptor] = {}
-        self._mapped: dict[LogKey, Segment] = {}
 
     def create(self, number: int) -> None:
         """Make a file, which a worker will write to. It can be read if the folder goes."""
@@ -177,23 +181,24 @@ class StoredLogs(LogReader):
         """Return which of some logs are here, as files always are."""
         return super().has(keys) | ((keys > 0) & (keys < MOST_FILES))
 
-    def _log(self, key: LogKey, stop: int) -> Segment:
-        """Return a log, mapped at least up to `stop`, in bytes.
-
-        A part that was written later is never read through an earlier mapping, which need not show
-        it: it is copy-on-write.
-        """
+    def bytes_of(self, key: LogKey, offset: int, nbytes: int) -> memoryview:
+        """Return an entry as it is in its log."""
         if key >= MOST_FILES:
-            return super()._log(key, stop)
-        log = self._mapped.get(key)
-        if log is None or stop > log.nbytes:
-            path = self._folder / log_file(key)
-            if (file := self._files.get(key) or opened(path)) is None:
-                remedy = "Make the same call again, which runs the items anew."
-                raise damaged(path, "it is gone", remedy)
-            self._files[key] = file
-            log = self._mapped[key] = Segment.open(file, "c")
-        return log
+            return super().bytes_of(key, offset, nbytes)
+        path = self._folder / log_file(key)
+        remedy = "Make the same call again, which runs the items anew."
+        if (file := self._files.get(key) or opened(path)) is None:
+            raise damaged(path, "it is gone", remedy)
+        self._files[key] = file
+        data = disk.read_all(file.fileno(), abs(nbytes), offset)
+        if len(data) < abs(nbytes):
+            raise damaged(path, "it has been cut", remedy)
+        return memoryview(data)
+
+    def _array(self, key: LogKey, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
+        if key >= MOST_FILES:
+            return super()._array(key, offset, nbytes)
+        return np.frombuffer(self.bytes_of(key, offset, nbytes), np.uint8).copy()
 
 
 class RowReader:

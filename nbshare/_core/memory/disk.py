@@ -90,6 +90,15 @@ def check_own(path: Path, status: os.stat_result, kind: int = stat.S_IFREG) -> N
         )
 
 
+def read_all(fd: int, nbytes: int, offset: int) -> bytes:
+    """Read bytes at an offset, fewer if the file ends."""
+    parts = []
+    while nbytes and (part := files.read_at(fd, min(nbytes, MOST), offset)):
+        parts.append(part)
+        nbytes, offset = nbytes - len(part), offset + len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
 def write_all(fd: int, data: Any, offset: int) -> None:
     """Write all of some bytes, because a signal can cut a write short.
 

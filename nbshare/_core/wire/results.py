@@ -115,12 +115,7 @@ class LogReader:
 
     def bytes_of(self, key: LogKey, offset: int, nbytes: int) -> memoryview:
         """Return an entry as it is in its log."""
-        stop = offset + abs(nbytes)
-        return memoryview(self._log(key, stop))[offset:stop]
-
-    def _log(self, key: LogKey, stop: int) -> Segment:  # noqa: ARG002
-        """Return a log, mapped at least up to `stop`, in bytes."""
-        return self._logs[key]
+        return memoryview(self._logs[key])[offset : offset + abs(nbytes)]
 
     def load(
         self, items: npt.NDArray[np.int64], entries: npt.NDArray[np.int64]
@@ -149,9 +144,12 @@ class LogReader:
     def _data(self, key: LogKey, offset: int, nbytes: int) -> list[memoryview]:
         """Return the pickle of an entry, and its large buffers."""
         if nbytes < 0:
-            log = self._log(key, offset - nbytes)
-            return parts_in(View(log).array(np.uint8, (-nbytes,), offset))
+            return parts_in(self._array(key, offset, -nbytes))
         return [self.bytes_of(key, offset, nbytes)]
+
+    def _array(self, key: LogKey, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Return an entry as a writable array."""
+        return View(self._logs[key]).array(np.uint8, (nbytes,), offset)
 
 
 def batches_of(entries: npt.NDArray[np.int64]) -> Iterator[slice]:

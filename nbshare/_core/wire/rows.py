@@ -140,14 +140,14 @@ class RowWriter:
     def put_record(
         self, rows: RowNumbers, record: Any, entries: Any, index: npt.NDArray[Any]
     ) -> int:
-        """Write results that are together in a record; return where it begins in the log.
+        """Write results that are together in a record. Return where it begins in the log.
 
-        `entries` has the size and place of each result. A record that could only be written in
-        part stays: none takes its place, which the owner may have mapped.
+        `entries` has the size and place of each result.
         """
-        start, self._log_end = self._log_end, aligned(self._log_end + len(record))
+        start = self._log_end
         self._fd(INDEX_FILE)  # first, because without it the log would be new in another folder
         disk.write_all(self._fd(log_file(self.log)), record, start)
+        self._log_end = aligned(start + len(record))
         index["at"][:, 0] = start | self.log << LOG_BIT
         index["at"][:, 1:] = entries
         index["state"] = IN_LOG
