@@ -1,4 +1,4 @@
-"""What other tests rely on where Windows' Python runs, as under Wine: see CONTRIBUTING.md."""
+"""The base of other tests if Windows' Python runs, as under Wine (see CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_worker_without_an_owner_ends_before_its_imports(monkeypatch):
 
 
 def test_a_process_knows_its_memory_and_that_of_others():
-    """What is shared is in its peak, and not in what is its own."""
+    """Shared memory is in its peak, and not in its own memory."""
     taken = np.ones(20 << 20, np.uint8)
     own, own_peak, peak = processes.private_bytes(os.getpid())
     assert taken.nbytes < own <= own_peak

@@ -201,7 +201,7 @@ def test_attached_jobs_follow_it(sweep, tmp_path):
 
 
 def test_one_value_of_all_results(sweep, tmp_path):
-    """By ``reduce=``: as it grows and in the end, in any process; a job counts the items."""
+    """By ``reduce=``: as it grows and in the end, in any process. A job counts the items."""
     shared, path = {"log": str(tmp_path / "log")}, tmp_path / "run"
     options = {"shared": shared, "reduce": operator.add, "checkpoint": path, "max_workers": 2}
     job = map_async(sweeps.gated, range(200), chunksize=1, detach=True, **options)

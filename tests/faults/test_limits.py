@@ -243,7 +243,7 @@ subprocess.run([*{AS_ANOTHER!r}, sys.executable, "limited.py"], check=True, time
 
 
 def test_r2_no_more_processes(run_limited):
-    """Where no thread or process may be started the error says so, and it ends with the limit."""
+    """If no thread or process may be started the error says so, and it ends with the limit."""
     run_limited("""
 before, n_right = census(), 0
 for n in (1, 2, 3, 2, 5, 2, 8, 20):

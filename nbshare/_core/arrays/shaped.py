@@ -19,7 +19,7 @@ class ShapedItems(Sequence[Any]):
 
     @property
     def coords(self) -> Mapping[str, npt.NDArray[Any]]:
-        """Names and values of the axes of the results, for a plot; empty if there are none."""
+        """Names and values of the axes of the results, for a plot. Empty if there are none."""
         return {}
 
     @cached_property

@@ -85,7 +85,7 @@ class _TableItems(ShapedItems):
 
     @property
     def coords(self) -> dict[str, Any]:
-        """The values of the index by its name, for a plot; empty if it has several levels."""
+        """The values of the index by its name, for a plot. Empty if it has several levels."""
         index = self.index
         return {} if index.nlevels > 1 else {str(index.name or "item"): index.to_numpy()}
 
@@ -226,8 +226,8 @@ class Groups(_Keyed, _TableItems):
 
     def __init__(self, grouped: Any) -> None:
         numbers = np.nan_to_num(grouped.ngroup().to_numpy(), nan=-1).astype(np.int64)
-        order = np.argsort(numbers, kind="stable")[np.count_nonzero(numbers < 0) :]  # -1: in none
-        # What `head` and others take rows of: counting those takes a third of all this.
+        order = np.argsort(numbers, kind="stable")[np.count_nonzero(numbers < 0) :]  # -1 is in none
+        # `head` and others take its rows. Counting those takes a third of all this.
         self._table = grouped._selected_obj.iloc[order]
         self.index, sizes = _keys_and_sizes(grouped)
         self._starts = np.concatenate([[0], np.cumsum(sizes)])
@@ -284,7 +284,7 @@ class PolarsGroups(_Keyed):
 
     @property
     def coords(self) -> dict[str, Any]:
-        """The keys by their name, for a plot; empty if there are several."""
+        """The keys by their name, for a plot. Empty if there are several."""
         return {key.name: key.to_numpy() for key in self._keys} if self._keys.width == 1 else {}
 
     def __getitem__(self, i: Any) -> Any:

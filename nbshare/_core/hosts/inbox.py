@@ -115,7 +115,7 @@ class Inbox:
             results.logs.add(*self._new_logs.pop(0))
 
     def _entry_of(self, value: Any) -> Entry:
-        """Store a result; return its entry."""
+        """Store a result. Return its entry."""
         data = pickle.dumps(value, 5)
         return *self._log.append([(0, data)], len(data)), len(data), ALONE
 

@@ -22,7 +22,7 @@ _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
 BUDGET_S = 0.15  # of one refresh, before the next one reads the rest
 _ROBUST = (2, 98)  # percentiles of limits="robust"
 MAX_EXACT = 2**53  # larger integers are rounded by float64
-_ROOM, _MOST = 90, 10  # characters below a plot; ticks of an axis
+_ROOM, _MOST = 90, 10  # characters below a plot, and ticks of an axis
 _LARGEST = 1e300  # beyond, the arithmetic of axes overflows
 
 # Lighter than the data, and readable on white as well as on the background of a dark theme.

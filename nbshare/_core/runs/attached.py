@@ -308,7 +308,7 @@ class AttachedRun(Run):
         return collect(results, errors) if self.request.out is None else results
 
     def _check_all(self, errors: Mapping[int, BaseException]) -> None:
-        """Raise CheckpointError if it is done and a result is missing; `errors`: of the others."""
+        """Raise CheckpointError if it is done and a result is missing that has none of `errors`."""
         is_there = np.isin(self.stored._whole(is_read=True).states, STORED)
         lost = [i for i in np.flatnonzero(~is_there).tolist() if i not in errors]
         if lost and self._end_state == "done" and not self.is_enough:
@@ -429,16 +429,16 @@ class AttachedRun(Run):
 
 
 class AttachedReduction(AttachedRun):
-    """One with ``reduce=``: blocks of items are stored, and its job counts the items."""
+    """One with ``reduce=``. Blocks of items are stored, and its job counts the items."""
 
     @property
     def is_reduced(self) -> bool:
-        """Whether it has one result: it has."""
+        """Whether it has one result, which is so."""
         return True
 
     @property
     def n_items(self) -> int:
-        """Number of items; of a generator those that were read."""
+        """Number of items. Of a generator, those that were read."""
         n_items = self.stored._writer()[1].get("n_items")  # else the last block counts as whole
         return counted(self.stored.n_items, sys.maxsize if n_items is None else n_items)
 

@@ -339,7 +339,7 @@ class StoredRun:
         return Tiles.from_json(writer["tiles"]).shaped(results) if "tiles" in writer else results
 
     def _value(self, reduce: Any = None) -> Any:
-        """Return the value of the blocks that are stored; `reduce`: its function, if known."""
+        """Return the value of the blocks that are stored. `reduce` is its function, if known."""
         reduce = reduce or self._loaded_reduce()
         return look(self.path, lambda: self._reduced(reduce))
 

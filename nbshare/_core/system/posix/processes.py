@@ -25,12 +25,12 @@ at_fork = os.register_at_fork
 
 
 def interrupt(pid: int = 0) -> None:
-    """Interrupt a process as Ctrl-C does; default: this one."""
+    """Interrupt a process as Ctrl-C does, by default this one."""
     os.kill(pid or os.getpid(), signal.SIGINT)
 
 
 def heed_interrupts() -> None:
-    """Do nothing: each process heeds those of others."""
+    """Do nothing, because each process heeds those of others."""
 
 
 def blocked_signals() -> set[int]:

@@ -46,8 +46,8 @@ class OwnedHandle:
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
-        # It is made for the handles of events, but can own and close any: without a `__del__`, see
-        # `system.descriptors`.
+        # It is made for the handles of events, but can own and close any, without a `__del__` (see
+        # `system.descriptors`).
         self._owner: Any = _overlapped.Overlapped(handle)
 
     def fileno(self) -> int:

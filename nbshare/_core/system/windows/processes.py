@@ -151,7 +151,7 @@ def at_fork(**_: Any) -> None:
 
 
 def interrupt(pid: int = 0) -> None:
-    """Interrupt a process as Ctrl-C does; default: this one. Another one has to heed it."""
+    """Interrupt a process as Ctrl-C does, by default this one. Another one has to heed it."""
     if not pid:
         signal.raise_signal(signal.SIGINT)
         return
@@ -160,7 +160,7 @@ def interrupt(pid: int = 0) -> None:
 
 
 def heed_interrupts() -> None:
-    """Heed interrupts of other processes from now on: there may be no console to send them."""
+    """Heed interrupts of other processes from now on. There may be no console to send them."""
     event = _interrupts_of(os.getpid())
 
     def heed() -> None:

@@ -19,7 +19,7 @@ from nbshare._core.system.windows.processes import Child
 if TYPE_CHECKING:
     import subprocess  # the owner alone needs it
 
-# Before a worker imports anything: until its owner says something, it is in no job yet, and if the
+# Before a worker imports anything. Until its owner says something, it is in no job yet, and if the
 # owner has ended, it never will be.
 FIRST = "import sys; sys.stdin.buffer.peek() or sys.exit()\n"
 
