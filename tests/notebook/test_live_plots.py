@@ -967,13 +967,13 @@ def test_an_image_of_a_grid_has_its_parameters_at_the_axes():
 
 
 def test_values_that_are_no_coordinates_are_written_at_the_axes():
-    axes = grid_axes(grid(method=["euler", "verlet"], step=[1, 10, 100]), range(6))
+    axes = grid_axes(grid(method=["euler", "verlet"], step=[0.01, 21.544, 2154.4]), range(6))
     axes.figure.canvas.draw()
     labels = [
         [tick.get_text() for tick in axis.get_ticklabels()] for axis in (axes.xaxis, axes.yaxis)
     ]
     assert [[label for label in each if label] for each in labels] == [
-        ["1", "10", "100"],
+        ["0.01", "21.5", "2150"],
         ["euler", "verlet"],
     ]
 

@@ -301,10 +301,15 @@ def _places(values: npt.NDArray[Any], is_image: bool) -> tuple[npt.NDArray[Any],
         if np.allclose(steps, steps[0], rtol=1e-3, atol=0) and steps[0]:
             return values, None
     for digits in (3, 6, 17):  # as few as tell them apart
-        names = [f"{x:.{digits}g}" if isinstance(x, float) else str(x) for x in values.tolist()]
+        names = [_short(x, digits) if isinstance(x, float) else str(x) for x in values.tolist()]
         if len(set(names)) == len(set(values.tolist())):
             break
     return np.arange(len(values)), names
+
+
+def _short(x: float, digits: int) -> str:
+    text = f"{x:.{digits}g}"
+    return f"{float(text):.0f}" if "e+0" in text and abs(x) < 1e6 else text  # 2150, not 2.15e+03
 
 
 def _checked_kind(kind: Any) -> str | Draw:
