@@ -136,6 +136,10 @@ class Grid(ShapedItems):
             name: _as_array(self._coords.get(name, values)) for name, values in self._values.items()
         }
 
+    @property
+    def _plot_coords(self) -> dict[str, npt.NDArray[Any]]:
+        return self.coords
+
     @cached_property
     def numbers(self) -> npt.NDArray[np.int64] | None:
         """The numbers of the items in the order of the results, or None if it is the same."""

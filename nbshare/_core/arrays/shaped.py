@@ -18,7 +18,7 @@ class ShapedItems(Sequence[Any]):
     """
 
     @property
-    def coords(self) -> Mapping[str, npt.NDArray[Any]]:
+    def _plot_coords(self) -> Mapping[str, npt.NDArray[Any]]:
         """Names and values of the axes of the results, for a plot. Empty if there are none."""
         return {}
 

@@ -84,7 +84,7 @@ class _TableItems(ShapedItems):
         return len(self.index)
 
     @property
-    def coords(self) -> dict[str, Any]:
+    def _plot_coords(self) -> dict[str, Any]:
         """The values of the index by its name, for a plot. Empty if it has several levels."""
         index = self.index
         return {} if index.nlevels > 1 else {str(index.name or "item"): index.to_numpy()}
@@ -283,7 +283,7 @@ class PolarsGroups(_Keyed):
         return len(self._keys)
 
     @property
-    def coords(self) -> dict[str, Any]:
+    def _plot_coords(self) -> dict[str, Any]:
         """The keys by their name, for a plot. Empty if there are several."""
         return {key.name: key.to_numpy() for key in self._keys} if self._keys.width == 1 else {}
 

@@ -182,7 +182,7 @@ class LiveFigure:
         if inputs is None:
             inputs = plots[0]._items
         if isinstance(inputs, ShapedItems) and getattr(partial, "ndim", 0) == 1:
-            plots = [plot._with_coords(inputs.coords) for plot in plots]
+            plots = [plot._with_coords(inputs._plot_coords) for plot in plots]
         columns = min(len(plots), 2)
         rows = math.ceil(len(plots) / 2)
         width, height = _ALONE if columns == 1 else _PANEL
