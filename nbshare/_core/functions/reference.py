@@ -158,8 +158,8 @@ def _cures(
         name = missing[0]
         yield f"For an argument that is the same in every call, pass shared={{{name!r}: ...}}."
         if n == 1 and not isinstance(arguments[0], Sequence):
-            yield "If the items are tuples of arguments, use parallel_map(func, *zip(*items));"
-            yield "for all combinations of values, nbshare.grid."
+            yield "If the items are tuples of arguments, use parallel_map(func, *zip(*items))."
+            yield "For all combinations of values, use nbshare.grid."
 
 
 def assigned_around(func: Any) -> str | None:
