@@ -29,6 +29,9 @@ from tests.support.faultlab import PREAMBLE, wait_until
 from tests.support.kernels import Page
 from tests.support.processes import kill_now
 
+HAS_NOTICES = pytest.mark.skipif(
+    sys.platform == "win32", reason="no other process can send signals there"
+)
 TWICE = [2.0 * i for i in range(12)]
 CELL = """
 from tests.support import sweeps
@@ -134,6 +137,7 @@ def test_a_killed_driver_is_said_and_continued(sweep, tmp_path, way, monkeypatch
     assert attach(tmp_path / "run").result().tolist() == TWICE
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="what is open cannot be renamed there")
 def test_a_run_whose_folder_is_removed_ends(sweep, tmp_path):
     """With an error, as nobody would get its results. It was done, with no items."""
     job = sweep()
@@ -230,6 +234,7 @@ def test_enough_is_enough(tmp_path, options):
     assert 0 < job.n_done < 5000
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="what is open cannot be removed there")
 def test_an_error_of_the_thread_that_watches_ends_the_job(sweep, tmp_path):
     """With that error. The run itself goes on."""
     job = sweep()
@@ -429,7 +434,7 @@ def swept(tmp_path):
     return lambda *more, **options: Command(*words, *more, **options)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no other process can send signals there")
+@HAS_NOTICES
 @pytest.mark.parametrize("name", ["SIGUSR1", pytest.param("SIGTERM", marks=pytest.mark.slow)])
 def test_a_scheduler_s_notice(swept, tmp_path, name):
     """No further item begins, those that run finish, exit 75. The same command runs the rest."""
@@ -449,6 +454,7 @@ def test_a_scheduler_s_notice(swept, tmp_path, name):
     assert sweeps.noted(tmp_path / "log") == sorted(map(str, range(12)))
 
 
+@HAS_NOTICES
 def test_a_notice_that_nobody_reads(swept, tmp_path):
     """As in a pipe whose other end got the signal first, with exit 75 all the same."""
     end, begin = os.pipe()
@@ -461,6 +467,7 @@ def test_a_notice_that_nobody_reads(swept, tmp_path):
     assert command.ended() == 75
 
 
+@HAS_NOTICES
 @pytest.mark.parametrize("grace", [0, pytest.param(0.1, marks=pytest.mark.slow)])
 def test_items_that_take_too_long_after_the_notice(swept, tmp_path, grace):
     """Are ended when the grace is over, and run again next time."""
@@ -473,6 +480,7 @@ def test_items_that_take_too_long_after_the_notice(swept, tmp_path, grace):
     assert job.n_done == 4
 
 
+@HAS_NOTICES
 @pytest.mark.slow
 def test_a_notice_before_the_run(tmp_path):
     """While the function's file is being imported, with exit 75 immediately."""

@@ -75,6 +75,7 @@ __all__ = ["CALL_FILE", "CALL_START", "AttachedRun", "attach", "begin", "check_c
 CALL_FILE = "driver/call.pickle"  # what `python -m nbshare resume` runs
 CALL_START = 64  # bytes of its checksum, before that
 PLOT_FILE = "plot.pickle"
+AS_READ = {"encoding": "utf-8", "errors": "backslashreplace", "newline": "\n"}  # of the log
 LOOK_S = 0.1
 LEAST = 1 << 16  # bytes of an array that is stored next to the pickle, and mapped from there
 BEGUN_S = 0.01
@@ -540,6 +541,7 @@ def _start_driver(path: Path) -> subprocess.Popen[bytes]:
     """Start a driver, which outlives this process."""
     options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     code = f"import sys; sys.path = {[os.path.abspath(p) for p in sys.path]!r}; "
+    code += f"[stream.reconfigure(**{AS_READ}) for stream in (sys.stdout, sys.stderr)]; "
     code += "from nbshare.__main__ import main; sys.exit(main())"
     command = [sys.executable, *options, "-P", "-c", code, "resume", str(path)]
     _drivers[:] = [driver for driver in _drivers if driver.poll() is None]
