@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from nbshare._core.system import SYSTEM, sections
 from tests.support.programs import SETTING, Program
 
+KINDS = ["memfd", "named", "file"] if SYSTEM == "linux" else [*sections.kinds("")]
 
-@pytest.fixture(params=["memfd", "named", "file"])
+
+@pytest.fixture(params=KINDS)
 def kind(request, tmp_path, monkeypatch):
     """Let memory be made of one kind. Files are in a directory of the test's own."""
     folder = tmp_path / "memory"

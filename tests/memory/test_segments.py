@@ -35,6 +35,7 @@ from nbshare._core.memory import (
     segment_of,
     warm,
 )
+from nbshare._core.system import SYSTEM
 from nbshare.errors import OutOfMemoryError, StaleReferenceError
 from tests.support import tasks
 from tests.support.faultlab import wait_until
@@ -138,6 +139,7 @@ class TestEveryKind:
         assert ctypes.get_errno() == errno.EACCES
         assert (View(segment).array(float, (1000,)) == 1).all()
 
+    @pytest.mark.skipif(SYSTEM != "linux", reason="no /proc, through which it could be")
     def test_a_sealed_segment_is_not_opened_anew_for_writing(self, kind, program, tmp_path):
         """A worker that opens the descriptor through /proc cannot write either."""
         for folder in (tmp_path, *tmp_path.parents):
@@ -288,6 +290,7 @@ while True:
         assert held() == before
         assert Segment.create(40 << 20).nbytes == 40 << 20
 
+    @pytest.mark.skipif(SYSTEM != "linux", reason="shared memory is no file there")
     def test_a_limit_on_file_size_is_named(self, kind, program):
         """Memory that is larger, also by growing, is a MemoryError with its size and ulimit -f."""
         printed = program(
@@ -315,6 +318,7 @@ except MemoryError as error:
 
     # --------------------------------------------------------------------------- again
 
+    @pytest.mark.skipif(SYSTEM != "linux", reason="there is one kind of memory there")
     @pytest.mark.parametrize("sealed", [True, False])
     def test_memory_is_used_again_while_the_setting_stays(self, sealed, monkeypatch):
         """A kept segment is handed out again, but not in place of one of another kind."""
