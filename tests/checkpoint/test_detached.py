@@ -393,7 +393,8 @@ def test_large_arrays_are_stored_once(tmp_path):
     assert 0 < file.stat().st_size - n * table.nbytes < 20_000
     (tmp_path / "gate").touch()
     assert np.array_equal(job.result(), table[:3].sum(axis=0))
-    wait_until(lambda: not file.exists())
+    if sys.platform != "win32":  # where a file stays while it is mapped
+        wait_until(lambda: not file.exists())
 
 
 # -------------------------------------------------------------------- the command line
