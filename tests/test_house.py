@@ -6,6 +6,7 @@ import ast
 import inspect
 import itertools
 import operator
+import os
 import pickle
 import re
 import subprocess
@@ -20,6 +21,10 @@ import nbshare
 from nbshare._core.options import MapOptions, Options
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# Mypy's cache is for one process at a time.
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+os.environ["MYPY_CACHE_DIR"] = str(ROOT / ".mypy_cache" / WORKER)
 
 
 def python(*arguments: str) -> str:
