@@ -51,7 +51,7 @@ from nbshare._core.wire.rows import (
 )
 from nbshare.errors import CheckpointWarning, warn
 
-MOST_FILES = 1 << 32  # logs that are files; keys of logs in memory are larger
+MOST_FILES = 1 << 32  # logs that are files, as keys of logs in memory are larger
 MOST_BYTES = 64 << 20  # of rows that are copied at a time
 ITEMS_FILE, ORDER_FILE, ERRORS_FILE = "items.npy", "order.npy", "errors.jsonl"
 CRC_BYTES = 4  # of the checksum at the end of order.npy

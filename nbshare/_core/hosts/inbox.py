@@ -33,7 +33,7 @@ from nbshare._core.wire.board import (
     SLOWEST,
     WORKED,
 )
-from nbshare._core.wire.results import ALONE, Entry, LogKey
+from nbshare._core.wire.results import ALONE, Entry, LogKey, entry_parts
 from nbshare._core.worker.store import LogWriter
 
 
@@ -117,14 +117,14 @@ class Inbox:
     def _entry_of(self, value: Any) -> Entry:
         """Store a result. Return its entry."""
         data = pickle.dumps(value, 5)
-        return *self._log.append([(0, data)], len(data)), len(data), ALONE
+        return *self._log.append(*entry_parts(data, [])), len(data), ALONE
 
     def _stored(self, entries: Any, logs: Mapping[LogKey, Any]) -> Any:
         """Store parts of logs. Return where their entries are then."""
         index = entries.copy()
         for key, data in logs.items():
             of_log = entries[0] == key
-            index[0, of_log], start = self._log.append([(0, data)], len(data))
+            index[0, of_log], start = self._log.append(*entry_parts(data, []))
             index[1, of_log] += start
         return index
 

@@ -1,8 +1,8 @@
 """How results travel, in an output array, or else as entries of logs.
 
 Numbers and arrays of one shape go to one output array. Any other result is an entry of a log, which
-is a segment of its worker. It has the pickle and its large buffers. Arrays come out of a log as
-views of it, without another copy::
+is a segment of its worker, or a file of the checkpoint. It has the pickle and its large buffers.
+Arrays come out of a log in memory as views of it, without another copy::
 
     n, size of each part | pickle | buffer | buffer …        (each at a multiple of 64 bytes)
 
@@ -131,7 +131,6 @@ class LogReader:
             The items. Those of a batch that do not follow one another are another batch.
         entries : ndarray
             The entries of their results, a column each.
-
         """
         for batch in batches_of(entries):
             some, places = items[batch].tolist(), entries[3, batch].tolist()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 
-QUOTA_S = 5.0  # before the CPU quota is read again, which costs 100 µs and rarely changes it
+QUOTA_S = 5.0  # before the CPU quota is read again, which costs 100 µs, and it rarely changes
 
 
 def available() -> int:
