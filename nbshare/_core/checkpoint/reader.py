@@ -278,7 +278,7 @@ class RowReader:
         for i, row in zip(items[~is_logged].tolist(), rows[~is_logged].tolist(), strict=True):
             yield i, results[row].item() if is_number else results[row]
         for some, values in self.logs.load(items[is_logged], self.entries(words[is_logged])):
-            for i, value in zip(some, values, strict=True):
+            for i, value in zip(some.tolist(), values, strict=True):
                 if type(value) is Unloadable:
                     raise value.error
                 yield i, value

@@ -172,9 +172,14 @@ class Results:
         values = (self._take_ahead() if self.is_over else None) or []
         n_before, n = len(values), len(self._board.done())
         values += [MISSING] * (n - n_before)
-        for i, value in self.load(np.arange(n_before, n)):
-            values[i] = value
-        unloadable = [i for i, value in enumerate(values) if type(value) is Unloadable]
+        for some, found in self._batches(np.arange(n_before, n)):
+            if some[-1] - some[0] == len(some) - 1:
+                values[some[0] : some[-1] + 1] = found
+            else:
+                for i, value in zip(some.tolist(), found, strict=True):
+                    values[i] = value
+        is_whole = Unloadable not in map(type, values)  # a loop in C, and Python's only if need be
+        unloadable = [] if is_whole else [i for i, x in enumerate(values) if type(x) is Unloadable]
         for i in unloadable:
             self._board.fail(i)  # a result that cannot be loaded is missing
             self.errors[i] = error = values[i].error
@@ -218,23 +223,26 @@ class Results:
         A result that cannot be loaded is an `Unloadable`. No value stays in a variable here,
         because the caller may ask for the next one much later.
         """
+        for some, values in self._batches(items):
+            values.reverse()
+            for i in some.tolist():
+                yield i, values.pop()
+
+    def _batches(self, items: RowNumbers) -> Iterator[tuple[RowNumbers, list[Any]]]:
+        """Yield what `load` does, several items at a time, in order, with their results."""
         for page, places in self._places(items):
             states = page.states(places)
             for i in (page.first + places[states == FAILED]).tolist():
                 if i in self.errors:
-                    yield i, self.errors[i]
+                    yield np.array([i]), [self.errors[i]]
             if self.output.spec is not None:
                 for place in places[states == IN_OUTPUT].tolist():
                     row = [self._row(page.first + place)]
                     if page.done[place] == IN_OUTPUT:
-                        yield page.first + place, row.pop()
+                        yield np.array([page.first + place]), row
             logged, entries = self._logged(page, places)
             together = np.lexsort(entries[1::-1])  # each batch is unpickled once
-            loaded = self.logs.load(page.first + logged[together], entries[:, together])
-            for some, values in loaded:
-                values.reverse()
-                for i in some:
-                    yield i, values.pop()
+            yield from self.logs.load(page.first + logged[together], entries[:, together])
 
     def _row(self, i: int) -> Any:
         """Return a row of the output."""
@@ -259,7 +267,7 @@ class Results:
         places = places[page.states(places) == IN_LOG]
         entries = page.index[:, places]
         is_here = self.logs.has(entries[0]) & (page.done[places] == IN_LOG)
-        return places[is_here], entries[:, is_here]
+        return (places, entries) if is_here.all() else (places[is_here], entries[:, is_here])
 
     def are_none(self) -> bool:
         """Whether the first results are None, as those of a function without ``return``."""

@@ -119,7 +119,7 @@ class LogReader:
 
     def load(
         self, items: npt.NDArray[np.int64], entries: npt.NDArray[np.int64]
-    ) -> Iterator[tuple[list[int], list[Any]]]:
+    ) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
         """Yield results with their items, a batch at a time, which is unpickled once.
 
         All are new objects. Their large arrays are views of the log. One that cannot be unpickled
@@ -133,12 +133,11 @@ class LogReader:
             The entries of their results, a column each.
         """
         for batch in batches_of(entries):
-            some, places = items[batch].tolist(), entries[3, batch].tolist()
             try:
                 data = self._data(*entries[:3, batch.start].tolist())
             except KeyError:  # all its results have been taken just now, and the log was dropped
                 continue
-            yield some, _in_batch(some, places, data)
+            yield items[batch], _in_batch(items[batch], entries[3, batch], data)
 
     def _data(self, key: LogKey, offset: int, nbytes: int) -> list[memoryview]:
         """Return the pickle of an entry, and its large buffers."""
@@ -153,23 +152,26 @@ class LogReader:
 
 def batches_of(entries: npt.NDArray[np.int64]) -> Iterator[slice]:
     """Yield slices of entries, a column each, that are in one batch and follow one another."""
-    is_other = (np.diff(entries[:2]) != 0).any(axis=0)
+    is_other = np.diff(entries[0]).astype(np.bool_) | np.diff(entries[1]).astype(np.bool_)
     n = entries.shape[1]
     bounds = [0, *(1 + np.flatnonzero(is_other)).tolist(), n] if n else []
     for start, stop in itertools.pairwise(bounds):
         yield slice(start, stop)
 
 
-def _in_batch(items: list[int], places: list[int], data: list[memoryview]) -> list[Any]:
+def _in_batch(
+    items: npt.NDArray[np.int64], places: npt.NDArray[np.int64], data: list[memoryview]
+) -> list[Any]:
     """Return the results of items at some places of a batch, or of one that is alone."""
-    batch = _loaded(items[0], *data)
-    if places == [ALONE]:
+    batch = _loaded(int(items[0]), *data)
+    if places[0] == ALONE:
         return [batch]
     if type(batch) is Unloadable:
-        return [_loaded(i, *data) for i in items]
-    found = [batch[place] for place in places]
-    if bytearray in set(map(type, found)):
-        pairs = zip(items, found, strict=True)
+        return [_loaded(i, *data) for i in items.tolist()]
+    is_whole = np.array_equal(places, np.arange(len(batch)))
+    found = batch if is_whole else [batch[place] for place in places.tolist()]
+    if bytearray in map(type, found):
+        pairs = zip(items.tolist(), found, strict=True)
         return [_loaded(i, x) if type(x) is bytearray else x for i, x in pairs]
     return found
 
