@@ -132,12 +132,14 @@ class LogReader:
         entries : ndarray
             The entries of their results, a column each.
         """
-        for batch in batches_of(entries):
+        batches, places = list(batches_of(entries)), entries[3].tolist()
+        first = entries[:3, [batch.start for batch in batches]].T.tolist()
+        for batch, where in zip(batches, first, strict=True):
             try:
-                data = self._data(*entries[:3, batch.start].tolist())
+                data = self._data(*where)
             except KeyError:  # all its results have been taken just now, and the log was dropped
                 continue
-            yield items[batch], _in_batch(items[batch], entries[3, batch], data)
+            yield items[batch], _in_batch(items[batch], places[batch], data)
 
     def _data(self, key: LogKey, offset: int, nbytes: int) -> list[memoryview]:
         """Return the pickle of an entry, and its large buffers."""
@@ -159,17 +161,14 @@ def batches_of(entries: npt.NDArray[np.int64]) -> Iterator[slice]:
         yield slice(start, stop)
 
 
-def _in_batch(
-    items: npt.NDArray[np.int64], places: npt.NDArray[np.int64], data: list[memoryview]
-) -> list[Any]:
+def _in_batch(items: npt.NDArray[np.int64], places: list[int], data: list[memoryview]) -> list[Any]:
     """Return the results of items at some places of a batch, or of one that is alone."""
     batch = _loaded(int(items[0]), *data)
-    if places[0] == ALONE:
+    if places == [ALONE]:
         return [batch]
     if type(batch) is Unloadable:
         return [_loaded(i, *data) for i in items.tolist()]
-    is_whole = np.array_equal(places, np.arange(len(batch)))
-    found = batch if is_whole else [batch[place] for place in places.tolist()]
+    found = [batch[place] for place in places]
     if bytearray in map(type, found):
         pairs = zip(items.tolist(), found, strict=True)
         return [_loaded(i, x) if type(x) is bytearray else x for i, x in pairs]
