@@ -19,6 +19,7 @@ import pytest
 
 import nbshare
 from nbshare import MapInterrupted, last_job, map_async, parallel_map
+from nbshare._core.engine.supply import Intake
 from nbshare._core.memory import segment_of
 from nbshare.errors import TaskError, TaskTimeoutError, UnsendableError
 from tests.support import streams
@@ -35,6 +36,11 @@ def items(n, taken=None):
         if taken is not None:
             taken.append(i)
         yield i
+
+
+def source_waits():
+    """Whether a thread that reads a source waits until more items are wanted."""
+    return any(frame.f_code is Intake._work.__code__ for frame in sys._current_frames().values())
 
 
 def same(found, expected):
@@ -134,13 +140,14 @@ def test_an_array_of_unknown_length_grows_in_place(tmp_path):
 
 def test_the_source_is_not_far_ahead_in_items(tmp_path):
     """Of an endless generator no more is taken than the workers will soon need."""
-    taken, gate = [], tmp_path / "gate"
-    job = background(streams.wait_for, items(10**12, taken), shared={"path": str(gate)})
-    wait_until(lambda: job.state == "running")
-    time.sleep(0.2)  # for it to run ahead, if it does
-    assert len(taken) <= 16  # a window that is worked on, and as much as two that wait
+    taken, most = [], 16  # a window that is worked on, and as much as two that wait
+    job = background(streams.begin, items(10**12, taken), shared={"folder": str(tmp_path)})
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 2)  # both workers have begun
+    wait_until(source_waits)
+    assert len(taken) <= most
     job.cancel()
     assert job.wait(5)
+    assert len(taken) <= most
 
 
 def test_the_source_is_not_far_ahead_in_bytes():
@@ -224,10 +231,7 @@ def test_iterating_serves_an_endless_generator():
         if len(given) == 3000:
             break
     assert given == {i: i * i for i in given}
-    seen = [-1]
-    while seen[-1] != len(taken):  # until it waits for us
-        seen.append(len(taken))
-        time.sleep(0.3)
+    wait_until(source_waits)
     for i, value in itertools.islice(job, 5000):
         assert i not in given
         given[i] = value

@@ -25,6 +25,7 @@ from tests.support.faultlab import may_mount
 def guarded(code):
     """Return a script that lets the processes of other people's pools import it."""
     head = "from concurrent.futures import ProcessPoolExecutor\nimport multiprocessing\n"
+    head += "from multiprocessing.reduction import ForkingPickler\n"
     head += "SPAWN = multiprocessing.get_context('spawn')\n"
     return head + 'if __name__ == "__main__":\n' + textwrap.indent(code, "    ")
 
@@ -339,9 +340,16 @@ def test_w5_an_array_arrives_after_its_senders_last_reference_died(run, way):
 nbshare.zeros(5)
 before = faultlab.memfd_bytes([os.getpid()])
 arrays = [nbshare.full(1000, float(i)) for i in range(3)]
+def look_for_receipts():
+    held = faultlab.memfd_bytes([os.getpid()])
+    marker = nbshare.ones(1_000_000)
+    ForkingPickler.loads(ForkingPickler.dumps(marker))  # it has arrived
+    del marker
+    wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) < held + 8_000_000)
 def let_go():
     gc.collect()
-    time.sleep(0.6)  # the sender has looked twice for receipts
+    look_for_receipts()
+    look_for_receipts()
     for i in range(100):
         nbshare.full(1000, 9.0)  # other arrays are made in the meantime
     raise_flag("go")

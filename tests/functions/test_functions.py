@@ -8,7 +8,6 @@ import importlib
 import json
 import os
 import random
-import signal
 import sys
 import textwrap
 import threading
@@ -24,7 +23,6 @@ from nbshare._core.functions import freshness
 from nbshare._core.functions.freshness import STANDARD_LIBRARY, is_installed
 from nbshare.errors import MixedResultsWarning, UnsendableError
 from tests.support import tasks
-from tests.support.faultlab import wait_until
 
 
 @pytest.fixture
@@ -83,39 +81,6 @@ def test_a_changed_file_is_imported_again(folder):
         module = import_file("by_edit.py")
         assert module.plus(0) == i
         assert parallel_map(module.plus, [10]).tolist() == [10 + i]
-
-
-SLOW_TO_IMPORT = """
-import os, time
-
-def first(x):
-    time.sleep(0.05)
-    return 1
-
-open("began", "w").close()
-while not os.path.exists("go"):
-    time.sleep(0.001)
-"""
-
-
-def test_an_edit_while_one_of_the_workers_imports_is_seen(folder, cold):
-    """Though the others have imported what is new, and have done all items by themselves."""
-    meeting = folder / "meeting"
-    meeting.mkdir()
-    slow, _ = parallel_map(tasks.meet, range(2), shared={"folder": meeting, "n": 2}, max_workers=2)
-    path = write(folder / "slow_to_import.py", "def first(x): pass")
-    module = import_file(path)
-    path.write_text(SLOW_TO_IMPORT)
-    os.kill(int(slow), signal.SIGSTOP)
-    job = nbshare.map_async(module.first, range(2), max_workers=2)
-    wait_until((folder / "began").exists)
-    path.write_text(
-        SLOW_TO_IMPORT.replace("return 1", "return 22").replace("while not", "while None and not")
-    )
-    os.kill(int(slow), signal.SIGCONT)
-    threading.Timer(0.5, (folder / "go").touch).start()
-    job.result()
-    assert set(parallel_map(module.first, range(10), max_workers=2, chunksize=1)) == {22}
 
 
 def test_workers_run_the_file_for_an_old_function_too(folder):
