@@ -177,6 +177,15 @@ def test_the_items_of_a_chunk_stay_together():
     assert (pids == pids[:, :1]).all()
 
 
+def test_late_items_that_are_slow_are_shared_out(tmp_path):
+    """The pace of the quick ones before them does not leave them all to one worker."""
+    parallel_map(tasks.meet, range(2), shared={"folder": tmp_path, "n": 2}, max_workers=2)
+    seconds = [0] * 64 + [0.01] * 63
+    pids = parallel_map(tasks.pid_after, seconds, max_workers=2, progress=False)[64:].tolist()
+    assert len({*pids}) == 2
+    assert min(map(pids.count, {*pids})) > 8
+
+
 @pytest.mark.parametrize("n", [1, 3, 5])
 def test_as_many_workers_as_asked_for_work_at_once(tmp_path, n):
     """Exactly `max_workers` processes work on a run, at the same time, none of them the caller."""
@@ -273,6 +282,16 @@ def test_workers_are_kept_for_the_next_call():
     """A second call runs in the workers of the first one."""
     first, second = (parallel_map(tasks.pid, [0], max_workers=1)[0] for _ in range(2))
     assert first == second
+
+
+def test_calls_in_quick_succession_start_no_more_workers(tmp_path):
+    """Also where one has ended before both workers have turned to it."""
+    parallel_map(tasks.meet, range(2), shared={"folder": tmp_path, "n": 2}, max_workers=2)
+    me = psutil.Process()
+    before = set(me.children(recursive=True))
+    for function in (tasks.pid, tasks.double) * 50:
+        parallel_map(function, [1, 2], max_workers=2, progress=False)
+    assert set(me.children(recursive=True)) <= before
 
 
 # -------------------------------------------------------------------- the surroundings

@@ -295,6 +295,15 @@ def test_an_item_that_cannot_be_loaded_is_one_failure():
     assert "not to be had again" in said(last_job().errors[5])
 
 
+def test_an_item_ends_its_worker_while_it_is_loaded():
+    """That is an error soon, and not workers for ever. The next call works."""
+    start = time.monotonic()
+    with pytest.raises(WorkerDiedError):
+        parallel_map(id, [1, 2, policies.Deadly(), 4], max_workers=2)
+    assert time.monotonic() - start < SOON_S
+    assert parallel_map(abs, [-1, -2], max_workers=2).tolist() == [1, 2]
+
+
 @pytest.mark.parametrize("n", [100, 20_000])
 def test_of_many_items_one_that_cannot_be_loaded_fails_those_pickled_with_it(n):
     """Small items travel many in one pickle. Its items fail by name, and no others."""

@@ -379,6 +379,15 @@ def test_stats_say_what_workers_did(jobs):
         assert 1 << 20 < s.peak_bytes < 1 << 34
 
 
+def test_stats_count_what_was_done_before_a_failure():
+    """The item that failed is none of the slowest."""
+    with pytest.raises(ValueError, match="4"):
+        parallel_map(figures.pair_but_4, [0, 1, 2, 3, 4, 5, 6], max_workers=1)
+    (stats,) = nbshare.last_job().stats
+    assert stats.n_items == nbshare.last_job().n_done == 4
+    assert {item.index for item in stats.slowest} <= {0, 1, 2, 3}
+
+
 def test_debug_runs_an_item_here(jobs):
     """`Job.debug` gives the same result, with the same random numbers, in this process."""
     results = parallel_map(figures.noise, range(8), seed=3)
@@ -394,6 +403,15 @@ def test_debug_raises_what_the_item_raises():
         parallel_map(figures.pair_but_4, range(6))
     with pytest.raises(ValueError, match="4"):
         nbshare.last_job().debug(4)
+
+
+def test_a_failed_run_keeps_its_items():
+    """Later changes of the list by the caller change nothing."""
+    items = [*range(6)]
+    with pytest.raises(ValueError, match="4"):
+        parallel_map(figures.pair_but_4, items)
+    items.clear()
+    assert nbshare.last_job().debug(3)[0] == 3
 
 
 # ------------------------------------------------------------------------------ threads

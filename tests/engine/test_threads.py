@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from nbshare import MISSING, map_async, parallel_map
+from nbshare import MISSING, SharedArray, map_async, parallel_map, shutdown
 from nbshare._core.functions import files
 from nbshare._core.functions.files import register_files
 from nbshare._core.functions.freshness import ImportLog
@@ -118,6 +118,22 @@ def test_what_one_thread_changes_in_out_stays():
             for wait in waits:
                 wait.result(60)
         assert (out == -1).all()
+
+
+@pytest.mark.filterwarnings("ignore::nbshare.errors.PartialResultWarning")
+def test_threads_may_call_while_another_one_calls_shutdown():
+    """Each has its own results, or those that were done."""
+    turns = itertools.count()
+
+    def call():
+        items = [k := next(turns), -k, 2 * k]
+        found = parallel_map(float, items, max_workers=2, progress=False)
+        is_whole = isinstance(found, SharedArray)
+        values = [each for each in found if each is not MISSING and each is not np.ma.masked]
+        assert values == items if is_whole else set(values) <= set(items)
+
+    all_at_once(call, call, call, shutdown)
+    assert next(turns) > 20
 
 
 def set_model(value):

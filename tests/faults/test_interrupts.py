@@ -264,6 +264,38 @@ wait_until(lambda: descriptors() <= at_start, 2, f"{at_start}, then {descriptors
     )
 
 
+def test_i2_what_an_interrupted_call_had_done_stays(run_script):
+    """Also if the interrupt came when all was done, and whatever calls follow."""
+    run_script("""
+def both(x, y):
+    return x, y
+def run(x, y):
+    return pair(both, [x, x], [y, y], out="stack")
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+gc.disable()  # callbacks of others may swallow an interrupt there
+n_jobs = 0
+for k in range(100):
+    begun = time.perf_counter()
+    for _ in range(3):
+        run(k, k)
+    took_s = (time.perf_counter() - begun) / 3
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1e-5 + k / 100 * took_s)
+            run(k, -k)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        pass
+    if (job := last_job()) is not None:
+        before, n_jobs = repr(job.partial()), n_jobs + 1
+        for _ in range(3):
+            run(-1, -2)
+        assert repr(job.partial()) == before
+assert n_jobs > 20, n_jobs
+""")
+
+
 @pytest.mark.parametrize("n", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_i3_one_interrupt_after_the_other(run_script, n):
     """Each comes back at once with what is done, and the next call works."""

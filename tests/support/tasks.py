@@ -211,6 +211,11 @@ def pid(_):
     return os.getpid()
 
 
+def pid_after(seconds):
+    time.sleep(seconds)
+    return os.getpid()
+
+
 def meet(i, folder, n):
     """Wait until `n` processes are here at the same time."""
     Path(folder, f"{os.getpid()}").touch()
