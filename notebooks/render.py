@@ -11,8 +11,10 @@ import numpy as np
 from numpydoc.docscrape import NumpyDocString, Parameter
 
 import nbshare
+from nbshare._core.arrays.shaped import ShapedItems
 
 INDEX = "reference.md"
+DETAILS = "details.md"  # the rules behind parallel_map, written by hand
 PAGES = {  # title and names of each page, in the folder `reference`
     "calls": (
         "Calls",
@@ -39,29 +41,29 @@ PAGES = {  # title and names of each page, in the folder `reference`
 PAGE_OF = {name: page for page, (_, names) in PAGES.items() for name in names}
 PAGE_OF["MapInterrupted"] = "errors"
 
-# What readers look for, and the name, argument or note that tells it.
+# Topics, and the name, the argument, or the section of ``details.md`` about each.
 TOPICS = {
     "arguments that are the same for all items": "parallel_map.shared",
     "arrays as items": "parallel_map.iterables",
-    "BLAS and OpenMP threads": "parallel_map.workers",
+    "BLAS and OpenMP threads": "details.workers",
     "chunks": "parallel_map.chunksize",
-    "clusters: Dask, Ray, SLURM": "parallel_map.clusters",
+    "clusters: Dask, Ray, SLURM": "details.clusters",
     "colour limits of an image": "LivePlot.limits",
     "combinations of parameters": "grid",
     "cost of a plot": "LivePlot.interval_s",
     "DataFrame: rows as items": "rows",
-    "DataFrame: groups as items": "parallel_map.grids and tables",
+    "DataFrame: groups as items": "details.grids and tables",
     "debugger": "Job.debug",
-    "edited files": "parallel_map.code",
+    "edited files": "details.code",
     "errors of items": "parallel_map.on_error",
-    "generators": "parallel_map.generators",
+    "generators": "details.generators",
     "GPU for each worker": "worker_index",
     "initializer": "parallel_map.initializer",
     "lengths of iterables": "parallel_map.iterables",
-    "memory-mapped files": "parallel_map.arrays",
+    "memory-mapped files": "details.arrays",
     "number of workers": "parallel_map.max_workers",
     "plots of your own": "LivePlot.kind",
-    "prints and logs": "parallel_map.prints",
+    "prints and logs": "details.prints",
     "progress display: label, or none": "parallel_map.progress",
     "progress of one long item": "report",
     "random numbers": "parallel_map.seed",
@@ -75,7 +77,7 @@ TOPICS = {
     "stop when the result is good enough": "parallel_map.until",
     "sum of all results": "parallel_map.reduce",
     "tiles of an image": "tiles",
-    "what workers inherit": "parallel_map.workers",
+    "what workers inherit": "details.workers",
 }
 TUTORIALS = {
     "01_first_parallel_map": ["parallel_map"],
@@ -118,7 +120,8 @@ def reference() -> dict[str, str]:
     for page, (title, names) in PAGES.items():
         lines = [f"# {title}", "", f"[All subjects](../{INDEX})", ""]
         if page == "errors":
-            lines += [*markdown(inspect.getdoc(nbshare.errors) or ""), "", *tutorial("errors")]
+            lines += [*markdown(inspect.getdoc(nbshare.errors) or ""), ""]
+            lines += [*tutorial("errors"), ""]
         homes = [nbshare, nbshare.types, nbshare.errors]
         for name in names:
             (home, *_) = [home for home in homes if name in home.__all__]
@@ -130,12 +133,16 @@ def reference() -> dict[str, str]:
 def index() -> str:
     """Return the first page: subjects with their names, then topics."""
     lines = ["# Reference", "", "Made from the docstrings by `notebooks/rebuild.py`.", ""]
+    lines += [f"- [parallel_map in detail]({DETAILS}): the rules behind it, by subject"]
     for page, (title, names) in PAGES.items():
         lines += [f"- [{title}](reference/{page}.md): {', '.join(map(linked, names))}"]
     lines += ["", "## What you look for", ""]
     for topic, place in sorted(TOPICS.items(), key=lambda item: item[0].lower()):
-        page = PAGE_OF[place.partition(".")[0]]
-        lines += [f"- {topic}: [{place}](reference/{page}.md#{anchor(place)})"]
+        name, _, part = place.partition(".")
+        target = f"{DETAILS}#{anchor(part)}"
+        if name in PAGE_OF:
+            target = f"reference/{PAGE_OF[name]}.md#{anchor(place)}"
+        lines += [f"- {topic}: [{place}]({target})"]
     return on_page("", lines)
 
 
@@ -144,6 +151,7 @@ def on_page(page: str, lines: list[str]) -> str:
     folder = "" if page else "reference/"
     text = "\n".join(lines).replace(f"](@{page}.md#", "](#")
     text = text.replace("](@", f"]({folder}")
+    text = re.sub(r"\n\n( *)```\n", r"\n\1```\n\n", text)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
@@ -166,8 +174,12 @@ def entry(name: str, thing: Any) -> Iterator[str]:
     if parsed["Parameters"] and (signature := signature_of(name, thing)):
         yield from ("```python", signature, "```", "")
     yield from rendered(parsed, name)
-    if inspect.isclass(thing) and not is_error:
+    # Items of a run have no methods for users.
+    if inspect.isclass(thing) and not is_error and not issubclass(thing, ShapedItems):
+        described = {attribute.name for attribute in parsed["Attributes"]}
         for member, value in members(thing):
+            if member in described:
+                continue
             shown = f"{name}.{member}"
             if callable(value):
                 shown = signature_of(shown, value) or shown
@@ -204,7 +216,7 @@ def signature_of(name: str, thing: Any) -> str:
         p.replace(annotation=p.empty) for p in found.parameters.values() if p.name not in ("self",)
     ]
     plain = [p for p in plain if p.kind is not p.VAR_KEYWORD or "Never" not in str(found)]
-    shown = str(inspect.Signature(plain))
+    shown = re.sub(r"<class '(\w+)'>", r"\1", str(inspect.Signature(plain)))
     if len(name + shown) <= 90:
         return name + shown
     arguments = "".join(f"    {part},\n" for part in shown[1:-1].split(", "))
@@ -263,7 +275,12 @@ def markdown(text: str) -> Iterator[str]:
         if is_code and not fence:
             fence = ">>>" if line.startswith(">>>") else "::"
             yield from ("", "```python" if fence == ">>>" else "```text")
-        yield line if fence else inline(line.replace("::", ":") if line.endswith("::") else line)
+        if line == "::":
+            continue
+        if fence:
+            yield line if fence == ">>>" else line[4:]
+        else:
+            yield inline(line.replace("::", ":") if line.endswith("::") else line)
 
 
 def tables(lines: list[str]) -> Iterator[str]:
@@ -291,6 +308,7 @@ def tables(lines: list[str]) -> Iterator[str]:
 
 def inline(text: str) -> str:
     """Return a line with the names of nbshare as links, and literals as code."""
+    text = text.replace(f"``notebooks/{DETAILS}``", f"[parallel_map in detail](../{DETAILS})")
     text = re.sub(r"``(.+?)``", r"`\1`\0", text)
     text = re.sub(r"(?<!`)`([\w.]+)`(?!\0)", lambda found: linked(found[1]), text)
     return re.sub(r"`(.+?) <(https?://.+?)>`_", r"[\1](\2)", text).replace("\0", "")

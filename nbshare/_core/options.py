@@ -82,42 +82,42 @@ class MapOptions(NamedTuple):
     """The options of `parallel_map` and their defaults."""
 
     shared: Mapping[str, Any] | None = None
+    seed: int | np.random.SeedSequence | None = None
     out: Out = None
-    max_workers: int | None = None
-    chunksize: int | None = None
+    reduce: Callable[[Any, Any], Any] | None = None
+    until: Callable[..., Any] | None = None
+    checkpoint: str | os.PathLike[str] | Checkpoint | None = None
     progress: bool | str | type | None = None
     plot: Plot = None
     on_error: Literal["raise", "return"] = "raise"
     retries: int = 0
     timeout: float | None = None
-    seed: int | np.random.SeedSequence | None = None
+    max_workers: int | None = None
+    chunksize: int | None = None
     initializer: Callable[..., Any] | None = None
     initargs: Sequence[Any] = ()
     max_tasks_per_child: int | None = None
-    checkpoint: str | os.PathLike[str] | Checkpoint | None = None
     backend: Any = None
-    reduce: Callable[[Any, Any], Any] | None = None
-    until: Callable[..., Any] | None = None
 
 
 class OtherOptions(TypedDict, total=False):
     """The same for type checkers, without those on which the kind of result depends."""
 
     shared: Mapping[str, Any] | None
-    max_workers: int | None
-    chunksize: int | None
+    seed: int | np.random.SeedSequence | None
+    reduce: Callable[[Any, Any], Any] | None
+    until: Callable[..., Any] | None
+    checkpoint: str | os.PathLike[str] | Checkpoint | None
     progress: bool | str | type | None
     plot: Plot
     retries: int
     timeout: float | None
-    seed: int | np.random.SeedSequence | None
+    max_workers: int | None
+    chunksize: int | None
     initializer: Callable[..., Any] | None
     initargs: Sequence[Any]
     max_tasks_per_child: int | None
-    checkpoint: str | os.PathLike[str] | Checkpoint | None
     backend: Any
-    reduce: Callable[[Any, Any], Any] | None
-    until: Callable[..., Any] | None
 
 
 class Options(OtherOptions, total=False):

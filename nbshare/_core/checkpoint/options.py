@@ -60,8 +60,13 @@ class Checkpoint:
 
     See Also
     --------
-    parallel_map : **A checkpoint** in its Notes tells what results depend on.
+    parallel_map : a run that stores its results with ``checkpoint=``.
     open_checkpoint : how far a stored run is.
+
+    Notes
+    -----
+    Results depend on the code that the function reaches, `shared`, `seed`, the initializer and each
+    item. The section "Checkpoints" of ``notebooks/details.md`` has the rules.
     """
 
     __module__ = "nbshare"
