@@ -441,10 +441,10 @@ class MixedResultsWarning(UserWarning):
 class UnseededWarning(UserWarning):
     """A function drew from the global random numbers of NumPy or `random`, without ``seed=``.
 
-    Workers have their own, which differ from run to run, so what depends on them cannot be
-    repeated. It is told once for each function, also if a library drew. Some of these do not use
-    what they draw, such as `sklearn.svm.SVC` without ``random_state=``. A function that seeds the
-    numbers itself is not told of.
+    Workers have their own, which differ from run to run, so results that depend on them cannot be
+    repeated. The warning comes once for each function, also if a library drew. Some libraries do
+    not use what they draw, such as `sklearn.svm.SVC` without ``random_state=``. There is no warning
+    for a function that seeds the numbers itself.
 
     Examples
     --------

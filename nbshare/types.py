@@ -1,4 +1,4 @@
-"""Types of what nbshare returns and nobody makes, for annotations, `isinstance` and their docs."""
+"""Types that nbshare returns and users do not make, for annotations and `isinstance`."""
 
 from nbshare._core.arrays.grid import Grid
 from nbshare._core.arrays.ring_slots import RingStats

@@ -38,8 +38,7 @@ def register_joblib() -> None:
 
     References
     ----------
-    `joblib: custom backends
-    <https://joblib.readthedocs.io/en/stable/custom_parallel_backend.html>`_
+    `Custom backends <https://joblib.readthedocs.io/en/stable/custom_parallel_backend.html>`_
     """
     from nbshare._core.joblib_backend import register  # late, as it needs joblib
 

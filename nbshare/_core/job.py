@@ -663,8 +663,7 @@ class Job(Generic[T]):
 
         Results of a generator's items are not kept after that, so the generator may be endless. Its
         run is ahead of the loop by about a second. It stops with `cancel`, or when the last
-        reference
-         to the job is gone, of which a progress display and `last_job` have one, too.
+        reference to the job is gone. A progress display and `last_job` have one, too.
 
         Yields
         ------

@@ -50,9 +50,9 @@ def grid(**axes: Iterable[Any]) -> Grid:
     ----------
     **axes : iterable
         The values of each parameter, by its name. The last one varies fastest. ``order="coarse"``
-        has another meaning. First come items that are far apart, then those between, so that a live
-        plot soon shows the whole. It takes 8 bytes for each item, and the results are copied once.
-        Loops over a job and errors count the items as they come.
+        is not a parameter of the function. With it, items that are far apart come first, then those
+        between them, so that a live plot soon shows the whole. It takes 8 bytes for each item, and
+        the results are copied once. Loops over a job and errors number the items in this order.
 
     Returns
     -------

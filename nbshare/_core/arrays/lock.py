@@ -198,7 +198,7 @@ class SharedLock(ByReference):
     def locked(self) -> bool:
         """Return whether a living thread of any process holds the lock.
 
-        On macOS also one that has ended, until another one takes the lock.
+        On macOS a holder that has ended counts until another one takes the lock.
         """
         return bool(self._holder())
 

@@ -94,7 +94,7 @@ class RingBuffer(ByReference):
     Raises
     ------
     nbshare.errors.NotBuiltYetError
-        This is not Linux, or an unknown processor.
+        Processes cannot share memory on this system, or its processor is unknown.
     nbshare.errors.OutOfMemoryError
         This machine or its container has less memory left. A `MemoryError`.
 

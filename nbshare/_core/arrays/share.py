@@ -176,15 +176,12 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     Sharing an array and using it in one call takes as long as passing the array to the call. Each
     later call saves the copy.
 
-    Of an object, the buffers that pickle can keep apart go to shared memory, which are arrays of
-    any stride, masked arrays, subclasses of ndarray without a pickle of their own, and buffers of
-    protocol 5 [1]_. Python objects, such as the strings of an object column, are rebuilt in each
-    process. So are the trees of a scikit-learn forest, whose class copies what it loads. pandas
-    packs columns of Arrow strings again in each call, unless they are wrapped.
-
-    References
-    ----------
-    .. [1] PEP 574, Pickle protocol 5 with out-of-band data, https://peps.python.org/pep-0574/
+    Of an object, the buffers that pickle can keep apart go to shared memory: arrays of any stride,
+    masked arrays, subclasses of ndarray without a pickle of their own, and buffers of
+    `pickle protocol 5 <https://peps.python.org/pep-0574/>`_. Python objects, such as the strings of
+    an object column, are rebuilt in each process. So are the trees of a scikit-learn forest, whose
+    class copies what it loads. pandas packs columns of Arrow strings again in each call, unless
+    they are wrapped.
     """
     if mode not in ("r+", "r", "c"):
         raise ValueError(f"mode={mode!r}: allowed are 'r+', 'r' and 'c'")

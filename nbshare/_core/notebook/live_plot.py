@@ -117,16 +117,21 @@ class LivePlot:
 
     Notes
     -----
-    Complex results are drawn by magnitude, timedeltas in seconds, bools as 0 and 1. In an image,
-    missing results are hatched. NaN and infinities have colours of their own, which a key next to
-    the plot names. On a line, crosses at the lower edge are NaN, and triangles at an edge are
-    infinities. An image has at most 1024 × 1024 pixels. Of larger results it shows every k-th
-    pixel, as its colour bar says. More rows, or more than 65,536 numbers, are combined by
-    `reduction`. nbshare's own plots have a transparent background, and greys that are readable in
+    **Values**: complex results are drawn by magnitude, timedeltas in seconds, bools as 0 and 1. In
+    an image, missing results are hatched. NaN and infinities have colours of their own, which a key
+    next to the plot names. On a line, crosses at the lower edge are NaN, and triangles at an edge
+    are infinities.
+
+    **Size**: an image has at most 1024 × 1024 pixels. Of larger results it shows every k-th pixel,
+    as its colour bar says. More rows, or more than 65,536 numbers, are combined by `reduction`.
+
+    **Style**: nbshare's own plots have a transparent background, and greys that are readable in
     light and dark themes. Your own function draws on white in the same style, or in your style if
-    you have changed ``matplotlib.rcParams``. Drawing happens in the thread that waits for the run,
-    with matplotlib's Agg backend and without pyplot. One LivePlot can be used for several runs,
-    also at the same time, so `draw` should not change `self`.
+    you have changed ``matplotlib.rcParams``.
+
+    **Threads**: the thread that waits for the run draws, with matplotlib's Agg backend and without
+    pyplot. One LivePlot can be used for several runs, also at the same time, so `draw` should not
+    change `self`.
     """
 
     __module__ = "nbshare"

@@ -140,11 +140,14 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     Any number of processes of one user may attach, at the same time. A run that is not detached can
     be watched like this, and stopped only in its own process. If several processes share the run
     (``python -m nbshare run``), the job tells of all of them together, and `Job.cancel` stops all.
+
     An error that has ended the run keeps its type if it is one of Python's or nbshare's own, else
-    it is a `TaskError` with its text. In another process than that which began the run, the results
-    of a table come one for each item, and so do those of a `grid` that has more than 10,000 values
-    of parameters, or others than numbers and texts. The stats of workers are not stored, so
-    ``job.stats`` is empty. ``open_checkpoint(path).item_stats`` tells what each item took.
+    it is a `TaskError` with its text.
+
+    In another process than that which began the run, the results of a table come one for each item.
+    So do those of a `grid` that has more than 10,000 values of parameters, or others than numbers
+    and texts. The stats of workers are not stored, so ``job.stats`` is empty.
+    ``open_checkpoint(path).item_stats`` tells what each item took.
     """
     check_display(progress, plot)
     run = _run_in(Path(os.fspath(path)).expanduser().absolute())

@@ -71,7 +71,7 @@ class Blocks(ShapedItems):
     Parameters
     ----------
     columns : sequence
-        What each iterable gives.
+        The items of each iterable.
     n_items : int
         How many items there are.
 
