@@ -117,7 +117,7 @@ def count_votes(i: int, buffer: Any, arrivals: list[Array]) -> None:
     buffer : SharedBuffer
         Row `i` of ``votes`` is filled.
     arrivals : list of ndarray
-        What `find_arrivals` has returned for each station.
+        The results of `find_arrivals`, one for each station.
     """
     votes_in(i, arrivals, **buffer.layout(SECOND))
 

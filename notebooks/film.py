@@ -1,4 +1,4 @@
-"""Film the first cell of the README in JupyterLab, next to the plain loop; photograph an error.
+"""Film the first cell of the README in JupyterLab, next to the plain loop, and photograph an error.
 
     python notebooks/film.py   # writes images/live.webp and images/error.png
 
@@ -179,7 +179,7 @@ def loop(page: Any) -> None:
 
 
 def parallel(page: Any) -> None:
-    """Run the parallel map, unfold its workers, look at the array; then again, and press Stop."""
+    """Run the parallel map, unfold its workers, look at the array. Run it again, and press Stop."""
     start(page, 1)
     await_count(page, r"[3-9]\d")
     point(page, page.cell(1).locator("summary"))

@@ -1,4 +1,4 @@
-"""Run every notebook of this folder and save it with its outputs; write the reference.
+"""Run every notebook of this folder and save it with its outputs, and write the reference.
 
     python notebooks/rebuild.py           # all of them
     python notebooks/rebuild.py 02 05     # those whose names begin so
@@ -105,7 +105,7 @@ def write_reference() -> None:
 
 
 def chosen(beginnings: list[str]) -> list[Path]:
-    """Return the notebooks whose names begin so; without any, all of them."""
+    """Return the notebooks whose names begin so, or all of them if none is given."""
     return [
         path
         for path in sorted(FOLDER.glob("*.ipynb"))

@@ -56,7 +56,7 @@ def mean_year(station: int, temperature: Array) -> Array:
 
 
 def shift(offset: float, values: Array) -> Any:
-    """Add an offset to values, in place; return their mean."""
+    """Add an offset to values, in place, and return their mean."""
     values[:] = values + offset
     return values.mean()
 

@@ -102,7 +102,7 @@ def test_failures_are_raised_by_result():
 
 
 def test_finished_jobs_are_not_kept_alive():
-    """`last_job` has a background job while it runs, and lets go of it when it is done."""
+    """`last_job` has a background job while it runs, and forgets it when it is done."""
     job = map_async(tasks.double, range(10))
     job.wait()
     deadline = time.monotonic() + 2  # the callback runs in a thread of its own
@@ -286,7 +286,7 @@ def test_any_result_can_be_iterated_over(make):
 
 @pytest.mark.parametrize("items", [range(40), iter(range(40))], ids=["list", "generator"])
 def test_loops_in_turn_are_given_each_result_once(items):
-    """No result goes to two loops, whichever goes on."""
+    """No result goes to two loops."""
     job = map_async(tasks.double, items)
     job.wait(10)
     loops = [iter(job), iter(job)]

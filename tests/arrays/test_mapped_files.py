@@ -58,7 +58,7 @@ class Holder:
     x: Any
 
     def __call__(self, _):
-        """Tell where the array lies."""
+        """Return where the array is."""
         return mapped.file_of(self.x)
 
 
@@ -217,7 +217,7 @@ def replaced_after_a_call(path):
     [changed_copy_on_write, deleted, deleted_with_a_namesake, replaced, replaced_after_a_call],
 )
 def test_an_array_that_its_path_does_not_lead_to_is_copied(make, path):
-    """Workers see the caller's values, whatever file lies at the path by now."""
+    """Workers see the caller's values, whatever file is at the path by now."""
     x = make(path)
     assert parallel_map(mapped.first, [0], shared={"x": x}).tolist() == [42]
     assert by_shared(x) is None

@@ -81,7 +81,7 @@ def test_a_shared_object_goes_through_our_calls(name):
     "name", [n for n in OBJECTS if n not in (COPYING, "pandas DataFrame")], indirect=True
 )
 def test_a_shared_object_is_not_copied_again(name):
-    """In a call only a few hundred bytes stand for an object that was shared before."""
+    """A call sends only a few hundred bytes for an object that was shared before."""
     arena = Arena()
     arena.pack(nbshare.share(OBJECTS[name]()), "it")
     assert arena.contents()[0] < 1000

@@ -42,7 +42,7 @@ pytestmark = [
 
 
 def test_slots_come_in_the_order_in_which_they_were_put(numbers):
-    """The slot whose block ended first comes first, wherever it lies."""
+    """The slot whose block ended first comes first, wherever it is in the ring."""
     with numbers.put() as one:
         one[...] = 2
         with numbers.put() as two:

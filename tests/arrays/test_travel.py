@@ -281,7 +281,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_reference_to_any_view_is_small(name):
-    """Beside its dtype, a reference takes 400 bytes at most."""
+    """A reference takes 400 bytes at most, and the bytes of its dtype."""
     for dtype in (*LEAVES, *UNIONS, np.dtype([("a", "f4"), ("b", "S3", (2, 3))])):
         if name == "windows" and dtype.type.__module__ == "ml_dtypes":
             continue  # NumPy makes none of these, as it asks for the dtype by a name of its own

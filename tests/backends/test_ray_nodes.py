@@ -78,7 +78,7 @@ def test_inputs_come_once_to_each_node(add_nodes, asked):
 
 
 def test_nodes_that_share_memory_share_an_agent(add_nodes, asked):
-    """Inputs lie once in the memory of a machine, however many nodes it has."""
+    """Inputs are once in the memory of a machine, however many nodes it has."""
     add_nodes("same", "same")
     assert len(agents(np.ones(1 << 18))) == len(asked) == len(asked.given) == 1
 

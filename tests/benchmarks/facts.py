@@ -92,7 +92,7 @@ def shared_files(pids) -> set[Path]:
 
 
 def left_behind(contestant: type[Contestant], nbytes: int) -> str:
-    """Kill the process that called, and look at what still runs and lies around."""
+    """Kill the process that called, and look for processes and files that it has left."""
     with Fresh(contestant, "killed", nbytes=nbytes, workers=WORKERS) as fresh:
         if not fresh.wait_for(fresh.touched.exists, 30):
             return "did not start"

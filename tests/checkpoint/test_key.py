@@ -776,7 +776,7 @@ def digest_of(value):
 
 @pytest.mark.parametrize("name", SAME)
 def test_equal_values_have_one_digest(name):
-    """However they lie in memory, or came about."""
+    """Whatever their layout in memory, and however they were made."""
     first, second = SAME[name]
     assert digest_of(first) == digest_of(second)
 

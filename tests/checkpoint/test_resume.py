@@ -137,7 +137,7 @@ def test_equal_items_run_as_often_as_they_come(sweep):
 
 
 def test_items_may_be_arrays_and_several(tmp_path, log):
-    """Rows of an array, with a list beside them."""
+    """Rows of an array, with a list next to them."""
     table = np.arange(12.0).reshape(4, 3)
 
     def run(rows, others):

@@ -75,7 +75,7 @@ def test_results_come_back_as_they_are(shared_executor, values):
 
 
 def test_results_of_any_size_come_back(executor):
-    """Small results lie elsewhere than larger ones. All are whole, in one window and in many."""
+    """Small results are elsewhere than larger ones. All are whole, in one window and in many."""
     sizes = [*range(120, 180), 4_000, 5_000, 2_000_000, 0]
     for size, found in zip(sizes, executor.map(bytes, sizes), strict=True):
         assert found == bytes(size)

@@ -145,7 +145,7 @@ class Soak:
             assert sizes == [(v.nbytes, given["extra"].nbytes) for v in views]
 
     def _rest(self, before: list[dict[str, int]] | None) -> list[dict[str, int]]:
-        """Let go of everything. Return what both processes still hold."""
+        """Release everything. Return what both processes still hold."""
         self._kept.clear()
         nbshare.shutdown()
         end = time.monotonic() + (SETTLE_S if before else 2.0)

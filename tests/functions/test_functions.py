@@ -27,7 +27,7 @@ from tests.support import tasks
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Stand in a folder that is not on the import path. Forget its modules afterwards."""
+    """Change to a folder that is not on the import path. Forget its modules afterwards."""
     monkeypatch.chdir(tmp_path)
     known = set(sys.modules)
     yield tmp_path
@@ -162,7 +162,7 @@ def test_what_is_a_link_where_others_are_installed_is_watched(folder, monkeypatc
 
 
 def test_files_of_one_name_in_two_folders_are_two_modules(folder):
-    """Two files of the same name do not stand in for each other, also when called in turn."""
+    """Two files of the same name are not taken for each other, also when called in turn."""
     paths = [
         write(folder / name / "by_twin.py", f"def home(x): return '{name}'") for name in ("a", "b")
     ]

@@ -88,7 +88,7 @@ class TestEveryKind:
     @pytest.mark.parametrize("sealed", [True, False])
     @pytest.mark.parametrize("part", PARTS)
     def test_it_holds_what_it_was_filled_with(self, part, sealed):
-        """Arrays of any layout lie where they should, and nothing else next to them."""
+        """Arrays of any layout are where they should be, with nothing else next to them."""
         source = PARTS[part]
         segment = Segment.filled(source.nbytes + 64, [(64, source), (8, b"beside")], sealed=sealed)
         np.testing.assert_array_equal(View(segment).array(source.dtype, source.shape, 64), source)
@@ -521,7 +521,7 @@ def test_an_interrupt_as_memory_is_lent_leaves_none_that_nobody_trims(monkeypatc
 
 
 def test_several_parts_in_large_memory(kind):
-    """They lie where they were to, strided ones too, and zeros between them."""
+    """They are where they should be, strided ones too, with zeros between them."""
     rng = np.random.default_rng(7)
     table = rng.random((600, 1000))
     parts = [(64, table), (5_000_000, table[:, ::3]), (7_000_000, table.T), (12_000_000, b"abc")]
@@ -549,7 +549,7 @@ def test_an_interrupt_at_any_moment_of_copying_by_threads(monkeypatch):
 
 
 def test_an_interrupt_of_copying_waits_for_no_thread_that_has_not_begun(monkeypatch):
-    """The copy ends within half a second, in whichever moment the interrupt arrives."""
+    """The copy ends within half a second, at whatever moment the interrupt arrives."""
     monkeypatch.setattr(copying, "PIECE", 1 << 16)
     monkeypatch.setattr(copying.room, "usable_cpus", lambda: 3)
     source, target = np.ones((40, 8192)), np.zeros((40, 8192))

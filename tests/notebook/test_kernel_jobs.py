@@ -325,7 +325,7 @@ def test_a_restart_of_the_kernel_ends_a_job_without_a_word(lab):
 def test_a_document_that_is_rebuilt_shows_the_last_state_in_the_cell_of_the_call(
     tmp_path, monkeypatch
 ):
-    """A wait for the job, in whichever cell, is for its last picture as well."""
+    """A wait for the job, in any cell, is also a wait for its last plot."""
     import nbclient  # late, as every process of the test run collects this file
     import nbformat
 

@@ -91,7 +91,7 @@ def notebook(tmp_path, monkeypatch, capsys):
 
 
 def body_of(path="by_magic.py"):
-    """Return the file without the line that stands for the magic."""
+    """Return the file without the line of the magic."""
     with open(path, newline="", encoding="utf-8") as file:
         first, body = file.read().split("\n", 1)
     assert first.startswith("# Written by %%workerfile")
@@ -210,7 +210,7 @@ def test_names_of_files(notebook, name, path):
 
 
 def test_files_of_one_name_in_two_folders_are_two_modules(notebook):
-    """Neither is refused for the other, nor stands in for it."""
+    """Neither is refused for the other, nor taken for it."""
     kept = {}
     for folder in ("a", "b", "a"):
         notebook.write(f"def home(x): return {folder!r}", f"{folder}/by_twin")

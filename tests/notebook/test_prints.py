@@ -289,7 +289,7 @@ def screen(data):
 
 
 def test_a_bar_in_a_terminal_is_not_torn(tmp_path):
-    """Prints stand above the bar, each on a line of its own."""
+    """Prints are above the bar, each on a line of its own."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
     code = (

@@ -60,7 +60,7 @@ def test_results_are_those_of_a_loop(first, second, ordered):
 
 @pytest.mark.parametrize("slots", [1, 2])
 def test_few_slots_and_many_workers_come_to_an_end(slots):
-    """A ring with fewer slots than workers, and blocks that overtake each other, never stands."""
+    """A ring with fewer slots than workers, and blocks that overtake each other, never stops."""
     stages = [plumbing.unevenly_doubled, plumbing.unevenly_doubled, plumbing.total]
     done = pipeline(partial(plumbing.numbers, 400), *stages, workers=3, slots=slots)
     assert done.results.tolist() == [4 * sum(block) for block in blocks(400)]

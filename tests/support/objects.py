@@ -1,4 +1,4 @@
-"""Objects with buffers, and where these lie, for this process and for workers."""
+"""Objects with buffers, and the places of these, for this process and for workers."""
 
 from __future__ import annotations
 

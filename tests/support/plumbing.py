@@ -230,7 +230,7 @@ def scaled(block, out, scale, *, offset=0):
 
 
 def addressed(block, scale):
-    """Return the result, what may be done to the constant, and where it lies."""
+    """Return the result, the access to the constant, and where it is."""
     from nbshare._core.memory import segment_of
 
     segment, _ = segment_of(scale)

@@ -68,7 +68,7 @@ class Model:
 
 
 def facts(row):
-    """Tell how a worker sees an array, by its class, whether it may write, where it lies."""
+    """Return how a worker sees an array: its class, whether it may write, where it is."""
     return type(row).__name__, row.flags.writeable, is_in_segment(row), row.tolist()
 
 
