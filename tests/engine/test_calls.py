@@ -19,15 +19,20 @@ import pytest
 import nbshare
 from nbshare import MapInterrupted, last_job, map_async, parallel_map
 from nbshare._core.engine import local
+from nbshare._core.memory import pool
 from nbshare.errors import (
     NbshareError,
     OutOfMemoryError,
     TaskError,
 )
 from tests.support import tasks
-from tests.support.faultlab import memfd_bytes, wait_until
+from tests.support.faultlab import N_SERVERS, memfd_bytes, wait_until
 from tests.support.interrupts import InterruptAt
 from tests.support.outcomes import notes_of
+
+bound = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity"), reason="this system binds no process to CPUs"
+)
 
 
 def line_of(function, text):
@@ -195,6 +200,7 @@ def test_as_many_workers_as_asked_for_work_at_once(tmp_path, n):
     assert len(set(more.tolist())) <= n
 
 
+@bound
 def test_by_default_as_many_workers_as_usable_cpus(tmp_path):
     """Without max_workers there is one worker for each CPU that this process may use."""
     n = len(os.sched_getaffinity(0))
@@ -393,6 +399,7 @@ for given in ["--a"], ["--b", "1"]:
     assert script(code).splitlines() == ["['--a']", "['--b', '1']"]
 
 
+@bound
 def test_workers_use_the_callers_cpus():
     """A process that may use one CPU only has workers on that CPU, and back again."""
     allowed = os.sched_getaffinity(0)
@@ -477,6 +484,24 @@ def test_inputs_that_do_not_fit_are_refused_before_they_are_copied(place, little
         parallel_map(function, items, shared=shared)
     assert isinstance(caught.value, OutOfMemoryError)
     assert memfd_bytes([os.getpid()]) <= before
+    nbshare.shutdown()
+    assert psutil.Process().children() == cold
+
+
+def test_workers_start_while_inputs_are_copied(cold, monkeypatch):
+    """All of them, or the server that forks them, begin before the first byte is copied."""
+    filled = pool.filled
+    n_processes = len(cold) + (N_SERVERS or 2)
+
+    def filled_later(*args, **options):
+        wait_until(lambda: len(psutil.Process().children()) == n_processes)
+        return filled(*args, **options)
+
+    monkeypatch.setattr(pool, "filled", filled_later)
+    shared = {"table": np.ones((100, 1000))}
+    result = parallel_map(lambda i, table: table[i].sum(), range(100), shared=shared, max_workers=2)
+    assert result.tolist() == [1000] * 100
+    assert N_SERVERS or len(psutil.Process().children()) == n_processes
 
 
 def test_results_that_do_not_fit_are_refused(little_memory):

@@ -35,7 +35,7 @@ T = TypeVar("T")
 TESTS = Path(__file__).resolve().parents[1]
 # The other system than Linux that is played (see CONTRIBUTING.md).
 SYSTEM = {name: os.environ[name] for name in ("NBSHARE_SYSTEM",) if name in os.environ}
-N_SERVERS = 0 if SYSTEM else 1  # that fork workers
+N_SERVERS = 0 if SYSTEM or sys.platform == "win32" else 1  # that fork workers
 NO_SERVER = "no server forks workers on this system"
 PYTHON_PATH = os.pathsep.join(map(str, [TESTS.parent, *(TESTS / name for name in SYSTEM.values())]))
 SOON_S = 8.0  # what the catalogue allows 1 s for, on a machine that may stand still for some

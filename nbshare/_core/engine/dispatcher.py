@@ -72,10 +72,10 @@ class Dispatcher(Engine):
         """Whether this is its own thread, where the garbage collector may run finalizers."""
         return self._thread == _thread.get_ident()
 
-    def warm_up(self) -> None:
-        """Start the server, if there is none, while the caller still copies inputs."""
-        if not self._starter.is_up:
-            self._events.post(self._starter.warm_up)
+    def warm_up(self, n_workers: int) -> None:
+        """Start what takes long, if there is not enough, while the caller still copies inputs."""
+        if not self._starter.is_up and (n_missing := n_workers - len(self._pool)) > 0:
+            self._events.post(lambda: self._starter.warm_up(n_missing))
 
     def submit(self, call: Call) -> None:
         """Begin a call."""

@@ -42,8 +42,8 @@ class Launcher(Protocol):
     def is_up(self) -> bool:
         """Whether a worker would start quickly."""
 
-    def warm_up(self) -> None:
-        """Prepare for workers."""
+    def warm_up(self) -> bool:
+        """Prepare for workers. Return whether they start quickly from now on."""
 
     def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:
         """Start a worker, to which a channel leads. It gets duplicates of descriptors.
@@ -74,9 +74,10 @@ class ForkServer:
         """Whether the server has been started."""
         return self._channel is not None
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> bool:
         """Start the server if it is not running."""
         self._running_server()
+        return True
 
     def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:  # noqa: ARG002
         """Have the server fork a worker."""
@@ -160,13 +161,14 @@ if sys.platform == "win32" or not TYPE_CHECKING:  # what it needs, Linux has not
     class Spawner:
         """Starts each worker in a new interpreter, which takes 110 ms."""
 
-        is_up = True
+        is_up = False
 
         def __init__(self) -> None:
             self._life = workers.Life()
 
-        def warm_up(self) -> None:
-            """Do nothing, because there is nothing to prepare."""
+        def warm_up(self) -> bool:
+            """Return False, because there is nothing to prepare."""
+            return False
 
         def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:
             """Start a new interpreter."""

@@ -31,7 +31,7 @@ class WorkerProcess:
     channel : Channel
         The channel to the worker.
     index : int
-        Number from 0 that no other worker has at the same time.
+        Number from 0 that no other worker has at the same time, -1 until it is known.
     generation : int
         Workers of an older generation than the engine's have stale code or environment.
     output_fds : sequence of int
@@ -62,13 +62,10 @@ class WorkerProcess:
         output_fds: Sequence[int],
         child: processes.Child,
         launcher: Launcher,
-        generation: int,
-        index: int,
     ) -> None:
         self.channel = channel
         self.output_fds = output_fds
-        self.generation = generation
-        self.index = index
+        self.generation = self.index = -1
         self.call: Call | None = None
         self.imported: dict[str, Stamp | None] = {}
         self.late_at = 0.0
@@ -134,6 +131,7 @@ class WorkerStarter:
         self._lock = scratch_file()
         self.lock_fd = self._lock.fileno()
         self._launcher = new_launcher()
+        self._ahead: list[WorkerProcess] = []  # no call needs them yet
 
     def start(self, code: CodeVersion, index: int) -> WorkerProcess:
         """Start a worker, which sends a message when it is ready.
@@ -143,20 +141,32 @@ class WorkerStarter:
         WorkerDiedError
             If it cannot be started, for whatever reason.
         """
-        pipes: list[tuple[int, int]] = []
+        worker = self._ahead.pop(0) if self._ahead else self._launched()
+        worker.generation, worker.index = code.generation, index
         assert code.snapshot is not None
+        try:
+            message = index, dict(code.environ)
+            worker.channel.send(message, [code.snapshot.fileno()], wait=False)
+        except ConnectionError:  # it is dead already, which is handled later
+            pass
+        except BaseException:
+            _drop(worker)
+            raise
+        return worker
+
+    def _launched(self) -> WorkerProcess:
+        """Start a worker, which waits to be told its code."""
+        pipes: list[tuple[int, int]] = []
         try:
             pipes.extend(channels.print_pipe() for _ in STREAMS)  # if one fails, the others close
             ours, theirs = channel_pair()
             with closing(theirs):
-                fds = theirs.fileno(), self.lock_fd, code.snapshot.fileno(), *(w for _, w in pipes)
+                fds = theirs.fileno(), self.lock_fd, *(w for _, w in pipes)
                 try:
                     child = self._launcher.launch(fds, ours)
                 except BaseException:
                     ours.close()
                     raise
-            with suppress(ConnectionError):  # it is dead already, which is handled later
-                ours.send((index, dict(code.environ)), wait=False)
         except Exception as error:
             for fd, _ in pipes:
                 close(fd)
@@ -170,10 +180,12 @@ class WorkerStarter:
             for _, fd in pipes:
                 close(fd)
         output_fds = [fd for fd, _ in pipes]
-        return WorkerProcess(ours, output_fds, child, self._launcher, code.generation, index)
+        return WorkerProcess(ours, output_fds, child, self._launcher)
 
     def close(self) -> None:
         """End all workers."""
+        while self._ahead:
+            _drop(self._ahead.pop())
         self._launcher.close()
         self._lock.close()
         self.lock_fd = -1
@@ -182,13 +194,21 @@ class WorkerStarter:
         """Close what a forked child of the owner has inherited."""
         self._launcher.forget()
 
-    def warm_up(self) -> None:
-        """Prepare for workers. `start` reports errors."""
+    def warm_up(self, n_workers: int) -> None:
+        """Prepare for so many more workers. `start` reports errors."""
         with suppress(Exception):
-            if self.lock_fd >= 0:  # else it was closed
-                self._launcher.warm_up()
+            if self.lock_fd >= 0 and not self._launcher.warm_up():  # else it was closed
+                while len(self._ahead) < n_workers:
+                    self._ahead.append(self._launched())
 
     @property
     def is_up(self) -> bool:
         """Whether a worker would start quickly."""
         return self._launcher.is_up
+
+
+def _drop(worker: WorkerProcess) -> None:
+    """End a worker that is in no pool."""
+    worker.reap()
+    for fd in worker.output_fds:
+        close(fd)

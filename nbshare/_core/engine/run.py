@@ -115,7 +115,7 @@ class Engine:
     is_closed = False
     portion_s = 0.1
 
-    def warm_up(self) -> None:
+    def warm_up(self, n_workers: int) -> None:
         """Start processes early, while inputs are still being copied."""
 
     def submit(self, call: Call) -> None:

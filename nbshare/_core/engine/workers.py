@@ -59,6 +59,9 @@ class WorkerPool:
     def __iter__(self) -> Iterator[WorkerProcess]:
         return iter(self._members)
 
+    def __len__(self) -> int:
+        return len(self._members)
+
     @property
     def n_busy(self) -> int:
         """Number of workers that are not idle."""

@@ -58,7 +58,7 @@ class Agent:
         """Have a line to the client. Return what gives inputs to others."""
         with self._lock:
             if self._inputs is None:
-                dispatcher().warm_up()  # while inputs come
+                dispatcher().warm_up(1)  # while inputs come
                 line = dial(self._boot)
                 line.send(("line",))
                 self._inputs = InputServer(

@@ -54,7 +54,6 @@ class InheritedFds(NamedTuple):
     life_fd: int  # reading end of the owner's life pipe
     channel_fd: int
     lock_fd: int  # where chunks are claimed
-    sources_fd: int  # a `Snapshot`
     out_fd: int  # pipes to the owner for printed output
     err_fd: int
 
@@ -102,9 +101,9 @@ def _set_up(inherited: InheritedFds) -> Channel:
     workers.end_first()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel = Channel.from_fd(inherited.channel_fd, inherited.owner_fd)
-    (index, environ), _ = channel.receive()
+    (index, environ), (sources_fd,) = channel.receive()
     become_worker(index)
-    use_snapshot(inherited.sources_fd)
+    use_snapshot(sources_fd)
     os.environ.clear()
     os.environ.update(environ)
     os.environ["MPLBACKEND"] = "Agg"  # the notebook's own needs a kernel
