@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,6 +23,10 @@ register_joblib()
 
 ROWS, COLUMNS = 1024, 600  # of float64, some 5 MB
 LARGE = 3 << 30  # bytes, of a file without content
+
+kept = pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows lets nobody remove or replace a file that is mapped"
+)
 
 
 @pytest.fixture
@@ -141,7 +146,10 @@ def test_any_view_arrives_as_it_is(view, path):
     assert seen == (*mapped.facts(0, array), str(path), "ndarray", False)
 
 
-@pytest.mark.parametrize("name", ["ä b", " c ", "d (deleted)", "e\rf", "g\\012h"])
+NAMES = ["ä b"] if sys.platform == "win32" else ["ä b", " c ", "d (deleted)", "e\rf", "g\\012h"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_file_of_any_name(name, tmp_path):
     """Names that are hard to find in the kernel's list of mappings are found there."""
     (tmp_path / name).write_bytes(bytes(2 << 20))
@@ -151,6 +159,7 @@ def test_a_file_of_any_name(name, tmp_path):
     assert by_shared(x) == str(tmp_path / name)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not tell what is open")
 def test_many_views_of_a_file_are_one_mapping(tmp_path):
     """Hundreds of arrays in a file do not take hundreds of descriptors in a worker."""
     x = np.memmap(tmp_path / "data", "u1", "w+", shape=(300, 1 << 20))
@@ -214,7 +223,13 @@ def replaced_after_a_call(path):
 
 @pytest.mark.parametrize(
     "make",
-    [changed_copy_on_write, deleted, deleted_with_a_namesake, replaced, replaced_after_a_call],
+    [
+        changed_copy_on_write,
+        *(
+            pytest.param(make, marks=kept)
+            for make in (deleted, deleted_with_a_namesake, replaced, replaced_after_a_call)
+        ),
+    ],
 )
 def test_an_array_that_its_path_does_not_lead_to_is_copied(make, path):
     """Workers see the caller's values, whatever file is at the path by now."""
@@ -310,6 +325,7 @@ def test_workers_cannot_write_to_the_file(mode, path):
     assert "work on a copy" in "".join(caught.value.__notes__)
 
 
+@kept
 @pytest.mark.parametrize("mode", ["r", "r+"])
 @pytest.mark.parametrize(
     ("way", "words"),

@@ -17,6 +17,7 @@ import mmap
 import os
 import select
 import signal
+import struct
 import sys
 import time
 
@@ -41,6 +42,7 @@ CALLS = {
 }
 HIDDEN = ("/proc/", "/sys/", "/dev/shm")
 LIBRARY = "/usr/lib/libSystem.B.dylib"
+FLOCK = "hhqqi4x"  # Linux's
 TICK_US = 10**6 // os.sysconf("SC_CLK_TCK")
 NO_SHM = os.stat("/dev/shm").st_dev if os.path.exists("/dev/shm") else -1
 
@@ -93,6 +95,18 @@ def _fstat_of_macos(fd):
     return _fstat(fd)
 
 
+def _with_flock_of_macos(function):
+    def call(fd, command, argument=0):
+        if command != fcntl.F_GETLK or not _asks_nbshare():
+            return function(fd, command, argument)
+        *place, pid, kind, whence = struct.unpack("qqihh", argument)
+        found = function(fd, command, struct.pack(FLOCK, kind, whence, *place, pid))
+        kind, whence, *place, pid = struct.unpack(FLOCK, found)
+        return struct.pack("qqihh", *place, pid, kind, whence)
+
+    return call
+
+
 def _without_name(shm_open):
     def call(path, flags, mode=0o777):
         if len(path) > 31:
@@ -111,7 +125,7 @@ class _Library:
     class proc_pidinfo:
         argtypes = None
 
-        def __new__(cls, pid, flavor, _, place, size):
+        def __new__(cls, pid, flavor, address, place, size):
             try:
                 with _open(f"/proc/{pid}/stat", "rb") as file:
                     fields = file.read().rpartition(b")")[2].split()
@@ -123,6 +137,15 @@ class _Library:
             if flavor == 3:
                 since_us = _boot_us + int(fields[19]) * TICK_US
                 info.pid, info.start_s, info.start_us = pid, *divmod(since_us, 10**6)
+            elif flavor == 8:
+                with _open(f"/proc/{pid}/maps", "rb") as file:
+                    rows = [line.rstrip(b"\n").split(maxsplit=5) for line in file]
+                for span, _, offset, _, inode, *path in rows:
+                    first, end = (int(x, 16) for x in span.split(b"-"))
+                    if address < end:
+                        info.address, info.size, info.offset = first, end - first, int(offset, 16)
+                        info.inode, info.path = int(inode), b"".join(path)
+                        break
             else:
                 info.resident = int(fields[21]) * mmap.PAGESIZE
             return size
@@ -166,3 +189,4 @@ for where, names in ((os, "read write pread pwrite"), (fcntl, "lockf flock")):
         setattr(where, name, _not_for_shared(getattr(where, name)))
 os.ftruncate = _once(os.ftruncate)
 os.fstat = _fstat_of_macos
+fcntl.fcntl = _with_flock_of_macos(fcntl.fcntl)

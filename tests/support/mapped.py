@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,10 @@ import nbshare
 
 def file_of(array):
     """Return the file that an array is in, as the kernel sees it, or None if there is none."""
+    if sys.platform == "win32":  # where the kernel has other names for files
+        while not (array is None or isinstance(array, np.memmap)):
+            array = getattr(array, "obj", None) if type(array) is memoryview else array.base
+        return None if array is None else os.fspath(array.filename)
     address = array.__array_interface__["data"][0]
     for line in Path("/proc/self/maps").read_bytes().split(b"\n"):  # some names have a "\r"
         span, _, _, _, _, *path = line.split(maxsplit=5)
@@ -58,6 +63,8 @@ def peek(place, x):
 def largest_memfd():
     """Return the size of the largest anonymous file that this process has mapped."""
     sizes = [0]
+    if sys.platform == "win32":
+        return 0
     for line in Path("/proc/self/maps").read_text().splitlines():
         if "/memfd:" in line:
             start, end = (int(x, 16) for x in line.split()[0].split("-"))

@@ -80,14 +80,14 @@ def file_of(array: np.ndarray[Any, Any]) -> tuple[UserFile, int] | None:
     is_shared = array.nbytes >= LEAST or (array.flags.writeable and array.nbytes)
     if is_shared and isinstance(view, np.memmap):
         with suppress(OSError):
-            file, start = _found.get(base) or _found.setdefault(base, _find(base))
-            if os.stat(file.path)[1:3] == file.identity:
+            file, start = _found.get(base) or _found.setdefault(base, _find(view, base))
+            if sections.file_at(file.path) == file.identity:
                 return file, array.__array_interface__["data"][0] - start
     return None
 
 
-def _find(mapping: Any) -> tuple[UserFile, int]:
+def _find(memmap: np.memmap[Any, Any], mapping: Any) -> tuple[UserFile, int]:
     # Ask the system, because the path in the memmap may lead to another file by now.
     address = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
-    path, identity, start = sections.mapped_file(address)
+    path, identity, start = sections.mapped_file(address, memmap)
     return UserFile(path, identity, address + len(mapping) - start), start

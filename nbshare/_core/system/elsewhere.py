@@ -45,7 +45,7 @@ def interrupt(_pid: int = 0) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def mapped_file(_address: int) -> NoReturn:
+def mapped_file(_address: int, _memmap: object) -> NoReturn:
     """Find the file that is mapped at an address, which is unknown."""
     raise FileNotFoundError
 

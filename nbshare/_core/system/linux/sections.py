@@ -15,7 +15,7 @@ from nbshare._core.system.descriptors import owned as owned
 from nbshare._core.system.linux import room
 from nbshare._core.system.linux.processes import has_ended
 from nbshare._core.system.posix.sections import *
-from nbshare._core.system.posix.sections import new_name, unnamed_file
+from nbshare._core.system.posix.sections import file_at, new_name, unnamed_file
 
 # From linux/fcntl.h, because the module fcntl lacks the last one.
 F_ADD_SEALS = 1033
@@ -183,8 +183,8 @@ def bytes_held() -> int:
     return nbytes
 
 
-def mapped_file(address: int) -> tuple[str, tuple[int, int], int]:
-    """Find the file that is mapped at an address.
+def mapped_file(address: int, _memmap: object) -> tuple[str, tuple[int, int], int]:
+    """Find the file that `numpy.memmap` has mapped at an address.
 
     Returns
     -------
@@ -199,7 +199,7 @@ def mapped_file(address: int) -> tuple[str, tuple[int, int], int]:
     with open("/proc/self/maps", "rb") as rows:
         for first, end, offset, inode, path in re.findall(ROW, rows.read()):
             if int(first, 16) <= address < int(end, 16):
-                identity = os.stat(path)[1:3]
+                identity = file_at(os.fsdecode(path))
                 if identity[0] == int(inode):  # the device differs from the file's on btrfs
                     return os.fsdecode(path), identity, int(first, 16) - int(offset, 16)
     raise FileNotFoundError

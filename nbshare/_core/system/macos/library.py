@@ -41,19 +41,40 @@ class Pages(ctypes.Structure):
     )
 
 
-FLAVORS = {ProcessInfo: 3, TaskInfo: 4}  # PROC_PIDTBSDINFO, PROC_PIDTASKINFO
+class Region(ctypes.Structure):
+    """proc_regionwithpathinfo of sys/proc_info.h, memory of a process and the file it maps."""
+
+    _fields_ = (
+        ("protection", ctypes.c_uint32 * 4),
+        ("offset", ctypes.c_uint64),
+        ("pages", ctypes.c_uint32 * 14),
+        ("address", ctypes.c_uint64),
+        ("size", ctypes.c_uint64),
+        ("device", ctypes.c_uint32),
+        ("mode", ctypes.c_uint16 * 2),
+        ("inode", ctypes.c_uint64),
+        ("status", ctypes.c_uint64 * 17),
+        ("path", ctypes.c_char * 1024),
+    )
+
+
+# PROC_PIDTBSDINFO, PROC_PIDTASKINFO, PROC_PIDREGIONPATHINFO
+FLAVORS = {ProcessInfo: 3, TaskInfo: 4, Region: 8}
 HOST_VM_INFO64 = 4  # mach/host_info.h
 
 
-def process(pid: int, kind: type[Any]) -> Any:
-    """Return what the system tells of a process of this user, or None if it has ended."""
+def process(pid: int, kind: type[Any], address: int = 0) -> Any:
+    """Return what the system tells of a process of this user, or None if it has ended.
+
+    Of its memory it tells what is at an address, or after it.
+    """
     info = kind()
     _system.proc_pidinfo.argtypes = (
         *(ctypes.c_int, ctypes.c_int, ctypes.c_uint64),
         *(ctypes.c_void_p, ctypes.c_int),
     )
     size = ctypes.sizeof(info)
-    n = _system.proc_pidinfo(pid, FLAVORS[kind], 0, ctypes.byref(info), size)
+    n = _system.proc_pidinfo(pid, FLAVORS[kind], address, ctypes.byref(info), size)
     return info if n == size else None
 
 

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, NoReturn
 
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.system.descriptors import Descriptor, File, with_room
-from nbshare._core.system.macos import lending, room
+from nbshare._core.system.macos import lending, library, room
 from nbshare._core.system.macos.handles import Handle, Memory
 from nbshare._core.system.macos.lending import name_of as name_of
 from nbshare._core.system.macos.processes import has_ended
 from nbshare._core.system.posix import sections
 from nbshare._core.system.posix.sections import PRIVATE as PRIVATE
-from nbshare._core.system.posix.sections import new_name, unnamed_file
+from nbshare._core.system.posix.sections import file_at, new_name, unnamed_file
 from nbshare.errors import NotBuiltYetError
 
 CAN_WRITE = False  # only through a mapping
@@ -158,6 +158,24 @@ def bytes_held() -> int:
     return 0
 
 
-def mapped_file(_address: int) -> NoReturn:
-    """Find the file that is mapped at an address, which is unknown."""
-    raise FileNotFoundError
+def mapped_file(address: int, memmap: Any) -> tuple[str, tuple[int, int], int]:
+    """Find the file that `numpy.memmap` has mapped at an address.
+
+    Returns
+    -------
+    tuple of str, tuple of int, and int
+        Its path, inode and device, and the address where its first byte would be.
+
+    Raises
+    ------
+    OSError
+        Writes to it are copied, or the file is gone.
+    """
+    region = library.process(os.getpid(), library.Region, address)
+    if memmap.mode == "c" or region is None or region.address > address:
+        raise FileNotFoundError
+    path = os.fsdecode(region.path)
+    identity = file_at(path)
+    if identity[0] != region.inode:
+        raise FileNotFoundError
+    return path, identity, region.address - region.offset

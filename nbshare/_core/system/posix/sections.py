@@ -31,6 +31,11 @@ def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str,
     return (fd, nbytes, flags, protection), MAP_OPTIONS
 
 
+def file_at(path: str) -> tuple[int, int]:
+    """Return the inode and the device of the file that a path leads to."""
+    return os.stat(path)[1:3]
+
+
 def new_name() -> str:
     """Return a random name."""
     return f"nbshare-{os.getpid():x}-{os.urandom(7).hex()}"

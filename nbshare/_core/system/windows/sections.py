@@ -157,9 +157,32 @@ def bytes_held() -> int:
     return 0
 
 
-def mapped_file(_address: int) -> NoReturn:
-    """Find the file that is mapped at an address, which is unknown."""
-    raise FileNotFoundError
+def file_at(path: str) -> tuple[int, int]:
+    """Return the inode and the device of the file that a path leads to, if others can open it."""
+    with open(path, "rb") as file:  # the path alone does not tell of all that are open elsewhere
+        return os.fstat(file.fileno())[1:3]
+
+
+def mapped_file(address: int, memmap: Any) -> tuple[str, tuple[int, int], int]:
+    """Find the file that `numpy.memmap` has mapped at an address.
+
+    Nobody can replace, rename or remove a file that is mapped here, so it has its name still.
+
+    Returns
+    -------
+    tuple of str, tuple of int, and int
+        Its path, inode and device, and the address where its first byte would be.
+
+    Raises
+    ------
+    OSError
+        Writes to it are copied, it has no name, or nobody else can open it.
+    """
+    if memmap.mode == "c" or memmap.filename is None:
+        raise FileNotFoundError
+    identity = file_at(memmap.filename)
+    begin = memmap.offset // handles.GRAIN * handles.GRAIN  # of the mapping, in the file
+    return os.fspath(memmap.filename), identity, address - begin
 
 
 def new_name() -> str:
