@@ -196,10 +196,7 @@ class SharedLock(ByReference):
         self._mutexes.unlock(self)
 
     def locked(self) -> bool:
-        """Return whether a living thread of any process holds the lock.
-
-        On macOS a holder that has ended counts until another one takes the lock.
-        """
+        """Return whether a living thread of any process holds the lock."""
         return bool(self._holder())
 
     __enter__ = acquire

@@ -11,6 +11,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import struct
 import threading
 import time
 import weakref
@@ -25,6 +26,7 @@ from nbshare._core.system.posix.locks import FileLock as FileLock
 PLACE_AT = 8  # bytes from the number of the holder to the place
 PLACES = 1 << 62
 SHORT_S, LONG_S = 1e-4, 5e-3  # between looks of a waiting thread
+FLOCK = "qqihh"  # of sys/fcntl.h (start, length, process, type, whence)
 
 _BUSY = (BlockingIOError, PermissionError)
 
@@ -35,7 +37,13 @@ class _Thread:
 
 class _Mutex(NamedTuple):
     place: int
-    holder: ctypes.c_uint32
+    holder: ctypes.c_uint32  # a dead one stays until the next thread takes the mutex
+
+    @property
+    def value(self) -> int:
+        """The number of the thread that holds it, 0 if no living one does."""
+        holder = self.holder.value
+        return holder if holder and mutexes().is_held(self.place) else 0
 
 
 class _Mutexes:
@@ -61,10 +69,19 @@ class _Mutexes:
         place = int.from_bytes(os.urandom(8), "little") % PLACES
         ctypes.c_uint64.from_address(address + PLACE_AT).value = place
 
-    def at(self, address: int) -> tuple[_Mutex, ctypes.c_uint32]:
-        """Return the mutex at an address, as a parameter, and the number of its holder."""
+    def at(self, address: int) -> tuple[_Mutex, _Mutex]:
+        """Return the mutex at an address, as a parameter, and what has the number of its holder."""
         word = ctypes.c_uint32.from_address(address)
-        return _Mutex(ctypes.c_uint64.from_address(address + PLACE_AT).value, word), word
+        mutex = _Mutex(ctypes.c_uint64.from_address(address + PLACE_AT).value, word)
+        return mutex, mutex
+
+    def is_held(self, place: int) -> bool:
+        """Return whether a living thread holds a mutex, which is not taken for that."""
+        if (holder := self._held.get(place)) is not None:
+            return holder() is not None
+        wanted = struct.pack(FLOCK, place, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
+        found = fcntl.fcntl(self._file.fileno(), fcntl.F_GETLK, wanted)
+        return struct.unpack(FLOCK, found)[3] != fcntl.F_UNLCK  # type: ignore[no-any-return]
 
     def _me(self) -> weakref.ref[_Thread]:
         if not hasattr(self._local, "me"):
