@@ -23,7 +23,7 @@ from nbshare._core.engine.supply import Intake
 from nbshare._core.memory import segment_of
 from nbshare.errors import TaskError, TaskTimeoutError, UnsendableError
 from tests.support import streams
-from tests.support.faultlab import wait_until
+from tests.support.faultlab import memfd_bytes, wait_until
 from tests.support.grids import thinned
 
 pair = partial(parallel_map, max_workers=2, progress=False)
@@ -112,7 +112,8 @@ def test_seeds_are_those_of_a_list():
     np.testing.assert_array_equal(pair(streams.draw, items(300), seed=7), expected)
 
 
-def test_an_array_of_unknown_length_grows_in_place(tmp_path):
+@pytest.mark.parametrize(("kind", "form"), [("arrays", (-1, 1, 1)), ("numbers", (-1,))])
+def test_an_array_of_unknown_length_grows_in_place(kind, form, tmp_path):
     """Stored results are never copied, because the result is where the first rows were."""
     go_on = tmp_path / "go on"
 
@@ -121,18 +122,30 @@ def test_an_array_of_unknown_length_grows_in_place(tmp_path):
         wait_until(go_on.exists)
         yield from range(200, 5000)
 
-    job = background(streams.give, held_up(), shared={"kind": "arrays"})
+    wanted = np.arange(5000).reshape(form) / (1 if kind == "arrays" else 2)
+    job = background(streams.give, held_up(), shared={"kind": kind})
     wait_until(lambda: job.n_done == 200)
     early = job.partial()
-    assert (early.data == np.arange(200)[:, None, None]).all()
+    assert (early.data == wanted[:200]).all()
     go_on.touch()
     result = job.result(30)
-    assert (result == np.arange(5000)[:, None, None]).all()
+    assert (result == wanted).all()
     name = segment_of(result)[0].name
     assert segment_of(early.data)[0].name == name
     early.data[7] = -1.0  # of the window that grew, not of the first one, which was on its own
     early.data[150] = -1.0
     assert (result[150] == -1.0).all()
+
+
+@pytest.mark.parametrize("kind", ["arrays", "numbers"])
+def test_a_few_results_take_no_descriptor(kind):
+    """Those of many short generators can be kept."""
+    pair(streams.give, items(3), shared={"kind": kind})
+    before, kept = len(os.listdir("/proc/self/fd")), []
+    for n in range(30):
+        kept.append(pair(streams.give, items(n), shared={"kind": kind}))
+    assert len(os.listdir("/proc/self/fd")) < before + 10
+    assert [len(found) for found in kept] == list(range(30))
 
 
 # --------------------------------------------------------------------------- look-ahead
@@ -253,6 +266,20 @@ def test_what_was_given_is_not_kept():
     job.wait(5)
     gc.collect()
     assert sum(ref() is not None for ref in kept) == 0
+
+
+def test_memory_of_results_that_were_given_is_freed():
+    """Of an endless run with rows of 4 kB."""
+    before, most = memfd_bytes([os.getpid()]), 0
+    job = background(streams.give, itertools.count(), shared={"kind": "pages"})
+    for i, row in job:
+        assert row[0] == row[-1] == i
+        if i % 1000 == 0:
+            most = max(most, memfd_bytes([os.getpid()]) - before)
+        if i == 50_000:
+            break
+    job.cancel()
+    assert most < 170e6  # of 205 MB, as a page of the board has 67 MB of rows
 
 
 def test_an_endless_map_that_nobody_has_any_more_ends():

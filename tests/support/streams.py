@@ -15,6 +15,7 @@ KINDS = {
     "numbers": lambda i: 0.5 * i,
     "ints": lambda i: i * i,
     "arrays": lambda i: np.full((3, 2), i, "f4"),
+    "pages": lambda i: np.full(512, i, "f8"),
     "texts": str,
     "shapes": lambda i: np.zeros(i % 3),
     "mixed": lambda i: i if i < 50 else i + 0.5,

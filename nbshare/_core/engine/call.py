@@ -408,6 +408,7 @@ class Call(OwnRun):
         try:
             if not is_whole or self.results.errors:
                 self.results.output.clear_missing(self.torn_rows)
+            self.results.output.close()
             if self.board.is_open:
                 self._note_slowest()
         except Exception as problem:  # noqa: BLE001 - memory, say; no thread may wait for ever

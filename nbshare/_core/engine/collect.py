@@ -1,12 +1,9 @@
-"""Arrays of results, which are collected from objects if they fit, or grow in place."""
+"""Arrays of results, which are collected from objects if they fit."""
 
 from __future__ import annotations
 
-import _thread
 import math
-import mmap
 from collections.abc import Container
-from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -15,8 +12,6 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.arrays.create import empty
-from nbshare._core.memory import Segment, View
-from nbshare._core.system import sections
 from nbshare._core.wire.results import OutputSpec, spec_for
 from nbshare.errors import MixedResultsWarning, warn
 
@@ -142,58 +137,3 @@ def _kind(value: Any) -> str:
         return "an int that is too large for int64"
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
-
-
-GROWTH = 1.5  # from one size to the next (unused parts take no memory)
-
-
-class GrowingArray:
-    """An array of unknown length in a segment that grows without copies.
-
-    Parameters
-    ----------
-    spec : OutputSpec
-        The dtype and shape of one row.
-
-    Notes
-    -----
-    For any thread.
-    """
-
-    def __init__(self, spec: OutputSpec) -> None:
-        assert spec.dtype is not None
-        self.dtype: np.dtype[Any] = spec.dtype
-        self.shape = spec.shape
-        self._row_nbytes = math.prod(spec.shape) * spec.dtype.itemsize
-        self.n = 0  # rows requested so far
-        self.n_shown = 0  # of which a caller may have a view
-        self._segment: Segment | None = None
-        self._lock = _thread.allocate_lock()
-
-    def rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return some rows. New ones are zero.
-
-        Raises
-        ------
-        OutOfMemoryError
-            If they do not fit.
-        """
-        nbytes = stop * self._row_nbytes
-        with self._lock:
-            segment = self._segment
-            if segment is None:
-                segment = Segment.create(nbytes, grows=True)
-            elif segment.nbytes < nbytes:
-                segment = segment.grown(nbytes, max(nbytes, int(GROWTH * segment.nbytes)))
-            self._segment, self.n = segment, max(self.n, stop)
-        shape = (stop - start, *self.shape)
-        return View(segment).array(self.dtype, shape, start * self._row_nbytes)
-
-    def drop(self, start: int, stop: int) -> None:
-        """Free the memory of rows that nobody can see. They become zero."""
-        page = mmap.PAGESIZE
-        start = max(start, self.n_shown)
-        start, stop = -(-start * self._row_nbytes // page) * page, stop * self._row_nbytes
-        if self._segment is not None and start < (stop := stop // page * page):
-            with suppress(OSError, ValueError):  # not possible for every kind of memory
-                sections.free(self._segment, start, stop - start)

@@ -1,9 +1,15 @@
-"""The rows of a call's results, and their place from the first result on."""
+"""The rows of a call's results, and their place from the first result on.
+
+A call with an unknown number of items has them in one segment that grows in place, so results are
+never copied. The memory of those that a loop has taken is freed, a system page at a time.
+"""
 
 from __future__ import annotations
 
 import _thread
 import math
+import mmap
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +18,16 @@ import numpy.typing as npt
 from nbshare._core.arrays.create import empty
 from nbshare._core.arrays.shared_array import shared_view
 from nbshare._core.arrays.tiles import Mosaic, Tiles
-from nbshare._core.engine.collect import GrowingArray
 from nbshare._core.engine.run import Request, tiles_of
-from nbshare._core.memory import Segment, can_share, pool, segment_of
+from nbshare._core.memory import Segment, View, can_share, pool, segment_of
+from nbshare._core.memory.warm import LARGEST_PIECE
+from nbshare._core.system import sections
 from nbshare._core.wire.board import IN_OUTPUT, KIND, Board
 from nbshare._core.wire.results import ASK, IS_OBJECT, KINDS, OBJECTS, OutputSpec
 from nbshare._core.wire.rows import FilePlace
+
+FIRST_BYTES = 256 << 10  # of an output that grows
+GROWTH = 1.5  # from one size to the next (unused parts take no memory)
 
 
 class Output(NamedTuple):
@@ -49,6 +59,26 @@ def output_of(array: npt.NDArray[Any], *, is_fresh: bool = True) -> Output:
     assert found is not None
     segment, offset = found
     return Output(array, [segment], (offset, array.strides), is_fresh)
+
+
+def growing(
+    dtype: np.dtype[Any], shape: tuple[int, ...], n: int, before: Segment | None = None
+) -> Output:
+    """Return an output of `n` rows or more, in the memory of that `before`. New ones are zero.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If there is no room.
+    """
+    row_nbytes = math.prod(shape) * dtype.itemsize
+    nbytes = n * row_nbytes
+    if before is None:
+        segment = Segment.create(max(nbytes, FIRST_BYTES), grows=True)
+    else:
+        segment = before.grown(nbytes, max(nbytes, int(GROWTH * before.nbytes)))
+    n = max(n, segment.nbytes // max(1, row_nbytes))
+    return output_of(shared_view(View(segment).array(dtype, (n, *shape))))
 
 
 def mosaic_of(items: Tiles, spec: OutputSpec) -> Output:
@@ -121,8 +151,8 @@ class OutputRows:
     ----------
     medium : Medium
         Where they are kept.
-    growing : GrowingArray or None
-        The rows of an open board, which are in no other place.
+    grows : bool
+        Whether more rows may come, and those that a loop has taken are freed.
 
     Notes
     -----
@@ -134,16 +164,19 @@ class OutputRows:
         self._spec = spec_given_by(request.out)
         self.medium = Medium()
         self._output: Output | None = None
-        self.growing: GrowingArray | None = None
+        self.grows = False
         self._n = 0  # rows that it must have
-        self._filling = _thread.allocate_lock()
+        self._n_shown = 0  # of which a caller may have a view
+        self._lock = _thread.allocate_lock()
         self._copied: npt.NDArray[np.bool_] | None = None  # rows of the plain array of ``out=``
         out = request.out
         if isinstance(out, np.ndarray):
             # A plain array is filled through shared memory, and the caller copies finished rows.
             self._output = output_of(out if segment_of(out) else empty(out.shape, out.dtype))
-        if self._spec is not None:  # decided already
-            board.header[KIND] = IS_OBJECT if self._output is None else ASK
+        if self._spec == OBJECTS:
+            board.header[KIND] = IS_OBJECT
+        elif self._spec is not None or board.is_open:  # whose numbers are in no page
+            board.header[KIND] = ASK
 
     @property
     def spec(self) -> OutputSpec | None:
@@ -151,14 +184,17 @@ class OutputRows:
         kind = self._board.header[KIND]
         if self._spec is None and kind > ASK:
             spec = KINDS[kind]
-            if spec.dtype is not None and not self._board.is_open:
+            if spec.dtype is not None:
                 self._output = output_of(shared_view(self._board.page(0).numbers(spec.dtype)))
             self._spec = spec  # last, because other threads expect the output to be there then
         return self._spec
 
     @property
     def array(self) -> Any:
-        """The output, an ndarray or a `Mosaic`. None if there is none, or none yet, or it grows."""
+        """The output, an ndarray or a `Mosaic`, None if there is none yet, or none at all.
+
+        That of an open board may have more rows than there are items.
+        """
         return self._output.array if self.spec is not None and self._output is not None else None
 
     def decide(self, spec: OutputSpec) -> None:
@@ -169,8 +205,8 @@ class OutputRows:
         if spec.dtype is not None and self._board.is_open and not can_share():
             spec = OBJECTS  # private memory does not grow in place (`final` makes one array)
         if spec.dtype is not None and self._board.is_open:
-            self.growing = rows = GrowingArray(spec)
-            rows.rows(0, self._n)
+            self._output, self.grows = growing(spec.dtype, spec.shape, self._n), True
+            self._grow()
         elif spec.dtype is not None:
             self._output = self.medium.allocate(self._request, spec, self._board.n_items)
         self._spec = spec
@@ -179,9 +215,8 @@ class OutputRows:
         """Return the answer to a worker with a first result, and the segments that it may need."""
         self.decide(spec)
         files = self.medium.files()
-        if (array := self.output()) is None:
+        if (output := self._output) is None:
             return (self.spec, None, files), []
-        output = self._output or output_of(array)
         return (self.spec, output.place, files), output.segments
 
     def reserve(self, n_more: int = 0) -> None:
@@ -195,35 +230,52 @@ class OutputRows:
         # First, because one thread decides and another brings items. The later of them makes the
         # room. A stage's worker may ask for fewer places than another one before it.
         self._n = max(self._n, self._board.n_there + n_more)
-        if (rows := self.growing) is not None:
-            rows.rows(0, self._n)
+        self._grow()
+
+    def _grow(self) -> None:
+        with self._lock:
+            if (output := self._output) is not None and self.grows and self._n > len(output.array):
+                (segment,), array = output.segments, output.array
+                self._output = growing(array.dtype, array.shape[1:], self._n, segment)
 
     def some(self, first: int, n: int) -> Any:
-        """Return rows of the output, in any place. Those of an open board are on one page."""
-        if (whole := self.output()) is not None:
-            return whole[first : first + n]
-        assert self._spec is not None
-        assert self._spec.dtype is not None
-        page = self._board.page(first)
-        return page.numbers(self._spec.dtype)[first - page.first :][:n]
-
-    def output(self) -> Any:
-        """Return the output, as far as there is one."""
-        return self.array if self.growing is None else self.growing.rows(0, self.growing.n)
+        """Return rows of the output."""
+        return self.array[first : first + n]
 
     def first(self, n: int) -> Any:
-        """Return the rows of the first items in one array, or None if results are objects."""
-        spec = self.spec
-        if spec is None or spec.dtype is None:
-            return None
-        if self.growing is not None:
-            return shared_view(self.growing.rows(0, n))
-        if (whole := self.array) is not None:
-            return whole[:n] if n < len(whole) else whole
-        array = empty((n, *spec.shape), spec.dtype)
-        for page, low, high in self._board.parts(0, n):
-            array[page.first + low : page.first + high] = self.some(page.first + low, high - low)
-        return array
+        """Return the rows of the first items, or None if results are objects."""
+        array = self.array
+        return array if array is None or n >= len(array) else array[:n]
+
+    def keep(self, n: int) -> None:
+        """Do not free the first rows, because a caller gets a view of them."""
+        self._n_shown = max(self._n_shown, n)
+
+    def free(self, start: int, stop: int) -> None:
+        """Free the memory of rows that nobody can see. They become zero."""
+        with self._lock:
+            if (output := self._output) is None or not self.grows:
+                return
+            row_nbytes, page = output.array[:1].nbytes, mmap.PAGESIZE
+            first = -(-max(start, self._n_shown) * row_nbytes // page) * page
+            end = stop * row_nbytes // page * page
+            if first < end:
+                with suppress(OSError, ValueError):  # not possible for every kind of memory
+                    sections.free(output.segments[0], first, end - first)
+
+    def close(self) -> None:
+        """Move a few rows that could grow to where small arrays are, when all writers have ended.
+
+        A segment takes a descriptor.
+        """
+        if not self.grows or (spec := self._spec) is None:
+            return
+        rows = self.first(n := self._board.n_items)
+        if rows.nbytes <= LARGEST_PIECE:
+            small = in_memory(spec, n)
+            small.array[:] = rows
+            with self._lock:
+                self._output, self.grows = small, False
 
     def clear_missing(self, torn: list[int]) -> None:
         """Zero the missing rows before the array is returned.
@@ -231,8 +283,7 @@ class OutputRows:
         In reused memory all of them hold old results. In fresh memory only `torn` ones do. A worker
         was killed while it wrote them, and they have not been run again.
         """
-        array = self.output()
-        if array is not None:
+        if (array := self.array) is not None:
             done = self._board.done()
             rows: Any = np.flatnonzero(done[: len(array)] != IN_OUTPUT)
             if self._output is None or self._output.is_fresh:
@@ -247,7 +298,7 @@ class OutputRows:
         shared = self.array
         if shared is None or shared is out:
             return
-        with self._filling:  # a later copy could overwrite what the caller has changed in `out`
+        with self._lock:  # a later copy could overwrite what the caller has changed in `out`
             done = self._board.done() == IN_OUTPUT
             if self._copied is None:
                 self._copied = np.zeros(len(out), np.bool_)

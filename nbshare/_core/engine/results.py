@@ -153,10 +153,10 @@ class Results:
         assert array is not None
         if isinstance(array, Mosaic):
             return Mosaic(array.whole, array.layout, is_there)
-        if (growing := self.output.growing) is not None and self.given.is_iterated:
+        if self.output.grows and self.given.is_iterated:
             array = array.copy()  # rows will go
-        elif growing is not None:
-            growing.n_shown = len(done)
+        else:
+            self.output.keep(len(done))
         if self._board.is_open:
             is_there &= self._board.done()[: len(done)] == IN_OUTPUT
         return masked(array, ~is_there, is_kept=self.is_over)
@@ -320,5 +320,4 @@ class Results:
         for i in errors if len(errors) > MOST_ERRORS else ():  # the source may never end
             if page.first <= i < page.first + page.n:
                 del self.errors[i]
-        if self.output.growing is not None:
-            self.output.growing.drop(page.first, page.first + page.n)
+        self.output.free(page.first, page.first + page.n)

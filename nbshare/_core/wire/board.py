@@ -20,7 +20,8 @@ and each page::
     views    per block of a feed, at its first item: whether a worker may still see it   (likewise)
     index    per item: which log, offset, bytes, place in the batch that is there   (likewise)
     attempts per item: how often it has failed, or its worker died   (likewise)
-    numbers  per item: the result, if results are numbers of 8 bytes at most   (likewise)
+    numbers  per item: the result, if it is a number of 8 bytes at most, and there is no other
+             page   (likewise)
     rows     per item: its row in a checkpoint, -1 for none   (likewise)
 
 Workers claim chunks themselves, larger ones of quick items, under a file lock that the kernel
@@ -163,7 +164,7 @@ class Page:
         return self._array(np.int32, (self.n,), self._places[4])
 
     def numbers(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Return the room for results that are numbers of `NUMBER_BYTES` at most."""
+        """Return the room for results that are numbers of `NUMBER_BYTES` at most, of one page."""
         return self._array(dtype, (self.n,), self._places[5])
 
     @cached_property

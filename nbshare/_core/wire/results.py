@@ -62,9 +62,9 @@ class OutputSpec(NamedTuple):
 OBJECTS = OutputSpec(None, (), None)
 NUMBERS = {t: OutputSpec(np.asarray(t()).dtype, (), t) for t in (bool, int, float, complex)}
 
-# Kinds of results that workers agree on without the caller. They are objects, and numbers of 8
-# bytes at most, which fit the board and `struct` knows. For arrays, one worker has to ask the
-# caller, which takes as long as some hundred tiny items.
+# Kinds of results that workers agree on without the caller, if the number of items is known. They
+# are objects, and numbers of 8 bytes at most, which fit the board and `struct` knows. For others,
+# each worker has to ask the caller, which takes as long as some hundred tiny items.
 ASK, IS_OBJECT = 1, 2
 KINDS = {IS_OBJECT: OBJECTS} | {
     IS_OBJECT + 1 + code: OutputSpec(np.dtype(t), (), t if t in (bool, int, float) else None)

@@ -211,7 +211,7 @@ class ResultStore:
             self._spec = KINDS[kind]
             if self._spec.dtype is not None:
                 board, dtype = self._board, self._spec.dtype
-                self._rows = lambda first, _: board.page(first).numbers(dtype)
+                self._rows = lambda *_: board.page(0).numbers(dtype)
         if self._rows is not None:
             self._out = self._rows(self._page.first, self._n)
         spec = self._spec
