@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import nbshare
-from nbshare import last_job, map_async, parallel_map
+from nbshare import last_job, map_async, open_checkpoint, parallel_map
 from nbshare._core.hosts import inputs
 from nbshare._core.hosts.inbox import Inbox
 from nbshare.errors import (
@@ -84,6 +84,26 @@ def test_inputs_come_once_to_each_host(hosts, monkeypatch, tmp_path):
         assert sum(asked.given) == sum(asked) / 2  # the second has them from the first
         asked.clear()
         asked.given.clear()
+
+
+@pytest.mark.parametrize("kind", ["number", "array", "dict"])
+def test_results_are_in_the_files_of_a_checkpoint_as_they_come(hosts, tmp_path, kind):
+    """As those of workers here, so a client that is killed has lost none that it had."""
+    flag, path = tmp_path / "flag", tmp_path / "run"
+    job = map_async(
+        farm.kept_back,
+        range(40),
+        shared={"kind": kind, "at": 20, "path": str(flag)},
+        checkpoint=path,
+        **options(hosts, chunksize=1),
+    )
+    n_done = 0
+    while n_done < 20:
+        present = job.present
+        assert open_checkpoint(path).present[present].all()
+        n_done = np.count_nonzero(present)
+    flag.touch()
+    assert len(job.result(30)) == 40
 
 
 def test_both_hosts_work(hosts):

@@ -177,6 +177,14 @@ def test_an_output_that_does_not_take_what_is_stored_is_refused(sweep):
             sweep(sweeps.row, range(5), out=out)
 
 
+def test_an_array_of_the_caller_is_not_filled_with_objects(tmp_path):
+    """Nor with numbers, where the stored results are objects."""
+    path = tmp_path / "run"
+    parallel_map(str, range(3), checkpoint=path, backend="serial")
+    with pytest.raises(CheckpointError, match="other objects, which do not fit out="):
+        parallel_map(str, range(3), checkpoint=path, backend="serial", out=np.zeros(3))
+
+
 def test_a_stored_object_does_not_stay_out_of_an_array(tmp_path):
     """With out= its item runs again, and fits or fails as without a checkpoint."""
 

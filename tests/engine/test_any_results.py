@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -66,6 +68,53 @@ def test_results_in_a_directory(tmp_path_factory, kinds, data, n, backend):
     for found, one in zip(stored.results(), wanted, strict=True):
         is_failed = isinstance(one, ValueError)
         assert (is_failed and is_missing(found)) or are_same(found, one)
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    with ThreadPoolExecutor(2) as executor:
+        yield executor
+        nbshare.shutdown()
+
+
+@settings(deadline=None, max_examples=20)
+@given(kinds=names, n=st.integers(1, 300), has_length=st.booleans(), is_stored=st.booleans())
+def test_results_of_hosts(tmp_path_factory, hosts, kinds, n, has_length, is_stored):
+    """From a list and from a generator, in memory and in a directory, where the rest resumes."""
+    options = {"on_error": "return", "progress": False, "max_workers": 2, "backend": hosts}
+    options["shared"] = {"names": kinds}
+    if is_stored:
+        options["checkpoint"] = tmp_path_factory.mktemp("run")
+        check(parallel_map(result, range(0, n, 2), **options), range(0, n, 2), kinds)
+    items = range(n) if has_length else iter(range(n))
+    check(parallel_map(result, items, **options), range(n), kinds)
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    kinds=names,
+    n=st.integers(1, 1000),
+    backend=BACKENDS.filter(lambda name: name != "serial"),
+    has_length=st.booleans(),
+    n_before=st.integers(0, 200),
+)
+def test_a_stopped_run_resumes(tmp_path_factory, kinds, n, backend, has_length, n_before):
+    """What it has when it is stopped is the loop's, and so is what the same call adds."""
+    options = {"on_error": "return", "max_workers": 2, "backend": backend}
+    options |= {"shared": {"names": kinds}, "checkpoint": tmp_path_factory.mktemp("run")}
+
+    def items():
+        return range(n) if has_length else iter(range(n))
+
+    job = map_async(result, items(), **options)
+    while job.n_done < min(n, n_before) and not job.wait(0):
+        time.sleep(0)
+    job.cancel()
+    assert job.wait(20)
+    partial, wanted = job.partial(), expected(range(n), kinds)
+    for found, one in zip(() if partial is None else partial, wanted, strict=False):
+        assert is_missing(found) or are_same(found, one)
+    check(parallel_map(result, items(), progress=False, **options), range(n), kinds)
 
 
 @settings(deadline=None, max_examples=10)

@@ -141,9 +141,8 @@ def test_an_array_of_unknown_length_grows_in_place(kind, form, tmp_path):
 def test_a_few_results_take_no_descriptor(kind):
     """Those of many short generators can be kept."""
     pair(streams.give, items(3), shared={"kind": kind})
-    before, kept = len(os.listdir("/proc/self/fd")), []
-    for n in range(30):
-        kept.append(pair(streams.give, items(n), shared={"kind": kind}))
+    before = len(os.listdir("/proc/self/fd"))
+    kept = [pair(streams.give, items(n), shared={"kind": kind}) for n in range(30)]
     assert len(os.listdir("/proc/self/fd")) < before + 10
     assert [len(found) for found in kept] == list(range(30))
 

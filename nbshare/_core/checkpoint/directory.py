@@ -250,7 +250,7 @@ class Directory:
         source = TransferSource(part.values, lambda rows: part.entries(found[rows]), part.logs)
         if spec is not None:
             self.decide(spec)
-            if self.reader.spec != spec:
+            if (stored := self.reader.spec) is None or not stored.holds_rows(spec):
                 source = source._replace(as_object=spec.number or copy)
         writer = RowWriter(self.place())
         nbytes = sum(map(files.size_of, part.folder.iterdir()))
@@ -318,7 +318,9 @@ class Directory:
                 f"a .npy file cannot tell the dtype of out=, {wanted.dtype}. Use another dtype, "
                 "or do not pass out="
             )
-        if wanted is not None and spec is not None and spec[:2] != wanted[:2]:
+        if wanted is None or spec is None or spec is wanted:
+            return
+        if not wanted.holds_rows(spec):
             there = "other objects" if spec.dtype is None else f"{spec.dtype} of shape {spec.shape}"
             raise CheckpointError(
                 f"{self.path} has results that are {there}, which do not fit out=. "

@@ -3,9 +3,9 @@
 Workers write results to the files of the checkpoint, before the owner sees them, so a killed owner
 loses nothing. Objects are only there, and so are arrays in the order of the rows, whose file the
 owner maps. Other arrays are also in memory as in any call. A thread of the owner reads the board
-now and then. It writes what workers could not, which are results of other hosts, those that the
-disk has refused, and failures. With ``durability="power"`` it waits until the disk has all. Results
-that have not reached the disk when the power fails are known by their checksums.
+now and then. It writes failures, and results that the disk has refused before. Results of other
+hosts are written when they arrive. With ``durability="power"`` it waits until the disk has all.
+Results that have not reached the disk when the power fails are known by their checksums.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nbshare._core.engine.run import Keeper, Request, tiles_of
 from nbshare._core.functions.freshness import own_modules, stamp_of
 from nbshare._core.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Page
 from nbshare._core.wire.failures import describe
-from nbshare._core.wire.results import ASK, KIND_OF, OBJECTS, OutputSpec
+from nbshare._core.wire.results import ASK, KIND_OF, OutputSpec
 from nbshare._core.wire.rows import FilePlace, RowNumbers, RowWriter, TransferSource, index_of
 from nbshare.errors import CheckpointWarning, noted, users_line, warn_at_most
 
@@ -120,8 +120,7 @@ class CheckpointKeeper(Keeper, Medium):
             rows = self._find(call.request.iterables, 0)
             self._directory.note_order(rows)
         call.results.output.medium = self
-        if call.engine.can_write_files:
-            call.board.header[KIND] = ASK  # so each worker learns of the files
+        call.board.header[KIND] = ASK  # so each worker learns of the files
         if (spec := self._directory.reader.spec) is not None:
             call.results.output.decide(spec)
         if has_all:
@@ -139,21 +138,21 @@ class CheckpointKeeper(Keeper, Medium):
         output, is_large = None, spec not in KIND_OF
         is_in_order = bool(self._order) and np.array_equal(self._order[0], np.arange(n))
         has_tiles = tiles_of(request) is not None  # whose rows are not what the caller gets
-        if self._call.engine.can_write_files and is_large and is_in_order and not has_tiles:
+        if is_large and is_in_order and not has_tiles:
             output = self._attempt(partial(self._directory.output, spec))
         self._is_in_place = output is not None
         return output or super().allocate(request, spec, n)
 
     def files(self) -> FilePlace | None:
         """Return where a worker writes, if it can. Called with its first result."""
-        return self._attempt(self._place) if self._call.engine.can_write_files else None
+        return self._attempt(self._place)
 
     def _place(self) -> FilePlace:
         assert self._call.results.output.spec is not None
         self._directory.decide(self._call.results.output.spec)
         self._directory.versions.note_imports(dict(self._call.imported))
         place = self._directory.place()
-        if self._call.results.output.spec == OBJECTS:
+        if self._call.results.output.spec.dtype is None:
             self._directory.reader.logs.create(place.log)
         return place
 

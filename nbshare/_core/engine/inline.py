@@ -41,10 +41,9 @@ from nbshare._core.memory import Mode, Segment, View
 from nbshare._core.wire import running_items
 from nbshare._core.wire.failures import describe, explained, note_on_iterables
 from nbshare._core.wire.results import LogKey, OutputSpec
-from nbshare._core.wire.rows import RowWriter
+from nbshare._core.wire.rows import Decided
 from nbshare._core.worker.process import inputs_of
 from nbshare._core.worker.state import initializing_anew, leave
-from nbshare._core.worker.store import Decided
 from nbshare._core.worker.work import Caller, Work
 from nbshare.errors import is_interrupt, noted
 
@@ -58,11 +57,8 @@ class _Here(Caller):
         self._call, self._lock, self._imports = call, lock, ImportLog()
 
     def decide(self, spec: OutputSpec) -> Decided:
-        output = self._call.results.output
         with self._lock:
-            (decided, place, files), _ = output.place_for(spec)
-        writer = None if files is None else RowWriter(files)
-        return decided, None if place is None else output.some, writer
+            return self._call.results.output.decided_here(spec)
 
     def add_log(self, key: LogKey, log: Segment) -> None:
         self._call.results.logs.add(key, log)

@@ -24,7 +24,7 @@ from nbshare._core.memory.warm import LARGEST_PIECE
 from nbshare._core.system import sections
 from nbshare._core.wire.board import IN_OUTPUT, KIND, Board
 from nbshare._core.wire.results import ASK, IS_OBJECT, KINDS, OBJECTS, OutputSpec
-from nbshare._core.wire.rows import FilePlace
+from nbshare._core.wire.rows import Decided, FilePlace, RowWriter
 
 FIRST_BYTES = 256 << 10  # of an output that grows
 GROWTH = 1.5  # from one size to the next (unused parts take no memory)
@@ -173,7 +173,7 @@ class OutputRows:
         if isinstance(out, np.ndarray):
             # A plain array is filled through shared memory, and the caller copies finished rows.
             self._output = output_of(out if segment_of(out) else empty(out.shape, out.dtype))
-        if self._spec == OBJECTS:
+        if self._spec is OBJECTS:
             board.header[KIND] = IS_OBJECT
         elif self._spec is not None or board.is_open:  # whose numbers are in no page
             board.header[KIND] = ASK
@@ -218,6 +218,12 @@ class OutputRows:
         if (output := self._output) is None:
             return (self.spec, None, files), []
         return (self.spec, output.place, files), output.segments
+
+    def decided_here(self, spec: OutputSpec) -> Decided:
+        """Return the same to this process, which stores results itself."""
+        (decided, place, files), _ = self.place_for(spec)
+        rows = None if place is None else self.some
+        return decided, rows, None if files is None else RowWriter(files)
 
     def reserve(self, n_more: int = 0) -> None:
         """Allocate rows for the results of the present items and some more, if results are rows.

@@ -12,15 +12,18 @@ seen the mark. On machines with a weak order of memory, a fence comes between bo
                                 failed
     errors[i]                   the dispatcher's thread              done[i] = FAILED, which may
                                                                      come before it
-    results of another machine  the thread that hears its replies    done[i], as above
+    more rows, of a generator   the thread that brings items         the count of items
+
+For results of another machine, the thread that hears its replies is the worker.
 
 A worker that dies leaves no mark, or a whole result. The next worker that has the item writes to
 the same row, and to a log of its own.
 
-Any thread may read at any time, because `Results.load` keeps nothing between two calls. A page of
-an open board is freed when a loop has taken all its results. Its marks are cleared before the rest,
-so whoever reads looks at the mark again afterwards. One thread at a time iterates over results
-(`Given`). One at a time unpickles ahead, and takes what there is under a lock.
+Any number of threads may read at the same time, because `Results.load` keeps nothing between two
+calls. When an output grows, its rows stay in the same memory, so an older array of it stays right.
+A page of an open board is freed when a loop has taken all its results. Its marks are cleared before
+the rest, so whoever reads looks at the mark again afterwards. One thread at a time iterates over
+results (`Given`). One at a time unpickles ahead, and takes what there is under a lock.
 """
 
 from __future__ import annotations

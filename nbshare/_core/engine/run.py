@@ -98,8 +98,6 @@ class Engine:
     ----------
     works_by_itself : bool
         Whether calls go on while no thread waits for them.
-    can_write_files : bool
-        Whether workers write results to the files of a checkpoint.
     in_process : bool
         Whether this process alone reads inputs and writes results, so that both are private memory.
     is_closed : bool
@@ -111,7 +109,6 @@ class Engine:
 
     works_by_itself = True
     in_process = False
-    can_write_files = True
     is_closed = False
     portion_s = 0.1
 

@@ -69,7 +69,6 @@ class Cluster(Engine):
     """
 
     in_process = True  # this one writes all results
-    can_write_files = False
     portion_s = 2.0
 
     def __init__(self, hosts: Hosts) -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-import pickle
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from nbshare._core.engine.call import Call
 from nbshare._core.hosts.protocol import Reply, ReportedError
-from nbshare._core.memory import Segment
 from nbshare._core.wire.board import (
     BEGUN,
     ENDED,
+    FAILED,
     FRACTION,
     IN_LOG,
     IN_OUTPUT,
@@ -25,7 +26,6 @@ from nbshare._core.wire.board import (
     N_ITEMS,
     N_SLOWEST,
     NO_ITEM,
-    NOT_DONE,
     PEAK,
     PID,
     REPORTED,
@@ -33,8 +33,9 @@ from nbshare._core.wire.board import (
     SLOWEST,
     WORKED,
 )
-from nbshare._core.wire.results import ALONE, Entry, LogKey, entry_parts
-from nbshare._core.worker.store import LogWriter
+from nbshare._core.wire.results import batches_of
+from nbshare._core.wire.rows import runs_of
+from nbshare._core.worker.store import ResultStore
 
 
 class Inbox:
@@ -52,8 +53,9 @@ class Inbox:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._new_logs: list[tuple[LogKey, Segment]] = []  # not announced yet
-        self._log = LogWriter(lambda key, log: self._new_logs.append((key, log)))
+        results = call.results
+        of_results = results.output.decided_here, results.logs.add, nullcontext()
+        self._store = ResultStore(call.board, *of_results)
 
     def take(self, items: range, slot: int, host: str, reply: Reply) -> None:
         """Store a reply about a block."""
@@ -66,9 +68,9 @@ class Inbox:
             call.note_error(error, range(i, i + 1))
             if failure is reply.error:
                 call.note_failure(error)
-        self._store(first, reply)
-        if reply.attempts is not None:
+        if reply.attempts is not None:  # first, because the files of a checkpoint tell them
             call.board.attempts_to_count(first, items.stop)[:] = reply.attempts
+        self._put(first, reply)
         if reply.error is not None:
             call.note_failure(self._error_of(reply.error, first, host))
         drew, which = reply.draws
@@ -85,48 +87,28 @@ class Inbox:
             what = what._replace(item=first + what.item)
         return self._call.error_of(what, f"{error.worker} of host {host}")
 
-    # -------------------------------------------------------------------------- results
-
-    def _store(self, first: int, reply: Reply) -> None:
+    def _put(self, first: int, reply: Reply) -> None:
         """Store the results of a block, which is in one page, and say then what is done."""
-        results, page = self._call.results, self._call.board.page(first)
-        states = np.frombuffer(reply.states, np.uint8).copy()
-        of_block = slice(first - page.first, first - page.first + len(states))
+        page, states = self._call.board.page(first), np.frombuffer(reply.states, np.uint8)
+        self._store.turn_to(page, first + len(states))
         if reply.spec is not None:
-            results.output.decide(reply.spec)
-        if reply.entries is not None:
-            page.index[:, of_block][:, states == IN_LOG] = self._stored(reply.entries, reply.logs)
-        if reply.rows is not None:
-            are_rows = states == IN_OUTPUT
-            assert reply.spec is not None
-            assert results.output.spec is not None
-            if results.output.spec[:2] == reply.spec[:2]:
-                results.output.some(page.first, page.n)[of_block][are_rows] = reply.rows
-            else:  # of a block that began before the first result
-                values = reply.rows.tolist() if reply.spec.number else reply.rows
-                entries = map(self._entry_of, values)
-                page.index[:, of_block][:, are_rows] = np.transpose([*entries])
-                states[are_rows] = IN_LOG
-        is_new = states != NOT_DONE
-        page.done[of_block][is_new] = states[is_new]
-        # Last, because a log may be dropped from when the next one is announced, unless results in
-        # it are known to be there.
-        while self._new_logs:
-            results.logs.add(*self._new_logs.pop(0))
+            self._store.settle(reply.spec)
+            for some, items in _runs(states == IN_OUTPUT, first):
+                self._store.put_rows(items, reply.rows[some], reply.spec)
+        for some, items in _runs(states == IN_LOG, first):
+            entries = reply.entries[:, some]
+            for batch in batches_of(entries):
+                key, start, size = entries[:3, batch.start].tolist()
+                record = memoryview(reply.logs[key])[start : start + abs(size)]
+                self._store.put_record(items[batch], [(0, record)], size, entries[3, batch])
+        page.done[first - page.first :][: len(states)][states == FAILED] = FAILED
 
-    def _entry_of(self, value: Any) -> Entry:
-        """Store a result. Return its entry."""
-        data = pickle.dumps(value, 5)
-        return *self._log.append(*entry_parts(data, [])), len(data), ALONE
 
-    def _stored(self, entries: Any, logs: Mapping[LogKey, Any]) -> Any:
-        """Store parts of logs. Return where their entries are then."""
-        index = entries.copy()
-        for key, data in logs.items():
-            of_log = entries[0] == key
-            index[0, of_log], start = self._log.append(*entry_parts(data, []))
-            index[1, of_log] += start
-        return index
+def _runs(chosen: npt.NDArray[np.bool_], first: int) -> Iterator[tuple[slice, range]]:
+    """Yield the runs of chosen items of a block, as places among those chosen, and as items."""
+    items = first + np.flatnonzero(chosen)
+    for run in runs_of(items):
+        yield run, range(int(items[run.start]), int(items[run.stop - 1]) + 1)
 
 
 def _show(row: Any, first: int, reply: Reply) -> None:

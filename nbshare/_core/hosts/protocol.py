@@ -49,8 +49,8 @@ class Reply(NamedTuple):
     is_last: bool
     states: bytes  # as in `wire.board.Page.done`, 0 for items that an earlier reply has
     spec: OutputSpec | None
-    rows: npt.NDArray[Any] | None  # of items in the output
-    entries: npt.NDArray[np.int64] | None  # of items in logs
+    rows: Any  # an array of those of items in the output, if there are any
+    entries: Any  # an array of those of items in logs, likewise
     logs: dict[LogKey, Any]  # the parts that `entries` mean, which are not copied
     errors: dict[int, BaseException]
     error: BaseException | None  # of the call

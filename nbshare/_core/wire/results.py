@@ -54,9 +54,13 @@ class OutputSpec(NamedTuple):
             return False
         if type(value) is np.ndarray and value.dtype == self.dtype:  # quick to check
             return bool(value.shape == self.shape)
-        found = spec_for(value)
+        return self.holds_rows(spec_for(value))
+
+    def holds_rows(self, given: OutputSpec) -> bool:
+        """Return whether an output of this kind holds rows of another one unchanged."""
         # NumPy takes None for float64 when it compares dtypes.
-        return found.dtype is not None and found[:2] == self[:2]
+        is_array = self.dtype is not None and given.dtype is not None
+        return is_array and self[:2] == given[:2]
 
 
 OBJECTS = OutputSpec(None, (), None)

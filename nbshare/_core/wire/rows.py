@@ -22,7 +22,7 @@ import numpy.typing as npt
 from nbshare._core.memory import aligned, disk
 from nbshare._core.system import Descriptor
 from nbshare._core.wire.board import ATTEMPTS, FAILED, IN_LOG, IN_OUTPUT, Board, Page
-from nbshare._core.wire.results import ALONE, LogReader, batches_of
+from nbshare._core.wire.results import ALONE, LogReader, OutputSpec, batches_of
 
 RESULTS_FILE, INDEX_FILE = "results.npy", "index.npy"
 # The fields of a row: first times and, of a result in a log, its offset, its size and its place in
@@ -210,3 +210,8 @@ class RowWriter:
             flags = os.O_RDWR if name in self._place.starts else os.O_RDWR | os.O_CREAT
             self._files[name] = disk.open_own(path, flags)
         return self._files[name].fileno()
+
+
+Rows = Callable[[int, int], npt.NDArray[Any]]  # of an output, by the first and how many
+# The spec of results, their rows, or None if they go only to logs or files, and the file writer.
+Decided = tuple[OutputSpec, Rows | None, RowWriter | None]

@@ -37,10 +37,9 @@ from nbshare._core.wire.failures import describe
 from nbshare._core.wire.messages import Channel
 from nbshare._core.wire.orders import CallOrder
 from nbshare._core.wire.results import LogKey, OutputSpec
-from nbshare._core.wire.rows import RowWriter
+from nbshare._core.wire.rows import Decided, Rows, RowWriter
 from nbshare._core.worker import streams
 from nbshare._core.worker.state import WorkerState, leave, restore_variables, show_crashes
-from nbshare._core.worker.store import Decided, Rows
 from nbshare._core.worker.work import Caller, Work
 
 KEEP_S = 0.5  # freed memory must be free within a second

@@ -37,7 +37,7 @@ from nbshare._core.wire.results import (
     fill,
     spec_for,
 )
-from nbshare._core.wire.rows import RowWriter, index_of
+from nbshare._core.wire.rows import Decided, Rows, RowWriter, index_of
 from nbshare.errors import CheckpointError, noted
 
 LOG_BYTES = 1 << 20  # of a worker's first log, whose unused pages cost nothing
@@ -46,10 +46,6 @@ LOG_BYTES = 1 << 20  # of a worker's first log, whose unused pages cost nothing
 MOST_LOG_BYTES = 64 << 20
 
 _log_numbers = itertools.count()
-
-Rows = Callable[[int, int], npt.NDArray[Any]]  # of an output, by the first and how many
-# The spec of results, their rows, or None if they go only to logs or files, and the file writer.
-Decided = tuple[OutputSpec, Rows | None, RowWriter | None]
 
 
 class LogWriter:
@@ -97,8 +93,8 @@ class ResultStore:
         The argument of `LogWriter`.
     lock : context manager
         Held to agree with the other workers.
-    slot : memoryview
-        This worker's row of the board.
+    slot : memoryview, optional
+        This worker's row of the board. None if the items run elsewhere.
 
     Attributes
     ----------
@@ -114,7 +110,7 @@ class ResultStore:
         ask: Callable[[OutputSpec], Decided],
         announce: Callable[[LogKey, Segment], None],
         lock: AbstractContextManager[Any],
-        slot: memoryview,
+        slot: memoryview | None = None,
     ) -> None:
         self._board, self._lock, self._slot = board, lock, slot
         self._ask = ask
@@ -146,10 +142,8 @@ class ResultStore:
 
     def put_numbers(self, items: range, values: list[Any]) -> bool:
         """Store several results that are such numbers, if the dtype can hold all."""
-        if self._spec is None:
-            self._settle(spec_for(values[0]))
-        first = self._page.first
-        places = slice(items.start - first, items.stop - first)
+        self.settle(spec_for(values[0]))
+        places = self._places(items)
         out = self._out[places]
         try:
             # An assignment would look up the dtype of each value, which is two or three times as
@@ -158,29 +152,38 @@ class ResultStore:
         except struct.error:  # an int too large for the dtype of earlier ones
             return False
         self._write(places, out)
-        if order.IS_WEAK:
-            order.before_marks()
-        self._page.done[places] = IN_OUTPUT
+        self._mark(places, IN_OUTPUT)
         return True
+
+    def put_rows(self, items: range, rows: Any, given: OutputSpec) -> None:
+        """Store several results that come as rows of an array, with its spec."""
+        fits, places = self.settle(given).holds_rows(given), self._places(items)
+        if fits and self._out is not None:
+            self._out[places] = rows
+        if fits and self._write(places, rows):
+            self._mark(places, IN_OUTPUT)
+            return
+        for i, value in zip(items, rows.tolist() if given.number else rows, strict=True):
+            self.put(i, value)
 
     def put(self, i: int, value: Any) -> None:
         """Store the result of item `i`, then mark it as done."""
-        spec = self._spec or self._settle(spec_for(value))
+        spec = self._spec or self.settle(spec_for(value))
         place = i - self._page.first
         at = slice(place, place + 1)
         if spec.is_given:
             fill_row(self._out, place, value)
         elif type(value) is not self.number and not spec.holds(value):
-            return self._append(place, value)
+            return self._append(i, value)
         elif self._out is not None:
             try:
                 self._out[place] = value
             except OverflowError:  # an int too large for the dtype of those before it
-                return self._append(place, value)
+                return self._append(i, value)
         if self._writer is not None:
             row = np.asarray(value, spec.dtype)[None]
             if not self._write(at, row):
-                return self._append(place, value)
+                return self._append(i, value)
         if order.IS_WEAK:
             order.before_marks()
         self._page.done[place] = IN_OUTPUT
@@ -198,12 +201,15 @@ class ResultStore:
 
     def _told(self, writer: RowWriter, places: slice) -> npt.NDArray[Any]:
         """Return what the index tells of some results."""
-        n = places.stop - places.start
-        took_s = (time.monotonic_ns() - self._slot[SINCE]) / n / 1e9
+        n, took_s = places.stop - places.start, 0.0
+        if self._slot is not None:
+            took_s = (time.monotonic_ns() - self._slot[SINCE]) / n / 1e9
         return index_of(self._board, self._page, places, n, writer.code, took_s)
 
-    def _settle(self, wanted: OutputSpec) -> OutputSpec:
-        """With the first result, learn where results go."""
+    def settle(self, wanted: OutputSpec) -> OutputSpec:
+        """With the first result, learn where results go. Return their spec."""
+        if self._spec is not None:
+            return self._spec
         kind = self._board.agree(KIND_OF.get(wanted, ASK), self._lock)
         if kind == ASK:
             self._spec, self._rows, self._writer = self._ask(wanted)
@@ -219,7 +225,7 @@ class ResultStore:
             self.number = spec.number or spec.dtype.type
         return spec
 
-    def _append(self, place: int, value: Any) -> None:
+    def _append(self, i: int, value: Any) -> None:
         try:
             data, buffers = dumps_apart(value, OUT_OF_BAND)
         except Exception as error:
@@ -227,7 +233,7 @@ class ResultStore:
             raise
         is_array = self._spec is not None and self._spec.dtype is not None
         self.takes_objects = self.number is not None or not is_array
-        self._put_record(slice(place, place + 1), *entry_parts(data, buffers), ALONE)
+        self.put_record(range(i, i + 1), *entry_parts(data, buffers), ALONE)
 
     def put_objects(self, items: range, values: list[Any]) -> bool:
         """Store the frozen results of several items, if their pickle fits."""
@@ -242,24 +248,31 @@ class ResultStore:
         self._put_batch(range(i, i + 1), [value])
 
     def _put_batch(self, items: range, values: list[Any]) -> None:
-        if self._spec is None:
-            self._settle(OBJECTS)
-        data, first = pickle.dumps(values, 5), self._page.first
-        places = slice(items.start - first, items.stop - first)
-        self._put_record(places, *entry_parts(data, []), np.arange(len(items)))
+        self.settle(OBJECTS)
+        data = pickle.dumps(values, 5)
+        self.put_record(items, *entry_parts(data, []), np.arange(len(items)))
 
-    def _put_record(self, places: slice, parts: Parts, size: int, which: Any) -> None:
+    def put_record(self, items: range, parts: Parts, size: int, which: Any) -> None:
         """Store a record, which has several results or one, and mark them as done.
 
         `size` is that of an `Entry`, and `which` the place of each result in it.
         """
+        places = self._places(items)
         index = self._page.index[:, places]
         index[2], index[3] = size, which
         found = self._in_file(places, parts, abs(size))
         index[0], index[1] = found or self._log.append(parts, abs(size))
+        self._mark(places, IN_LOG)
+
+    def _places(self, items: range) -> slice:
+        """Return the places of items on the page."""
+        return slice(items.start - self._page.first, items.stop - self._page.first)
+
+    def _mark(self, places: slice, state: int) -> None:
+        """Say that results are there. Last, because the owner may read them then."""
         if order.IS_WEAK:
             order.before_marks()
-        self._page.done[places] = IN_LOG
+        self._page.done[places] = state
 
     def _in_file(self, places: slice, parts: Parts, nbytes: int) -> tuple[LogKey, int] | None:
         """Write a record to the files, if there are any. Return where it is then."""

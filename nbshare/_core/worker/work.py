@@ -47,6 +47,7 @@ from nbshare._core.wire.feed import FedItems
 from nbshare._core.wire.folding import n_items_in
 from nbshare._core.wire.orders import CallOrder, Fixed
 from nbshare._core.wire.results import LogKey, OutputSpec
+from nbshare._core.wire.rows import Decided
 from nbshare._core.worker import streams
 from nbshare._core.worker.chance import Draws
 from nbshare._core.worker.items import (
@@ -61,7 +62,7 @@ from nbshare._core.worker.items import (
 from nbshare._core.worker.reports import ItemStopped, Reporter
 from nbshare._core.worker.stages import Blocks, Column, LoadedBlocks, PassingStore, QueuedBlocks
 from nbshare._core.worker.state import filter_warnings, initialized
-from nbshare._core.worker.store import Decided, ResultStore
+from nbshare._core.worker.store import ResultStore
 
 # Items that take less than this run in batches of at most this time, which share the cost of
 # storing results. If a worker dies, only their range is known, and then they run one by one.
