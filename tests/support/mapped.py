@@ -15,7 +15,7 @@ def file_of(array):
     """Return the file that an array is in, as the kernel sees it, or None if there is none."""
     if sys.platform == "win32":  # where the kernel has other names for files
         while not (array is None or isinstance(array, np.memmap)):
-            array = getattr(array, "obj", None) if type(array) is memoryview else array.base
+            array = array.obj if type(array) is memoryview else getattr(array, "base", None)
         return None if array is None else os.fspath(array.filename)
     address = array.__array_interface__["data"][0]
     for line in Path("/proc/self/maps").read_bytes().split(b"\n"):  # some names have a "\r"
