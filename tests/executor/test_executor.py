@@ -335,7 +335,7 @@ def test_prints_come_before_the_result_after_a_rest():
         for i in range(6):
             assert executor.submit(print, i).result() is None
             assert stream.getvalue().endswith(f"{i}\n")
-            wait_until(lambda: not [t for t in threading.enumerate() if "executor" in t.name])
+            wait_until(lambda: not [t for t in threading.enumerate() if "nbshare" in t.name])
 
 
 def test_prints_of_a_map_come_before_its_results(executor, capsys):
@@ -396,6 +396,7 @@ def executor_that_stays_open(monkeypatch):
         yield executor
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals, nor /proc")
 def test_what_a_task_changes_is_undone_while_its_worker_waits(executor_that_stays_open, tmp_path):
     """As after a run, though the worker is there for the tasks to come."""
     executor, here = executor_that_stays_open, os.getcwd()

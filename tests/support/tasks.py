@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import decimal
 import importlib
 import os
@@ -15,6 +16,8 @@ import numpy as np
 
 import nbshare
 from tests.support.faultlab import wait_until
+
+MEM_MAPPED = 0x40000  # of Windows
 
 # ---------------------------------------------------------------- items and results
 
@@ -79,6 +82,11 @@ def shared_facts(_, **arrays):
 def is_in_segment(array):
     """Whether the bytes are in memory that other processes map too, as the kernel sees it."""
     address = array.__array_interface__["data"][0]
+    if sys.platform == "win32":
+        info = (ctypes.c_uint64 * 6)()  # MEMORY_BASIC_INFORMATION, which ends with the type
+        place = ctypes.c_void_p(address), info, ctypes.c_size_t(ctypes.sizeof(info))
+        ctypes.windll.kernel32.VirtualQuery(*place)
+        return info[5] == MEM_MAPPED
     for line in Path("/proc/self/maps").read_text().splitlines():
         start, end = (int(x, 16) for x in line.split()[0].split("-"))
         if start <= address < end:
