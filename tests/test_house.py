@@ -22,9 +22,10 @@ from nbshare._core.options import MapOptions, Options
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Mypy's cache is for one process at a time.
+# Mypy's cache is for one process at a time, and for one platform.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
-os.environ["MYPY_CACHE_DIR"] = str(ROOT / ".mypy_cache" / WORKER)
+CACHE = ROOT / ".mypy_cache" / WORKER
+os.environ["MYPY_CACHE_DIR"] = str(CACHE)
 
 
 def python(*arguments: str) -> str:
@@ -57,6 +58,7 @@ sys.exit(pytest.main([*words[:-1], "nbshare/errors.py"]) or pytest.main([*words,
 
 
 FOR_WINDOWS = [
+    *("--platform", "win32", "--follow-imports", "silent", "--cache-dir", str(CACHE / "win32")),
     *map(str, ROOT.glob("nbshare/_core/system/windows/*.py")),
     "nbshare/_core/worker/spawned.py",
 ]
@@ -68,7 +70,7 @@ FOR_WINDOWS = [
         ("-m", "ruff", "check"),
         ("-m", "ruff", "format", "--check"),
         ("-m", "mypy"),
-        ("-m", "mypy", "--platform", "win32", "--follow-imports", "silent", *FOR_WINDOWS),
+        ("-m", "mypy", *FOR_WINDOWS),
         ("-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"),
         ("-c", DOCTESTS),
     ],
