@@ -21,7 +21,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-N_CALLS = 400
 STEPS = """
 mapping.check_call options.checked_request functions.reference.bind_arguments
 wire.context.current_context functions.changes.warn_of_changes mapping.prepared
@@ -113,6 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["map", "submit"])
     parser.add_argument("--nbshare", metavar="FOLDER", help="the folder with the package")
+    parser.add_argument("--calls", type=int, default=400, metavar="N", help="in each round")
     parser.add_argument("--pause", type=float, default=0, metavar="MS", help="after each call")
     args = parser.parse_args()
     if args.nbshare:
@@ -126,7 +126,7 @@ def main() -> None:
 
     def repeat() -> float:
         spans.clear()
-        for _ in range(N_CALLS):
+        for _ in range(args.calls):
             begin = time.monotonic_ns()
             if executor is None:
                 nbshare.parallel_map(small_calls.nothing, range(8), max_workers=2, progress=False)
