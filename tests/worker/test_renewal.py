@@ -182,3 +182,12 @@ def test_a_failure_of_leaving_is_printed(tmp_path, capfd):
     )
     nbshare.shutdown()
     assert "OSError: the connection was lost" in capfd.readouterr().err
+
+
+def test_tests_of_pytest_share_workers(monkeypatch):
+    """The variable that names the running test changes with each, and nothing that is imported."""
+    pids = []
+    for name in ("one", "another"):
+        monkeypatch.setenv("PYTEST_CURRENT_TEST", f"test_here.py::{name} (call)")
+        pids += parallel_map(renewed.pid, [0], max_workers=1).tolist()
+    assert pids[0] == pids[1]

@@ -242,5 +242,8 @@ class WorkerPool:
 
 
 def _home_of(context: Context) -> Context:
-    """Return the settings under which a worker imports modules."""
-    return context._replace(settings=b"")
+    """Return the settings under which a worker imports modules.
+
+    The variable in which pytest names the test that runs is none, so that tests share workers.
+    """
+    return context._replace(settings=b"", environ=context.environ | {"PYTEST_CURRENT_TEST": ""})
