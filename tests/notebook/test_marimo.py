@@ -10,11 +10,13 @@ import re
 import subprocess
 import sys
 import textwrap
+from importlib.util import find_spec
 
 import pytest
 from PIL import Image
 
-pytest.importorskip("marimo", reason="marimo is not installed: pip install marimo")
+if find_spec("marimo") is None:  # found without an import, which is slow
+    pytest.skip("marimo is not installed: pip install marimo", allow_module_level=True)
 
 NOTEBOOK = """
 import marimo
