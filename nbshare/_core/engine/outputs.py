@@ -179,6 +179,11 @@ class OutputRows:
             board.header[KIND] = ASK
 
     @property
+    def can_grow(self) -> bool:
+        """Whether there can be one array of all results, as private memory does not grow."""
+        return can_share() or not self._board.is_open
+
+    @property
     def spec(self) -> OutputSpec | None:
         """The spec of results, or None before the first."""
         kind = self._board.header[KIND]
@@ -202,8 +207,8 @@ class OutputRows:
         if self.spec is not None:
             return
         spec = self.medium.adapt(spec)
-        if spec.dtype is not None and self._board.is_open and not can_share():
-            spec = OBJECTS  # private memory does not grow in place (`final` makes one array)
+        if not self.can_grow:
+            spec = OBJECTS  # of which `Results` makes one array
         if spec.dtype is not None and self._board.is_open:
             self._output, self.grows = growing(spec.dtype, spec.shape, self._n), True
             self._grow()

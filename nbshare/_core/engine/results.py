@@ -150,7 +150,11 @@ class Results:
         if self.output.spec is None:
             return None
         if self.has_objects:
-            return self.values(gaps=True)
+            values = self.values(gaps=True)
+            if self.output.can_grow or self._request.out is not None:
+                return values
+            missing = [i for i, value in enumerate(values) if value is MISSING]
+            return as_masked(collect(values, set(missing)))
         done = self._board.done()
         array, is_there = self.output.first(len(done)), done == IN_OUTPUT
         assert array is not None
