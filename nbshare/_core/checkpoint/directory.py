@@ -247,7 +247,7 @@ class Directory:
         is_known = (words["state"] == FAILED) | (spec is not None)
         new = new[is_known & (words["code"] < len(numbers))]
         found = part.words()
-        source = TransferSource(part.values, lambda rows: part.entries(found[rows]), part.logs)
+        source = TransferSource(part.load(), lambda rows: part.entries(found[rows]), part.logs)
         if spec is not None:
             self.decide(spec)
             if (stored := self.reader.spec) is None or not stored.holds_rows(spec):

@@ -288,14 +288,12 @@ class CheckpointKeeper(Keeper, Medium):
         self._directory.decide(spec)
         self._directory.versions.note_imports(dict(self._call.imported))
         source = TransferSource(
-            lambda start, stop: np.asarray(results.output.some(page.first + start, stop - start)),
-            lambda places: page.index[:, places],
-            results.logs,
+            results.output.array, lambda items: page.index[:, items - page.first], results.logs
         )
         self._writer = self._writer or RowWriter(self._directory.place())
         index = index_of(self._call.board, page, new, len(new), self._directory.versions.number)
         index["state"] = done[new]
-        self._writer.transfer(source, new, page.rows[new], index)
+        self._writer.transfer(source, page.first + new, page.rows[new], index)
 
     def _save_errors(self) -> None:
         for i, error in list(self._call.results.errors.items()):

@@ -261,10 +261,6 @@ class RowReader:
             return np.zeros(0)
         return Table(self.folder / RESULTS_FILE, spec.dtype, spec.shape).load()
 
-    def values(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return the results of some rows, mapped."""
-        return self.load()[start:stop]
-
     def entries(self, words: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Return the places in the `logs` that index words tell, of results that fit no array."""
         return np.stack(_in_logs(words["at"]))

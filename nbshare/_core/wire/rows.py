@@ -48,7 +48,7 @@ class FilePlace(NamedTuple):
 class TransferSource(NamedTuple):
     """The place of results that become rows, in the memory of a call, or in a part of a run."""
 
-    values: Callable[[int, int], npt.NDArray[Any]]  # from a place to another, if they form an array
+    values: Any  # the array of those that form one
     entries: Callable[[RowNumbers], RowNumbers]  # the places of others in the logs
     logs: LogReader
     as_object: Callable[[Any], Any] | None = None  # of a value, if the rows have no such array
@@ -170,7 +170,8 @@ class RowWriter:
         there = np.flatnonzero(index["state"] == IN_OUTPUT)
         for run in runs_of(places[there]):
             some = there[run]
-            values = source.values(int(places[some[0]]), int(places[some[-1]]) + 1)
+            first = int(places[some[0]])
+            values = np.asarray(source.values[first : first + len(some)])
             if (as_object := source.as_object) is None:
                 self.put(rows[some], values, index[some])
             else:
