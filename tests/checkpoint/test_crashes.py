@@ -26,6 +26,7 @@ import pytest
 from nbshare import Checkpoint, map_async, open_checkpoint, parallel_map, shutdown
 from nbshare._core.checkpoint import directory, files, keeper, writer
 from nbshare._core.checkpoint.reader import RowReader
+from nbshare._core.checkpoint.versions import Versions
 from nbshare._core.memory import disk as disk_calls
 from nbshare._core.system import locks
 from nbshare._core.wire.rows import INDEX
@@ -370,6 +371,21 @@ def test_a_directory_that_is_replaced(kind, tmp_path):
         results = parallel_map(replacing, range(8), max_workers=2, **options)
     assert [*map(list, results)] == [[x, x] for x in range(8)]
     assert list(path.iterdir()) == []
+
+
+@pytest.mark.parametrize("backend", [None, "threads"])
+def test_files_that_a_worker_cannot_have(backend, tmp_path, monkeypatch):
+    """Its arrays stay in memory, though the others are only in the file."""
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(Versions, "note_imports", refuse)
+    with pytest.warns(CheckpointWarning, match="cannot be stored"):
+        found = parallel_map(
+            np.array, [[i, i] for i in range(5)], checkpoint=tmp_path / "run", backend=backend
+        )
+    assert [*map(list, found)] == [[i, i] for i in range(5)]
 
 
 def replacing(x, path, kind):

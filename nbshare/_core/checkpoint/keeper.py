@@ -148,6 +148,8 @@ class CheckpointKeeper(Keeper, Medium):
         return self._attempt(self._place)
 
     def _place(self) -> FilePlace:
+        if not self._directory.writer.renew():
+            raise FileNotFoundError  # first, because a file is made in the folder
         assert self._call.results.output.spec is not None
         self._directory.decide(self._call.results.output.spec)
         self._directory.versions.note_imports(dict(self._call.imported))

@@ -181,6 +181,8 @@ class ResultStore:
                 self._out[place] = value
             except OverflowError:  # an int too large for the dtype of those before it
                 return self._append(i, value)
+        elif self._writer is None:  # the files of the output could not be opened
+            return self._append(i, value)
         if self._writer is not None:
             row = np.asarray(value, spec.dtype)[None]
             if not self._write(at, row):
@@ -193,7 +195,7 @@ class ResultStore:
     def _write(self, places: slice, values: npt.NDArray[Any]) -> bool:
         """Write results to the files, if there are any. Return whether they are anywhere."""
         if (writer := self._writer) is None:
-            return True
+            return self._out is not None
         try:
             writer.put(self._page.rows[places], values, self._told(writer, places))
         except (OSError, CheckpointError):  # the owner tries again, and reports it
