@@ -28,8 +28,9 @@ from tests.support import locking
 from tests.support.faultlab import PYTHON_PATH, wait_until
 from tests.support.interrupts import each_interrupt
 
-STARTS = ["spawn", "fork", "forkserver"]
+STARTS = multiprocessing.get_all_start_methods()
 N = 300  # increments by each of two
+forks = pytest.mark.skipif("fork" not in STARTS, reason="processes do not fork on Windows")
 FILES = {lock_module.__file__}  # in which interrupts come
 pytestmark = [
     pytest.mark.filterwarnings(
@@ -112,6 +113,7 @@ def test_it_excludes_processes_that_get_it_from_a_queue(lock, counter, start):
     assert counter[0] == 2 * N
 
 
+@forks
 def test_it_excludes_a_process_and_its_parent(lock, counter):
     """Parent and child exclude each other."""
     process = multiprocessing.get_context("fork").Process(
@@ -225,7 +227,7 @@ def test_a_killed_process_releases_it(lock, start):
     assert not lock.locked()
 
 
-@pytest.mark.parametrize("start", ["spawn", "fork"])
+@pytest.mark.parametrize("start", [start for start in STARTS if start != "forkserver"])
 def test_a_process_that_ends_releases_it(lock, start):
     """The next holder after a process that has just ended with it is told, once."""
     run_together(multiprocessing.get_context(start), locking.end_holding, [(lock,)])
@@ -246,6 +248,7 @@ def test_a_thread_that_ends_releases_it(lock):
         lock.release()
 
 
+@forks
 def test_another_copy_s_takeover_is_not_told_again(lock):
     """One holder is told of the dead one, whichever object it uses."""
     run_together(multiprocessing.get_context("fork"), locking.end_holding, [(lock,)])
@@ -431,6 +434,7 @@ def test_another_process_sees_it_taken_and_cannot_release_it(lock, start):
         assert not lock.was_abandoned
 
 
+@forks
 def test_the_child_of_a_holder_waits_for_its_parent(lock):
     """A child forked while its parent holds the lock gets it once the parent has released it."""
     context = multiprocessing.get_context("fork")
