@@ -24,7 +24,7 @@ def test_an_interrupt_while_memory_ends_is_not_lost():
         any(map(operator.call, [_thread.interrupt_main, arrays.clear]))
 
 
-def test_a_worker_without_an_owner_ends_before_its_imports(monkeypatch):
+def test_a_worker_without_an_owner_ends_before_its_imports(monkeypatch, cold):
     """Its owner was killed between two calls: the one that starts it, the one that binds it."""
     commands = []
 

@@ -284,6 +284,8 @@ def _spins() -> None:
 
 
 def _holds_gil() -> None:
+    if sys.platform == "win32":
+        ctypes.PyDLL("kernel32").Sleep(int(FOREVER_S) * 1000)
     ctypes.PyDLL(None).sleep(int(FOREVER_S))
 
 
