@@ -282,7 +282,7 @@ def test_its_arrays_store_values(buffer):
 # -------------------------------------------------------------------------------- travel
 
 
-@pytest.mark.parametrize("start", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize("start", multiprocessing.get_all_start_methods())
 def test_it_travels_to_another_pool(buffer, start):
     """A worker of another pool writes into the owner's memory."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(start)) as pool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from typing import Any
 
 import numpy as np
 
 import nbshare
-from tests.support.faultlab import wait_until
+from tests.support.faultlab import SIGKILL, wait_until
 
 
 def count(lock: Any, counter: np.ndarray, me: int, n: int) -> None:
@@ -59,7 +58,7 @@ def die_holding(taken: np.ndarray, i: int, lock: Any) -> tuple[int, bool]:
     if i == 0:
         lock.acquire()
         taken[0] = True
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), SIGKILL)
     wait_until(lambda: taken[0])
     with lock:
         return i, lock.was_abandoned
