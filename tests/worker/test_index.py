@@ -40,7 +40,7 @@ def test_a_worker_keeps_its_number(together):
             assert sorted(found) == [(k, k) for k in range(n)]
 
 
-def test_a_new_worker_takes_the_number_of_a_dead_one(together):
+def test_a_new_worker_takes_the_number_of_a_dead_one(together, cold):
     """It runs the item again."""
     assert sorted(together(numbered.die_once, 2, retries=1)) == [0, 1]
 
