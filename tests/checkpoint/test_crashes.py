@@ -363,7 +363,7 @@ def vanishing(x, path, kind):
 
 
 @pytest.mark.parametrize("kind", [np.array, tuple])
-def test_a_directory_that_is_replaced(kind, tmp_path):
+def test_a_directory_that_is_replaced(kind, tmp_path, cold):
     """One warning and all results, also of a worker that comes later. The new one is left alone."""
     path = tmp_path / "run"
     options = {"shared": {"path": str(path), "kind": kind}, "checkpoint": path}

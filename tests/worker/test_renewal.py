@@ -72,7 +72,7 @@ def test_tasks_of_an_executor_get_new_workers():
 
 
 @pytest.mark.parametrize("initializer", INITIALIZERS)
-def test_a_worker_that_is_renewed_leaves_what_it_has_entered(tmp_path, initializer):
+def test_a_worker_that_is_renewed_leaves_what_it_has_entered(tmp_path, initializer, cold):
     parallel_map(
         renewed.pid,
         range(6),
