@@ -610,16 +610,16 @@ class Job(Generic[T]):
         --------
         Print how the run ended:
 
-        >>> import math, threading
+        >>> import threading, time
         >>> import nbshare
         >>> told = threading.Event()
         >>> def tell(job):
         ...     print(f"{job.label} is {job.state}")
         ...     told.set()
-        >>> job = nbshare.map_async(math.sqrt, [1.0, 4.0])
+        >>> job = nbshare.map_async(time.sleep, [0.2, 0.2])
         >>> job.add_done_callback(tell)
         >>> told.wait(10)
-        sqrt is done
+        sleep is done
         True
 
         Parameters

@@ -84,7 +84,7 @@ def test_marks_stand_where_lines_begin(capsys, marked):
     ]
 
 
-def test_what_no_item_prints_is_not_marked(capsys, marked):
+def test_what_no_item_prints_is_not_marked(cold, capsys, marked):
     """As what an initializer does, or other programs."""
     quiet(talkers.to_both, [7], initializer=print, initargs=("ready",))
     assert capsys.readouterr().out.splitlines() == ["ready", "[item 0] out 7"]

@@ -31,7 +31,7 @@ def test_a_misuse_is_told(name):
 
 
 @pytest.mark.parametrize("name", draws.FINE)
-def test_what_can_be_repeated_is_not(name):
+def test_what_can_be_repeated_is_not(cold, name):
     parallel_map(draws.FINE[name], range(8), **OPTIONS)
 
 

@@ -156,8 +156,8 @@ def prepare(
     request : Request
         The checked arguments.
     engine : Engine
-        The engine that will run it. It is warmed up first, so workers start while inputs are packed
-        and copied.
+        The engine that will run it. It is warmed up when all checks are done, so workers start
+        while inputs are copied.
     fixed : tuple of Fixed and Placed, optional
         The parts that are the same for all items, if they have been placed before.
     stage : Stage, optional
@@ -170,13 +170,13 @@ def prepare(
     OutOfMemoryError
         If the inputs do not fit.
     """
-    if request.n_items:  # else there may be nothing to do
-        engine.warm_up(min(request.max_workers, request.n_items))
     arena = Arena(stays_here=engine.in_process)
     parts = fixed[0] if fixed is not None else pack_fixed(arena, request)
     columns = itertools.count()  # of the feed
     sources = [("fed", next(columns)) if x is None else source(arena, x) for x in request.iterables]
     rings = None if stage is None else arena.pack(stage, "the rings", writable=True)
+    if request.n_items:  # else there may be nothing to do
+        engine.warm_up(min(request.max_workers, request.n_items))
     placed = [place(arena, is_private=engine.in_process)]
     if fixed is not None:
         placed.insert(0, fixed[1])
