@@ -196,7 +196,7 @@ def test_a_pipe_that_a_program_has_enlarged_is_read_to_its_end(tmp_path):
     job.result()
 
 
-def test_streams_that_an_initializer_has_set_are_kept(tmp_path, capsys):
+def test_streams_that_an_initializer_has_set_are_kept(cold, tmp_path, capsys):
     """A log file of each worker takes the prints of later calls as well."""
     options = {"initializer": talkers.redirect, "initargs": (str(tmp_path / "log"),)}
     for i in range(2):
