@@ -121,6 +121,14 @@ gc.collect()
 """)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _workers_of_this_file(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let the tests of a file share workers, which have what these tests left in them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TESTS_OF_FILE", request.node.nodeid)  # a change renews workers
+        yield
+
+
 @pytest.fixture
 def cold() -> Iterator[list[psutil.Process]]:
     """No worker and no server is running when the test begins, nor after it.
