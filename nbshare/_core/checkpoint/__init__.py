@@ -8,7 +8,7 @@
     directory    the files: rows, objects, and an index word per row, written last
     reader       what is stored at a moment, here and in the parts of a shared run
     writer       the one process whose calls may write; its workers do, by `wire.rows`
-    keeper       begins a call with what is stored, and a thread that stores what workers could not
+    keeper       starts a call with the stored results, and stores those that workers could not
     sweep        a run that several processes share: what each of them claims
 
 A result is stored by its row, and a row belongs to an item for good. So a sweep can be extended,

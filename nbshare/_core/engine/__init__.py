@@ -128,7 +128,7 @@ item
 job
     The public face of a run.
 keeper
-    Begins a call with the stored results, and stores those that workers could not (`checkpoint`).
+    Starts a call with the stored results, and stores those that workers could not (`checkpoint`).
 lease
     Tells which process writes to a checkpoint, in its ``lease.json``.
 life pipe

@@ -143,7 +143,8 @@ class ResultStore:
 
     def put_numbers(self, items: range, values: list[Any]) -> bool:
         """Store several results that are such numbers, if the dtype can hold all."""
-        self.settle(spec_for(values[0]))
+        if self._spec is None:
+            self.settle(spec_for(values[0]))
         places = self._places(items)
         out = self._out[places]
         try:
