@@ -264,6 +264,18 @@ def test_an_error_of_the_reduction_ends_the_run(n):
         parallel_map(itself, range(n), reduce=refuses)
 
 
+@pytest.mark.parametrize("backend", [None, "threads"])
+def test_an_error_of_the_reduction_is_kept_when_the_run_is_over(backend):
+    """The run has nothing left to end, and there is no value."""
+    job, is_over = map_async(itself, range(2), reduce=refuses, backend=backend), threading.Event()
+    job.add_done_callback(lambda job: is_over.set())
+    assert is_over.wait(60)
+    job.partial()
+    for _ in range(2):
+        with pytest.raises(ArithmeticError, match="not these"):
+            job.result()
+
+
 class Loaded:
     """An item that notes where it is loaded, or cannot be."""
 

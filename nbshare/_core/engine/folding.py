@@ -72,6 +72,7 @@ class FoldingCall(Call):
         self._value: tuple[int, Any] = (0, None)  # of how many items, and of the reduction
         self._n_folded = self._n_brought = 0  # items, the latter from a source
         self._failed: dict[int, BaseException] = {}
+        self._broken: Exception | None = None  # raised by `reduce`, which leaves no value
         self.results.given.is_iterated = True  # what has been combined is not kept
 
     # ------------------------------------------------------------------ what a job reads
@@ -121,7 +122,7 @@ class FoldingCall(Call):
         try:
             return self._fold()
         except Exception as error:  # noqa: BLE001 - of the user's function
-            self.stop(error)
+            self.stop(error)  # if it is not over, and else `final` raises the error
             return False
 
     def gave_none(self) -> bool:
@@ -184,6 +185,8 @@ class FoldingCall(Call):
     def _fold(self) -> bool:
         """Combine what has arrived. Return whether there was anything."""
         with self._folding:
+            if self._broken is not None:
+                raise self._broken
             n_before, arrived = self.results.given.n, super().new_results()
             is_over = False
             while not is_over:
@@ -191,8 +194,12 @@ class FoldingCall(Call):
                 # within `reduce` could leave half of a value.
                 with uninterrupted():
                     is_over = (entry := next(arrived, None)) is None
-                    if entry is not None:
-                        self._combine(*entry)
+                    try:
+                        if entry is not None:
+                            self._combine(*entry)
+                    except Exception as error:
+                        self._broken = error
+                        raise
             if self.results.given.n == n_before and self._value[0] == self._n_folded:
                 return False
             if not self.board.is_open:  # else the supply does it
