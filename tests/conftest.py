@@ -153,8 +153,9 @@ def script(tmp_path: Path) -> Script:
     def run(code: str, *, as_command: bool = False, **environ: str) -> str:
         path = tmp_path / "script.py"
         path.write_text(code)
+        warnings = "-W", "error", "-W", "ignore:This process:DeprecationWarning"  # of forks
         ended = subprocess.run(
-            [sys.executable, "-W", "error", *(["-c", code] if as_command else [str(path)])],
+            [sys.executable, *warnings, *(["-c", code] if as_command else [str(path)])],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": PYTHON_PATH, **environ},
             stdin=subprocess.DEVNULL,

@@ -747,6 +747,8 @@ def test_an_edit_is_seen_whatever_leads_to_it(case, tmp_path, parts_in):
     files, edit = SEEN[case]
     if "pandas" in case:
         pytest.importorskip("pandas")
+    if "grows in an annotation" in case and sys.version_info >= (3, 14):
+        pytest.skip("annotations run when they are read, and the list does not grow")
     write(tmp_path / "before", files)
     write(tmp_path / "after", files, edit)
     assert parts_in(tmp_path / "before") != parts_in(tmp_path / "after")

@@ -219,7 +219,8 @@ class _Seen:
         self.imports = [x for x in file.imports if x not in sys.modules or own_file(x)]
         defined = [*definitions(file.statements, self._names, self._name)]
         # Another loader may do more than compile the file.
-        is_plain = type(module.__loader__) in (SourceFileLoader, FreshLoader)
+        loader: object = module.__loader__
+        is_plain = type(loader) in (SourceFileLoader, FreshLoader)
         is_plain = is_plain and is_as_read(file.path, file.stamp)
 
         def is_other(each: Definition) -> bool:

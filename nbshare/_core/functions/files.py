@@ -36,7 +36,7 @@ class _FileFinder:
         file = _paths.get(name)
         if file is not None:
             is_there = os.path.exists(file) or source_of(file)
-            loader = FreshLoader(name, file)
+            loader: Any = FreshLoader(name, file)  # types want load_module, which 3.15 has not
             return spec_from_file_location(name, file, loader=loader) if is_there else None
         if not any(module.startswith(name + ".") for module in list(_paths)):
             return None
