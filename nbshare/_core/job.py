@@ -415,8 +415,8 @@ class Job(Generic[T]):
 
     @property
     def _error(self) -> BaseException | None:
-        """Exception that the run failed with, or None."""
-        return self._run.error
+        """Exception that the run failed with, or None. One that comes after its end is too late."""
+        return self._run.error if self._run.state == "failed" else None
 
     def __repr__(self) -> str:
         with contextlib.suppress(RuntimeError):
@@ -597,7 +597,7 @@ class Job(Generic[T]):
             The run is not over in time.
         """
         self._await_end(timeout)
-        return self._run.error
+        return self._error
 
     def _await_end(self, timeout: float | None) -> None:
         if not self.wait(timeout):

@@ -23,6 +23,7 @@ from nbshare import attach, grid, map_async, open_checkpoint, parallel_map
 from nbshare._core.engine.folding import Reduction
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare.errors import CheckpointError, WorkerDiedError
+from tests.support.faultlab import wait_until
 
 BACKENDS = [None, "threads", "serial"]
 REDUCTIONS = {
@@ -453,6 +454,29 @@ def test_nobody_need_wait_for_enough():
     assert job.exception() is None
     assert job.n_done < 100_000
     assert job.result().count() == job.n_done
+
+
+@pytest.mark.parametrize("backend", [None, "threads"])
+def test_an_error_of_until_that_comes_after_the_end_is_too_late(tmp_path, backend):
+    """State, exception and result tell the same."""
+    is_over = threading.Event()
+
+    def itself_if_asked(x):
+        wait_until(lambda: x < 1 or (tmp_path / "asked").exists())
+        return x
+
+    def fails(_):
+        (tmp_path / "asked").touch()
+        assert is_over.wait(60)
+        raise LookupError("too late")
+
+    job = map_async(itself_if_asked, range(3), until=fails, backend=backend, chunksize=1)
+    job.add_done_callback(lambda job: is_over.set())
+    assert is_over.wait(60)
+    wait_until(lambda: not job._asking.locked())
+    assert job.result().tolist() == [0, 1, 2]
+    assert job.exception() is None
+    assert job.state == "done"
 
 
 def test_results_that_are_objects_are_enough_too():

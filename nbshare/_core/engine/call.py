@@ -118,6 +118,7 @@ class Call(OwnRun):
         self.looked_at = time.monotonic()
         self.n_killed = sys.maxsize  # by the system for lack of memory, before any of its workers
         self.kill_at: float | None = None  # when workers of a stopped call are ended
+        self._is_whole = False  # all items are done, and its writers have ended
         self.feed = feed
         # Wakes waiting workers.
         self.items_event: waiting.WorkerEvent | None = None
@@ -394,17 +395,13 @@ class Call(OwnRun):
         """Keep the error of items that failed."""
         self.results.errors.update(dict.fromkeys(items, error))
 
-    def finish(self, state: RunState, error: BaseException | None = None) -> None:
-        """Mark the end and wake all waiting threads."""
+    def finish(self, *, is_whole: bool) -> None:
+        """Note that all writers have ended, and end. `is_whole` says whether all items are done."""
         if self.results.is_over:  # the last of them are being stored
             return
-        self.results.is_over = True
-        is_whole = state == "done"
-        if state == "stopped" and self.is_enough:
-            state = "done"
-        if state == "done" and self.supply is not None and self.supply.error is not None:
-            state, error = "failed", self.supply.error
-        self.state, self.error = state, error
+        self._is_whole, self.results.is_over = is_whole, True
+        if self.supply is not None and (is_whole or self.is_enough):
+            self.note_failure(self.supply.error)
         try:
             if not is_whole or self.results.errors:
                 self.results.output.clear_missing(self.torn_rows)
@@ -412,26 +409,26 @@ class Call(OwnRun):
             if self.board.is_open:
                 self._note_slowest()
         except Exception as problem:  # noqa: BLE001 - memory, say; no thread may wait for ever
-            self.state, self.error = "failed", error or problem.with_traceback(None)
+            self.note_failure(problem.with_traceback(None))
         # Free them now, because a notebook's last traceback keeps this call alive.
         self.inputs.clear()
         self.feed = None
         self.items_event = None
         self.code = NO_CODE
-        if self.keeper is not None:
-            self.keeper.end(self._end_stored)
-        else:
-            self._end()
+        self._store_and_end()
         self.wake_supply()
         self.supply = None
 
-    def abandon(self) -> None:
-        """End it before it was submitted."""
-        self.finish("stopped" if self.error is None else "failed", self.error)
+    def _store_and_end(self) -> None:
+        """Have the last results stored, if they are to be, and wake all waiting threads."""
+        if self.keeper is not None:
+            self.keeper.end(self._end_stored)
+        else:
+            self._end_stored(None)
 
     def _end_stored(self, error: BaseException | None) -> None:
         """End when all is stored, or with the `error` that prevents it."""
-        if error is not None:
-            self.state = "failed"
-            self.note_failure(error)
+        self.note_failure(error)
+        is_done = self._is_whole or self.is_enough
+        self.state = "failed" if self.error else "done" if is_done else "stopped"
         self._end()

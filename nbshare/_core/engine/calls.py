@@ -24,7 +24,6 @@ from nbshare._core.engine.call import MAX_REPLACED, Call
 from nbshare._core.engine.fit import LOOK_S
 from nbshare._core.engine.prints import PrintPipes
 from nbshare._core.engine.process import WorkerProcess
-from nbshare._core.engine.run import RunState
 from nbshare._core.engine.workers import WorkerPool
 from nbshare._core.memory import Segment
 from nbshare._core.system import locks, room
@@ -85,7 +84,8 @@ class Calls:
         try:
             call.code = self._pool.renew_if_stale(call, is_in_use=bool(self.running))
         except Exception as error:  # noqa: BLE001 - its failure, not this thread's
-            call.finish("failed", errors.without_frames(error))
+            call.note_failure(errors.without_frames(error))
+            call.finish(is_whole=False)
             return
         self.running[call.id] = call
         self._assign_workers(call)
@@ -95,7 +95,7 @@ class Calls:
         if call.is_over:
             return
         if call.id not in self.running:  # interrupted before it was submitted
-            call.abandon()
+            call.finish(is_whole=False)
             return
         call.halt()
         if call.kill_at is None:
@@ -122,17 +122,18 @@ class Calls:
             if is_complete or call.board.stopped:
                 for worker in list(call.workers):
                     self.hear_all(worker)  # its logs and failures, sent before the items were done
-            if (state := _end_of(call, is_complete=is_complete)) is not None:
-                self._finish(call, state)
+            is_done = is_complete and call.error is None and not call.board.stopped
+            if _has_ended(call, is_done=is_done):
+                self._finish(call, is_whole=is_done)
 
-    def _finish(self, call: Call, state: RunState) -> None:
+    def _finish(self, call: Call, *, is_whole: bool) -> None:
         del self.running[call.id]
         self.read_prints(call)
         self._pipes.end_lines(call.request.prints)
         for worker in call.workers:  # they will find no more items, and become idle
             worker.detach()
         call.workers.clear()
-        call.finish(state, call.error)
+        call.finish(is_whole=is_whole)
 
     def assign_workers(self) -> None:
         """Assign workers to calls that can use more."""
@@ -332,20 +333,15 @@ class Calls:
             self._pool.close()
             for call in list(self.running.values()):
                 call.workers.clear()  # they hold the call
-                call.finish("failed" if call.error else "stopped", call.error)
+                call.finish(is_whole=False)
             self.running.clear()
 
 
-def _end_of(call: Call, *, is_complete: bool) -> RunState | None:
-    """Return the outcome of a call, if it has ended."""
-    is_done = call.error is None and not call.board.stopped and is_complete
-    if any(_is_awaited(worker, call, is_done=is_done) for worker in call.workers):
-        return None
-    if call.error is not None:
-        return "failed"
-    if call.board.stopped:
-        return "stopped"
-    return "done" if is_done else None
+def _has_ended(call: Call, *, is_done: bool) -> bool:
+    """Return whether a call has ended, as all its items are done or it was ended early."""
+    if not (is_done or call.error is not None or call.board.stopped):
+        return False
+    return not any(_is_awaited(worker, call, is_done=is_done) for worker in call.workers)
 
 
 def _is_awaited(worker: WorkerProcess, call: Call, *, is_done: bool) -> bool:

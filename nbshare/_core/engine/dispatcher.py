@@ -237,7 +237,8 @@ class Dispatcher(Engine):
     def _begin(self, call: Call) -> None:
         # Another thread may have closed it since the call was submitted.
         if self._error is not None:
-            call.finish("failed", self._error)
+            call.note_failure(self._error)
+            call.finish(is_whole=False)
         elif self.is_closed:
             self._calls.stop(call)
         else:

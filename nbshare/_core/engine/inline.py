@@ -206,13 +206,10 @@ def _abort(call: Call, error: BaseException) -> None:
     """End a call that could not begin, so that its checkpoint is free and nobody waits."""
     if not is_interrupt(error):
         call.note_failure(error)
-    call.abandon()
+    call.finish(is_whole=False)
 
 
 def _finish(call: Call, entered: ExitStack | None) -> None:
     if entered is not None:
         leave(entered)
-    if call.error is not None:
-        call.finish("failed", call.error)
-    else:
-        call.finish("done" if call.is_complete else "stopped")
+    call.finish(is_whole=call.is_complete)

@@ -133,7 +133,8 @@ class Cluster(Engine):
             _thread.start_new_thread(self._run, (call,))
         except RuntimeError as error:  # no more threads are allowed
             self._leave()
-            call.finish("failed", error)
+            call.note_failure(error)
+            call.finish(is_whole=False)
 
     def notify(self, call: Call) -> None:  # noqa: ARG002 - there is one
         """See that items have come, or that no more will."""
@@ -145,7 +146,7 @@ class Cluster(Engine):
         self._news.put(None)
         if call.state == "starting":  # it was never submitted
             self._leave()
-            call.abandon()
+            call.finish(is_whole=False)
 
     # ------------------------------------------------------------------ the call's thread
 
@@ -166,10 +167,7 @@ class Cluster(Engine):
                 self._fail(self._cause_of(error))
             ended = self._await_news()
         self._leave()
-        if call.error is not None:
-            call.finish("failed", call.error)
-        else:
-            call.finish("done" if call.is_complete else "stopped")
+        call.finish(is_whole=call.is_complete)
 
     def _turn(self, ended: int | None) -> None:
         """Act on what has happened, and on the `ended` task of the cluster."""
