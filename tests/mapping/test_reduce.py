@@ -265,16 +265,46 @@ def test_an_error_of_the_reduction_ends_the_run(n):
         parallel_map(itself, range(n), reduce=refuses)
 
 
-@pytest.mark.parametrize("backend", [None, "threads"])
-def test_an_error_of_the_reduction_is_kept_when_the_run_is_over(backend):
-    """The run has nothing left to end, and there is no value."""
-    job, is_over = map_async(itself, range(2), reduce=refuses, backend=backend), threading.Event()
+def ended(job):
+    """Return a job that is over, and for which nobody has waited."""
+    is_over = threading.Event()
     job.add_done_callback(lambda job: is_over.set())
     assert is_over.wait(60)
-    job.partial()
+    return job
+
+
+@pytest.mark.parametrize("error", [ArithmeticError, SystemExit])
+@pytest.mark.parametrize("backend", [None, "threads"])
+def test_an_error_of_the_reduction_of_the_last_block_fails_the_run(backend, error):
+    """Though no item is left to run. State, exception and result tell the same."""
+
+    def refuses(a, b):
+        raise error("not these")
+
+    job = ended(map_async(itself, range(2), reduce=refuses, backend=backend))
+    assert job.state == "failed"
+    assert isinstance(job.exception(), error)
     for _ in range(2):
-        with pytest.raises(ArithmeticError, match="not these"):
+        with pytest.raises(error, match="not these"):
             job.result()
+
+
+def test_another_process_hears_of_an_error_of_the_reduction_of_the_last_block(tmp_path):
+    """It is stored with the results."""
+    ended(map_async(itself, range(2), reduce=refuses, checkpoint=tmp_path / "run"))
+    error = attach(tmp_path / "run").exception()
+    assert isinstance(error, ArithmeticError)
+    assert str(error) == "not these"
+
+
+@pytest.mark.parametrize("backend", [None, "threads"])
+def test_failures_of_the_last_block_are_known_at_the_end(backend):
+    job = ended(
+        map_async(odd_only, [1, 4], reduce=operator.add, backend=backend, on_error="return")
+    )
+    assert sorted(job.errors) == [1]
+    assert nbshare.last_job() is job
+    assert job.partial() == 1
 
 
 class Loaded:

@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from nbshare._core.engine.call import Call
 from nbshare._core.engine.stats import WorkerActivity
-from nbshare._core.interrupts import uninterrupted
+from nbshare._core.interrupts import start_thread, uninterrupted
 from nbshare._core.wire.failures import name_of_item
 from nbshare._core.wire.folding import Block, Folded, by_item, counted, items_in, start_of
+from nbshare.errors import is_interrupt
 
 
 class Reduction:
@@ -72,7 +73,7 @@ class FoldingCall(Call):
         self._value: tuple[int, Any] = (0, None)  # of how many items, and of the reduction
         self._n_folded = self._n_brought = 0  # items, the latter from a source
         self._failed: dict[int, BaseException] = {}
-        self._broken: Exception | None = None  # raised by `reduce`, which leaves no value
+        self._broken: BaseException | None = None  # raised by `reduce`, which leaves no value
         self.results.given.is_iterated = True  # what has been combined is not kept
 
     # ------------------------------------------------------------------ what a job reads
@@ -114,15 +115,16 @@ class FoldingCall(Call):
 
     def final(self) -> Any:
         """Return the value of all blocks."""
-        self._fold()
         return self._value[1]
 
     def load_ahead(self) -> bool:
         """Combine what has arrived. Return whether there was anything."""
         try:
             return self._fold()
-        except Exception as error:  # noqa: BLE001 - of the user's function
-            self.stop(error)  # if it is not over, and else `final` raises the error
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            self.stop(error)
             return False
 
     def gave_none(self) -> bool:
@@ -182,6 +184,24 @@ class FoldingCall(Call):
         self.load_ahead()
         super().sweep()
 
+    def _store_and_end(self) -> None:
+        """End when all is combined, in a thread that may run the user's function."""
+        if self.engine.in_process:
+            self._fold_and_end()
+            return
+        try:
+            start_thread(self._fold_and_end)
+        except RuntimeError:  # no more threads are allowed
+            self._fold_and_end()
+
+    def _fold_and_end(self) -> None:
+        with uninterrupted():  # or the call would never end
+            try:
+                self._fold()
+            except BaseException as error:  # noqa: BLE001 - of the user's function
+                self.note_failure(error)
+            super()._store_and_end()
+
     def _fold(self) -> bool:
         """Combine what has arrived. Return whether there was anything."""
         with self._folding:
@@ -197,7 +217,7 @@ class FoldingCall(Call):
                     try:
                         if entry is not None:
                             self._combine(*entry)
-                    except Exception as error:
+                    except BaseException as error:
                         self._broken = error
                         raise
             if self.results.given.n == n_before and self._value[0] == self._n_folded:
