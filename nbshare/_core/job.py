@@ -938,7 +938,7 @@ class Job(Generic[T]):
         request, items = self._run.request, self._inputs
         if self._is_reduced:
             return self._run.final()
-        if self._run.is_enough and not self.present.all():
+        if self._is_enough:
             return self._partial_or_gaps()
         results = self._flat_results()
         if self._is_list or not isinstance(items, ShapedItems):

@@ -486,6 +486,29 @@ def test_nobody_need_wait_for_enough():
     assert job.result().count() == job.n_done
 
 
+def test_enough_at_the_end_changes_nothing(tmp_path):
+    """What is said while the last items end is too late. All are done, and the form is the same."""
+
+    def pair_if_asked(x):
+        wait_until(lambda: x < 2 or (tmp_path / "asked").exists())
+        return (odd_only(2 * x + (x != 1)), 1.0)
+
+    is_over = threading.Event()
+
+    def is_enough(_):
+        (tmp_path / "asked").touch()
+        return is_over.wait(60)
+
+    options = {"out": "stack", "on_error": "return", "max_workers": 2, "chunksize": 1}
+    job = map_async(pair_if_asked, range(4), until=is_enough, **options)
+    job.add_done_callback(lambda job: is_over.set())
+    assert is_over.wait(60)
+    wait_until(lambda: job._run.is_enough)
+    first, second = job.result()
+    assert first.tolist() == [1, None, 5, 7]
+    assert second.tolist() == [1.0, None, 1.0, 1.0]
+
+
 @pytest.mark.parametrize("backend", [None, "threads"])
 def test_an_error_of_until_that_comes_after_the_end_is_too_late(tmp_path, backend):
     """State, exception and result tell the same."""
