@@ -473,3 +473,21 @@ def test_a_loop_in_order_says_that_another_one_has_taken_results():
     next(iter(job))
     with pytest.raises(RuntimeError, match="another loop"):
         list(job.in_order())
+@pytest.mark.parametrize("is_enough", [True, False], ids=["until", "cancel"])
+def test_a_loop_in_order_ends_at_the_gap_of_a_run_that_ends_early(is_enough):
+    """The results after it are those of `partial`."""
+    until = (lambda partial: partial.count() == 3) if is_enough else None
+    options = {"until": until, "max_workers": 2, "chunksize": 1}
+    job = map_async(figures.sleep_for, [0.0, LONG_S, 0.0, 0.0], **options)
+    wait_until(lambda: job.n_done == 3)
+    found = job.in_order()
+    assert next(found) == 0.0
+    if is_enough:
+        assert list(found) == []
+    else:
+        job.cancel()
+        with pytest.warns(PartialResultWarning, match="3 of 4"):
+            assert list(found) == []
+    assert job.partial().count() == 3
+
+

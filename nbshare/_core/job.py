@@ -726,7 +726,7 @@ class Job(Generic[T]):
             if (new := next(results, None)) is None:
                 break
             early[new[0]] = new[1]
-        if early:
+        if early and self.state == "done" and not self._is_enough:
             raise RuntimeError(
                 f"result {self._n_in_order} is missing: another loop has taken it. Use one loop "
                 "over the results of a job."
