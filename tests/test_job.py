@@ -254,6 +254,22 @@ def test_a_cancelled_await_cancels_others_and_the_event_loop_goes_on(long_job):
     assert asyncio.run(both()) == [True, True]
 
 
+def test_a_cancelled_await_of_a_job_that_is_over_changes_nothing():
+    """Its end is not known yet to the tasks that await it. The others get the results."""
+    job = map_async(tasks.double, range(4))
+
+    async def both():
+        waiting = [asyncio.ensure_future(job) for _ in range(2)]
+        await asyncio.sleep(0)
+        wait_until(job.done)  # in the thread of the loop
+        waiting[0].cancel()
+        return await waiting[1]
+
+    assert asyncio.run(both()).tolist() == [0, 2, 4, 6]
+    assert job.state == "done"
+    assert job.result().tolist() == [0, 2, 4, 6]
+
+
 def test_a_shielded_await_leaves_the_map_running(long_job):
     """A time-out ends the wait alone, and the job can be awaited again."""
 
@@ -458,21 +474,6 @@ def test_a_failure_comes_after_the_results_before_it():
     assert isinstance(error, ZeroDivisionError)
 
 
-def test_a_loop_in_order_that_was_left_goes_on():
-    job = map_async(tasks.identity, range(100), max_workers=2)
-    assert next(job.in_order()) == 0
-    assert [value for value, _ in zip(job.in_order(), range(10), strict=False)] == list(
-        range(1, 11)
-    )
-    assert list(job.in_order())[-1] == 99
-
-
-def test_a_loop_in_order_says_that_another_one_has_taken_results():
-    job = map_async(tasks.identity, range(100), max_workers=2)
-    assert job.wait()
-    next(iter(job))
-    with pytest.raises(RuntimeError, match="another loop"):
-        list(job.in_order())
 @pytest.mark.parametrize("is_enough", [True, False], ids=["until", "cancel"])
 def test_a_loop_in_order_ends_at_the_gap_of_a_run_that_ends_early(is_enough):
     """The results after it are those of `partial`."""
@@ -491,3 +492,18 @@ def test_a_loop_in_order_ends_at_the_gap_of_a_run_that_ends_early(is_enough):
     assert job.partial().count() == 3
 
 
+def test_a_loop_in_order_that_was_left_goes_on():
+    job = map_async(tasks.identity, range(100), max_workers=2)
+    assert next(job.in_order()) == 0
+    assert [value for value, _ in zip(job.in_order(), range(10), strict=False)] == list(
+        range(1, 11)
+    )
+    assert list(job.in_order())[-1] == 99
+
+
+def test_a_loop_in_order_says_that_another_one_has_taken_results():
+    job = map_async(tasks.identity, range(100), max_workers=2)
+    assert job.wait()
+    next(iter(job))
+    with pytest.raises(RuntimeError, match="another loop"):
+        list(job.in_order())

@@ -866,16 +866,19 @@ class Job(Generic[T]):
     def _interrupt(self) -> None:
         """Stop the run because of the user's interrupt."""
         self._was_interrupted = True
-        self._run.stop()
+        self.cancel()
 
-    def _outcome(self) -> tuple[Any, BaseException | None]:
-        """Return the result of a run that is over, or the error to raise."""
+    def _outcome(self, *, is_interrupted: bool = False) -> tuple[Any, BaseException | None]:
+        """Return the result of a run that is over, or the error to raise.
+
+        The state decides, unless the user's interrupt has come to the call that waited for it.
+        """
         if self._forsaken is not None:  # it holds the run, whose error's traceback holds this
             self._forsaken.detach()
         self._run.fill_out()
         is_done = False
         try:
-            if self.state == "done" and not self._was_interrupted:
+            if self.state == "done" and not is_interrupted:
                 result = self._results()
                 self._warn_of_chance()
                 if self.errors:
@@ -889,12 +892,12 @@ class Job(Generic[T]):
             remember(self)
             return None, error
         except KeyboardInterrupt:
-            self._was_interrupted = True
+            is_interrupted = True
         if is_done:
             self._run.release()  # not above, as after an interrupt its results may not be its own
             return result, None
         remember(self)
-        if self._was_interrupted:
+        if is_interrupted or self.state == "interrupted":
             return None, MapInterrupted(self._count(kept_in="nbshare.last_job().partial()"))
         if self._error is not None:
             return None, self._error

@@ -64,7 +64,7 @@ def run_and_draw(
         _show_end(job, display)
     if job is None:
         return None, MapInterrupted(f"{label}: interrupted before it had started")
-    return job._outcome()
+    return job._outcome(is_interrupted=job._was_interrupted)
 
 
 def _draw_until_over(job: Job, display: Display) -> None:
