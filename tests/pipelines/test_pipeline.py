@@ -328,6 +328,28 @@ def test_a_call_that_is_stopped_before_it_is_submitted_never_begins():
     assert dispatcher() is engine
 
 
+def test_shutdown_in_another_thread_stops_it(tmp_path):
+    """It gives what is done, as a map does, not an array with gaps that look like results."""
+
+    def await_the_end(block):
+        if block[0] == 8:
+            (tmp_path / "there").touch()
+            threading.Event().wait(60)
+        return block.sum()
+
+    def end():
+        wait_until((tmp_path / "there").exists)
+        nbshare.shutdown()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    with pytest.warns(nbshare.errors.PartialResultWarning, match="was stopped: 2"):
+        done = pipeline(partial(plumbing.numbers, 40), await_the_end)
+    thread.join()
+    assert done.results.compressed().tolist() == [6, 22]
+    assert last_job().state == "stopped"
+
+
 def test_nothing_is_left_behind():
     """Rings and results are freed, failed or not, and all workers wait for something to do."""
     run = partial(pipeline, partial(plumbing.numbers, 40), plumbing.doubled, workers=2)

@@ -160,8 +160,8 @@ class Pipe(OwnRun):
                 if is_first:  # failures that it causes in other stages do not count
                     self.error, self._failed = call.error, call
             self._halt(f"stage {call.request.stage!r} has failed")
-        elif call.state == "stopped":
-            self._halt("the pipeline was stopped")
+        elif call.state == "stopped":  # by `shutdown`, if not by `stop`
+            self.stop()
         elif k < len(self._calls) - 1:
             self._calls[k + 1].close(call.n_items)  # first, or its workers leave too early
             self._rings[k].close()
