@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import warnings
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbshare
-from nbshare import map_async, parallel_map
+from nbshare import Job, map_async, parallel_map
 from nbshare._core.engine.outputs import OutputRows
 from nbshare._core.engine.run import Request
 from nbshare._core.memory import segment_of
@@ -334,6 +335,20 @@ def test_of_tiny_items_the_result_that_cannot_be_unpickled_fails_alone(bad, is_k
     assert results[bad].index == bad
     del results[bad]
     assert results == [figures.record(i) for i in range(MANY) if i != bad]
+
+
+@pytest.mark.parametrize("look", [list, Job.partial, Job.result])
+def test_a_result_that_cannot_be_unpickled_fails_each_time(look):
+    """Nobody gets the error in place of the result, whatever has met it before."""
+    job = map_async(figures.record_or_unloadable, range(3), shared={"bad": 1})
+    assert job.wait()
+    with suppress(TaskError):
+        look(job)
+    for again in (list, Job.result, Job.result):
+        with pytest.raises(TaskError, match="result of item 1 cannot be unpickled"):
+            again(job)
+    for _ in range(2):
+        assert job.partial() == [figures.record(0), nbshare.MISSING, figures.record(2)]
 
 
 def test_results_that_were_looked_at_and_changed_are_as_new_in_the_end():

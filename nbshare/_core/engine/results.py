@@ -118,17 +118,20 @@ class Results:
         self.errors: dict[int, BaseException] = {}
         self.is_over = False
         self.given = Given()
+        self._has_errors = request.policy.returns_errors  # in the places of results
         # The first results, if objects, which no reader has yet, or None while a thread has them.
         self._ahead: list[Any] | None = []
         self._lock = _thread.allocate_lock()  # for a moment, never while users' code runs
 
-    def final(self, *, with_errors: bool = False) -> Any:
+    def final(self) -> Any:
         """Return all results, as one array if they fit, else a list.
 
-        If it may be `with_errors`, the array is masked where items failed, and the list has the
+        With ``on_error="return"``, the array is masked where items failed, and the list has the
         errors in their places.
         """
-        n = self._board.n_items
+        n, with_errors = self._board.n_items, self._has_errors
+        if self.errors and not with_errors:  # results that an earlier look could not load
+            raise self.errors[min(self.errors)]
         if self._board.is_open and self.given.n:
             raise RuntimeError(
                 f"{self.given.n} results were consumed by iterating, and not kept, "
@@ -137,7 +140,7 @@ class Results:
             )
         if not self.has_objects:
             return self.partial() if with_errors else self.output.first(n)
-        values = self.values(with_errors=with_errors)
+        values = self.values()
         is_list = isinstance(self._request.out, str) or tiles_of(self._request) is not None
         results = values if is_list else collect(values, self.errors)
         return as_masked(results) if with_errors else results
@@ -174,8 +177,9 @@ class Results:
         is_array = self.output.spec is not None and self.output.spec.dtype is not None
         return not is_array or any(IN_LOG in p.done.tobytes() for p in self._board.pages)
 
-    def values(self, *, gaps: bool = False, with_errors: bool = False) -> list[Any]:
+    def values(self, *, gaps: bool = False) -> list[Any]:
         """Return results and errors as a list. Raise if one cannot be loaded, or leave a gap."""
+        with_errors = self._has_errors
         values = (self._take_ahead() if self.is_over else None) or []
         n_before, n = len(values), len(self._board.done())
         values += [MISSING] * (n - n_before)
@@ -240,8 +244,8 @@ class Results:
         for page, places in self._places(items):
             states = page.states(places)
             for i in (page.first + places[states == FAILED]).tolist():
-                if i in self.errors:
-                    yield np.array([i]), [self.errors[i]]
+                if (error := self.errors.get(i)) is not None:  # or an earlier look cannot load it
+                    yield np.array([i]), [error if self._has_errors else Unloadable(error)]
             if self.output.spec is not None:
                 for place in places[states == IN_OUTPUT].tolist():
                     row = [self._row(page.first + place)]

@@ -353,7 +353,7 @@ class OwnRun(Run):
 
     def final(self) -> Any:
         """Return all results."""
-        return self.results.final(with_errors=self.request.policy.returns_errors)
+        return self.results.final()
 
     def gave_none(self) -> bool:
         """Return whether its first results are None."""

@@ -34,7 +34,7 @@ Parts = list[tuple[int, Any]]  # of an entry, with their offsets
 class Unloadable(NamedTuple):
     """In the place of a result that cannot be unpickled here."""
 
-    error: TaskError
+    error: BaseException
 
 
 OUT_OF_BAND = 1 << 12  # bytes. Smaller buffers stay in the pickle
