@@ -531,3 +531,21 @@ def test_the_rate_counts_what_has_run(sweep, capfd):
     shown = r"1020/1020 in (.*) s \((.*)/s\), 1000 stored before"
     elapsed_s, rate = re.search(shown, capfd.readouterr().err).groups()
     assert float(elapsed_s) * float(rate) < 100  # 20, but for rounding
+
+
+class Pressed:
+    """A tqdm class that the user interrupts as it is made."""
+
+    def __init__(self, *_, **__):
+        raise KeyboardInterrupt
+
+    update = close = __init__
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_interrupt_before_the_first_item_leaves_the_checkpoint_free(tmp_path, backend):
+    options = {"checkpoint": tmp_path / "run", "backend": backend}
+    with pytest.raises(MapInterrupted):
+        parallel_map(abs, range(3), progress=Pressed, **options)
+    assert nbshare.last_job().done()
+    assert parallel_map(abs, range(3), **options).tolist() == [0, 1, 2]

@@ -111,7 +111,7 @@ class SerialEngine(Engine):
     def submit(self, call: Call) -> None:
         """Begin a call, unless it has been stopped before."""
         with self._running:
-            if not call.is_over:
+            if not call.results.is_over:
                 call.state = "running"
                 try:
                     (self._work,), self._entered = _works(call, 1, _thread.allocate_lock())
@@ -151,7 +151,9 @@ class ThreadEngine(Engine):
     in_process = True
 
     def submit(self, call: Call) -> None:
-        """Begin a call."""
+        """Begin a call, unless it has been stopped before."""
+        if call.results.is_over:
+            return
         call.state = "running"
         lock = _thread.allocate_lock()
         try:

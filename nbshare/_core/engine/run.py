@@ -130,6 +130,8 @@ class Engine:
         """End a call early, with an error if there is one. For any thread."""
         call.note_failure(error)
         call.board.stop()
+        if call.state == "starting":  # it was never submitted
+            call.finish(is_whole=False)
 
 
 class Run(ABC):

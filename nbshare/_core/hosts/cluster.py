@@ -126,7 +126,7 @@ class Cluster(Engine):
 
     def submit(self, call: Call) -> None:
         """Begin a call, in a thread of its own."""
-        if call.is_over:
+        if call.results.is_over:
             return
         call.state = "running"
         try:
@@ -144,9 +144,8 @@ class Cluster(Engine):
         """End a call early, with an error if there is one."""
         super().stop(call, error)
         self._news.put(None)
-        if call.state == "starting":  # it was never submitted
+        if call.results.is_over:
             self._leave()
-            call.finish(is_whole=False)
 
     # ------------------------------------------------------------------ the call's thread
 
