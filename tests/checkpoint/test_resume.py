@@ -549,3 +549,14 @@ def test_an_interrupt_before_the_first_item_leaves_the_checkpoint_free(tmp_path,
         parallel_map(abs, range(3), progress=Pressed, **options)
     assert nbshare.last_job().done()
     assert parallel_map(abs, range(3), **options).tolist() == [0, 1, 2]
+
+
+def test_nothing_is_stored_when_the_run_is_over(tmp_path):
+    """A loop over its results may come later than the next run, or a user who moves the folder."""
+    job = map_async(str, range(20), checkpoint=tmp_path / "run")
+    assert job.wait()
+    (tmp_path / "run").rename(tmp_path / "moved")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert sorted(job) == [(i, str(i)) for i in range(20)]
+    assert not told

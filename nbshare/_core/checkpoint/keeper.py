@@ -11,6 +11,7 @@ Results that have not reached the disk when the power fails are known by their c
 from __future__ import annotations
 
 import _thread
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -333,4 +334,5 @@ class CheckpointKeeper(Keeper, Medium):
         except BaseException as error:  # noqa: BLE001 - as above
             self._fail(error)
         finally:
+            self._try_at = math.inf  # another run may write there from now on
             self._then(self._error)
