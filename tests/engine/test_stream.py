@@ -552,6 +552,17 @@ def test_cancel_keeps_what_is_done():
     assert (found[done] == done).all()
 
 
+@pytest.mark.parametrize("backend", [None, "threads"])
+def test_a_generator_is_left_when_a_run_with_a_checkpoint_ends_early(tmp_path, backend):
+    """No thread goes on waiting for room."""
+    job = background(abs, itertools.count(), backend=backend, checkpoint=tmp_path / "run")
+    next(iter(job))
+    wait_until(source_waits)
+    job.cancel()
+    assert job.wait(60)
+    wait_until(lambda: not source_waits(), what="its thread waits for ever")
+
+
 def test_a_source_that_never_gives_anything_can_be_cancelled():
     """Though its thread hangs in it."""
     gate = threading.Event()

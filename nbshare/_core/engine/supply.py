@@ -102,7 +102,7 @@ class SourceSupply(Supply):
 
     def wake(self) -> None:
         """Check for work. For any thread."""
-        if self._call.is_over:
+        if self._call.results.is_over:  # though the last of them may still be stored
             self._intake.close()
         super().wake()
 
