@@ -19,7 +19,7 @@ import pytest
 
 import nbshare
 from nbshare import MapInterrupted, last_job, map_async, parallel_map
-from nbshare._core.engine.supply import Intake
+from nbshare._core.engine.supply import Intake, SourceSupply
 from nbshare._core.memory import segment_of
 from nbshare._core.system import SYSTEM
 from nbshare.errors import TaskError, TaskTimeoutError, UnsendableError
@@ -42,6 +42,16 @@ def items(n, taken=None):
 def source_waits():
     """Whether a thread that reads a source waits until more items are wanted."""
     return any(frame.f_code is Intake._work.__code__ for frame in sys._current_frames().values())
+
+
+def brings_items():
+    """Whether a thread brings items of a source."""
+    for frame in sys._current_frames().values():
+        while frame is not None:
+            if frame.f_code is SourceSupply._live.__code__:
+                return True
+            frame = frame.f_back
+    return False
 
 
 def same(found, expected):
@@ -550,6 +560,37 @@ def test_cancel_keeps_what_is_done():
     done = np.flatnonzero(~found.mask)
     assert len(done) > 100
     assert (found[done] == done).all()
+
+
+class HeldUp:
+    """An item that waits while it is packed."""
+
+    def __init__(self, is_packed, may_go_on):
+        self.given = is_packed, may_go_on
+
+    def __reduce__(self):
+        is_packed, may_go_on = self.given
+        is_packed.set()
+        assert may_go_on.wait(60)
+        return int, (5,)
+
+
+def test_cancel_while_items_are_packed():
+    """They come too late to be items. The results are those before them."""
+    is_packed, may_go_on = threading.Event(), threading.Event()
+    source = itertools.chain(range(8), [HeldUp(is_packed, may_go_on)])
+    job = background(streams.give, source, shared={"kind": "numbers"})
+    assert is_packed.wait(60)
+    wait_until(lambda: job.n_done == job._run.board.n_there)
+    job.cancel()
+    wait_until(job.done)
+    n_done = job.n_done
+    may_go_on.set()
+    wait_until(lambda: not brings_items())
+    with pytest.warns(nbshare.errors.PartialResultWarning):
+        found = job.result()
+    assert found.tolist() == [streams.give(i, "numbers") for i in range(n_done)]
+    assert len(job.present) == n_done
 
 
 @pytest.mark.parametrize("backend", [None, "threads"])

@@ -281,11 +281,12 @@ class OutputRows:
         """
         if not self.grows or (spec := self._spec) is None:
             return
-        rows = self.first(n := self._board.n_items)
-        if rows.nbytes <= LARGEST_PIECE:
-            small = in_memory(spec, n)
-            small.array[:] = rows
-            with self._lock:
+        with self._lock:
+            # More than there are items, as the thread that brings them may be about to add some.
+            rows = self.first(self._n)
+            if rows.nbytes <= LARGEST_PIECE:
+                small = in_memory(spec, len(rows))
+                small.array[:] = rows
                 self._output, self.grows = small, False
 
     def clear_missing(self, torn: list[int]) -> None:

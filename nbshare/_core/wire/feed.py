@@ -85,7 +85,7 @@ class ItemFeed:
         self._begin = self._n_added = 0  # bytes, and items
 
     def append(self, columns: Sequence[Sequence[Any]], step: int) -> None:
-        """Pack items in blocks of `step`, and make them visible to workers.
+        """Pack items in blocks of `step`, and make them visible to workers, unless these stop.
 
         Raises
         ------
@@ -96,7 +96,9 @@ class ItemFeed:
         """
         for start in range(0, len(columns[0]), step):
             self.add([column[start : start + step] for column in columns])
-        self._board.publish(self.flush())
+        n = self.flush()
+        if not self._board.stopped:  # else the owner may have counted the items
+            self._board.publish(n)
 
     def add(self, columns: Sequence[Sequence[Any]]) -> int:
         """Pack the next items as a block, to be written by `flush`. Return the first.
