@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -445,8 +447,11 @@ def test_short_objects_that_were_stored_together_come_in_any_order(tmp_path, kin
 def test_arrays_are_mapped_from_the_file(sweep, tmp_path):
     """They need no memory of their own, and changing them does not change what is stored."""
     first, _ = sweep(sweeps.row, range(8))
-    with open("/proc/self/maps") as maps:
-        assert str(tmp_path / "run" / "results.npy") in maps.read()
+    if sys.platform == "win32":
+        assert isinstance(first.base, np.memmap)
+    else:
+        with open("/proc/self/maps") as maps:
+            assert str(tmp_path / "run" / "results.npy") in maps.read()
     first[3] = -1
     again, ran = sweep(sweeps.row, range(8))
     assert ran == []
@@ -490,6 +495,62 @@ def test_a_restart_leaves_the_arrays_of_earlier_calls(sweep):
     assert len(ran) == 8
     assert (after != copy).all()
     assert (before == copy).all()
+
+
+def test_a_run_that_waits_for_the_disk_is_stored(tmp_path):
+    """With durability="power". Warnings are errors."""
+    stored = Checkpoint(tmp_path / "run", durability="power")
+    assert parallel_map(abs, [-1, 2], checkpoint=stored).tolist() == [1, 2]
+    assert open_checkpoint(tmp_path / "run").state == "done"
+
+
+def test_a_call_runs_again_while_arrays_of_it_are_kept(sweep, tmp_path):
+    """For more items, and other results for some and for all. The folder can be deleted then."""
+    folder = tmp_path / "run"
+    sweep(sweeps.drawn, range(4), seed=1)
+    kept = [open_checkpoint(folder).results()]
+    sweep(sweeps.drawn, range(6), seed=1)
+    mixed, _ = sweep(sweeps.drawn, range(8), seed=2, if_changed="accept")
+    kept += [mixed, open_checkpoint(folder).results()]
+    copies = [array.copy() for array in kept]
+    for seed, n_old in [(1, 2), (3, 8)]:
+        results, ran = sweep(sweeps.drawn, range(8), seed=seed, if_changed="restart")
+        assert len(ran) == n_old
+        assert (
+            results.tolist()
+            == sweep(sweeps.drawn, range(8), seed=seed, checkpoint=None)[0].tolist()
+        )
+        kept.append(results)
+        copies.append(results.copy())
+        assert list(map(np.array_equal, kept, copies)) == [True] * len(kept)
+    kept.clear()
+    del mixed, results
+    sweep(sweeps.drawn, range(8), seed=3)
+    assert {file.name[0] for file in folder.iterdir()} & {"."} == set()
+    parallel_map(abs, [1], progress=False)  # `last_job` has nothing of the folder any more
+    shutil.rmtree(folder)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+@pytest.mark.parametrize("func", [sweeps.row, sweeps.record], ids=lambda f: f.__name__)
+def test_a_folder_can_be_deleted_when_the_results_are(sweep, tmp_path, func, backend):
+    """At once, not when Python next collects garbage: no file of it is open any more."""
+    gc.collect()
+    gc.disable()
+    try:
+        results, _ = sweep(func, range(8), backend=backend)
+        assert len(results) == 8
+        del results
+        if sys.platform != "win32":  # where what is open can be removed
+            held = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+            paths = [os.readlink(fd) for fd in held if os.path.exists(fd)]
+            with open("/proc/self/maps") as maps:
+                assert str(tmp_path / "run") not in "".join([*maps, *paths])
+        shutil.rmtree(tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("end", ["cancel", "_interrupt"])

@@ -11,15 +11,9 @@ from pathlib import Path
 import numpy as np
 
 import nbshare
+from tests.support.sweeps import note
 
 ENOUGH_S = 20.0  # after which an item that nothing has ended ends by itself
-
-
-def note(path, text):
-    """Append a line to a file. Lines of several processes stay whole."""
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(fd, f"{text}\n".encode())
-    os.close(fd)
 
 
 def noted(path):

@@ -61,6 +61,7 @@ from nbshare._core.checkpoint.writer import PARTS, Role, Writer, check_free
 from nbshare._core.engine.outputs import Output, spec_given_by
 from nbshare._core.engine.run import Request
 from nbshare._core.functions.pickling import dumps
+from nbshare._core.system import files as system_files
 from nbshare._core.wire.board import FAILED
 from nbshare._core.wire.failures import describe
 from nbshare._core.wire.folding import Blocks
@@ -184,6 +185,7 @@ class Directory:
             # Also of earlier runs, because NFS keeps a folder while a process has its files open.
             for merged in path.glob(f".{PARTS}.*"):
                 shutil.rmtree(merged, ignore_errors=True)
+            system_files.remove_old(path)
             self._settle_version(options.if_changed)
             self._check_output(request.out)
             out = request.out if isinstance(request.out, str) else None
@@ -233,12 +235,15 @@ class Directory:
         """Take over what processes that shared a run have stored, if none of them runs."""
         self.writer.take()  # first, so that a process that begins now waits for us, or we see it
         check_free(self.path)
+        self._merge_parts()
+        self._sync()
+        # In one step, so that a late process finds its part either in its place or not at all.
+        system_files.move(self.path / PARTS, self.path / f".{PARTS}.{secrets.token_hex(4)}")
+
+    def _merge_parts(self) -> None:
         whole = whole_of(self.path)
         for k, part in enumerate(whole.readers[1:], 1):
             self._merge_part(part, whole, np.flatnonzero(whole.which == k))
-        self._sync()
-        # In one step, so that a late process finds its part either in its place or not at all.
-        (self.path / PARTS).rename(self.path / f".{PARTS}.{secrets.token_hex(4)}")
 
     def _merge_part(self, part: RowReader, whole: Whole, new: RowNumbers) -> None:
         """Take over rows that are in a part, if they are undamaged."""

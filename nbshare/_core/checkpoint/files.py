@@ -82,7 +82,7 @@ def sync(path: Path) -> None:
     if not system_files.CAN_SYNC_FOLDERS and path.is_dir():
         return
     with tolerated(errno.ENOENT, *UNSUPPORTED):  # some file systems sync no folders
-        file = owned(disk.open_safely(path, os.O_RDONLY))
+        file = owned(system_files.open_safely(path, system_files.TO_SYNC))
         disk.system.sync(file.fileno())
 
 
@@ -95,12 +95,12 @@ def remove(path: Path) -> None:
         The system refuses it.
     """
     try:
-        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            system_files.remove(path)
     except PermissionError as error:
         raise CheckpointError(
-            f"{path} cannot be removed ({error.strerror}). On Windows, a file stays while anything "
-            "uses it: delete the results of earlier calls with this checkpoint (del), or use "
-            "another path."
+            f"{path} cannot be removed ({error.strerror}). On Windows, a file stays while it is "
+            "open, as by numpy.load(..., mmap_mode=): close it there, or use another path."
         ) from None
 
 

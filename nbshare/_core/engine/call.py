@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbshare._core.engine.fit import Fit, Private, workers_that_fit
+from nbshare._core.engine.outputs import Medium
 from nbshare._core.engine.results import Results
 from nbshare._core.engine.run import Engine, Keeper, OwnRun, Request, RunState
 from nbshare._core.engine.stats import WorkerActivity, WorkerStats, activity_of, loading_s, stats_of
@@ -431,4 +432,6 @@ class Call(OwnRun):
         self.note_failure(error)
         is_done = self._is_whole or self.is_enough
         self.state = "failed" if self.error else "done" if is_done else "stopped"
+        # Each has the other, so its files would be open until garbage is collected.
+        self.keeper, self.results.output.medium = None, Medium()
         self._end()

@@ -17,17 +17,12 @@ MOST = 1 << 30  # bytes at a time, as the system writes 2 GiB at most
 KINDS = {stat.S_IFREG: "a plain file", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link"}
 
 
-def open_safely(path: Path, flags: int) -> int:
-    """Open a file, but not through a link, and a pipe without waiting for its other end."""
-    return os.open(path, flags | files.MODE, 0o666)
-
-
 class System:
     """The calls that change a disk. Tests put another one in its place."""
 
     def open(self, path: Path, flags: int) -> int:
         """Open a file for writing."""
-        return open_safely(path, flags)
+        return files.open_safely(path, flags)
 
     def pwrite(self, fd: int, data: Any, offset: int) -> int:
         """Write at an offset. May write less than all."""
@@ -63,7 +58,7 @@ def open_own(path: Path, flags: int) -> Descriptor:
     OSError
         It cannot be opened.
     """
-    opener = system.open if flags & (os.O_WRONLY | os.O_RDWR) else open_safely
+    opener = system.open if flags & (os.O_WRONLY | os.O_RDWR) else files.open_safely
     try:
         file = opened(opener, path, flags)
     except OSError:

@@ -5,10 +5,20 @@ from __future__ import annotations
 import os
 
 CAN_SYNC_FOLDERS = True
+TO_SYNC = os.O_RDONLY  # how a file is opened that the disk is to have
 MODE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # no link is followed, no pipe waited for
 
 read_at, write_at, cut = os.pread, os.pwrite, os.ftruncate
-replace = os.replace
+replace, move, remove = os.replace, os.rename, os.unlink
+
+
+def open_safely(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file, but not through a link, and a pipe without waiting for its other end."""
+    return os.open(path, flags | MODE, 0o666)
+
+
+def remove_old(folder: str | os.PathLike[str]) -> None:
+    """Do nothing, because a file can be removed while it is open."""
 
 
 def other_owner(status: os.stat_result) -> int | None:

@@ -1,25 +1,55 @@
-"""Reading and writing at a place in a file, its space on the disk, and its owner."""
+"""Reading and writing at a place in a file, its space on the disk, and its owner.
+
+A file that is mapped can get another name, and cannot be removed. So it is moved aside (`OLD`).
+"""
 
 from __future__ import annotations
 
 import _winapi
 import ctypes
+import errno
+import msvcrt
 import os
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from nbshare._core.system.windows import handles, sections
 from nbshare._core.system.windows.handles import Handle, unix_ns
 
 CAN_SYNC_FOLDERS = False
+TO_SYNC = os.O_RDWR  # what is open for reading only, the system does not sync
 MODE = os.O_BINARY | os.O_NOINHERIT
-REPLACE_S = 2.0  # that another process may have a file open which is replaced
+OLD = ".old."  # names of files that were removed or replaced begin with it, until they are closed
+READ, WRITE = _winapi.GENERIC_READ, _winapi.GENERIC_WRITE
+ACCESS = {os.O_RDONLY: READ, os.O_WRONLY: WRITE, os.O_RDWR: READ | WRITE}
+OPEN_ALWAYS, CREATE_ALWAYS = 4, 2  # an empty file is made if there is none, or in any case
+OPEN_S = 2.0  # that another process may have a file open
 PAUSE_S = 0.01
 
+END = 6  # the class of information FileEndOfFileInfo
+_set = handles.function(
+    *("SetFileInformationByHandle", handles.BOOL, handles.HANDLE, ctypes.c_int),
+    *(handles.POINTER, handles.DWORD),
+)
 _moving = threading.Lock()  # the place of a descriptor is that of all threads
 
 sync = os.fsync
+
+
+def open_safely(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file, which others may move aside meanwhile (`os.open` forbids it)."""
+    access = ACCESS[flags & (os.O_WRONLY | os.O_RDWR)]
+    made = CREATE_ALWAYS if flags & os.O_TRUNC else OPEN_ALWAYS
+    how = made if flags & os.O_CREAT else _winapi.OPEN_EXISTING
+    try:
+        handle = _winapi.CreateFile(os.fspath(path), access, SHARE_ALL, 0, how, 0, 0)
+    except OSError as error:
+        error.filename = path
+        raise
+    return msvcrt.open_osfhandle(handle, flags | MODE)
 
 
 def read_at(fd: int, nbytes: int, offset: int) -> bytes:
@@ -41,31 +71,76 @@ def write_at(fd: int, data: Any, offset: int) -> int:
 
 
 def cut(fd: int, nbytes: int) -> None:
-    """Set the size of a file."""
+    """Set the size of a file, in one step (`os.ftruncate` writes all that is new)."""
     if isinstance(fd, Handle):
         sections.write_scratch(fd, bytes(sections.LENGTH), nbytes)  # it ends with a length of 0
-    else:
-        os.ftruncate(fd, nbytes)
+        return
+    end = ctypes.c_int64(nbytes)
+    _set(msvcrt.get_osfhandle(fd), END, ctypes.byref(end), ctypes.sizeof(end))
 
 
 def allocate(fd: int, start: int, stop: int) -> None:  # noqa: ARG001
     """Make a file so large that a part of it is there."""
     if os.fstat(fd).st_size < stop:
-        os.ftruncate(fd, stop)
+        cut(fd, stop)
 
 
-def replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Put a file in the place of another, but not while another process has that open."""
-    until_s = time.monotonic() + REPLACE_S
+def _retried(action: Callable[..., None], *paths: str | os.PathLike[str]) -> None:
+    """Do something to files that others may have open for a moment."""
+    until_s = time.monotonic() + OPEN_S
     while True:
         try:
-            os.replace(source, target)
+            return action(*paths)
         except PermissionError:
             if time.monotonic() > until_s:
                 raise
-            time.sleep(PAUSE_S)
-        else:
-            return
+        time.sleep(PAUSE_S)
+
+
+def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Give a folder another name. No file in it may be open."""
+    _retried(os.rename, source, target)
+
+
+def replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Put a file in the place of another. One that stays open is moved aside.
+
+    Raises
+    ------
+    IsADirectoryError, PermissionError
+        As `remove`.
+    """
+    try:
+        _retried(os.replace, source, target)
+    except PermissionError:
+        remove(target)
+        os.replace(source, target)
+
+
+def remove(path: str | os.PathLike[str]) -> None:
+    """Remove a file. If it is open, it is moved aside.
+
+    Raises
+    ------
+    IsADirectoryError
+        It is a folder.
+    PermissionError
+        A program that does not let it be moved has it open.
+    """
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    old = os.path.join(os.path.dirname(path), f"{OLD}{os.urandom(7).hex()}")
+    os.rename(path, old)
+    with suppress(PermissionError):
+        os.unlink(old)
+
+
+def remove_old(folder: str | os.PathLike[str]) -> None:
+    """Remove files in a folder that were moved aside, and are no longer open."""
+    for name in os.listdir(folder):
+        if name.startswith(OLD):
+            with suppress(OSError):
+                os.unlink(os.path.join(folder, name))
 
 
 class _Basic(ctypes.Structure):

@@ -27,6 +27,8 @@ _new_mutex = handles.function(
     "CreateMutexW", handles.HANDLE, handles.POINTER, handles.BOOL, wintypes.LPCWSTR
 )
 _release = handles.function("ReleaseMutex", handles.BOOL, handles.HANDLE)
+# `msvcrt.locking` does not tell a file that is locked from one that cannot be.
+_lock = handles.function("LockFile", handles.BOOL, handles.HANDLE, *[handles.DWORD] * 4)
 # It tells the count of a mutex, which is 1 if no thread holds it, without taking it.
 _query: Any = ctypes.WinDLL("ntdll").NtQueryMutant
 _query.argtypes = handles.HANDLE, ctypes.c_int, handles.POINTER, handles.DWORD, handles.POINTER
@@ -64,8 +66,7 @@ def lock_file(fd: int) -> None:
     PermissionError
         Another process has locked it.
     """
-    os.lseek(fd, FAR, os.SEEK_SET)  # what is locked, others cannot read
-    msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+    _lock(msvcrt.get_osfhandle(fd), FAR, 0, 1, 0)  # what is locked, others cannot read
 
 
 class _Mutexes:
