@@ -85,6 +85,7 @@ class Sweep(Supply):
         self._what: dict[str, Any] = {"items": digest(self._pairs.tobytes()).hex(), "parts": parts}
         self._folder = options.path / PARTS
         self._part = self._folder  # that of the last call
+        self._running: tuple[Call, CheckpointKeeper] | None = None  # which has files open there
         self._id = ""  # of the sweep that this process has joined
         self.began_at = time.time()
         self._claims: list[dict[str, Any]] = []
@@ -95,6 +96,7 @@ class Sweep(Supply):
 
         Waits while other processes run all that is left.
         """
+        self._running = None
         while True:
             try:
                 if self._is_over():
@@ -249,8 +251,8 @@ class Sweep(Supply):
             return make()
 
         keeper = CheckpointKeeper(self._request, options, (self._key, self.began_at))
-        self._call = call = keeper.begin(prepare)
-        self._part, self._keeper = part, keeper
+        call = keeper.begin(prepare)
+        self._part, self._running = part, (call, keeper)
         self._pace, self._event = Pace(0.0, call.request.max_workers), waiting.OwnerEvent()
         call.event_fd, call.items_event = self._event.fd, waiting.WorkerEvent()
         self.error = None  # that of the call before
@@ -267,7 +269,10 @@ class Sweep(Supply):
 
     def bring(self) -> None:
         """Claim items, if workers will soon have none, and look whether all is to end."""
-        call, board, pace = self._call, self._call.board, self._pace
+        if self._running is None:
+            return
+        (call, keeper), pace = self._running, self._pace
+        board = call.board
         try:
             while board.n_there < board.n_items and not (
                 board.stopped or call.is_over or self.error is not None
@@ -283,7 +288,7 @@ class Sweep(Supply):
                     pace.resize(max(CLAIM_S, OF_AGE * age_s) * per_s, 1, board.n_items)
                 runs = self.claim(pace.size, LEAST_S * per_s, board.n_there)
                 for start, stop in runs or [[board.n_items, board.n_items]]:  # or the call ends
-                    self._keeper.leave_out(board.n_there, start)
+                    keeper.leave_out(board.n_there, start)
                     board.n_there = stop
                 call.engine.notify(call)
             if self.is_stopped():

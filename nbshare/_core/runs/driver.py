@@ -25,6 +25,7 @@ from nbshare._core.checkpoint.sweep import Sweep
 from nbshare._core.engine.local import dispatcher
 from nbshare._core.engine.preparing import prepare
 from nbshare._core.engine.prints import Prints
+from nbshare._core.engine.run import Request
 from nbshare._core.functions.files import register_files
 from nbshare._core.functions.imports import import_as_the_caller
 from nbshare._core.job import Job, jobs
@@ -135,18 +136,25 @@ def _run_together(func: str, items: list[Any], options: dict[str, Any]) -> bool:
     checked = MapOptions(**options)
     request, _ = checked_request(func, items, checked)
     sweep = Sweep(cast("Any", checked_checkpoint(checked)), request)
-    while True:
-        made = request._replace(prints=Prints(Printer()))
-        call = sweep.next_call(partial(prepare, made, dispatcher()))
-        if call is None:
-            return True
-        job = _ended(in_background(call, request.label, True, None))
-        if job._error is not None and sweep.has_place():
-            raise job._error
-        if sweep.is_stopped():
-            raise KeyboardInterrupt
-        if job.state == "stopped" and sweep.has_place():
-            return False
+    while (is_complete := _take_part(sweep, request)) is None:
+        pass
+    return is_complete
+
+
+def _take_part(sweep: Sweep, request: Request) -> bool | None:
+    """Run what is left of a run. Return whether it is complete, or None if others may run on."""
+    made = request._replace(prints=Prints(Printer()))
+    call = sweep.next_call(partial(prepare, made, dispatcher()))
+    if call is None:
+        return True
+    job = _ended(in_background(call, request.label, True, None))
+    if job._error is not None and sweep.has_place():
+        raise job._error
+    if sweep.is_stopped():
+        raise KeyboardInterrupt
+    if job.state == "stopped" and sweep.has_place():
+        return False
+    return None
 
 
 def _ended(job: Job) -> Job:
