@@ -66,7 +66,8 @@ def is_alive(folder: Path, other: dict[str, Any]) -> bool:
     with suppress(OSError):
         now_s = time.time()
         with suppress(OSError):  # who may only read has no better clock
-            os.utime(folder / "lock", follow_symlinks=False)
+            follows = os.utime not in os.supports_follow_symlinks  # it must, on Windows
+            os.utime(folder / "lock", follow_symlinks=follows)
             now_s = os.lstat(folder / "lock").st_mtime  # that of the file system
         if (file := files.opened(folder / LEASE)) is not None:  # NFS then asks its server
             age_s = now_s - os.fstat(file.fileno()).st_mtime
