@@ -21,7 +21,7 @@ from nbshare.errors import StaleReferenceError, UnsendableError
 from tests.support import receivers
 from tests.support.programs import held
 
-STARTS = ["spawn", "fork", "forkserver"]
+STARTS = multiprocessing.get_all_start_methods()
 pytestmark = [
     pytest.mark.filterwarnings(
         "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"

@@ -20,13 +20,22 @@ from nbshare.errors import RingAbortedError, RingTimeoutError
 from tests.support import rings
 from tests.support.faultlab import wait_until
 from tests.support.interrupts import each_interrupt
-from tests.support.ring_states import FORK, SPAWN, WAITED, figures, fill, held_by_other, running
+from tests.support.ring_states import (
+    QUICK,
+    SPAWN,
+    STARTS,
+    WAITED,
+    figures,
+    fill,
+    held_by_other,
+    running,
+)
 
 FILES = {
     module.__file__ for module in (buffer, lock, locks, ring, ring_slots, ring_waiting, waiting)
 }
 
-
+posix = pytest.mark.skipif("fork" not in STARTS, reason="Windows has no signals, and no fork")
 pytestmark = [
     pytest.mark.filterwarnings(
         "ignore:This process .* is multi-threaded, use of fork:DeprecationWarning"
@@ -38,7 +47,7 @@ pytestmark = [
 # ------------------------------------------------------------------------------ the dead
 
 
-@pytest.mark.parametrize("start", ["spawn", "fork"])
+@pytest.mark.parametrize("start", [start for start in STARTS if start != "forkserver"])
 def test_a_dead_producer_s_slot_is_free_again(start):
     """One that waits for the slot gets it. A half-filled slot does not come."""
     ring = RingBuffer(1, 2, int)
@@ -112,6 +121,7 @@ def test_a_slot_of_the_dead_may_be_left():
             pass
 
 
+@posix
 def test_a_stopped_holder_is_not_dead(numbers):
     """A process that is merely stopped keeps its slot."""
     with held_by_other(numbers, "put") as process:
@@ -121,6 +131,7 @@ def test_a_stopped_holder_is_not_dead(numbers):
         assert figures(numbers) == (0, 0, 1, 2)
 
 
+@posix
 def test_a_child_that_leaves_the_block_does_not_take_the_slot_along(numbers):
     """A fork inside a block, whose child leaves it, changes nothing for the parent."""
     with numbers.put() as slot:
@@ -138,17 +149,18 @@ def test_a_child_that_leaves_the_block_does_not_take_the_slot_along(numbers):
 N_DEATHS = 25
 
 
+@posix
 @pytest.mark.parametrize("way", ["put", "get"])
 def test_deaths_at_any_moment_cost_nobody_anything(way):
     """Processes are killed anywhere in put or get. The rest get everything, whole, and end."""
     ring, seen = RingBuffer(2, 16, int), nbshare.zeros(100_000, int)
     with contextlib.ExitStack() as stack:
         if way == "put":
-            stack.enter_context(running(FORK, rings.count, ring, seen))
+            stack.enter_context(running(QUICK, rings.count, ring, seen))
         else:
-            loader = stack.enter_context(running(FORK, rings.put_numbers, ring, 0, 3000))
+            loader = stack.enter_context(running(QUICK, rings.put_numbers, ring, 0, 3000))
         for k in range(N_DEATHS):
-            process = FORK.Process(
+            process = QUICK.Process(
                 target=rings.die_at_random, args=(ring, way, 1000 * k, 1000, seen)
             )
             process.start()
@@ -184,6 +196,7 @@ def test_waiting_costs_no_cpu_time(numbers):
     assert time.process_time() - started < 0.2
 
 
+@posix
 @pytest.mark.parametrize("way", ["put", "get"])
 def test_ctrl_c_ends_a_wait(way):
     """Ctrl-C ends a wait within a second, and the ring goes on."""
@@ -203,6 +216,7 @@ def test_ctrl_c_ends_a_wait(way):
         pass
 
 
+@posix
 def test_interrupts_of_long_calls_leave_no_slot_held(script):
     """After each interrupt while a slot is filled, when its traceback is gone, all are free."""
     script("""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.forks import Forks
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="programs are forked")
 
 PROGRAM = """
 import os, sys

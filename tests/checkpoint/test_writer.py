@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import threading
 
 import pytest
@@ -52,6 +53,7 @@ def test_threads_that_begin_at_once(tmp_path):
     assert sorted(map(str, outcomes)) == ["16.0"] * 3 + ["refused"] * 9
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork on Windows")
 def test_a_forked_process_goes_on_when_its_parent_is_done(begin, tmp_path):
     """It is refused until then, though it has a copy of all that the parent has."""
     job, (end, start) = begin(), os.pipe()
@@ -88,6 +90,7 @@ def test_a_copy_of_a_run_that_is_on(begin, tmp_path):
     assert again.result().tolist() == job.result().tolist() == [2.0 * i for i in range(12)]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a working directory stays there")
 def test_a_removed_working_directory(tmp_path, monkeypatch):
     """Does not matter to a run with a full path, detached or not."""
     (tmp_path / "gone").mkdir()

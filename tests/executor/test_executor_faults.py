@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from concurrent import futures
@@ -21,9 +22,10 @@ from nbshare import Executor, errors
 from nbshare._core import interrupts
 from nbshare._core.engine import tasks as engine_tasks
 from tests.support import pool_tasks as tasks
-from tests.support.faultlab import N_SERVERS, NO_SERVER, parent_of, wait_until
+from tests.support.faultlab import N_SERVERS, NO_SERVER, SIGKILL, parent_of, wait_until
 from tests.support.grids import thinned
 from tests.support.interrupts import each_interrupt
+from tests.support.processes import kill_now
 
 SHORT_S = 20  # of a wait for what comes at once
 FILES = {
@@ -49,6 +51,8 @@ HOWS = {
     "SIGSEGV": (errors.WorkerDiedError, "SIGSEGV"),
     "SIGABRT": (errors.WorkerDiedError, "SIGABRT"),
 }
+if sys.platform == "win32":  # where a death has an exit code
+    HOWS = {how: outcome for how, outcome in HOWS.items() if not how.startswith("SIG")}
 PLACES = {
     "argument-loaded": lambda executor, how: executor.submit(id, tasks.TrapWhenLoaded(how)),
     "running": lambda executor, how: executor.submit(tasks.spring, how),
@@ -101,7 +105,7 @@ def test_all_workers_die_at_once(executor, tmp_path):
     queued = [executor.submit(abs, -i) for i in range(20)]
     for path in begun:
         wait_until(path.exists)
-        os.kill(int(path.read_text()), signal.SIGKILL)
+        kill_now(int(path.read_text()))
     for future in running:
         assert isinstance(future.exception(SHORT_S), errors.WorkerDiedError)
     assert [f.result(SHORT_S) for f in queued] == list(range(20))
@@ -119,7 +123,7 @@ def test_nobody_notices_who_died_while_idle(executor, who):
     for _ in range(3):
         pids = set(executor.map(tasks.pid, range(50)))
         for pid in pids if who == "worker" else {*map(parent_of, pids)}:
-            os.kill(pid, signal.SIGKILL)
+            kill_now(pid)
         assert executor.submit(abs, -1).result(SHORT_S) == 1
         assert list(executor.map(abs, range(50))) == list(range(50))
 
@@ -127,7 +131,7 @@ def test_nobody_notices_who_died_while_idle(executor, who):
 def test_workers_that_die_between_tasks_fail_none(executor):
     """Those that wait for the next of the tasks that come one by one."""
     for i in range(12):
-        os.kill(executor.submit(os.getpid).result(), signal.SIGKILL)
+        kill_now(executor.submit(os.getpid).result())
         assert executor.submit(abs, -i).result(SHORT_S) == i
 
 
@@ -136,7 +140,7 @@ def test_workers_that_die_after_tasks_that_fail_fail_no_others(executor):
     for i in range(12):
         with pytest.raises(tasks.PidError) as raised:
             executor.submit(tasks.raise_pid).result(SHORT_S)
-        os.kill(raised.value.args[0], signal.SIGKILL)
+        kill_now(raised.value.args[0])
         assert executor.submit(abs, -i).result(SHORT_S) == i
 
 
@@ -150,6 +154,7 @@ def waiting(monkeypatch):
         yield executor, pid
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no process gets interrupts there")
 def test_an_interrupt_of_a_worker_that_waits_fails_no_task(waiting, tmp_path):
     """Somebody has sent it, by mistake say. The worker ends, the others go on."""
     executor, _ = waiting
@@ -173,7 +178,7 @@ def test_what_a_worker_imports_late_in_the_place_of_one_that_died_is_as_it_is_no
         helper = tmp_path / f"late_{i}.py"
         helper.write_text("version = 1\n")
         __import__(helper.stem)
-        os.kill(executor.submit(os.getpid).result(SHORT_S), signal.SIGKILL)
+        kill_now(executor.submit(os.getpid).result(SHORT_S))
         assert executor.submit(abs, -1).result(SHORT_S) == 1
         helper.write_text("version = 22\n")
         assert executor.submit(tasks.version_of, helper.stem).result(SHORT_S) == 22
@@ -197,7 +202,7 @@ def test_all_workers_are_ended_amid_tasks_that_come_one_by_one(executor):
 def test_a_shutdown_after_a_death_ends():
     """Workers that die while it waits do not keep a shutdown waiting."""
     executor = Executor(2)
-    mixed = [executor.submit(tasks.spring, "SIGKILL") for _ in range(3)]
+    mixed = [executor.submit(tasks.spring, "os._exit") for _ in range(3)]
     mixed += [executor.submit(abs, -1), executor.submit(id, tasks.TrapWhenSaved("raises"))]
     executor.shutdown()
     assert all(f.done() for f in mixed)
@@ -218,6 +223,7 @@ def test_it_outlives_the_thread_that_used_it_first(cold):
         assert set(executor.map(tasks.pid, range(50))) == first
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no process sends itself signals there")
 def test_many_interrupts(cold):
     """Whenever Ctrl-C comes, the next executor works, and no thread or descriptor is left."""
     rng = random.Random(3)
@@ -291,10 +297,11 @@ else:
 time.sleep(40)
 """)
     lab.await_flag("busy-*", 1 if how == "idle" else 2)
-    subject.signal(signal.SIGKILL, group=is_group)
+    subject.signal(SIGKILL, group=is_group)
     assert lab.nobody_left()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork on Windows")
 def test_a_fork_amid_tasks_harms_nobody(script):
     """The child can wait for no future, and cancels none of the parent's."""
     code = """

@@ -10,13 +10,11 @@ import base64
 import io
 import math
 import os
-import pty
 import re
 import select
 import signal
 import subprocess
 import sys
-import termios
 import time
 import warnings
 from pathlib import Path
@@ -333,6 +331,7 @@ def script(line):
 
 def at_a_terminal(line):
     """Run a line of the player at a pseudo-terminal. Return what is on it at the end."""
+    pty, termios = map(pytest.importorskip, ("pty", "termios"))
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 100))
     process = subprocess.Popen(script(line), cwd=ROOT, stdout=theirs, stderr=theirs)

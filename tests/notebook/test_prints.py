@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import pty
 import re
 import signal
 import subprocess
 import sys
-import termios
 import warnings
 
 import pytest
@@ -290,6 +288,7 @@ def screen(data):
 
 def test_a_bar_in_a_terminal_is_not_torn(tmp_path):
     """Prints are above the bar, each on a line of its own."""
+    pty, termios = map(pytest.importorskip, ("pty", "termios"))
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
     code = (

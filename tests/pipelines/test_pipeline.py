@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import sys
 import threading
 from functools import partial
 
@@ -32,7 +33,7 @@ def blocks(n):
 
 def n_descriptors():
     gc.collect()
-    return len(os.listdir("/proc/self/fd"))
+    return len(os.listdir("/proc/self/fd")) if sys.platform != "win32" else 0
 
 
 # ------------------------------------------------------------------- the serial loop's results

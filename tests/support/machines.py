@@ -37,7 +37,11 @@ LENGTH = struct.Struct("q")
 
 def why_not():
     """Return why there can be no machines, or None if there can."""
-    if os.getuid() or not (shutil.which("ip") and shutil.which("unshare")):
+    if (
+        sys.platform == "win32"
+        or os.getuid()
+        or not (shutil.which("ip") and shutil.which("unshare"))
+    ):
         return "needs root, ip and unshare"
     tried = subprocess.run(["unshare", "-n", "-p", "-m", "-i", "-f", "true"], capture_output=True)
     return None if tried.returncode == 0 else "this system allows no new namespaces"

@@ -9,9 +9,9 @@ from tests.support import rings
 
 WAITED = {"put": "producers_waited_s", "get": "consumers_waited_s"}
 
+STARTS = multiprocessing.get_all_start_methods()
 SPAWN = multiprocessing.get_context("spawn")
-
-FORK = multiprocessing.get_context("fork")
+QUICK = multiprocessing.get_context("fork" if "fork" in STARTS else "spawn")
 
 
 @contextlib.contextmanager
@@ -29,7 +29,7 @@ def running(context, target, *args):
 
 
 @contextlib.contextmanager
-def held_by_other(ring, way, context=FORK):
+def held_by_other(ring, way, context=QUICK):
     """Let another process take a slot. Return the process."""
     held = context.Event()
     with running(context, rings.hold, ring, way, held) as process:

@@ -1,7 +1,6 @@
 """Functions that print, in all the ways there are."""
 
 import ctypes
-import fcntl
 import logging
 import os
 import signal
@@ -71,6 +70,8 @@ def flood(i, n_lines):
 
 def by_a_larger_pipe(i, path, nbytes):
     """Write much in one go, and wait until a file is there."""
+    import fcntl
+
     fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)
     os.write(1, b"x" * (nbytes - 1) + b"\n")
     while not Path(path).exists():
