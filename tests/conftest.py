@@ -12,10 +12,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import psutil
 import pytest
 
@@ -28,23 +28,40 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 # Tests start more than a thousand processes that import the package, and some of them may not write
 # what they compile, which is half of the time until they work. So all that tests import when they
 # are collected is kept compiled, and so are they themselves, because rewriting them takes pytest 7
-# s.
+# s. Some installers leave it to them, too, to compile what pytest and kernels import, for 0.7 s.
+MORE = {"IPython", "_pytest", "execnet", "ipykernel", "ipywidgets", "platformdirs", "psutil"}
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    for folder in (TESTS.parent / "nbshare", TESTS):
+    specs = filter(None, map(find_spec, MORE))
+    folders = [folder for spec in specs for folder in spec.submodule_search_locations or ()]
+    for folder in (TESTS.parent / "nbshare", TESTS, *folders):
         compileall.compile_dir(folder, quiet=1)
 WRITES_NO_BYTECODE = sys.dont_write_bytecode
 sys.dont_write_bytecode = False
 
-# On a busy machine, not even the making of examples takes as long as hypothesis thinks.
-hypothesis.settings.register_profile(
-    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("busy")
+# Collecting makes many objects that stay. Looking for garbage among them takes a second.
+gc.disable()
 
 # A shell's background job ignores Ctrl-C, and so would all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Script = Callable[..., str]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set up hypothesis, which is imported here, as rewriting it takes pytest 2 s.
+
+    On a busy machine, not even the making of examples takes as long as it thinks. It asks the
+    garbage collector who keeps its generator, which each thread has. On Python 3.14 the answer was
+    once nobody, while threads ran. The generator is kept nevertheless.
+    """
+    import hypothesis
+
+    hypothesis.settings.register_profile(
+        "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("busy")
+    warning = "It looks like `register_random` was passed:hypothesis.errors.HypothesisWarning"
+    config.addinivalue_line("filterwarnings", f"ignore:{warning}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -57,6 +74,7 @@ def pytest_collection_finish() -> None:
     sys.dont_write_bytecode = WRITES_NO_BYTECODE
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
