@@ -1,4 +1,4 @@
-"""Functions of sweeps that run hundreds of times here. Each run reads and parses their file."""
+"""Functions of sweeps that run hundreds of times in the process of a test."""
 
 from __future__ import annotations
 

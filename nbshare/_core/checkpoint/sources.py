@@ -20,11 +20,11 @@ import os
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from nbshare._core.checkpoint.digests import digest
 from nbshare._core.functions.definitions import imports_in
@@ -145,8 +145,45 @@ def run_by_import(statement: ast.stmt) -> Iterator[ast.AST]:
         todo += [each.args] if isinstance(each, ast.Lambda) else children
 
 
+class Contents(NamedTuple):
+    """The statements of a file, which keys share, so that nobody changes them.
+
+    Attributes
+    ----------
+    statements : list of ast.stmt
+        Those that workers run.
+    named : dict of str to list of ast.stmt
+        The statements that define a name.
+    targets : dict of str to list of str
+        The targets that imports bind a name to.
+    """
+
+    statements: list[ast.stmt]
+    named: Mapping[str, list[ast.stmt]]
+    targets: Mapping[str, list[str]]
+
+
+@lru_cache(maxsize=256)
+def contents_of(path: str, package: str, _stamp: Stamp | None) -> Contents:
+    """Return what is in a file of a package. Kept, as each call with a checkpoint asks again."""
+    statements: list[ast.stmt] = []
+    for statement in parsed(Path(path).read_bytes()).body:
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) in NOT_IN_WORKERS:
+            statements += statement.orelse
+        else:
+            statements.append(statement)
+    named = defaultdict[str, list[ast.stmt]](list)
+    targets = defaultdict[str, list[str]](list)
+    for statement in statements:
+        for name in bound_by(statement):
+            named[name].append(statement)
+        for name, target in imports_in(ast.walk(statement), package):
+            targets[name].append(target)
+    return Contents(statements, dict(named), dict(targets))
+
+
 class Module:
-    """The statements of a file.
+    """A file, as keys know it.
 
     Attributes
     ----------
@@ -154,12 +191,8 @@ class Module:
         Its name and its file, and what messages call it.
     stamp : Stamp or None
         The stamp of the file.
-    statements : list of ast.stmt
-        Those that workers run.
-    named : dict of str to list of ast.stmt
-        The statements that define a name.
-    targets : dict of str to list of str
-        The targets that imports bind a name to.
+    statements, named, targets
+        Its `Contents`.
     """
 
     def __init__(self, name: str, path: str) -> None:
@@ -169,19 +202,7 @@ class Module:
         is_package = os.path.basename(path) == "__init__.py"
         self.package = name if is_package else name.rpartition(".")[0]
         self.folder = os.path.dirname(path) if is_package else None
-        self.statements: list[ast.stmt] = []
-        self.named: dict[str, list[ast.stmt]] = defaultdict(list)  # those that bind a name
-        self.targets: dict[str, list[str]] = defaultdict(list)  # of imports
-        for statement in parsed(Path(path).read_bytes()).body:
-            if isinstance(statement, ast.If) and ast.unparse(statement.test) in NOT_IN_WORKERS:
-                self.statements += statement.orelse
-            else:
-                self.statements.append(statement)
-        for statement in self.statements:
-            for name in bound_by(statement):
-                self.named[name].append(statement)
-            for name, target in imports_in(ast.walk(statement), self.package):
-                self.targets[name].append(target)
+        self.statements, self.named, self.targets = contents_of(path, self.package, self.stamp)
 
     def has(self, name: str) -> bool:
         """Whether a definition or an import of the file binds a name."""
@@ -373,7 +394,7 @@ class Sources:
 
     def _imported(self, module: Module) -> list[Dependency]:
         """Note what the import of a module does besides plain definitions."""
-        needed = [dependency_on(target) for target in module.targets[ALL]]
+        needed = [dependency_on(target) for target in module.targets.get(ALL, [])]
         found, names = list[ast.stmt](), list[str]()
         for statement in module.statements:
             if isinstance(statement, ast.Import | ast.ImportFrom):
