@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 PROGRAM = """
-import json, os, sys
+import gc, json, os, sys
 import nbshare
 import nbshare._core.engine.local
+gc.freeze()  # so that forks do not copy what is here
 for line in sys.stdin:
     out, err, code = json.loads(line)
     if child := os.fork():
