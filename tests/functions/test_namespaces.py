@@ -41,6 +41,14 @@ given = dict(initializer=load, initargs=(10,), max_workers=2)
 """
 TENS = [0, 10, 20, 30, 40, 50]
 
+
+@pytest.fixture
+def script(run_script):
+    """Run a script that must end well, and has no warning. Return what it printed."""
+    strict = "import warnings\nwarnings.simplefilter('error')\n"
+    return lambda code: run_script(strict + code).stdout
+
+
 CALLS = {
     "a function": "parallel_map(predict, xs, **given)",
     "a lambda": "parallel_map(lambda x: model * x, xs, **given)",

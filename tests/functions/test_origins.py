@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.forks import Forks
+
 FILES = {
     "own.py": "import own_helper\ndef f(x): return x + own_helper.ONE",
     "own_helper.py": "ONE = 1",
@@ -41,6 +43,25 @@ def files(tmp_path):
         (tmp_path / name).write_text(text)
 
 
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory):
+    with Forks(tmp_path_factory.mktemp("forks")) as forks:
+        yield forks
+
+
+@pytest.fixture
+def script(forks, tmp_path):
+    """Run code as by ``python -W error -c``, which must end well. Return what it printed."""
+
+    def run(code):
+        strict = "import warnings\nwarnings.simplefilter('error')\n"
+        ended = forks.run(strict + code, tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    return run
+
+
 @pytest.mark.parametrize("then", THEN.values(), ids=THEN)
 @pytest.mark.parametrize(("importing", "plus"), IMPORTS.values(), ids=IMPORTS)
 @pytest.mark.usefixtures("files")
@@ -51,7 +72,7 @@ def test_a_module_is_the_one_that_was_imported(script, importing, plus, then):
 print(*parallel_map(f, range(2)), *parallel_map(lambda x: f(x), range(2)))
 print(*Executor().map(f, range(2)))
 """
-    said = script(code, as_command=True)
+    said = script(code)
     assert said.splitlines() == [f"{plus} {plus + 1} {plus} {plus + 1}", f"{plus} {plus + 1}"]
 
 
@@ -60,7 +81,7 @@ def test_items_are_in_the_directory_of_the_call(script):
     """It has nothing to do with where their modules come from."""
     code = f"{START}from own import f\nos.chdir('data')\n"
     code += "print(*parallel_map(lambda x: (f(x), sorted(os.listdir())[0]), [0])[0])"
-    assert script(code, as_command=True) == "1 own.py\n"
+    assert script(code) == "1 own.py\n"
 
 
 @pytest.mark.usefixtures("files")
@@ -73,7 +94,7 @@ for folder in "", "data", "..":
     from own import f
     print(f(0), parallel_map(f, [0])[0])
 """
-    said = script(code, as_command=True)
+    said = script(code)
     assert said.splitlines() == ["1 1", "another module another module", "1 1"]
 
 
