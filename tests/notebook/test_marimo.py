@@ -35,36 +35,37 @@ def _():
         return x / 2
 
     return mo, half, nbshare, os, signal, threading, time
-
+"""
+CELL = """
 
 @app.cell
-def _({arguments}):
-{cell}
+def _(mo, half, nbshare, os, signal, threading, time):
+{body}
 """
-CELLS = {
+CELLS = {  # names that begin with _ are those of one cell
     "plot": """
         mo.output.append(mo.md("mine"))
-        results = nbshare.parallel_map(half, range(40), plot="line")
-        print("the sum is", results.sum())
+        _results = nbshare.parallel_map(half, range(40), plot="line")
+        print("the sum is", _results.sum())
         """,
     "failure": """
-        results = nbshare.parallel_map(half, [1, 2, None], on_error="return")
+        _results = nbshare.parallel_map(half, [1, 2, None], on_error="return")
         """,
     "many": """
-        for n in range(20):
-            nbshare.parallel_map(half, range(n))
+        for _n in range(20):
+            nbshare.parallel_map(half, range(_n))
         """,
     "background": """
-        job = nbshare.map_async(half, range(10), progress=True, plot="line")
-        print("the sum is", job.result().sum())
+        _job = nbshare.map_async(half, range(10), progress=True, plot="line")
+        print("the sum is", _job.result().sum())
         """,
     "interrupt": """
-        def press():
+        def _press():
             while not any(job.n_done for job in nbshare.jobs()):
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGINT)
 
-        threading.Thread(target=press).start()
+        threading.Thread(target=_press).start()
         try:
             nbshare.parallel_map(half, range(100_000), chunksize=1)
         except nbshare.MapInterrupted:
@@ -73,27 +74,34 @@ CELLS = {
 }
 
 
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory):
+    """Run all cells in one process, as marimo takes two seconds to start."""
+    folder = tmp_path_factory.mktemp("marimo")
+    bodies = (textwrap.indent(textwrap.dedent(cell), "    ") for cell in CELLS.values())
+    text = NOTEBOOK + "".join(CELL.format(body=body) for body in bodies)
+    (folder / "notebook.py").write_text(text)
+    export = [sys.executable, "-m", "marimo", "export", "ipynb", "notebook.py"]
+    ended = subprocess.run(
+        [*export, "-o", "out.ipynb", "--include-outputs"],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert ended.returncode == 0, ended.stderr
+    cells = json.loads((folder / "out.ipynb").read_text())["cells"][-len(CELLS) :]
+    return {name: cell["outputs"] for name, cell in zip(CELLS, cells, strict=True)}
+
+
 @pytest.fixture
-def run(tmp_path):
-    """Run a cell. Return its outputs as one text, and what it printed."""
+def run(outputs):
+    """Return the outputs of a cell as one text, and what it printed."""
 
     def run(name):
-        cell = textwrap.indent(textwrap.dedent(CELLS[name]), "    ")
-        arguments = "mo, half, nbshare, os, signal, threading, time"
-        (tmp_path / "notebook.py").write_text(NOTEBOOK.format(arguments=arguments, cell=cell))
-        export = [sys.executable, "-m", "marimo", "export", "ipynb", "notebook.py"]
-        ended = subprocess.run(
-            [*export, "-o", "out.ipynb", "--include-outputs"],
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
-        assert ended.returncode == 0, ended.stderr
-        outputs = json.loads((tmp_path / "out.ipynb").read_text())["cells"][-1]["outputs"]
-        printed = "".join("".join(output.get("text", "")) for output in outputs)
-        shown = [output["data"] for output in outputs if "data" in output]
+        printed = "".join("".join(output.get("text", "")) for output in outputs[name])
+        shown = [output["data"] for output in outputs[name] if "data" in output]
         return "".join("".join(data.get("text/html", "")) for data in shown), printed
 
     return run
