@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import map_async, open_checkpoint, parallel_map
-from tests.support.results import are_same, expected, is_missing, names, result
+from tests.support.results import are_same, expected, is_missing, kinds, result
 
+names = st.lists(st.sampled_from(sorted(kinds())), min_size=1, max_size=4)
 BACKENDS = st.sampled_from(["serial", "threads", None])
 
 

@@ -25,6 +25,22 @@ from nbshare._core.engine.folding import Reduction
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare.errors import CheckpointError, WorkerDiedError
 from tests.support.faultlab import wait_until
+from tests.support.reductions import (
+    Loaded,
+    add,
+    dies,
+    draw,
+    flaky,
+    image,
+    itself,
+    itself_by_3,
+    noted,
+    odd_only,
+    refuses,
+    slow,
+    slow_list,
+    waits_at,
+)
 
 BACKENDS = [None, "threads", "serial"]
 REDUCTIONS = {
@@ -34,10 +50,6 @@ REDUCTIONS = {
     "the largest": (lambda x: x * 37 % 101, max),
     "in place": (lambda x: [x], operator.iadd),
 }
-
-
-def itself(x):
-    return x
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -72,11 +84,6 @@ def test_no_order_of_arrival_changes_the_value(data, n):
     assert reduction.value() == list(itertools.chain(*blocks))
 
 
-def slow_list(x):
-    time.sleep(0.002)
-    return [x]
-
-
 def test_an_interrupt_within_reduce_loses_nothing():
     """The run goes on, and its result has every item."""
     owner, pressed = os.getpid(), []
@@ -93,10 +100,6 @@ def test_an_interrupt_within_reduce_loses_nothing():
         job.result()
     assert job.result() == [*range(300)]
     assert pressed
-
-
-def draw(x, rng):
-    return x / 7 + rng.normal(size=4)
 
 
 def test_floats_are_the_same_bit_for_bit():
@@ -136,10 +139,6 @@ def test_nothing_to_reduce_is_none():
     assert parallel_map(odd_only, [2, 4], reduce=operator.add, on_error="return") is None
 
 
-def image(x):
-    return np.full((1 << 19,), x)  # 4 MiB
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not tell what is open")
 @pytest.mark.parametrize("is_known", [True, False])
 def test_results_are_not_kept(is_known):
@@ -163,12 +162,6 @@ def held_bytes():
     return nbytes
 
 
-def waits_at(x, folder, at):
-    while x >= at and not (folder / "go").exists():
-        time.sleep(0.001)
-    return x
-
-
 def test_progress_counts_items_and_the_partial_value_runs(tmp_path):
     job = map_async(
         waits_at, range(1000), shared={"folder": tmp_path, "at": 400}, reduce=operator.add
@@ -186,12 +179,6 @@ def test_progress_counts_items_and_the_partial_value_runs(tmp_path):
     assert job.n_done == 1000
     assert job.present.shape == (1000,)
     assert job.present.all()
-
-
-def odd_only(x):
-    if x % 2 == 0:
-        raise ValueError(f"{x} is even")
-    return x
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -213,14 +200,6 @@ def test_an_error_names_its_item(backend, items):
     assert f"raised for item {items.index(4)} (4)" in "\n".join(caught.value.__notes__)
 
 
-def flaky(x, folder):
-    tries = folder / str(x)
-    tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
-    if x % 50 == 0 and len(tries.read_text()) < 3:
-        raise OSError("busy")
-    return x
-
-
 @pytest.mark.parametrize("on_error", ["raise", "return"])
 def test_an_item_is_tried_again_by_itself(tmp_path, on_error):
     """Not with the others of its block."""
@@ -236,14 +215,6 @@ def test_an_item_is_tried_again_by_itself(tmp_path, on_error):
     assert all(len((tmp_path / str(x)).read_text()) == (1 if x % 50 else 3) for x in range(400))
 
 
-def dies(x, folder):
-    time.sleep(0.001)  # blocks that take less run together, and again one by one
-    if x == 100 and not (folder / "died").exists():
-        (folder / "died").touch()
-        os.kill(os.getpid(), 9)
-    return x
-
-
 def test_a_block_whose_worker_dies_is_lost_or_runs_again(tmp_path):
     options = {"shared": {"folder": tmp_path}, "reduce": operator.add}
     with pytest.raises(WorkerDiedError, match="items 100 to 101"):
@@ -254,10 +225,6 @@ def test_a_block_whose_worker_dies_is_lost_or_runs_again(tmp_path):
     assert sorted(nbshare.last_job().errors) == [100, 101]
     (tmp_path / "died").unlink()
     assert parallel_map(dies, range(400), retries=1, **options) == sum(range(400))
-
-
-def refuses(a, b):
-    raise ArithmeticError("not these")
 
 
 @pytest.mark.parametrize("n", [2, 500])
@@ -309,23 +276,6 @@ def test_failures_of_the_last_block_are_known_at_the_end(backend):
     assert job.partial() == 1
 
 
-class Loaded:
-    """An item that notes where it is loaded, or cannot be."""
-
-    def __init__(self, folder, k, *, fails=False):
-        self.given = folder, k, fails
-
-    def __reduce__(self):
-        return load, self.given
-
-
-def load(folder, k, fails):
-    if fails:
-        raise OSError("its file is gone")
-    (folder / str(k)).touch()
-    return k
-
-
 def test_a_worker_loads_the_items_of_its_block_alone(tmp_path):
     items = [Loaded(tmp_path, k) for k in range(100)]
     with pytest.raises(TypeError, match="operand"):
@@ -344,14 +294,6 @@ def test_an_item_that_cannot_be_loaded_costs_its_block(tmp_path, backend):
     with pytest.raises(OSError, match="gone") as caught:
         parallel_map(itself, items, **options)
     assert re.search(r"raised for one of items \d+ to \d+", "\n".join(caught.value.__notes__))
-
-
-def noted(x, folder):
-    with (folder / "log").open("a") as file:
-        file.write(f"{x}\n")
-    if x == int((folder / "stop").read_text()):
-        raise ArithmeticError
-    return x / 3
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -377,10 +319,6 @@ def test_an_interrupted_run_continues_at_whole_blocks(tmp_path, backend, make):
     assert 20 <= run(520) <= 30
 
 
-def itself_by_3(x):
-    return x / 3
-
-
 def test_a_stored_run_has_the_value(tmp_path):
     """Of what is there, for anybody who asks, and counts blocks."""
     (tmp_path / "log").touch()
@@ -396,10 +334,6 @@ def test_a_stored_run_has_the_value(tmp_path):
     stored = open_checkpoint(tmp_path / "whole")
     assert stored.results() == parallel_map(itself_by_3, range(500), reduce=operator.add)
     assert f"{stored.n_items} of {stored.n_items} blocks done" in repr(stored)
-
-
-def add(first, second):
-    return first + second
 
 
 def test_a_stored_value_needs_its_function(tmp_path):
@@ -455,11 +389,6 @@ def test_a_plot_shows_the_running_value(plot):
 
 
 # ---------------------------------------------------------------------------------- until
-
-
-def slow(x):
-    time.sleep(0.002)
-    return float(x)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -15,21 +15,23 @@ from scipy import ndimage
 import nbshare
 from nbshare import LivePlot, attach, map_async, open_checkpoint, parallel_map, tiles
 from nbshare._core.notebook.figure import LiveFigure
+from tests.support.filters import (
+    blind,
+    fails_at_the_middle,
+    is_below,
+    itself,
+    may_share,
+    mean,
+    median,
+    smooth,
+    smooth_plane,
+    stops,
+    waits_at_the_right,
+    without_overlap,
+)
 
 BACKENDS = [None, "threads", "serial"]
 MODES = {"reflect": "mirror", "symmetric": "reflect", "edge": "nearest", "constant": "constant"}
-
-
-def median(part, r, n):
-    return ndimage.median_filter(part, 2 * r + 1, axes=range(n))
-
-
-def mean(part, r, n):
-    return ndimage.gaussian_filter(part, r, truncate=1.0, axes=range(n))
-
-
-def is_below(part, r, n):
-    return ndimage.maximum_filter(part, 2 * r + 1, axes=range(n)) > part
 
 
 @st.composite
@@ -75,38 +77,14 @@ def test_edges_are_those_of_a_padded_array(edges, case):
     np.testing.assert_array_equal(found, wanted)
 
 
-def blind(part, r, n):
-    """Return means that are wrong at the edges of the part."""
-    return ndimage.gaussian_filter(part, r, truncate=1.0, mode="wrap", axes=range(n))
-
-
-def without_overlap(part):
-    return part[2:-2, 2:-2].sum(axis=2, dtype=float)
-
-
 def test_the_function_may_leave_out_the_overlap_and_the_colours(image):
     found = parallel_map(without_overlap, tiles(image, (40, 30), 2, edges="constant"))
     np.testing.assert_array_equal(found, image.sum(axis=2, dtype=float))
 
 
-def smooth(part):
-    return ndimage.gaussian_filter(part, 1, truncate=2.0, axes=(0, 1))
-
-
 @pytest.fixture
 def image():
     return np.random.default_rng(5).random((100, 75, 3))
-
-
-def may_share(part, where):
-    assert not part.flags.writeable
-    address = part.__array_interface__["data"][0]
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            start, stop = (int(x, 16) for x in line.split()[0].split("-"))
-            if start <= address < stop:
-                assert where in line
-    return part
 
 
 @pytest.mark.parametrize("kind", ["shared", "file"])
@@ -119,12 +97,6 @@ def test_tiles_are_read_only_views_of_the_array_itself(tmp_path, kind):
         array[:], where = values, str(tmp_path / "values")
     found = parallel_map(may_share, tiles(array, (256, 256)), shared={"where": where})
     np.testing.assert_array_equal(found, values)
-
-
-def fails_at_the_middle(part):
-    if part[0, 0, 0] == 7:
-        raise ValueError("it is 7")
-    return part
 
 
 @pytest.mark.parametrize("kind", ["shared", "file", "wider"])
@@ -183,10 +155,6 @@ def test_partial_results_and_a_loop_over_them(image):
         np.testing.assert_array_equal(part, smooth_plane(image[..., 0])[items[i].place])
 
 
-def smooth_plane(part):
-    return ndimage.gaussian_filter(part, 1, truncate=2.0)
-
-
 def test_an_interrupted_run_continues_at_its_tiles(tmp_path, image):
     """Stored tiles do not run again, and are in their places, as are those at the edges."""
     items, counts = tiles(image, (32, 32), 4), []
@@ -202,14 +170,6 @@ def test_an_interrupted_run_continues_at_its_tiles(tmp_path, image):
     assert counts[1] <= len(items) - 4
     assert counts[2] == 0
     np.testing.assert_array_equal(found, smooth(image))
-
-
-def stops(part, folder):
-    with (folder / "log").open("a") as file:
-        file.write("ran\n")
-    if len((folder / "log").read_text().splitlines()) == int((folder / "stop").read_text()):
-        raise ArithmeticError
-    return smooth(part)
 
 
 def test_a_checkpoint_of_hosts_and_the_callers_array(tmp_path, image):
@@ -275,12 +235,6 @@ def test_the_live_image_shows_tiles_in_their_places(n):
     assert not painter._hatch.get_visible()
 
 
-def waits_at_the_right(part, folder):
-    while part[0, -1] == 199 and not (folder / "go").exists():
-        time.sleep(0.001)
-    return part
-
-
 def test_a_live_image_hatches_missing_tiles(tmp_path):
     whole = np.tile(np.arange(200.0), (90, 1))
     items = tiles(whole, (50, 100), 0)
@@ -298,10 +252,6 @@ def test_a_live_image_hatches_missing_tiles(tmp_path):
     assert job.partial().mask[:, 100:].all()
     (tmp_path / "go").touch()
     np.testing.assert_array_equal(job.result(), whole)
-
-
-def itself(part):
-    return part
 
 
 @pytest.mark.parametrize("plot", ["line", "hist", lambda axes, partial: axes.imshow(partial)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 from nbshare import MISSING
 
@@ -70,6 +69,3 @@ def is_missing(found: Any) -> bool:
     """Whether it is a gap in partial or stored results."""
     is_masked = isinstance(found, np.ma.MaskedArray) and found.size > 0 and bool(found.mask.all())
     return found is MISSING or is_masked
-
-
-names = st.lists(st.sampled_from(sorted(kinds())), min_size=1, max_size=4)
