@@ -29,7 +29,6 @@ from nbshare._core.memory.disk import open_own
 from nbshare.errors import CheckpointError, WorkerDiedError
 from tests.support import format_work, sweeps
 from tests.support.faultlab import wait_until
-from tests.support.forks import Forks
 
 ROOTS = [9.0, -1.0, 4.0, 16.0, 25.0, 36.0]  # one of them fails
 SHAPES = ["[]", "{}", "3", "null", '"x"', "[[1]]", '{"a": 1}', "[" * 5000]
@@ -53,13 +52,7 @@ class Stored:
 
 
 @pytest.fixture(scope="module")
-def forks(tmp_path_factory):
-    with Forks(tmp_path_factory.mktemp("forks")) as forks:
-        yield forks
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory, forks):
+def runs(tmp_path_factory, _session):
     """Give a run of each kind."""
     base = tmp_path_factory.mktemp("runs")
     in_logs = {"shared": {"scale": 3}, "backend": "serial"}
@@ -95,25 +88,29 @@ def runs(tmp_path_factory, forks):
     log = shared["log"]
     (base / "log.json").write_text(json.dumps(log))
     np.save(base / "items.npy", np.arange(12))
-    words = (
-        f"run {sweeps.__file__}:gated --items items.npy --shared log=log.json --checkpoint shared"
-    )
-    process = subprocess.Popen([sys.executable, "-m", "nbshare", *words.split()], cwd=base)
+    words = ["run", f"{sweeps.__file__}:gated", "--items", str(base / "items.npy")]
+    words += ["--shared", f"log={base / 'log.json'}", "--checkpoint"]
+    command = [sys.executable, "-m", "nbshare", *words, str(base / "shared")]
+    process = subprocess.Popen(command, cwd=base)
     wait_until((base / "shared/parts").exists)
     wait_until(lambda: open_checkpoint(base / "shared").n_done == 4)
     process.kill()
     process.wait()
     (base / "gate").touch()
+    (base / "session").mkdir()
 
     def shared_run(path):
-        argv = words.replace("--checkpoint shared", f"--checkpoint {path}").split()
-        ended = forks.run(
-            f"import runpy\nsys.argv = {['nbshare', *argv]!r}\n"
-            "runpy.run_module('nbshare', run_name='__main__', alter_sys=True)",
-            base,
-        )
-        if ended.returncode:
-            raise CheckpointError(ended.stderr)
+        """Run the command, in a process that keeps its workers."""
+        code = f"""
+import contextlib, io
+from nbshare.__main__ import main
+with contextlib.redirect_stderr(io.StringIO()) as said:
+    status = main({[*words, str(path)]!r})
+tell(status=status, said=said.getvalue())
+"""
+        ended = _session.run(code, base / "session").facts
+        if ended["status"]:
+            raise CheckpointError(ended["said"])
         return open_checkpoint(path).results()
 
     twice = [2.0 * x for x in range(12)]
