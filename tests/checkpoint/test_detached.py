@@ -408,12 +408,6 @@ def test_the_options_of_its_checkpoint_reach_its_driver(tmp_path):
     assert job.result().tolist() == [0, 3, 6, 9]
 
 
-def column(i, plain, shared, mapped, gate):
-    while not os.path.exists(gate):
-        time.sleep(0.01)
-    return plain[0, i] + shared[1, i] + mapped[2, i]
-
-
 def test_large_arrays_are_stored_once(tmp_path):
     """Next to the function, until the run is complete, but never if they are in a file already."""
     table = np.arange(3e5).reshape(1000, 300)
@@ -422,7 +416,7 @@ def test_large_arrays_are_stored_once(tmp_path):
     shared["mapped"] = np.load(tmp_path / "table.npy", mmap_mode="r")
     shared["gate"] = str(tmp_path / "gate")
     path = tmp_path / "run"
-    job = map_async(column, range(300), shared=shared, checkpoint=path, detach=True)
+    job = map_async(sweeps.column, range(300), shared=shared, checkpoint=path, detach=True)
     file = path / "driver" / "call.pickle"
     n = 2 if SYSTEM == "linux" else 3  # others do not tell which file an array is mapped from
     assert 0 < file.stat().st_size - n * table.nbytes < 20_000
