@@ -34,7 +34,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     specs = filter(None, map(find_spec, MORE))
     folders = [folder for spec in specs for folder in spec.submodule_search_locations or ()]
     for folder in (TESTS.parent / "nbshare", TESTS, *folders):
-        compileall.compile_dir(folder, quiet=1)
+        compileall.compile_dir(folder, quiet=2)  # also of tests that have errors
 WRITES_NO_BYTECODE = sys.dont_write_bytecode
 sys.dont_write_bytecode = False
 
