@@ -575,11 +575,12 @@ class HeldUp:
         return int, (5,)
 
 
-def test_cancel_while_items_are_packed():
-    """They come too late to be items. The results are those before them."""
+@pytest.mark.parametrize("backend", [None, "threads"])
+def test_cancel_while_items_are_packed(backend):
+    """They come too late. The results are those before them, and are not known to be all."""
     is_packed, may_go_on = threading.Event(), threading.Event()
     source = itertools.chain(range(8), [HeldUp(is_packed, may_go_on)])
-    job = background(streams.give, source, shared={"kind": "numbers"})
+    job = background(streams.give, source, shared={"kind": "numbers"}, backend=backend)
     assert is_packed.wait(60)
     wait_until(lambda: job.n_done == job._run.board.n_there)
     job.cancel()
@@ -591,6 +592,7 @@ def test_cancel_while_items_are_packed():
         found = job.result()
     assert found.tolist() == [streams.give(i, "numbers") for i in range(n_done)]
     assert len(job.present) == n_done
+    assert job.n_items is None
 
 
 @pytest.mark.parametrize("backend", [None, "threads"])

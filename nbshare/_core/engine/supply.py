@@ -148,7 +148,7 @@ class SourceSupply(Supply):
                 call.sweep()
             while self._wants_more() and (items := self._intake.take(self._next_size())):
                 self._append(items)
-            if self._intake.is_exhausted:
+            if self._intake.is_exhausted and not call.board.stopped:  # else the last were left out
                 self._close()
         except BaseException as error:  # an item cannot be sent, or memory is short
             if is_interrupt(error):
