@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from nbshare import import_file, share
-from nbshare._core.checkpoint import digests
+from nbshare._core.checkpoint import digests, sources
 from nbshare._core.checkpoint.code import CodeDigests
 from nbshare._core.checkpoint.items import ItemDigests, Lookup, as_bytes
 from nbshare._core.checkpoint.key import differences, key_of
@@ -372,6 +372,25 @@ def test_a_module_that_no_text_names_is_seen_by_what_is_dynamic(tmp_path, parts_
     before = parts_in(tmp_path)
     write(tmp_path, ("deeper.py", "return x - 1", "return globals()['below'](x)\ndef below(x): 2"))
     assert parts_in(tmp_path) != before
+
+
+def test_a_file_is_parsed_again_only_after_an_edit(tmp_path, monkeypatch):
+    """Later calls of a notebook ask for the same files, and a large one takes 0.1 s to parse."""
+    (tmp_path / "parsed_once.py").write_text("def f(x): return x\n")
+    f = import_file(tmp_path / "parsed_once.py").f
+    parse, seen = sources.parsed, []
+
+    def note(source):
+        seen.append(source)
+        return parse(source)
+
+    monkeypatch.setattr(sources, "parsed", note)
+    before, n_before = parts_of(f), len(seen)
+    assert parts_of(f) == before
+    assert len(seen) == n_before > 0
+    (tmp_path / "parsed_once.py").write_text("def f(x): return 10 * x\n")
+    assert parts_of(f) != before
+    assert len(seen) == n_before + 1
 
 
 # ------------------------------------------------------------- functions sent by value
