@@ -26,7 +26,7 @@ from nbshare._core.runs import attached
 from nbshare._core.system import SYSTEM
 from nbshare.errors import CheckpointError, CheckpointInUseError, TaskError, WorkerDiedError
 from tests.support import sweeps
-from tests.support.faultlab import PREAMBLE, Lab, wait_until
+from tests.support.faultlab import PREAMBLE, PYTHON_PATH, Lab, wait_until
 from tests.support.kernels import Page
 from tests.support.processes import kill_now
 
@@ -439,8 +439,9 @@ class Command:
         words = [sys.executable, "-m", "nbshare", *map(str, arguments)]
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                words, cwd=folder, stdout=log, stderr=output or log, start_new_session=True
-            )
+                words, cwd=folder, stdout=log, stderr=output or log, start_new_session=True,
+                env=os.environ | {"PYTHONPATH": PYTHON_PATH},  # also where nbshare is not installed
+            )  # fmt: skip
         self.processes.append(self.process)
 
     @property

@@ -23,11 +23,12 @@ from nbshare._core.checkpoint import files, writer
 from nbshare.errors import CheckpointInUseError
 from tests.support import machines
 from tests.support import sweeps as module
-from tests.support.faultlab import wait_until
+from tests.support.faultlab import PYTHON_PATH, wait_until
 from tests.support.processes import kill_now
 
 sweeps = import_file(module.__file__)  # by the name that it has in the command's processes
 
+ENVIRON = os.environ | {"PYTHONPATH": PYTHON_PATH}  # also where nbshare is not installed
 TWICE = [2.0 * i for i in range(12)]
 WHY_NOT = machines.why_not()
 needs_machines = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
@@ -63,7 +64,7 @@ class Sweep:
         place = self.folder / "out" / str(len(self.processes))
         with place.open("w") as out:
             started = subprocess.Popen(
-                words, cwd=self.folder, stdout=out, stderr=out, start_new_session=True
+                words, cwd=self.folder, stdout=out, stderr=out, start_new_session=True, env=ENVIRON
             )
         started.place = place
         self.processes.append(started)
