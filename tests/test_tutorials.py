@@ -32,7 +32,7 @@ def outputs_of(notebook):
 
 # Sources that take long on two CPUs, and their replacements.
 SMALLER = {
-    "01_first_parallel_map": [("spread(24)", "spread(2)")],
+    "01_first_parallel_map": [("spread(16)", "spread(2)")],
     "03_progress_and_plots": [("-177, 177, 237", "-177, 177, 20")],
     "05_sweeps_and_files": [("-2, 4, 19", "-2, 4, 5"), ("-6, -1, 16", "-6, -1, 4")],
     "06_shared_arrays": [("years=30", "years=3")],
