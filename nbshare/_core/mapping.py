@@ -152,7 +152,7 @@ def parallel_map(
     reduce : callable, optional
         ``reduce(a, b)``, such as `numpy.add` or `max`, returns one result for two. It must make no
         difference which are combined first. Then the run returns one value instead of all results,
-        which are never in memory together.
+        which need not be in memory together.
     until : callable, optional
         ``until(partial)`` ends the run when it returns true. It gets what `Job.partial` returns.
         With `reduce`, ``until(value, n)`` gets the value so far and the number of items in it. The

@@ -22,6 +22,7 @@ def draw(x, rng):
 
 
 def image(x):
+    time.sleep(0.01)  # longer than adding two, so that the owner need not fall behind
     return np.full((1 << 19,), x)  # 4 MiB
 
 
