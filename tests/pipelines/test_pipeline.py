@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import signal
 import sys
 import threading
 from functools import partial
@@ -13,11 +14,11 @@ import numpy as np
 import pytest
 
 import nbshare
-from nbshare import last_job
+from nbshare import Job, last_job
 from nbshare._core.engine.local import dispatcher
 from nbshare._core.engine.preparing import prepare
 from nbshare._core.options import MapOptions, checked_request
-from nbshare.errors import TaskError
+from nbshare.errors import MapInterrupted, TaskError
 from tests.support import plumbing, streams
 from tests.support.faultlab import wait_until
 from tests.support.grids import thinned
@@ -349,6 +350,14 @@ def test_shutdown_in_another_thread_stops_it(tmp_path):
     thread.join()
     assert done.results.compressed().tolist() == [6, 22]
     assert last_job().state == "stopped"
+
+
+def test_an_interrupt_before_it_starts_ends_it(monkeypatch):
+    monkeypatch.setattr(Job, "_start", lambda job: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(MapInterrupted):
+        pipeline(partial(plumbing.numbers, 40), plumbing.to_list)
+    assert last_job().wait(20)
+    assert last_job().state == "interrupted"
 
 
 def test_nothing_is_left_behind():

@@ -44,6 +44,8 @@ class Pipe(OwnRun):
         self._lock = _thread.allocate_lock()
         self._n_open = len(calls)
         self._last_look: list[StageStats] = []
+        for k, call in enumerate(calls):
+            call.call_when_over(partial(self._note_end, k))
 
     # ------------------------------------------------------------------ what a job reads
 
@@ -114,8 +116,6 @@ class Pipe(OwnRun):
 
     def start(self) -> None:
         """Begin."""
-        for k, call in enumerate(self._calls):
-            call.call_when_over(partial(self._note_end, k))
         for call in self._calls:
             call.start()
 
