@@ -336,6 +336,7 @@ def test_an_interrupt_at_any_moment_loses_no_memory(kind):
     """Made, filled, attached, lent, given back, everything that was opened is closed, and once."""
     data = np.ones(1 << 19)
     nbshare.share(data)  # what is found out once
+    gc.collect()  # of other tests
     pool.drop()
     before = held(), len(os.listdir("/proc/self/fd"))
 
