@@ -31,7 +31,7 @@ os.environ["MYPY_CACHE_DIR"] = str(CACHE)
 def python(*arguments: str) -> str:
     """Run Python in the project's folder, where it must end well. Return what it printed."""
     ended = subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=110
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=250
     )
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
     return ended.stdout
@@ -119,7 +119,7 @@ def test_type_checkers_tell_of_a_misspelt_option_in_one_line(tmp_path):
     )
     ended = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(script)],
-        cwd=ROOT, capture_output=True, text=True, timeout=110,
+        cwd=ROOT, capture_output=True, text=True, timeout=250,
     )  # fmt: skip
     (line,) = ended.stdout.splitlines()
     assert "max_worker" in line

@@ -133,7 +133,7 @@ def test_threads_may_call_while_another_one_calls_shutdown():
         assert values == items if is_whole else set(values) <= set(items)
 
     all_at_once(call, call, call, shutdown)
-    assert next(turns) > 20
+    assert next(turns) > 3  # each shutdown is followed by the start of workers, on a busy machine
 
 
 def set_model(value):
