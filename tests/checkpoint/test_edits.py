@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.forks import Forks
-
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="programs are forked")
 
 PROGRAM = """
@@ -822,12 +820,6 @@ def test_a_run_gives_no_old_results_of_plugins_that_it_finds(how, assert_is_seen
     cell += f"def f(x): return sum(runpy.run_path(p)['R'][0] for p in {LISTED[how]}) * x\n"
     files = {"cell": cell, "plugins/a.py": "R = [10]\n"}
     assert_is_seen(files, {"plugins/a.py": "R = [11]\n"})
-
-
-@pytest.fixture(scope="module")
-def forks(tmp_path_factory):
-    with Forks(tmp_path_factory.mktemp("forks")) as forks:
-        yield forks
 
 
 @pytest.fixture

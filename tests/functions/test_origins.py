@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.forks import Forks
-
 FILES = {
     "own.py": "import own_helper\ndef f(x): return x + own_helper.ONE",
     "own_helper.py": "ONE = 1",
@@ -41,12 +39,6 @@ def files(tmp_path):
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-
-
-@pytest.fixture(scope="module")
-def forks(tmp_path_factory):
-    with Forks(tmp_path_factory.mktemp("forks")) as forks:
-        yield forks
 
 
 @pytest.fixture
