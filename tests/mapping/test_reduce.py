@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import operator
@@ -36,6 +37,8 @@ from tests.support.reductions import (
     itself_by_3,
     noted,
     odd_only,
+    refilled,
+    refilled_in_list,
     refuses,
     slow,
     slow_list,
@@ -61,6 +64,24 @@ def test_the_value_is_that_of_a_loop(backend, n, name, is_known):
     items = range(n) if is_known else iter(range(n))
     found = parallel_map(func, items, reduce=reduce, backend=backend, progress=False)
     np.testing.assert_array_equal(found, functools.reduce(reduce, map(func, range(n))))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("func", "reduce"),
+    [
+        (refilled, np.add),
+        (refilled, operator.iadd),
+        (refilled, lambda a, b: a if a[0] >= b[0] else b),
+        (refilled_in_list, operator.add),
+    ],
+    ids=["sum", "in place", "one of both", "kept by reference"],
+)
+def test_an_item_may_fill_the_array_of_the_one_before(backend, func, reduce):
+    """As it may without ``reduce=``."""
+    found = parallel_map(func, range(300), reduce=reduce, backend=backend, progress=False)
+    expected = functools.reduce(reduce, (copy.deepcopy(func(x)) for x in range(300)))
+    np.testing.assert_array_equal(found, expected)
 
 
 def merge(first, second):

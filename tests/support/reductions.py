@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 
 import numpy as np
 
+_of_thread = threading.local()
+
 
 def itself(x):
     return x
+
+
+def refilled(x):
+    """Return the array of the item before, which has other values now."""
+    if not hasattr(_of_thread, "array"):
+        _of_thread.array = np.zeros(3, np.int64)
+    _of_thread.array[:] = x * 37 % 101
+    return _of_thread.array
+
+
+def refilled_in_list(x):
+    return [refilled(x)]
 
 
 def slow_list(x):

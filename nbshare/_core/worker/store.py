@@ -24,6 +24,7 @@ from nbshare._core.functions.pickling import dumps_apart
 from nbshare._core.memory import Segment, aligned
 from nbshare._core.system import order
 from nbshare._core.wire.board import IN_LOG, IN_OUTPUT, SINCE, Board, Page
+from nbshare._core.wire.failures import note_on_result
 from nbshare._core.wire.results import (
     ALONE,
     ASK,
@@ -39,7 +40,7 @@ from nbshare._core.wire.results import (
     spec_for,
 )
 from nbshare._core.wire.rows import Decided, Rows, RowWriter, index_of
-from nbshare.errors import CheckpointError, noted
+from nbshare.errors import CheckpointError
 
 LOG_BYTES = 1 << 20  # of a worker's first log, whose unused pages cost nothing
 # Of later logs. Every log costs the caller a descriptor, so later ones are larger. But a log is
@@ -233,7 +234,7 @@ class ResultStore:
         try:
             data, buffers = dumps_apart(value, OUT_OF_BAND)
         except Exception as error:
-            noted(error, f"its result, a {type(value).__name__}, cannot be sent: {_remedy(value)}")
+            note_on_result(error, value, "sent")
             raise
         is_array = self._spec is not None and self._spec.dtype is not None
         self.takes_objects = self.number is not None or not is_array
@@ -289,15 +290,6 @@ class ResultStore:
         except (OSError, CheckpointError):  # it goes to memory, and the owner tries again
             return None
         return writer.log, start
-
-
-def _remedy(value: Any) -> str:
-    """Return advice for a result that cannot be pickled."""
-    if hasattr(value, "send"):
-        if hasattr(value, "__await__"):
-            return "run it, and return what asyncio.run(...) gives"
-        return "return what it gives, list(...) of it"
-    return "return numbers, arrays, or other objects that can be pickled"
 
 
 def fill_row(out: npt.NDArray[Any], i: int, value: Any) -> None:
