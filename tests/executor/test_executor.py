@@ -43,6 +43,7 @@ from nbshare import Executor, errors
 from nbshare._core.memory import segment_of
 from tests.support import pool_tasks as tasks
 from tests.support.faultlab import LIMIT_S, wait_until
+from tests.support.reductions import refilled, refilled_in_list
 
 # --------------------------------------------------------------------------- submit, map
 
@@ -94,6 +95,15 @@ def test_map_is_the_builtin(executor, size):
     found = executor.map(pow, range(40), itertools.count(), chunksize=size)
     assert list(found) == list(map(pow, range(40), range(40)))
     assert list(executor.map(pow, [], [], chunksize=size)) == []
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_an_item_may_fill_the_array_of_the_one_before(executor, size):
+    """A chunk has the results as they were when their items ended."""
+    found = list(executor.map(refilled, range(40), chunksize=size))
+    np.testing.assert_array_equal(found, [refilled(x).copy() for x in range(40)])
+    found = list(executor.map(refilled_in_list, range(40), chunksize=size))
+    np.testing.assert_array_equal(found, [[refilled(x).copy()] for x in range(40)])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ few blocks.
 
 from __future__ import annotations
 
-import copy
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, islice
@@ -18,8 +17,9 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.shaped import ShapedItems
 from nbshare._core.functions.reference import with_keywords
-from nbshare._core.wire.failures import Failure, describe, name_of_item, note_on_result, text_of
+from nbshare._core.wire.failures import Failure, describe, name_of_item, text_of
 from nbshare._core.wire.orders import Policy, generator
+from nbshare._core.wire.results import kept
 from nbshare.errors import noted
 
 SAME = 64  # blocks of one length, before they are longer by one item
@@ -152,7 +152,7 @@ class Fold:
                 value = self._value(func, i, args)
                 # The next item may fill the same array again. A ufunc keeps nothing of it.
                 if not (values and isinstance(self.reduce, np.ufunc)):
-                    value = _copied(value)
+                    value = kept(value)
             except Exception as error:
                 if not self.policy.returns_errors:
                     if len(block.columns[0]) > 1:
@@ -174,11 +174,3 @@ class Fold:
                 if not left:
                     raise
         raise AssertionError
-
-
-def _copied(value: Any) -> Any:
-    try:
-        return copy.deepcopy(value)
-    except Exception as error:
-        note_on_result(error, value, "copied")
-        raise

@@ -7,19 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby, islice
 from typing import Any
 
-import numpy as np
-
 from nbshare._core.arrays.inputs import ArrayReference, Inputs
 from nbshare._core.functions.pickling import may_name_main
 from nbshare._core.wire.feed import FedItems
 from nbshare._core.wire.folding import Blocks
 from nbshare._core.wire.orders import Seed, generator
-from nbshare._core.wire.results import OUT_OF_BAND
+from nbshare._core.wire.results import OUT_OF_BAND, SCALARS
 
 MOST_UNSEEN = 64  # items of a batch between looks whether to go on
 MOST_BYTES = 1 << 20  # of a result's pickle that is stored with others
-SCALARS: set[type] = {type(None), bool, int, float, complex, str, bytes}
-SCALARS |= {np.dtype(t).type for t in "?bhilqBHILQfd"}
 
 
 class ItemSource:

@@ -234,7 +234,7 @@ class ResultStore:
         try:
             data, buffers = dumps_apart(value, OUT_OF_BAND)
         except Exception as error:
-            note_on_result(error, value, "sent")
+            note_on_result(error, value)
             raise
         is_array = self._spec is not None and self._spec.dtype is not None
         self.takes_objects = self.number is not None or not is_array
