@@ -18,6 +18,7 @@ from nbshare._core.notebook.prints import Printer
 from nbshare._core.options import MapOptions, checked_count, checked_request, refuse_others
 from nbshare._core.tracebacks import shown_from_the_call
 from nbshare._core.wire import is_worker
+from nbshare._core.wire.kept import kept_items
 from nbshare._core.wire.orders import Task, run_chunk, run_task
 from nbshare.errors import counted
 
@@ -214,7 +215,8 @@ class Executor(futures.Executor):
         fn : callable
             The function, as for `parallel_map`.
         *args, **kwargs
-            Arguments of `fn`.
+            Arguments of `fn`. They are sent when a worker is free. So do not change them, nor fill
+            an array again, until the task is done.
 
         Returns
         -------
@@ -311,7 +313,7 @@ class Executor(futures.Executor):
         until_s = None if timeout is None else time.monotonic() + timeout
         # Iterables with a length are complete, and all is queued before the first task begins.
         more = all(isinstance(iterable, Sized) for iterable in iterables)
-        items: Iterator[tuple[Any, ...]] = zip(*iterables, strict=False)
+        items: Iterator[tuple[Any, ...]] = zip(*map(kept_items, iterables), strict=False)
         tasks = (Task(fn, args, {}) for args in items)
         is_chunked = size not in (None, 1)
         if is_chunked:

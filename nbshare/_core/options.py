@@ -35,6 +35,7 @@ from nbshare._core.wire import is_worker, runs_items
 from nbshare._core.wire.context import current_context
 from nbshare._core.wire.failures import raised_by_source
 from nbshare._core.wire.folding import Blocks, Fold, blocks_of
+from nbshare._core.wire.kept import kept_items
 from nbshare._core.wire.orders import Policy
 from nbshare.errors import LengthsWarning, cut, is_interrupt, warn
 
@@ -472,7 +473,8 @@ def items_of(
     """
     columns: list[Any] = [x if has_rows(x) else None for x in iterables]
     shortest = min((len(x) for x in columns if x is not None), default=None)
-    others = islice(zip(*(x for x in iterables if not has_rows(x)), strict=False), shortest)
+    without_rows = [kept_items(x) for x in iterables if not has_rows(x)]
+    others = islice(zip(*without_rows, strict=False), shortest)
     if not all(isinstance(x, Sized) for x in iterables):
         return columns, others, None
     if any(x is None for x in columns):

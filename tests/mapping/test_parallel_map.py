@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 import tempfile
 import threading
 import warnings
@@ -74,6 +75,64 @@ def test_a_generator_is_gone_through_once():
     taken = []
     parallel_map(tasks.double, (taken.append(i) or i for i in range(7)))
     assert taken == list(range(7))
+
+
+def refilling(kind, n):
+    """Yield the same object again and again, each time with another number in it."""
+    array, plain = np.zeros(3), [0]
+    items = {
+        "array": array,
+        "list": plain,
+        "bytearray": bytearray(1),
+        "array in a tuple": ("frame", array),
+        "array in a dict": {"frame": array},
+        "lists in a list": [plain, plain],
+    }
+    for i in range(n):
+        array[:], plain[:] = i, [i]
+        items["bytearray"][:] = bytes([i])
+        yield items[kind]
+
+
+def number_in(item):
+    """Return the number that `refilling` has put into its object."""
+    while isinstance(item, (dict, list, tuple)):
+        item = list(item.values() if isinstance(item, dict) else item)[-1]
+    return float(item[0] if isinstance(item, (np.ndarray, bytearray)) else item)
+
+
+class Refilling:
+    """Frames of a file, of which the number is known, and which are read into one array."""
+
+    def __len__(self):
+        return 200
+
+    def __iter__(self):
+        return refilling("array", len(self))
+
+
+KINDS = "array", "list", "bytearray", "array in a tuple", "array in a dict", "lists in a list"
+
+
+@pytest.mark.parametrize("backend", [None, "threads", "serial"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_generator_may_fill_the_same_object_for_each_item(kind, backend):
+    """As in a loop, each item is what it was when the generator yielded it."""
+    found = parallel_map(number_in, refilling(kind, 200), backend=backend, progress=False)
+    assert found.tolist() == list(range(200))
+    options = {"reduce": operator.add, "backend": backend, "progress": False}
+    assert parallel_map(number_in, refilling(kind, 200), **options) == sum(range(200))
+
+
+def test_frames_of_a_known_number_may_fill_the_same_array():
+    assert parallel_map(number_in, Refilling(), progress=False).tolist() == list(range(200))
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_an_executor_takes_items_as_they_are_yielded(size):
+    with nbshare.Executor() as executor:
+        found = executor.map(number_in, refilling("array", 50), chunksize=size)
+        assert list(found) == list(range(50))
 
 
 @pytest.mark.parametrize("items", [[], (), range(0), iter(()), np.empty((0, 3)), np.empty(0)])

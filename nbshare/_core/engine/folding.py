@@ -19,7 +19,7 @@ from nbshare._core.engine.stats import WorkerActivity
 from nbshare._core.interrupts import start_thread, uninterrupted
 from nbshare._core.wire.failures import name_of_item
 from nbshare._core.wire.folding import Block, Folded, by_item, counted, items_in, start_of
-from nbshare._core.wire.results import kept
+from nbshare._core.wire.kept import kept_result
 from nbshare.errors import is_interrupt
 
 
@@ -52,7 +52,7 @@ class Reduction:
         values: list[Any] = []
         for part in parts:
             # Values that are kept must not change, and `reduce` may return either argument.
-            values = self._joined(values, list(map(kept, part)))
+            values = self._joined(values, list(map(kept_result, part)))
         return values[0] if values else None
 
     def _joined(self, first: list[Any], second: list[Any]) -> list[Any]:

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from nbshare._core.arrays.shaped import ShapedItems
 from nbshare._core.functions.reference import with_keywords
 from nbshare._core.wire.failures import Failure, describe, name_of_item, text_of
+from nbshare._core.wire.kept import kept_result
 from nbshare._core.wire.orders import Policy, generator
-from nbshare._core.wire.results import kept
 from nbshare.errors import noted
 
 SAME = 64  # blocks of one length, before they are longer by one item
@@ -152,7 +152,7 @@ class Fold:
                 value = self._value(func, i, args)
                 # The next item may fill the same array again. A ufunc keeps nothing of it.
                 if not (values and isinstance(self.reduce, np.ufunc)):
-                    value = kept(value)
+                    value = kept_result(value)
             except Exception as error:
                 if not self.policy.returns_errors:
                     if len(block.columns[0]) > 1:

@@ -16,7 +16,7 @@ from nbshare._core.arrays.ring import RingBuffer
 from nbshare._core.functions.reference import label_of
 from nbshare._core.memory import Mode
 from nbshare._core.wire.failures import safe_repr
-from nbshare._core.wire.results import kept
+from nbshare._core.wire.kept import kept_result
 from nbshare.errors import cut
 
 STREAMS = ("stdout", "stderr")  # workers start with a pipe for each
@@ -110,7 +110,7 @@ def run_task(task: Task) -> Any:
 
 def run_chunk(func: Callable[..., Any], *items: tuple[Any, ...]) -> list[Any]:
     """Call a function for several items, in a task of `Executor.map` with a chunksize."""
-    return [kept(func(*args)) for args in items]
+    return [kept_result(func(*args)) for args in items]
 
 
 def nbytes_of(item: Any, depth: int = 3) -> int:

@@ -21,9 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.arrays.shared_array import SharedArray
-from nbshare._core.functions.pickling import dumps
 from nbshare._core.memory import Segment, View, aligned
-from nbshare._core.wire.failures import note_on_result
 from nbshare.errors import TaskError, is_interrupt
 
 LogKey = int  # the system's number of the worker's thread << 32, plus which of its logs
@@ -40,22 +38,6 @@ class Unloadable(NamedTuple):
 
 
 OUT_OF_BAND = 1 << 12  # bytes. Smaller buffers stay in the pickle
-# Classes whose objects nobody can change.
-SCALARS: set[type] = {type(None), bool, int, float, complex, str, bytes}
-SCALARS |= {np.dtype(t).type for t in "?bhilqBHILQfd"}
-
-
-def kept(value: Any) -> Any:
-    """Return a result as it is now, because the next item may fill the same array again."""
-    if type(value) in SCALARS:
-        return value
-    if type(value) is np.ndarray and not value.dtype.hasobject:
-        return value.copy()
-    try:
-        return pickle.loads(dumps(value))
-    except Exception as error:
-        note_on_result(error, value)
-        raise
 
 
 class OutputSpec(NamedTuple):
