@@ -179,7 +179,8 @@ def parallel_map(
         and the result is a masked array, or a list that holds the exceptions in their places.
         ``last_job().errors`` has them by index.
     retries : int, optional
-        Extra attempts for an item that raised, timed out, or lost its worker. Default 0.
+        Extra attempts for an item that raised, timed out, or lost its worker. Default 0. After an
+        exception they get the same object, so the function must not have changed its item by then.
     timeout : float, optional
         Seconds that one item may take. Default: no limit. Past it, its worker is ended and
         replaced, and the item fails with `TaskTimeoutError`.
