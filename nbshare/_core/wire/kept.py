@@ -48,7 +48,8 @@ def kept_items(iterable: Iterable[Any]) -> Iterable[Any]:
 def kept_item(item: Any, depth: int = DEPTH) -> Any:
     """Return an item as it is now: an array, or lists, tuples and dicts of such.
 
-    Another object comes back itself, because threads may get those that cannot be copied.
+    Another object comes back itself, because its pickle may take long, and an array in shared
+    memory or in a file is to stay there.
     """
     kind = type(item)
     if kind in SCALARS or not depth:
