@@ -154,6 +154,21 @@ print(sorted(optional & {name.split(".")[0] for name in sys.modules}))
     assert python("-c", code) == "[]\n"
 
 
+def test_a_map_imports_what_it_uses():
+    """Each import makes a first call longer, and each worker's where workers are not forked."""
+    code = """
+import sys, numpy
+names = {"pathlib", "difflib", "html", "nbshare._core.arrays.ring"} - sys.modules.keys()
+from nbshare import parallel_map
+parallel_map(abs, [1, 2], progress=False)
+print(names & sys.modules.keys())
+def is_loaded(name):
+    return name in sys.modules
+print(parallel_map(is_loaded, sorted(names), progress=False).any())
+"""
+    assert python("-c", code) == "set()\nFalse\n"
+
+
 # ------------------------------------------------------------------------- public face
 
 

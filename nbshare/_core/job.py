@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import html
 import math
 import os
 import re
@@ -1021,16 +1020,18 @@ def html_table(
 
 
 def _figure(name: str, value: Any) -> str:
+    from html import escape  # late, because most runs show no table
+
     if isinstance(value, tuple):  # the slowest items
         items = (
             f"{name_of_item(slow.index, slow.item)}: {_seconds(slow.elapsed_s)}" for slow in value
         )
-        return "<br>".join(map(html.escape, items))
+        return "<br>".join(map(escape, items))
     if name.endswith("_bytes"):
         return f"{value / 1e6:.0f} MB"
     if isinstance(value, float):
         return _seconds(value)
-    return html.escape(f"{value:,}" if isinstance(value, int) else str(value))
+    return escape(f"{value:,}" if isinstance(value, int) else str(value))
 
 
 def _seconds(value: float) -> str:

@@ -7,7 +7,6 @@ import os
 import reprlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from difflib import get_close_matches
 from itertools import islice
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
@@ -25,7 +24,7 @@ from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.run import Request, has_rows
 from nbshare._core.functions.changes import record_imports, warn_of_changes
-from nbshare._core.functions.reference import bind_arguments, label_of, resolve
+from nbshare._core.functions.reference import bind_arguments, closest, label_of, resolve
 from nbshare._core.interrupts import refuse_patched_modules
 from nbshare._core.memory import can_share, need_shared
 from nbshare._core.notebook.live_plot import Plot
@@ -186,8 +185,8 @@ def checked_request(
 def refuse_others(function: str, others: Iterable[str], known: Sequence[str]) -> None:
     """Raise TypeError for a keyword argument that a function does not have, with what to use."""
     for name in others:
-        if close := get_close_matches(name, known, 1):
-            advice = f"did you mean {close[0]}=?"
+        if close := closest(name, known):
+            advice = f"did you mean {close}=?"
         elif "shared" in known:
             advice = f"to pass it to your function, use shared={{{name!r}: ...}}"
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Literal
 
 __all__ = ["Checkpoint"]
@@ -87,6 +86,8 @@ class Checkpoint:
         _check("on_full", on_full, ("continue", "stop"))
         if not isinstance(version, str | None):
             raise TypeError(f"version={version!r}: must be a string, such as version='1'")
+        from pathlib import Path  # late, because it takes 6 ms, and most calls store nothing
+
         self.path = Path(path).expanduser().absolute()
         self.if_changed = if_changed
         self.version = version

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -50,13 +49,20 @@ def _from_file(reference: str) -> Callable[..., Any]:
             found = getattr(found, part)
         except AttributeError:
             names = sorted(k for k, v in vars(found).items() if callable(v) and k[0] != "_")
-            close = get_close_matches(part, names, 1)
-            advice = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names[:10])}"
+            close = closest(part, names)
+            advice = f"did you mean {close!r}?" if close else f"it has {', '.join(names[:10])}"
             advice = advice if names else "it has no function"
             raise AttributeError(f"{path} has no {part!r}; {advice}") from None
     if not callable(found):
         raise TypeError(f"{reference!r} is a {type(found).__name__} and cannot be called")
     return found  # type: ignore[no-any-return]
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the name that a user may have meant, if one is much like it."""
+    from difflib import get_close_matches  # late, because workers and most calls do not need it
+
+    return next(iter(get_close_matches(name, [*known], 1)), None)
 
 
 def bind_arguments(
@@ -113,8 +119,8 @@ def bind_arguments(
         strange = [name for name in of_grid if name not in signature.parameters]
         if strange and not any(p.kind is p.VAR_KEYWORD for p in parameters):
             cures = [f"A grid passes its values by name: there is no parameter {strange[0]!r}."]
-            if close := get_close_matches(strange[0], signature.parameters, 1):
-                cures += [f"Did you mean {close[0]!r}?"]
+            if close := closest(strange[0], signature.parameters):
+                cures += [f"Did you mean {close!r}?"]
         raise TypeError(
             f"{label_of(func)}{signature} cannot be called as {called}: {error}. {' '.join(cures)}"
         ) from None
@@ -143,8 +149,8 @@ def _cures(
         yield f"{twice[0]!r} is given twice: by an iterable, and in shared=. If the function does"
         yield f"not use the item, add a parameter for it, before {twice[0]!r}."
     elif unknown:
-        close = get_close_matches(unknown[0].lower(), {name.lower(): name for name in named}, 1)
-        meant = next((name for name in named if [name.lower()] == close), None)
+        close = closest(unknown[0].lower(), [name.lower() for name in named])
+        meant = next((name for name in named if name.lower() == close), None)
         advice = f"did you mean {meant!r}?" if meant else "drop it, or add that parameter"
         yield f"The function has no parameter {unknown[0]!r} for shared=: {advice}"
     elif "rng" in missing:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from nbshare._core.arrays.inputs import Itself, Packed
-from nbshare._core.arrays.ring import RingBuffer
 from nbshare._core.functions.reference import label_of
 from nbshare._core.memory import Mode
 from nbshare._core.wire.failures import safe_repr
 from nbshare._core.wire.kept import kept_result
 from nbshare.errors import cut
+
+if TYPE_CHECKING:
+    from nbshare._core.arrays.ring import RingBuffer  # pipelines alone need it
 
 STREAMS = ("stdout", "stderr")  # workers start with a pipe for each
 

@@ -13,7 +13,6 @@ import pickle
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -206,6 +205,8 @@ class RowWriter:
 
     def _fd(self, name: str) -> int:
         if name not in self._files:
+            from pathlib import Path  # late, because it takes 6 ms, and most calls store nothing
+
             path = Path(self._place.folder, name)
             # The owner has made the others, and reads them. New ones would be in another folder.
             flags = os.O_RDWR if name in self._place.starts else os.O_RDWR | os.O_CREAT

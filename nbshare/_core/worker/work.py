@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from heapq import heappushpop
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbshare._core.arrays.inputs import Inputs
 from nbshare._core.functions.freshness import n_executed
@@ -60,9 +60,11 @@ from nbshare._core.worker.items import (
     seeded,
 )
 from nbshare._core.worker.reports import ItemStopped, Reporter
-from nbshare._core.worker.stages import Blocks, Column, LoadedBlocks, PassingStore, QueuedBlocks
 from nbshare._core.worker.state import filter_warnings, initialized
 from nbshare._core.worker.store import ResultStore
+
+if TYPE_CHECKING:
+    from nbshare._core.worker.stages import Column
 
 # Items that take less than this run in batches of at most this time, which share the cost of
 # storing results. If a worker dies, only their range is known, and then they run one by one.
@@ -187,16 +189,18 @@ class Work:
         self._store = ResultStore(*of_results)
         self._claim: Callable[[float], range] = self._claims.claim
         if order.stage is not None:
+            from nbshare._core.worker import stages  # late, because only pipelines have them
+
             stage = inputs_of_all.load(order.stage)
             others = stage.sink, board, self._slot, caller.make_room
-            blocks: Blocks = (
-                LoadedBlocks(self._func, *others)
+            blocks: stages.Blocks = (
+                stages.LoadedBlocks(self._func, *others)
                 if stage.source is None
-                else QueuedBlocks(self._func, stage.source, lock, *others)
+                else stages.QueuedBlocks(self._func, stage.source, lock, *others)
             )
             self._func, self._columns, self._claim = blocks.func, blocks.columns, blocks.claim
             if stage.sink is not None:
-                self._store = PassingStore(blocks, *of_results)
+                self._store = stages.PassingStore(blocks, *of_results)
         self._tell_imports()  # first, as a call may end once a worker has loaded the function
         self._slot[LOADED] = time.monotonic_ns()
 
