@@ -57,7 +57,7 @@ def _asks_nbshare() -> bool:
 
 
 def _without_hidden(function):
-    def call(path, *args, **kwargs):
+    def call(path=".", *args, **kwargs):
         if str(path).startswith(HIDDEN) and _asks_nbshare():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return function(path, *args, **kwargs)

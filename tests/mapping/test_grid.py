@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import grid, map_async, parallel_map
+from nbshare._core.system import SYSTEM
 
 BACKENDS = [None, "threads", "serial"]
 NO_XARRAY = pytest.mark.skipif(find_spec("xarray") is None, reason="xarray is not installed")
@@ -138,6 +139,7 @@ def test_shared_objects_and_random_numbers_go_with_a_grid():
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.skipif(SYSTEM != "linux", reason="an executor as backend needs Linux")
 def test_an_executor_as_backend_gets_the_items_by_name():
     with ThreadPoolExecutor(2) as pool:
         results = parallel_map(power, grid(base=[2, 3], exponent=[1, 2]), backend=pool)

@@ -15,6 +15,7 @@ from scipy import ndimage
 import nbshare
 from nbshare import LivePlot, attach, map_async, open_checkpoint, parallel_map, tiles
 from nbshare._core.notebook.figure import LiveFigure
+from nbshare._core.system import SYSTEM
 from tests.support.filters import (
     blind,
     fails_at_the_middle,
@@ -87,6 +88,7 @@ def image():
     return np.random.default_rng(5).random((100, 75, 3))
 
 
+@pytest.mark.skipif(SYSTEM != "linux", reason="no /proc, which tells what is mapped")
 @pytest.mark.parametrize("kind", ["shared", "file"])
 def test_tiles_are_read_only_views_of_the_array_itself(tmp_path, kind):
     values = np.arange(600 * 700.0).reshape(600, 700)
@@ -116,6 +118,7 @@ def test_results_go_to_the_callers_array(tmp_path, image, kind, backend):
         np.testing.assert_array_equal(np.fromfile(tmp_path / "out").reshape(out.shape), out)
 
 
+@pytest.mark.skipif(SYSTEM != "linux", reason="an executor as backend needs Linux")
 def test_an_executor_as_backend_gets_the_tiles_by_value(image):
     with ThreadPoolExecutor(2) as pool:
         found = parallel_map(smooth, tiles(image, (32, 32), 4), backend=pool)
@@ -172,6 +175,7 @@ def test_an_interrupted_run_continues_at_its_tiles(tmp_path, image):
     np.testing.assert_array_equal(found, smooth(image))
 
 
+@pytest.mark.skipif(SYSTEM != "linux", reason="an executor as backend needs Linux")
 def test_a_checkpoint_of_hosts_and_the_callers_array(tmp_path, image):
     """The owner stores what workers cannot, and what is stored fills an array of the caller."""
     items = tiles(image, (32, 32), 4)

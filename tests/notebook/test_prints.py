@@ -15,6 +15,7 @@ import pytest
 
 import nbshare
 from nbshare import errors, map_async, parallel_map
+from nbshare._core.system import SYSTEM
 from tests.support import talkers
 from tests.support.faultlab import Lab, wait_until
 from tests.support.kernels import Kernel
@@ -184,6 +185,7 @@ def test_prints_appear_while_the_map_runs(tmp_path):
     wait_until(lambda: text.getvalue() == "before 0\nafter 0\n", what="its end is not shown")
 
 
+@pytest.mark.skipif(SYSTEM != "linux", reason="no program can enlarge a pipe there")
 def test_a_pipe_that_a_program_has_enlarged_is_read_to_its_end(tmp_path):
     """As some programs do to be quicker. All appears while the program goes on."""
     with contextlib.redirect_stdout(io.StringIO()) as text:

@@ -17,6 +17,7 @@ import numpy as np
 
 import nbshare
 from nbshare._core.memory import Handle, View, handle_of, open_handle, segment_of
+from nbshare._core.system import room
 from nbshare.errors import StaleReferenceError
 from tests.support.faultlab import await_flag, raise_flag, wait_until
 
@@ -439,7 +440,7 @@ def surroundings(_: int) -> tuple[Any, ...]:
     print("tidy", flush=True)
     environ = os.environ.get("LITTER"), os.environ.get("TMPDIR")
     handlers = [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())]
-    return os.getcwd(), environ, umask, sys.path, os.sched_getaffinity(0), handlers
+    return os.getcwd(), environ, umask, sys.path, room.affinity(), handlers
 
 
 # ---------------------------------------------------- ways to write what is shared
