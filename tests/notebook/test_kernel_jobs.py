@@ -326,7 +326,7 @@ def test_a_document_that_is_rebuilt_shows_the_last_state_in_the_cell_of_the_call
     tmp_path, monkeypatch
 ):
     """A wait for the job, in any cell, is also a wait for its last plot."""
-    import nbclient  # late, as every process of the test run collects this file
+    nbclient = pytest.importorskip("nbclient")  # late, as all collect this file
     import nbformat
 
     monkeypatch.setenv("NBSHARE_STATIC", "1")

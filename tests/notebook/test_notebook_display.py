@@ -97,7 +97,7 @@ CELLS = {
 @pytest.fixture(scope="module")
 def notebook():
     """Run the cells. Return for each its saved outputs and the display messages it sent."""
-    import nbclient  # late, as every process of the test run collects this file
+    nbclient = pytest.importorskip("nbclient")  # late, as all collect this file
     import nbformat
 
     class RecordingClient(nbclient.NotebookClient):
