@@ -725,6 +725,14 @@ def test_the_slowest_items_are_named_when_they_are_gone():
     assert any(item.item for item in slowest)
 
 
+def test_the_text_of_a_slow_item_is_made_once():
+    """Though the slowest so far are noted with each portion, as that of an array takes long."""
+    streams.Shown.times.clear()
+    numbers = (streams.Shown(i) for i in range(500))
+    parallel_map(type, numbers, backend="serial", out="list", progress=False)
+    assert set(streams.Shown.times.values()) == {1}
+
+
 @pytest.mark.parametrize("call", [pair, lambda *args: background(*args).result(20)])
 def test_items_are_weighed_without_users_code(call):
     """An item that cannot be looked at is sent all the same."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -123,3 +125,16 @@ class Unweighable(list):
 
     def __getitem__(self, key):
         raise SystemExit("no looks")
+
+
+class Shown:
+    """An item that counts how often its text is made."""
+
+    times: ClassVar[Counter[int]] = Counter()
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __repr__(self) -> str:
+        Shown.times[self.number] += 1
+        return f"number {self.number}"
