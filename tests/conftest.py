@@ -149,15 +149,16 @@ def _workers_of_this_file(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def cold() -> Iterator[list[psutil.Process]]:
+def cold() -> Iterator[set[psutil.Process]]:
     """No worker and no server is running when the test begins, nor after it.
 
     Gives the children that this process has anyway, another test's, which nobody has waited for.
+    They may go at any time.
     """
     import nbshare
 
     nbshare.shutdown()
-    yield psutil.Process().children()
+    yield set(psutil.Process().children())
     nbshare.shutdown()
 
 

@@ -13,7 +13,6 @@ import queue
 import signal
 import sys
 import threading
-import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -360,11 +359,11 @@ def test_first_calls_of_many_threads_share_one_engine(cold):
             start.wait()
             return parallel_map(tasks.double, [1, 2]).tolist()
 
-        before = psutil.Process().children()
+        before = set(psutil.Process().children())
         with ThreadPoolExecutor(8) as threads:
             assert [f.result() for f in [threads.submit(begin) for _ in range(8)]] == [[2, 4]] * 8
         nbshare.shutdown()
-        assert psutil.Process().children() == before
+        assert set(psutil.Process().children()) <= before
 
 
 def test_a_job_goes_on_if_nobody_keeps_it(tmp_path):

@@ -672,7 +672,7 @@ def test_thousands_of_locks_leave_nothing():
     before = held()
     for _ in range(3000):
         use()
-    assert held() == before
+    assert all(now <= then for now, then in zip(held(), before, strict=True))
 
 
 def test_thousands_of_locks_at_once():

@@ -214,7 +214,7 @@ def test_memory_goes_with_the_object(memory_in_use):
     assert memory_in_use() >= before + (8 << 20)
     assert kept.sum() == 10
     del kept
-    assert memory_in_use() == before
+    assert memory_in_use() <= before
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def test_there_are_no_more_threads_than_asked_for(max_workers):
 def test_no_process_is_started_for_a_map_in_this_one(backend, cold):
     """Serial runs and threads need no worker process."""
     assert set(parallel_map(policies.pid, range(9), backend=backend).tolist()) == {os.getpid()}
-    assert psutil.Process().children() == cold
+    assert set(psutil.Process().children()) <= cold
 
 
 @pytest.mark.parametrize(

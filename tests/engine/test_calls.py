@@ -486,23 +486,25 @@ def test_inputs_that_do_not_fit_are_refused_before_they_are_copied(place, little
     assert isinstance(caught.value, OutOfMemoryError)
     assert memfd_bytes([os.getpid()]) <= before
     nbshare.shutdown()
-    assert psutil.Process().children() == cold
+    assert set(psutil.Process().children()) <= cold
 
 
 def test_workers_start_while_inputs_are_copied(cold, monkeypatch):
     """All of them, or the server that forks them, begin before the first byte is copied."""
     filled = pool.filled
-    n_processes = len(cold) + (N_SERVERS or 2)
+
+    def have_begun():
+        return len({*psutil.Process().children()} - cold) == (N_SERVERS or 2)
 
     def filled_later(*args, **options):
-        wait_until(lambda: len(psutil.Process().children()) == n_processes)
+        wait_until(have_begun)
         return filled(*args, **options)
 
     monkeypatch.setattr(pool, "filled", filled_later)
     shared = {"table": np.ones((100, 1000))}
     result = parallel_map(lambda i, table: table[i].sum(), range(100), shared=shared, max_workers=2)
     assert result.tolist() == [1000] * 100
-    assert N_SERVERS or len(psutil.Process().children()) == n_processes
+    assert N_SERVERS or have_begun()
 
 
 def test_results_that_do_not_fit_are_refused(little_memory):

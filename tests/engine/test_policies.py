@@ -673,4 +673,4 @@ def test_wrong_use_is_refused_before_any_process_starts(options, error, text, co
     """A mistake in an option is an error that names it, and nothing has been started."""
     with pytest.raises(error, match=f"(?s){text}"):
         parallel_map(policies.draw if "seed" in options else policies.identity, [1, 2], **options)
-    assert psutil.Process().children() == cold
+    assert set(psutil.Process().children()) <= cold

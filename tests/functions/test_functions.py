@@ -446,7 +446,7 @@ def test_a_closure_over_what_cannot_travel_is_refused(cold):
     lock = threading.Lock()
     with pytest.raises(UnsendableError, match=r"the function.*lock"):
         parallel_map(lambda x: lock.locked(), ["a"])
-    assert psutil.Process().children() == cold
+    assert set(psutil.Process().children()) <= cold
 
 
 MAIN = """

@@ -140,7 +140,7 @@ def test_no_items(items, cold):
     """Without items the result is an empty array, and no process is needed for it."""
     result = parallel_map(tasks.double, items)
     assert (type(result), result.shape, result.dtype) == (np.ndarray, (0,), np.float64)
-    assert psutil.Process().children() == cold
+    assert set(psutil.Process().children()) <= cold
 
 
 def test_no_items_for_a_list_and_for_an_array():
@@ -603,7 +603,7 @@ def test_an_output_that_cannot_be_filled_is_refused_at_once(out, error, text, co
     """A wrong ``out=`` is refused before any process starts."""
     with pytest.raises(error, match=text):
         parallel_map(tasks.double, range(3), out=out)
-    assert psutil.Process().children() == cold
+    assert set(psutil.Process().children()) <= cold
 
 
 @pytest.mark.parametrize(
@@ -742,7 +742,7 @@ def test_wrong_use_is_refused_before_any_process_starts(call, error, text, cold)
     """A mistake in the call is an error that names it, and nothing has been started."""
     with pytest.raises(error, match=text):
         call()
-    assert psutil.Process().children() == cold
+    assert set(psutil.Process().children()) <= cold
 
 
 # ------------------------------------------------------- NumPy says what has to come out

@@ -351,5 +351,6 @@ def test_an_interrupt_at_any_moment_loses_no_memory(kind):
         pass
     gc.collect()  # of the interrupts, which hold their frames
     pool.drop()
-    assert (held(), len(os.listdir("/proc/self/fd"))) == before
+    assert held() <= before[0]
+    assert len(os.listdir("/proc/self/fd")) <= before[1]
     assert not names_left(os.getpid(), kind.removeprefix("file:"))

@@ -242,7 +242,8 @@ except PermissionError:
             with pytest.raises(TypeError):
                 Segment.filled(8, [(0, "no buffer")])
         del segment
-        assert (held(), len(os.listdir("/proc/self/fd"))) == before
+        assert held() <= before[0]
+        assert len(os.listdir("/proc/self/fd")) <= before[1]
 
     @pytest.mark.skipif(SYSTEM == "macos", reason="a kill between two calls leaves a name there")
     def test_a_process_that_is_killed_leaves_nothing(self, kind, program, tmp_path):
@@ -290,7 +291,7 @@ while True:
                 make_one(200 << 20)
             assert isinstance(caught.value, OutOfMemoryError)
         del caught
-        assert held() == before
+        assert held() <= before
         assert Segment.create(40 << 20).nbytes == 40 << 20
 
     @pytest.mark.skipif(SYSTEM != "linux", reason="shared memory is no file there")
@@ -506,7 +507,7 @@ def test_an_interrupt_at_any_moment_of_making_small_arrays_loses_none():
         make()
     assert are_apart(arrays)
     arrays.clear()
-    assert held() == before
+    assert held() <= before
 
 
 @pytest.mark.slow
@@ -523,7 +524,7 @@ def test_an_interrupt_as_memory_is_lent_leaves_none_that_nobody_trims(monkeypatc
             nbshare.share(data)
         wait_until(lambda: not pool._is_trimming or pool._lent)
         interrupt.error = None  # in no cycle, so views go before what looks after them
-        wait_until(lambda: held() == before, 5, f"memory is held after moment {number}")
+        wait_until(lambda: held() <= before, what=f"memory is held after moment {number}")
         if not interrupt.came:
             break
     assert number > 5

@@ -148,7 +148,7 @@ def test_a_function_that_cannot_take_a_generator_is_refused(task, options, cold)
     """Without a parameter ``rng``, or with it given twice, nothing is started."""
     with pytest.raises(TypeError, match="rng"):
         parallel_map(task, [1, 2], **options)
-    assert psutil.Process().children() == cold
+    assert set(psutil.Process().children()) <= cold
 
 
 @pytest.mark.filterwarnings("ignore::nbshare.errors.UnseededWarning")
