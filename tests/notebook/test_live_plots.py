@@ -25,6 +25,7 @@ from nbshare._core.notebook import values
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare._core.notebook.image import ImagePainter
 from nbshare._core.notebook.live_plot import REDUCTIONS, CannotDrawError
+from tests.support.interrupts import InterruptAt
 from tests.support.played import PlayedJob, images, played
 
 
@@ -164,6 +165,20 @@ def test_an_interrupt_while_results_are_taken_in_leaves_no_wrong_mean(monkeypatc
         figure.paint(final=True)
     figure.paint(final=True)
     np.testing.assert_array_equal(pixels(figure), results.mean(axis=0))
+
+
+def test_an_interrupt_at_any_moment_of_a_frame_leaves_the_last_one_as_it_would_be():
+    """Also of the first frame, which makes the figure."""
+    job = played(np.arange(8.0), 0.5)
+    expected = render(job, "line")
+    for number in range(10, 1000, 15):  # of all moments, as a picture takes a while
+        figure = LiveFigure(job, "line")
+        with InterruptAt(number, {LiveFigure.frame.__code__.co_filename}) as interrupt:
+            figure.frame(final=False)
+        assert figure.frame(final=True).png == expected, number
+        if not interrupt.came:
+            break
+    assert number > 50
 
 
 def test_limits_stay_while_the_data_move_little_and_are_round():

@@ -104,12 +104,18 @@ class LiveFigure:
 
     def frame(self, *, final: bool) -> Frame | None:
         """Draw the present state. Return None if there is no result yet."""
-        with mpl.style.context(self._style) if self._style else contextlib.nullcontext():
-            painted = self.paint(final=final)
-            if painted is None:
-                return None
-            self._lay_out(final=final)
-            png = self._final_png() if final else _encode(self._pixels(_DPI), compress_level=1)
+        try:
+            with mpl.style.context(self._style) if self._style else contextlib.nullcontext():
+                painted = self.paint(final=final)
+                if painted is None:
+                    return None
+                self._lay_out(final=final)
+                png = self._final_png() if final else _encode(self._pixels(_DPI), compress_level=1)
+        except BaseException:
+            self._n = (
+                0  # an interrupt leaves half a figure, so the next frame begins with a new one
+            )
+            raise
         width, height = (self.figure.get_size_inches() * _DPI).round().astype(int).tolist()
         return Frame(png, (width, height), *painted)
 
