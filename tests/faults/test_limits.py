@@ -340,6 +340,7 @@ def test_x6_what_is_drawn_by_threads_is_drawn_without_them(limited_kernel):
     cell = limited_kernel.run_well("""
 def held(i):
     await_flag("go on")
+tasks.check_double()  # workers, and the thread that owns them, are there
     return i
 limit(1)
 job = nbshare.map_async(held, range(4), max_workers=2)

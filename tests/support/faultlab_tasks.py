@@ -485,9 +485,9 @@ def _write_descriptor(a: np.ndarray) -> None:
     paths = _segment_paths()
     assert paths
     for path in paths:
-        fd = os.open(path, os.O_RDWR)
-        for page in range(0, os.fstat(fd).st_size, 4096):
-            os.pwrite(fd, b"B" * 4096, page)
+        with open(path, "rb+", buffering=0) as file:
+            for page in range(0, os.fstat(file.fileno()).st_size, 4096):
+                os.pwrite(file.fileno(), b"B" * 4096, page)
 
 
 def _map_descriptor(a: np.ndarray) -> None:
@@ -496,8 +496,7 @@ def _map_descriptor(a: np.ndarray) -> None:
     paths = _segment_paths()
     assert paths
     for path in paths:
-        fd = os.open(path, os.O_RDWR)
-        with mmap.mmap(fd, os.fstat(fd).st_size) as mapped:
+        with open(path, "rb+", buffering=0) as file, mmap.mmap(file.fileno(), 0) as mapped:
             mapped[:] = b"B" * len(mapped)
 
 
