@@ -39,9 +39,7 @@ def long_job():
     job = map_async(
         figures.sleep_for, [0.0, 0.0, LONG_S, LONG_S, LONG_S], max_workers=2, chunksize=1
     )
-    deadline = time.monotonic() + 10
-    while job.n_done < 2 and time.monotonic() < deadline:
-        time.sleep(0.005)
+    wait_until(lambda: job.n_done == 2)
     yield job
     job.cancel()
     job.wait(10)
@@ -104,10 +102,7 @@ def test_finished_jobs_are_not_kept_alive():
     """`last_job` has a background job while it runs, and forgets it when it is done."""
     job = map_async(tasks.double, range(10))
     job.wait()
-    deadline = time.monotonic() + 2  # the callback runs in a thread of its own
-    while last_job() is not None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert last_job() is None
+    wait_until(lambda: last_job() is None)  # the callback runs in a thread of its own
 
 
 def test_callbacks_are_called_once(long_job):
@@ -131,7 +126,7 @@ def test_a_callback_that_raises_harms_nobody(monkeypatch):
     job.add_done_callback(called.put)
     assert called.get(timeout=10) is job
     assert job.result().tolist() == [0.05] * 4
-    wait_until(lambda: "ZeroDivisionError" in printed.getvalue(), 5)
+    wait_until(lambda: "ZeroDivisionError" in printed.getvalue())
 
 
 def test_a_job_can_be_awaited():
@@ -371,9 +366,7 @@ def test_a_job_goes_on_if_nobody_keeps_it(tmp_path):
     out = nbshare.zeros(4)
     map_async(figures.sleep_for, [0.1] * 4, out=out)
     gc.collect()
-    deadline = time.monotonic() + 10
-    while not out.all() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(out.all)
     assert out.tolist() == [0.1] * 4
 
 

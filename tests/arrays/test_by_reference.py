@@ -225,4 +225,4 @@ def deadline(holds):
     """Wait until something holds, for 5 s at most."""
     from tests.support.faultlab import wait_until
 
-    wait_until(holds, 5, "it never held")
+    wait_until(holds, what="it never held")

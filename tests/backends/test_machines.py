@@ -167,7 +167,7 @@ def test_stop_ends_the_transfer_of_inputs(start_machines, tmp_path):
     wait_until(begun, 60)
     job.cancel()
     with pytest.warns(PartialResultWarning):
-        job.result(1)
+        job.result(5)
     before = child.n_bytes_received
     assert before < table.nbytes / 2
     assert parallel_map(duties.identity, range(4), **options(executor)).tolist() == [0, 1, 2, 3]

@@ -294,7 +294,7 @@ if {how!r} == "idle":
 else:
     for i in range(4, 12):
         executor.submit(tasks.hang, {how!r}, i)
-time.sleep(40)
+time.sleep(100)
 """)
     lab.await_flag("busy-*", 1 if how == "idle" else 2)
     subject.signal(SIGKILL, group=is_group)

@@ -26,21 +26,21 @@ from tests.support.grids import thinned
 STARTS = {
     "threads": """
     for _ in range(3):
-        threading.Thread(target=time.sleep, args=(40,), daemon=True).start()
+        threading.Thread(target=time.sleep, args=(100,), daemon=True).start()
 """,
     "subprocesses": """
-    subprocess.Popen(["sh", "-c", "sleep 40 & sleep 40"])
+    subprocess.Popen(["sh", "-c", "sleep 100 & sleep 100"])
 """,
     "Pool, fork": """
     pool = multiprocessing.get_context("fork").Pool(2)
     assert pool.map(abs, [-1, 2]) == [1, 2]
-    pool.map_async(time.sleep, [40, 40])
+    pool.map_async(time.sleep, [100, 100])
     KEPT.append(pool)
 """,
     "Executor, fork": """
     pool = ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork"))
     assert list(pool.map(abs, [-1, 2])) == [1, 2]
-    KEPT.append([pool, pool.submit(time.sleep, 40)])
+    KEPT.append([pool, pool.submit(time.sleep, 100)])
 """,
     "os.fork": """
     if os.fork() == 0:
@@ -64,7 +64,7 @@ def starts(i):
 def hangs(i):
     starts(i)
     Path(f"hangs-{{i}}").touch()
-    time.sleep(40)
+    time.sleep(100)
 """
 
 
@@ -83,7 +83,7 @@ try:
     pair(starter.hangs, range(2))
 except MapInterrupted:
     own = {os.getpid()}.union(*helpers())
-    wait_until(lambda: faultlab.tagged() <= own.union(*helpers()), 2, lambda: faultlab.tagged())
+    wait_until(lambda: faultlab.tagged() <= own.union(*helpers()), SOON_S, faultlab.tagged)
     tasks.check_double()
     raise_flag("right")
     sys.exit(0)
@@ -227,7 +227,7 @@ for fd in pidfds():
     os.close(fd)
 nbshare.shutdown()
 assert job.wait(faultlab.SOON_S)
-wait_until(lambda: not any(helpers()), 2, "helpers after shutdown")
+wait_until(lambda: not any(helpers()), SOON_S, "helpers after shutdown")
 tasks.check_double()
 """)
 
@@ -264,7 +264,7 @@ except Exception as error:
     assert "item " in "".join([str(error), *getattr(error, "__notes__", ())]), error
 else:
     assert found.tolist() == [2.0 * i for i in range(8)], found
-assert time.monotonic() - start < 4
+assert time.monotonic() - start < SOON_S
 for _ in range(4):
     pair(tasks.double, range(8), on_error="return")  # meets every worker there is
 start = time.monotonic()
@@ -321,14 +321,14 @@ import endless
 Path("on").unlink()
 job = nbshare.map_async({LOADED_FOR_LONG[what]}, chunksize=1, max_workers=2, progress=False)
 for said in ("loading for 1 s", "loading for 2 s"):
-    wait_until(lambda: said in str(describe(job, Speed(job))), 5.0, said)
+    wait_until(lambda: said in str(describe(job, Speed(job))), SOON_S, said)
 TerminalBar(job).draw(final=False)
 workers = helpers()[1]
 raise_flag("on")
 assert job.result().tolist() == [0, 2, 4, 6]
 assert helpers()[1] == workers
 # The other worker may have loaded for longer than the items took.
-wait_until(lambda: not [w for w in job._activity if w.is_loading], 5.0, "still loading")
+wait_until(lambda: not [w for w in job._activity if w.is_loading], SOON_S, "still loading")
 """)
     assert subject.wait() == 0, subject.stderr
     assert "loading for 2 s" in subject.stderr
@@ -470,7 +470,7 @@ for thread in threads:
     thread.join()
 assert not wrong
 own = {os.getpid()}.union(*helpers())
-wait_until(lambda: faultlab.tagged() <= own, 2, "orphans")
+wait_until(lambda: faultlab.tagged() <= own, SOON_S, "orphans")
 """)
 
 

@@ -101,7 +101,7 @@ tell(classes=[cls.__name__ for cls in type(error).__mro__], failed_s=failed_s,
     facts = ran.facts
     assert error in facts["classes"]
     assert says in facts["text"]
-    assert facts["failed_s"] < 3
+    assert facts["failed_s"] < SOON_S
 
 
 def test_d4_idle_workers_are_killed(run_script):
@@ -340,7 +340,7 @@ def test_nobody_outlives_a_killed_owner(lab, life, kill):
 tasks.check_double()
 shared = nbshare.zeros(1 << 20)
 {LIVES[life]}
-time.sleep(40)
+time.sleep(100)
 """)
     lab.await_flag("busy-*", 1 if "idle" in life else 2)
     if life == "N2-programs":

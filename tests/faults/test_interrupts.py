@@ -250,17 +250,16 @@ for call in range(1, 41):
         tasks.check_double()
     if call == 10:
         both_at_work("at-10")
-        wait_until(lambda: len(helpers()[1]) == 2, 2, "not two workers")
+        wait_until(lambda: len(helpers()[1]) == 2, SOON_S, "not two workers")
         at_ten = census()
 assert interrupted > 20, interrupted
 gc.collect()
 both_at_work("at-40")
-wait_until(lambda: census() == at_ten, 2, f"{at_ten}, then {census()}")
+wait_until(lambda: census() == at_ten, SOON_S, f"{at_ten}, then {census()}")
 nbshare.shutdown()
-wait_until(lambda: not any(helpers()), 2, "helpers after shutdown")
-wait_until(lambda: descriptors() <= at_start, 2, f"{at_start}, then {descriptors()}")
+wait_until(lambda: not any(helpers()), SOON_S, "helpers after shutdown")
+wait_until(lambda: descriptors() <= at_start, SOON_S, f"{at_start}, then {descriptors()}")
 """,
-        limit_s=40,
     )
 
 

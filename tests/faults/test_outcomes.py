@@ -139,7 +139,7 @@ for _ in range(3):
 del found
 tasks.check_double()
 nbshare.shutdown()
-wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= 4096, 2, "memory is kept")
+wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= 4096, SOON_S, "memory is kept")
 """)
 
 
@@ -165,7 +165,6 @@ for i in range(6):
     thread.join()
     tasks.check_double()
 """,
-        limit_s=40,
     )
 
 
@@ -207,7 +206,6 @@ for _ in range(40):
 assert n_interrupted > 10, n_interrupted
 assert all(np.array_equal(item["row"], row) for item, row in zip(items, copy))
 """,
-        limit_s=40,
     )
 
 

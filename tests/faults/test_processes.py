@@ -194,6 +194,6 @@ while True:
 expected = -signal.SIGKILL if "killed" in {child_does!r} else 0
 assert os.waitstatus_to_exitcode(status) == expected
 assert helpers()[1] >= workers, "the parent's workers were replaced"
-wait_until(lambda: faultlab.tagged() == {{os.getpid()}}.union(*helpers()), 2, "orphans")
+wait_until(lambda: faultlab.tagged() == {{os.getpid()}}.union(*helpers()), SOON_S, "orphans")
 tasks.check_double()
 """)

@@ -95,7 +95,7 @@ nbshare.shutdown()
 def mebibytes():
     return faultlab.memfd_bytes(faultlab.tagged()) >> 20
 wait_until(lambda: mebibytes() == 0, faultlab.SOON_S, "memory is kept")
-wait_until(lambda: len(os.listdir("/proc/self/fd")) == before, 2, "descriptors are kept")
+wait_until(lambda: len(os.listdir("/proc/self/fd")) == before, SOON_S, "descriptors are kept")
 tasks.check_double()
 """)
 
@@ -361,7 +361,7 @@ found = later = None
 def held():
     gc.collect()
     return faultlab.memfd_bytes([os.getpid()])
-wait_until(lambda: held() <= before + 4096, 2, lambda: f"{{held()}} bytes are kept")
+wait_until(lambda: held() <= before + 4096, SOON_S, lambda: f"{{held()}} bytes are kept")
 """)
     )
 
@@ -399,7 +399,7 @@ gc.callbacks.remove(see)
 del result
 gc.collect()
 nbshare.shutdown()
-wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= before + 4096, 2, "memory is kept")
+wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= before + 4096, SOON_S, "memory is kept")
 """)
     assert subject.stderr == ""
 

@@ -559,7 +559,7 @@ def test_an_interrupt_at_any_moment_of_copying_by_threads(monkeypatch):
 
 
 def test_an_interrupt_of_copying_waits_for_no_thread_that_has_not_begun(monkeypatch):
-    """The copy ends within half a second, at whatever moment the interrupt arrives."""
+    """The copy ends sooner than it would wait for one, whenever the interrupt arrives."""
     monkeypatch.setattr(copying, "PIECE", 1 << 16)
     monkeypatch.setattr(copying.room, "usable_cpus", lambda: 3)
     source, target = np.ones((40, 8192)), np.zeros((40, 8192))
@@ -571,7 +571,7 @@ def test_an_interrupt_of_copying_waits_for_no_thread_that_has_not_begun(monkeypa
     for _ in each_interrupt(copy, {copying.__file__}):
         took_s.append(time.monotonic() - start)
         start = time.monotonic()
-    assert max(took_s) < 0.5
+    assert max(took_s) < copying.LONGEST_S
 
 
 def test_copying_ends_when_all_pieces_are_there(monkeypatch):

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from tests.support.faultlab import N_SERVERS, NO_SERVER, SOON_S, cpu_s, wait_until
+from tests.support.faultlab import LIMIT_S, N_SERVERS, NO_SERVER, SOON_S, cpu_s, wait_until
 from tests.support.kernels import listening
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no signals, and no fork")
@@ -197,7 +197,7 @@ assert last_job().present.tolist() == [True, False, False][:last_job().present.s
 assert not last_job().partial()[0].any()
 nbshare._core.job.remember(None)
 check()
-wait_until(lambda: faultlab.memfd_bytes(faultlab.tagged()) < before + (20 << 20), 2)
+wait_until(lambda: faultlab.memfd_bytes(faultlab.tagged()) < before + (20 << 20))
 """)
 
 
@@ -340,9 +340,9 @@ for call in range(20):
     check()
     assert time.monotonic() - start < faultlab.SOON_S
 assert n_interrupted > 7, n_interrupted
-wait_until(lambda: census() <= before, 2, f"{{before}}, then {{census()}}")
+wait_until(lambda: census() <= before, faultlab.SOON_S, f"{{before}}, then {{census()}}")
 """,
-        limit_s=40 if N_SERVERS else 200,  # each call starts workers, and no server forks them
+        limit_s=LIMIT_S if N_SERVERS else 200,  # each call starts workers, and no server forks them
     )
 
 

@@ -34,7 +34,7 @@ def census():
 def is_as(before):
     return all(n <= before[name] for name, n in census().items())
 def await_census(before, what):
-    wait_until(lambda: is_as(before), 2, lambda: f"{what}: {before}, then {census()}")
+    wait_until(lambda: is_as(before), SOON_S, lambda: f"{what}: {before}, then {census()}")
 def meet(folder, i):
     Path(folder, str(i)).touch()
     wait_until(lambda: len(os.listdir(folder)) == 2)

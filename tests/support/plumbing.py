@@ -248,7 +248,7 @@ def waits(block, for_s=0.0, at=-1, how="sleep"):
         if how == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         elif how == "gil":
-            ctypes.PyDLL(None).sleep(40)
+            ctypes.PyDLL(None).sleep(100)
         time.sleep(for_s)
     return block
 

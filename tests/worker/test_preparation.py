@@ -313,7 +313,7 @@ def test_items_that_end_as_their_time_does_are_done_or_late():
 def test_a_time_out_is_not_for_the_initializer(cold):
     """The limit is for an item. Work before the first one has its time."""
     result = parallel_map(
-        policies.identity, range(4), timeout=0.2, initializer=time.sleep, initargs=(0.5,)
+        policies.identity, range(4), timeout=1, initializer=time.sleep, initargs=(1.5,)
     )
     assert result.tolist() == [0, 1, 2, 3]
 
