@@ -417,10 +417,9 @@ def test_p1_threads_shut_down_while_others_map(run_script):
     subject = run_script("""
 import random, warnings
 warnings.simplefilter("ignore", nbshare.errors.PartialResultWarning)
-end = time.monotonic() + 1.5
-outcomes = []
+outcomes, ended = [], threading.Event()
 def map_on():
-    while time.monotonic() < end:
+    for _ in range(10):
         job = nbshare.map_async(tasks.double, range(20), max_workers=2)
         job.result(timeout=faultlab.SOON_S)
         outcomes.append(job.state)
@@ -428,15 +427,17 @@ def map_on():
             assert job.result().tolist() == [2.0 * i for i in range(20)]
 def close_on():
     dice = random.Random(1)
-    while time.monotonic() < end:
+    while not ended.wait(dice.uniform(0, 0.05)):
         nbshare.shutdown()
-        time.sleep(dice.uniform(0, 0.05))
-threads = [threading.Thread(target=t) for t in (map_on, map_on, map_on, close_on)]
-for thread in threads:
+closing = threading.Thread(target=close_on)
+threads = [threading.Thread(target=map_on) for _ in range(3)]
+for thread in (closing, *threads):
     thread.start()
 for thread in threads:
     thread.join()
-assert set(outcomes) <= {"done", "stopped"} and len(outcomes) > 20, outcomes
+ended.set()
+closing.join()
+assert set(outcomes) <= {"done", "stopped"} and len(outcomes) == 30, outcomes
 tasks.check_double()
 """)
     assert subject.stderr == ""
