@@ -139,12 +139,12 @@ def test_a_machine_that_is_lost_while_it_gives_inputs(start_machines, tmp_path):
     )
     wait_until((tmp_path / "met").exists, 60)
     child, parent = sorted(executor.machines, key=received)
-    wait_until(lambda: child.n_bytes_received > table.nbytes / 8, 60)
+    wait_until(lambda: child.n_bytes_received > table.nbytes / 4, 60)
     executor.in_use.remove(parent)
     parent.shutdown()
     assert child.n_bytes_received < table.nbytes / 2
     assert job.result(60).tolist() == [float(table.size) + i for i in range(2)]
-    assert child.n_bytes_received < 1.1 * table.nbytes  # it does not begin again
+    assert child.n_bytes_received < 1.2 * table.nbytes  # it does not begin again
     assert machines.n_bytes_sent() < 2 * table.nbytes
 
 

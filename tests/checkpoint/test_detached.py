@@ -26,7 +26,7 @@ from nbshare._core.runs import attached
 from nbshare._core.system import SYSTEM
 from nbshare.errors import CheckpointError, CheckpointInUseError, TaskError, WorkerDiedError
 from tests.support import sweeps
-from tests.support.faultlab import PREAMBLE, PYTHON_PATH, Lab, wait_until
+from tests.support.faultlab import PREAMBLE, PYTHON_PATH, SOON_S, Lab, wait_until
 from tests.support.kernels import Page
 from tests.support.processes import kill_now
 
@@ -228,7 +228,7 @@ def test_attached_jobs_follow_it(sweep, tmp_path):
     wait_until(lambda: first.n_done >= 4)
     began = time.monotonic()
     second = attach(tmp_path / "run")
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < SOON_S
     assert (second.state, second.n_done, second.n_items) == ("running", 4, 12)
     assert second.present.tolist() == 4 * [True] + 8 * [False]
     assert second.partial().compressed().tolist() == TWICE[:4]
@@ -236,7 +236,7 @@ def test_attached_jobs_follow_it(sweep, tmp_path):
     assert dict(first) == dict(second) == dict(enumerate(TWICE))
     assert second.state == "done"
     assert 0 < second.elapsed_s < time.monotonic() - begun
-    assert attach(tmp_path / "run").elapsed_s == pytest.approx(second.elapsed_s, abs=0.5)
+    assert attach(tmp_path / "run").elapsed_s == pytest.approx(second.elapsed_s, abs=2)
     with pytest.raises(LookupError, match="another process"):
         second.debug(0)
 
