@@ -347,9 +347,11 @@ PUBLIC = {
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_object_is_completed(name):
+def test_every_public_object_is_completed(name, monkeypatch, tmp_path_factory):
     """By jedi, which IPython and JupyterLab ask. An annotation that it cannot read hides all."""
     jedi = pytest.importorskip("jedi")
+    cache = tmp_path_factory.getbasetemp() / "jedi"  # another process writes half a file at home
+    monkeypatch.setattr(jedi.settings, "cache_directory", str(cache))
     subject = eval(PUBLIC[name], {"nbshare": nbshare, "map_async": nbshare.map_async})
     found = {c.name for c in jedi.Interpreter("subject.", [{"subject": subject}]).complete()}
     assert {each for each in dir(subject) if not each.startswith("_")} <= found
