@@ -112,9 +112,8 @@ class LiveFigure:
                 self._lay_out(final=final)
                 png = self._final_png() if final else _encode(self._pixels(_DPI), compress_level=1)
         except BaseException:
-            self._n = (
-                0  # an interrupt leaves half a figure, so the next frame begins with a new one
-            )
+            # An interrupt leaves half a figure, so the next frame begins with a new one.
+            self._n = 0
             raise
         width, height = (self.figure.get_size_inches() * _DPI).round().astype(int).tolist()
         return Frame(png, (width, height), *painted)
