@@ -268,8 +268,9 @@ class Job(Generic[T]):
         numpy.ma.MaskedArray, list or None
             If the results form an array, a masked array of shape ``(n_items, *shape)`` over the
             shared output, not a copy, with a mask where rows are missing. For tiles, the whole
-            array, masked where tiles are missing. Otherwise a list with `nbshare.MISSING` in its
-            gaps. With ``reduce=``, the value so far. None before the first result.
+            array, masked where tiles are missing. Both are read-only until the run is over.
+            Otherwise a list with `nbshare.MISSING` in its gaps. With ``reduce=``, the value so far.
+            None before the first result.
         """
         partial, items = self._partial(), self._inputs
         is_shaped = isinstance(items, ShapedItems) and not self._is_list and partial is not None

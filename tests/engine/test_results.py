@@ -6,6 +6,7 @@ import functools
 import gc
 import itertools
 import os
+import time
 import warnings
 from contextlib import suppress
 
@@ -24,6 +25,7 @@ from nbshare._core.wire.context import threads_per_worker
 from nbshare._core.wire.results import spec_for
 from nbshare.errors import MixedResultsWarning, TaskError
 from tests.support import figures
+from tests.support.faultlab import wait_until
 
 
 @pytest.fixture
@@ -350,6 +352,33 @@ def test_a_result_that_cannot_be_unpickled_fails_each_time(look):
             again(job)
     for _ in range(2):
         assert job.partial() == [figures.record(0), nbshare.MISSING, figures.record(2)]
+
+
+@pytest.mark.parametrize("backend", [None, "threads"])
+@pytest.mark.parametrize("kind", ["rows", "tiles"])
+def test_partial_results_cannot_be_changed_while_workers_fill_them(tmp_path, kind, backend):
+    """In place, it would change the results. When the run is over they are the caller's."""
+    rows = np.arange(12.0).reshape(4, 3)
+    items = rows if kind == "rows" else nbshare.tiles(rows, shape=(1, 3), overlap=0)
+    shared = {"folder": tmp_path, "at": 2}
+    job = map_async(row_when_asked, items, shared=shared, max_workers=1, backend=backend)
+    wait_until(lambda: job.n_done == 2)
+    partial = job.partial()
+    with pytest.raises(ValueError, match="read-only"):
+        partial *= 2
+    assert (partial + 1).count() == 6
+    (tmp_path / "go").touch()
+    assert np.array_equal(job.result(60), rows)
+    again = job.partial()
+    again *= 2
+    assert np.array_equal(again, 2 * rows)
+
+
+def row_when_asked(row, folder, at):
+    """Return a row, from the one that begins with 3 * `at` on only when the file is there."""
+    while row.min() >= 3 * at and not (folder / "go").exists():
+        time.sleep(0.001)
+    return row
 
 
 def test_results_that_were_looked_at_and_changed_are_as_new_in_the_end():

@@ -21,12 +21,21 @@ BLOCK_NBYTES = 1 << 20  # of values that are copied and compared together
 def masked(array: npt.NDArray[Any], missing: npt.NDArray[np.bool_], *, is_kept: bool = True) -> Any:
     """Return an array, not copied, with a mask of the rows that are missing.
 
-    If the array is kept, its mask is writable. Otherwise the mask takes no memory, because a full
-    one would cost a byte per value in every frame of a plot.
+    If the array is kept, both are writable. Otherwise neither is, because workers still fill the
+    array, and the mask takes no memory. A full one would cost a byte per value in every frame of a
+    plot.
     """
     rows = missing.reshape(-1, *[1] * (array.ndim - 1))
     mask = np.broadcast_to(rows, array.shape)
-    return np.ma.MaskedArray(np.asarray(array), mask.copy() if is_kept else mask, copy=False)
+    values = np.asarray(array if is_kept else read_only(array))
+    return np.ma.MaskedArray(values, mask.copy() if is_kept else mask, copy=False)
+
+
+def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a view of an array that workers still fill, so that nobody here changes results."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def as_masked(results: Any) -> Any:

@@ -37,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.arrays.tiles import Mosaic
-from nbshare._core.engine.collect import as_masked, collect, masked
+from nbshare._core.engine.collect import as_masked, collect, masked, read_only
 from nbshare._core.engine.given import Given
 from nbshare._core.engine.outputs import OutputRows
 from nbshare._core.engine.run import Request, tiles_of
@@ -162,7 +162,8 @@ class Results:
         array, is_there = self.output.first(len(done)), done == IN_OUTPUT
         assert array is not None
         if isinstance(array, Mosaic):
-            return Mosaic(array.whole, array.layout, is_there)
+            whole = array.whole if self.is_over else read_only(array.whole)
+            return Mosaic(whole, array.layout, is_there)
         if self.output.grows and self.given.is_iterated:
             array = array.copy()  # rows will go
         else:
