@@ -586,7 +586,7 @@ def test_every_view_travels_by_reference(view):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not tell what is open")
-def test_memory_goes_with_the_last_view():
+def test_memory_goes_with_the_last_view(cold):
     """The segment is unmapped and closed when the last view of any class is gone, not before."""
     before = memfds()
     array = nbshare.zeros(10_000)  # in no slab with others

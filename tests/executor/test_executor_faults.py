@@ -235,7 +235,8 @@ def test_many_interrupts(cold):
             assert list(executor.map(abs, range(20))) == list(range(20))
         wait_until(lambda: _n_executor_threads() == 0)
         seen.append(len(os.listdir("/proc/self/fd")))
-    assert seen[-1] <= max(seen[:5])
+    # The dispatcher's thread may still free what the last call had.
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= max(seen[:5]))
 
 
 def test_an_interrupt_at_any_moment_of_submit(executor):
