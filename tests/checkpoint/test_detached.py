@@ -536,6 +536,32 @@ def test_ctrl_c(swept, tmp_path):
     assert f"nbshare run: interrupted; finished results are in {tmp_path}" in command.log
 
 
+DROPS_AN_INTERRUPT = """
+import os, signal, weakref
+class Gone:
+    pass
+def interrupt(_):
+    os.kill(os.getpid(), signal.SIGINT)
+if not os.path.exists("imported"):
+    open("imported", "x").close()
+    gone = Gone()
+    reference = weakref.ref(gone, interrupt)
+    del gone
+def f(x):
+    return x
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no console, through which it could come")
+def test_an_interrupt_whose_exception_python_drops(tmp_path):
+    """It comes in a weak reference's callback, where no exception leads out."""
+    (tmp_path / "work.py").write_text(DROPS_AN_INTERRUPT)
+    (tmp_path / "items.json").write_text("[1, 2]")
+    command = Command(tmp_path, "run", "work.py:f", "--items", "items.json", "--checkpoint", "run")
+    assert command.ended() == 130
+    assert "Exception ignored" in command.log
+
+
 WORK = """
 def join(word, number, table, rng):
     if word == "bad":

@@ -143,9 +143,9 @@ def test_an_array_of_unknown_length_grows_in_place(kind, form, tmp_path):
     assert (result == wanted).all()
     name = segment_of(result)[0].name
     assert segment_of(early.data)[0].name == name
-    early.data[7] = -1.0  # of the window that grew, not of the first one, which was on its own
-    early.data[150] = -1.0
-    assert (result[150] == -1.0).all()
+    result[7] = -1.0  # of the window that grew, not of the first one, which was on its own
+    result[150] = -1.0
+    assert (early.data[[7, 150]] == -1.0).all()
 
 
 @pytest.mark.parametrize("kind", ["arrays", "numbers"])

@@ -46,6 +46,8 @@ ENDING_S = 2.0  # for a run that was interrupted
 NOTICES = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 AGAIN = 75  # exit code of what can be done later, EX_TEMPFAIL
 
+_interrupts: list[int] = []  # that this process has got
+
 
 def resume(path: Path, grace: float) -> int:
     """Run the call that is stored in a checkpoint. Return the exit code."""
@@ -160,6 +162,8 @@ def _take_part(sweep: Sweep, request: Request) -> bool | None:
 def _ended(job: Job) -> Job:
     """Wait for the end of a job. Stop it if this process is interrupted."""
     try:
+        if _interrupts:  # before there was a job to stop
+            raise KeyboardInterrupt
         job.wait()
     except BaseException:
         job.cancel()
@@ -173,11 +177,16 @@ def _drive(run: Callable[[dict[str, Any]], bool], options: dict[str, Any], grace
     path = options["checkpoint"].path
     writer.is_driver = True
     notices: list[int] = []
+    signal.signal(signal.SIGINT, _stop)
     processes.heed_interrupts()
     for number in NOTICES:
         signal.signal(number, lambda number, _: _wind_up(number, grace, notices))
     try:
-        return 0 if run(options) else AGAIN
+        if run(options):
+            return 0
+        if _interrupts:
+            raise KeyboardInterrupt
+        return AGAIN
     except KeyboardInterrupt:
         if notices:
             return AGAIN
@@ -185,6 +194,18 @@ def _drive(run: Callable[[dict[str, Any]], bool], options: dict[str, Any], grace
     finally:
         for number in (*NOTICES, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
+
+
+def _stop(number: int, _: Any) -> None:
+    """Stop what runs, as the handler of an interrupt.
+
+    Whoever cancels a detached run sends one interrupt. An exception alone could get lost, because
+    Python drops one that comes in a callback of a weak reference, as each import has.
+    """
+    _interrupts.append(number)
+    for job in jobs():
+        job.cancel()
+    raise KeyboardInterrupt
 
 
 def _wind_up(number: int, grace: float, notices: list[int]) -> None:
