@@ -199,7 +199,7 @@ def test_waiting_costs_no_cpu_time(numbers):
 @posix
 @pytest.mark.parametrize("way", ["put", "get"])
 def test_ctrl_c_ends_a_wait(way):
-    """Ctrl-C ends a wait soon, and the ring goes on."""
+    """Ctrl-C ends a wait soon, and the ring can still be used."""
     ring = RingBuffer(1, 1, int)
     if way == "put":
         fill(ring)

@@ -43,7 +43,7 @@ from nbshare import Executor, errors
 from nbshare._core.memory import segment_of
 from tests.support import pool_tasks as tasks
 from tests.support.faultlab import LIMIT_S, wait_until
-from tests.support.reductions import refilled, refilled_in_list
+from tests.support.reductions import refilled, refilled_in_list, refilled_shared
 
 # --------------------------------------------------------------------------- submit, map
 
@@ -101,6 +101,8 @@ def test_map_is_the_builtin(executor, size):
 def test_an_item_may_fill_the_array_of_the_one_before(executor, size):
     """A chunk has the results as they were when their items ended."""
     found = list(executor.map(refilled, range(40), chunksize=size))
+    np.testing.assert_array_equal(found, [refilled(x).copy() for x in range(40)])
+    found = list(executor.map(refilled_shared, range(40), chunksize=size))
     np.testing.assert_array_equal(found, [refilled(x).copy() for x in range(40)])
     found = list(executor.map(refilled_in_list, range(40), chunksize=size))
     np.testing.assert_array_equal(found, [[refilled(x).copy()] for x in range(40)])

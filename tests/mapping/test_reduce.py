@@ -40,6 +40,7 @@ from tests.support.reductions import (
     odd_only,
     refilled,
     refilled_in_list,
+    refilled_shared,
     refuses,
     slow,
     slow_list,
@@ -73,10 +74,11 @@ def test_the_value_is_that_of_a_loop(backend, n, name, is_known):
     [
         (refilled, np.add),
         (refilled, operator.iadd),
+        (refilled_shared, operator.add),
         (refilled, lambda a, b: a if a[0] >= b[0] else b),
         (refilled_in_list, operator.add),
     ],
-    ids=["sum", "in place", "one of both", "kept by reference"],
+    ids=["sum", "in place", "in shared memory", "one of both", "kept by reference"],
 )
 def test_an_item_may_fill_the_array_of_the_one_before(backend, func, reduce):
     """As it may without ``reduce=``."""

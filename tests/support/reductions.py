@@ -8,6 +8,8 @@ import time
 
 import numpy as np
 
+import nbshare
+
 _of_thread = threading.local()
 
 
@@ -21,6 +23,14 @@ def refilled(x):
         _of_thread.array = np.zeros(3, np.int64)
     _of_thread.array[:] = x * 37 % 101
     return _of_thread.array
+
+
+def refilled_shared(x):
+    """Return the array of the item before, which is in shared memory."""
+    if not hasattr(_of_thread, "shared"):
+        _of_thread.shared = nbshare.zeros(3, np.int64)
+    _of_thread.shared[:] = x * 37 % 101
+    return _of_thread.shared
 
 
 def refilled_in_list(x):

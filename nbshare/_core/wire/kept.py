@@ -1,8 +1,9 @@
-"""Values that stay as they are while users' code goes on, which may fill the same array again.
+"""Copies of values that users' code may change while they wait here.
 
-Many functions return one array, list or dict again and again with other contents, and many
-generators yield one. In a loop that is right. So a result is copied before the next item runs, if
-it is not stored by then, and an item of a generator before the generator goes on.
+Many functions fill the same array, list or dict for each item and return it, and many generators
+yield one that they fill again. A loop gives correct results with them. So a result is copied before
+the next item runs, if it is not stored by then, and an item of a generator before the generator is
+asked for the next one.
 """
 
 from __future__ import annotations
