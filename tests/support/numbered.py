@@ -12,12 +12,34 @@ import nbshare
 
 ENOUGH_S = 20.0  # after which an item does not wait for others any longer
 
+SLOW_S = 0.1  # to free or to leave something, longer than a call takes to begin
+
 first = []
 
 
 def note_index():
     """As an initializer."""
     first.append(nbshare.worker_index())
+
+
+def note_index_and_leave_slowly():
+    """As an initializer."""
+    note_index()
+    yield
+    time.sleep(SLOW_S)
+
+
+class FreedSlowly:
+    """An input that takes a while to free, in workers."""
+
+    def __del__(self):
+        if nbshare.worker_index() is not None:
+            time.sleep(SLOW_S)
+
+
+def meet_with(i, folder, n, thing):
+    """Return the number, when `n` items run at the same time."""
+    return meet(i, folder, n)[1]
 
 
 def meet(i, folder, n):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import wait
 
+import psutil
 import pytest
 
 import nbshare
@@ -17,7 +18,8 @@ def together(tmp_path_factory):
 
     def run(func, n, **options):
         folder = str(tmp_path_factory.mktemp("together"))
-        options = {"shared": {"folder": folder, "n": n}, "chunksize": 1, "max_workers": n} | options
+        inputs = {"folder": folder, "n": n} | options.pop("more", {})
+        options = {"shared": inputs, "chunksize": 1, "max_workers": n} | options
         return parallel_map(func, range(n), out="list", progress=False, **options)
 
     return run
@@ -38,6 +40,34 @@ def test_a_worker_keeps_its_number(together):
         for _ in range(2):
             found = together(numbered.meet_prepared, n, initializer=numbered.note_index)
             assert sorted(found) == [(k, k) for k in range(n)]
+
+
+def free_slowly(together):
+    """Two of three workers may still free what the first has given up."""
+    together(numbered.meet_with, 3, more={"thing": numbered.FreedSlowly()})
+
+
+def leave_slowly(together):
+    """Three workers may have to leave something, when others are wanted."""
+    together(numbered.meet_prepared, 3, initializer=numbered.note_index_and_leave_slowly)
+
+
+def lose_the_first(together):
+    """Of three idle workers the first two are gone."""
+    pids = {index: pid for (pid, _), index in together(numbered.meet, 3)}
+    for index in (0, 1):
+        worker = psutil.Process(pids[index])
+        worker.kill()
+        psutil.wait_procs([worker])
+
+
+@pytest.mark.parametrize("before", [free_slowly, leave_slowly, lose_the_first])
+def test_the_numbers_are_those_from_0_whatever_was_before(together, cold, before):
+    """With two devices, `worker_index()` would fit none otherwise, or one of them twice."""
+    for options in ({}, {"initializer": numbered.note_index}):
+        before(together)
+        found = dict(together(numbered.meet, 2, **options))
+        assert sorted(found.values()) == [0, 1]
 
 
 def test_a_new_worker_takes_the_number_of_a_dead_one(together, cold):

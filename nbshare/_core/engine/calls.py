@@ -88,7 +88,6 @@ class Calls:
             call.finish(is_whole=False)
             return
         self.running[call.id] = call
-        self._assign_workers(call)
 
     def stop(self, call: Call) -> None:
         """End a call early."""
@@ -137,9 +136,10 @@ class Calls:
 
     def assign_workers(self) -> None:
         """Assign workers to calls that can use more."""
+        # Outdated ones end first, so that their numbers are free.
+        self._pool.remove_outdated({call.code.generation for call in self.running.values()})
         for call in list(self.running.values()):
             self._assign_workers(call)
-        self._pool.remove_outdated({call.code.generation for call in self.running.values()})
 
     @property
     def look_at(self) -> float:
@@ -156,19 +156,22 @@ class Calls:
 
     def _assign_workers(self, call: Call) -> None:
         try:
-            while call.wants_worker and self._may_assign(call):
-                self._assign(call)
+            while call.wants_worker:
+                number = self._pool.number_for(call)
+                if number is None or not self._may_assign(call, number):
+                    return
+                self._assign(call, number)
         except Exception as error:  # noqa: BLE001 - likewise
             if not call.workers:  # otherwise its workers continue
                 self.fail(call, errors.without_frames(error))
 
-    def _may_assign(self, call: Call) -> bool:
-        """Return whether a call can have one more worker now."""
-        generation = call.code.generation
-        if self._pool.idle_worker(generation) is not None:
+    def _may_assign(self, call: Call, number: int) -> bool:
+        """Return whether a call can have the worker of this number now."""
+        if self._pool.idle_worker(number) is not None:
             return True
         # Do not start a new one if others are about to be idle, when they notice that their call is
         # over.
+        generation = call.code.generation
         busy = (w for w in self._pool if w not in self._pool.idle_since)
         detached = [
             w for w in busy if w.call is None and w.generation == generation and not w.ends_by
@@ -180,15 +183,15 @@ class Calls:
             return not any(worker.late_at for worker in detached)
         return n_wanted - n_own > len(detached)
 
-    def _assign(self, call: Call) -> None:
-        """Give the call one more worker."""
+    def _assign(self, call: Call, number: int) -> None:
+        """Give the call the worker of this number."""
         files = [s if mode == "r+" else s.read_only() for s, mode in call.segments]
         fds = [call.board.segment.fd, *(file.fileno() for file in files)]
         if call.event_fd is not None:
             fds.append(call.event_fd)
         if call.items_event is not None:
             fds.append(call.items_event.fd)
-        worker, slot = self._pool.assign(call, fds)
+        worker, slot = self._pool.assign(call, number, fds)
         worker.call = call
         worker.has_initializer |= call.initializer_key is not None
         call.imported |= worker.imported

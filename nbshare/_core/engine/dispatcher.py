@@ -308,7 +308,7 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
     for worker in pool:
         if worker.ends_by:
             yield Due(worker.ends_by, "ending", worker)
-        elif worker.late_at and worker not in pool.idle_since:
+        elif worker.late_at:
             yield Due(worker.late_at, "late", worker)
     for worker, since in pool.idle_since.items():
         yield Due(since + IDLE_S, "idle", worker)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nbshare._core.functions.freshness import Stamp
 
 CLOSE_S = 0.5  # a worker ends within microseconds after its channel closes
-LATE_S = 0.02  # starting a new worker takes as long, without its imports
+LATE_S = 1.0  # it notices within microseconds, unless it has much to free or gets no CPU
 REAP_S = 1.0  # a killed worker ends in less than a millisecond
 
 
@@ -80,6 +80,11 @@ class WorkerProcess:
         """Whether it has ended."""
         return self.is_ready and self.child.await_end(0.0)
 
+    @property
+    def will_be_free(self) -> bool:
+        """Whether it will soon be idle, or gone."""
+        return self.late_at > 0.0 or self.ends_by > 0.0
+
     def detach(self) -> None:
         """Note that its call is over. It will find no items and become idle."""
         self.call = None  # which holds the items
@@ -93,7 +98,7 @@ class WorkerProcess:
 
     def give_back(self, *, are_gone: bool) -> None:
         """Note that it has finished its call, and whether all its views are gone."""
-        self.call = None
+        self.call, self.late_at = None, 0.0
         for segment in self.borrowed:
             segment.n_borrowed -= 1
             segment.was_kept_elsewhere |= not are_gone

@@ -141,8 +141,28 @@ class WorkerPool:
         own = {path: file.stamp for path, file in kept if file and path not in self._given}
         self._watched = {**own, **self._stamps}
 
-    def assign(self, call: Call, fds: Sequence[int]) -> tuple[WorkerProcess, int]:
-        """Send a call to an idle worker, or to a new one. Return it, and its slot of the board.
+    def number_for(self, call: Call) -> int | None:
+        """Return the number of the next worker of a call, None to wait for one that will be free.
+
+        With one run at a time the numbers are those below `max_workers`, whatever the runs before
+        have left: there an idle worker comes first, then a new one, then one that will be idle or
+        gone soon. Other numbers are for runs at the same time.
+        """
+        n, generation = call.request.max_workers, call.code.generation
+        taken = {worker.index for worker in self._members}
+        new = next(k for k in range(len(taken) + 1) if k not in taken)
+        ranked = [(new >= n, 1, new)]
+        ranked += (
+            (w.index >= n, 0, w.index) for w in self.idle_since if w.generation == generation
+        )
+        ranked += ((w.index >= n, 2, w.index) for w in self._members if w.will_be_free)
+        _, rank, number = min(ranked)
+        return number if rank < 2 else None
+
+    def assign(self, call: Call, number: int, fds: Sequence[int]) -> tuple[WorkerProcess, int]:
+        """Send a call to the idle worker of this number, or to a new one.
+
+        Return the worker, and its slot of the board.
 
         Raises
         ------
@@ -150,8 +170,8 @@ class WorkerPool:
             If none can be started, or told what to do.
         """
         while True:
-            idle = self.idle_worker(call.code.generation)
-            worker = idle or self._start(call.code)
+            idle = self.idle_worker(number)
+            worker = idle or self._start(call.code, number)
             self._pipes.turn(worker.output_fds, call.request.prints)
             slot = call.free_slot(worker.child.pid)
             try:
@@ -169,18 +189,12 @@ class WorkerPool:
                 self.idle_since.pop(worker, None)
                 return worker, slot
 
-    def idle_worker(self, generation: int) -> WorkerProcess | None:
-        """Return the idle worker with the lowest index."""
-        idle = (worker for worker in self.idle_since if worker.generation == generation)
-        return min(idle, key=lambda worker: worker.index, default=None)
+    def idle_worker(self, number: int) -> WorkerProcess | None:
+        """Return the worker of this number, if there is one and it is idle."""
+        return next((worker for worker in self.idle_since if worker.index == number), None)
 
-    def _start(self, code: CodeVersion) -> WorkerProcess:
-        # Outdated workers run no more than the call they have.
-        live = code.generation, self._code.generation
-        # One that leaves has its number until it has ended.
-        taken = {w.index for w in self._members if w.call or w.ends_by or w.generation in live}
-        index = next(k for k in range(len(taken) + 1) if k not in taken)
-        worker = self._starter.start(code, index)
+    def _start(self, code: CodeVersion, number: int) -> WorkerProcess:
+        worker = self._starter.start(code, number)
         self._members[worker] = None
         self._pipes.add(worker.output_fds)
         self._events.watch(worker.channel.fileno(), worker)

@@ -125,10 +125,9 @@ def worker_index() -> int | None:
     Returns
     -------
     int or None
-        Workers that run at the same time have different numbers. A new worker takes the lowest free
-        one, so with one run at a time they are 0 … `max_workers` − 1. Two runs at the same time
-        have different workers and numbers. Take the remainder if there are only so many devices, as
-        below.
+        Workers that run at the same time have different numbers. With one run at a time they are
+        0 … `max_workers` − 1. Two runs at the same time have different workers and numbers. Take
+        the remainder if there are only so many devices, as above.
 
     See Also
     --------
