@@ -312,7 +312,7 @@ with nbshare.Executor(1) as executor:
     for future in [executor.submit(abs, 1) for _ in range(300)]:  # so that many are given at once
         future.result()
     queued = [executor.submit(time.sleep, 0.01) for _ in range(20)]
-    while not queued[0].running():
+    while not (queued[0].running() or queued[0].done()):  # it may have been done between two looks
         pass
     if (pid := os.fork()) == 0:
         for future in queued:
