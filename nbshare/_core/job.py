@@ -146,6 +146,7 @@ class Job(Generic[T]):
         self._giving = _thread.allocate_lock()
         self._early: dict[int, T] = {}  # results that `in_order` has not given yet
         self._n_in_order = 0  # that it has given
+        self._ordering = _thread.allocate_lock()  # for both
         self._asking = _thread.allocate_lock()  # `until`
         self._ask_at, self._n_asked = 0.0, 0  # when to ask again, and items at the last time
         self._forsaken: weakref.finalize[[], Job[T]] | None = (
@@ -675,12 +676,16 @@ class Job(Generic[T]):
         Exception
             The run failed with it.
         """
+        return self._loop(self._next_result)
+
+    def _loop(self, take: Callable[[], tuple[int, T] | None]) -> Iterator[tuple[int, T]]:
+        """Yield what there is to take, until the run is over and nothing is left."""
         self._refuse_if_reduced()
         look_s = 0.0  # first, because from then on the source waits for the loop over it
         while True:
             with self._telling_that_it_goes_on():
                 is_over = self._tick(look_s)  # before looking, as all results are done then
-            while (new := self._next_result()) is not None:
+            while (new := take()) is not None:
                 yield new
             if is_over:
                 break
@@ -718,15 +723,9 @@ class Job(Generic[T]):
         Results that arrive early are kept until it is their turn. A second loop continues where the
         first one stopped. Do not iterate over the job itself as well. Each result is given once.
         """
-        results, early = iter(self), self._early
-        while True:
-            while self._n_in_order in early:
-                self._n_in_order += 1
-                yield early.pop(self._n_in_order - 1)
-            if (new := next(results, None)) is None:
-                break
-            early[new[0]] = new[1]
-        if early and self.state == "done" and not self._is_enough:
+        for _, result in self._loop(self._next_in_order):
+            yield result
+        if self._early and self.state == "done" and not self._is_enough:
             raise RuntimeError(
                 f"result {self._n_in_order} is missing: another loop has taken it. Use one loop "
                 "over the results of a job."
@@ -747,6 +746,16 @@ class Job(Generic[T]):
                 self._new_results = self._run.new_results()
                 new = next(self._new_results, None)
             return new
+
+    def _next_in_order(self) -> tuple[int, T] | None:
+        """Return the result of the next item, or None if it is not there yet. For any thread."""
+        with self._ordering:
+            while self._n_in_order not in self._early:
+                if (new := self._next_result()) is None:
+                    return None
+                self._early[new[0]] = new[1]
+            self._n_in_order += 1
+            return self._n_in_order - 1, self._early.pop(self._n_in_order - 1)
 
     def explore(self, *, kind: Any = None, axes: Any = None, plot: Any = None) -> None:
         """Show a panel with a slider over the results in a notebook, also during the run.

@@ -106,6 +106,17 @@ def test_threads_that_iterate_share_the_results(kind):
     assert all(value == described(i) for i, value in taken)
 
 
+def test_threads_that_iterate_in_order_share_the_results():
+    """Each gets some of them, in order, and each result goes to one of them."""
+    for _ in range(5):
+        job = map_async(str, range(N), max_workers=2)
+        with ThreadPoolExecutor(N_THREADS) as pool:
+            parts = pool.map(lambda _, job=job: list(map(int, job.in_order())), range(N_THREADS))
+            parts = list(parts)
+        assert all(part == sorted(part) for part in parts)
+        assert sorted(itertools.chain(*parts)) == list(range(N))
+
+
 def test_what_one_thread_changes_in_out_stays():
     """A thread that waits, too, does not copy the results again."""
     for _ in range(5):
