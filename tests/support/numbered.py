@@ -13,6 +13,7 @@ import nbshare
 ENOUGH_S = 20.0  # after which an item does not wait for others any longer
 
 SLOW_S = 0.1  # to free or to leave something, longer than a call takes to begin
+LATE_S = 30.0  # likewise, longer than a call waits
 
 first = []
 
@@ -32,9 +33,12 @@ def note_index_and_leave_slowly():
 class FreedSlowly:
     """An input that takes a while to free, in workers."""
 
+    def __init__(self, seconds=SLOW_S):
+        self.seconds = seconds
+
     def __del__(self):
         if nbshare.worker_index() is not None:
-            time.sleep(SLOW_S)
+            time.sleep(self.seconds)
 
 
 def meet_with(i, folder, n, thing):

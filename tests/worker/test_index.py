@@ -47,21 +47,26 @@ def free_slowly(together):
     together(numbered.meet_with, 3, more={"thing": numbered.FreedSlowly()})
 
 
+def free_for_ever(together):
+    """All three workers still free that."""
+    together(numbered.meet_with, 3, more={"thing": numbered.FreedSlowly(numbered.LATE_S)})
+
+
 def leave_slowly(together):
     """Three workers may have to leave something, when others are wanted."""
     together(numbered.meet_prepared, 3, initializer=numbered.note_index_and_leave_slowly)
 
 
-def lose_the_first(together):
-    """Of three idle workers the first two are gone."""
+def lose_some(together, numbers=(0, 1)):
+    """Of three idle workers these are gone."""
     pids = {index: pid for (pid, _), index in together(numbered.meet, 3)}
-    for index in (0, 1):
+    for index in numbers:
         worker = psutil.Process(pids[index])
         worker.kill()
         psutil.wait_procs([worker])
 
 
-@pytest.mark.parametrize("before", [free_slowly, leave_slowly, lose_the_first])
+@pytest.mark.parametrize("before", [free_slowly, leave_slowly, lose_some])
 def test_the_numbers_are_those_from_0_whatever_was_before(together, cold, before):
     """With two devices, `worker_index()` would fit none otherwise, or one of them twice."""
     for options in ({}, {"initializer": numbered.note_index}):
@@ -70,14 +75,21 @@ def test_the_numbers_are_those_from_0_whatever_was_before(together, cold, before
         assert sorted(found.values()) == [0, 1]
 
 
+def test_one_late_worker_is_replaced_if_a_call_has_no_other(together, cold):
+    """It may import something long that later calls need, so others wait for it."""
+    free_for_ever(together)
+    assert [number for _, number in together(numbered.meet, 1)] == [0]
+
+
 def test_a_new_worker_takes_the_number_of_a_dead_one(together, cold):
     """It runs the item again."""
     assert sorted(together(numbered.die_once, 2, retries=1)) == [0, 1]
 
 
-def test_renewed_workers_begin_with_0(together, monkeypatch):
-    """Outdated ones end first."""
-    assert len(dict(together(numbered.meet, 2))) == 2
+@pytest.mark.parametrize("before", [free_for_ever, leave_slowly])
+def test_renewed_workers_begin_with_0(together, monkeypatch, before):
+    """Outdated ones end first, also those that are late."""
+    before(together)
     monkeypatch.setenv("RENEWED", "yes")
     assert sorted(dict(together(numbered.meet, 3)).values()) == [0, 1, 2]
 
@@ -102,5 +114,12 @@ def test_tasks_and_stages_have_numbers(tmp_path):
         tasks = [executor.submit(numbered.meet, i, str(tmp_path), 2) for i in range(2)]
         wait(tasks)
     assert sorted(task.result()[1] for task in tasks) == [0, 1]
+    found = nbshare.pipeline(numbered.load, numbered.index, slots=2, shape=(), dtype=float)
+    assert set(found.results) <= {0, 1}
+
+
+def test_a_pipeline_has_the_numbers_below_that_of_its_workers(together, cold):
+    """Its loader takes one, and its stage has only one worker itself."""
+    lose_some(together, [1])
     found = nbshare.pipeline(numbered.load, numbered.index, slots=2, shape=(), dtype=float)
     assert set(found.results) <= {0, 1}

@@ -249,6 +249,8 @@ class Calls:
     def _note_finished(self, worker: WorkerProcess, *, are_gone: bool, is_spent: bool) -> None:
         call = worker.call
         worker.give_back(are_gone=are_gone)
+        if worker.ends_by:  # it was told so before
+            return
         self._pool.idle_since[worker] = time.monotonic()
         if call is not None:
             slot = call.workers.pop(worker)

@@ -45,6 +45,7 @@ class Pipe(OwnRun):
         self._n_open = len(calls)
         self._last_look: list[StageStats] = []
         for k, call in enumerate(calls):
+            call.n_in_run = n_workers
             call.call_when_over(partial(self._note_end, k))
 
     # ------------------------------------------------------------------ what a job reads

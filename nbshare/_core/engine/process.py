@@ -81,9 +81,9 @@ class WorkerProcess:
         return self.is_ready and self.child.await_end(0.0)
 
     @property
-    def will_be_free(self) -> bool:
-        """Whether it will soon be idle, or gone."""
-        return self.late_at > 0.0 or self.ends_by > 0.0
+    def is_late(self) -> bool:
+        """Whether it has had the time to notice that its call is over, or to end."""
+        return self.is_ready and self.call is None and not (self.late_at or self.ends_by)
 
     def detach(self) -> None:
         """Note that its call is over. It will find no items and become idle."""

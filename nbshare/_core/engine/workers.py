@@ -146,23 +146,29 @@ class WorkerPool:
 
         With one run at a time the numbers are those below `max_workers`, whatever the runs before
         have left: there an idle worker comes first, then a new one, then one that will be idle or
-        gone soon. Other numbers are for runs at the same time.
+        gone soon. A call that has no worker yet replaces one that is late. Other numbers are for
+        runs at the same time.
         """
-        n, generation = call.request.max_workers, call.code.generation
-        taken = {worker.index for worker in self._members}
+        n, generation = call.n_in_run, call.code.generation
+        taken = {worker.index: worker for worker in self._members}
         new = next(k for k in range(len(taken) + 1) if k not in taken)
         ranked = [(new >= n, 1, new)]
         ranked += (
             (w.index >= n, 0, w.index) for w in self.idle_since if w.generation == generation
         )
-        ranked += ((w.index >= n, 2, w.index) for w in self._members if w.will_be_free)
+        ranked += ((k >= n, 2, k) for k, w in taken.items() if self._will_be_free(w))
         _, rank, number = min(ranked)
-        return number if rank < 2 else None
+        may_replace = rank < 2 or (taken[number].is_late and not call.workers)
+        return number if may_replace else None
+
+    def _will_be_free(self, worker: WorkerProcess) -> bool:
+        """Whether a worker without a call is not idle yet."""
+        return worker.call is None and worker not in self.idle_since
 
     def assign(self, call: Call, number: int, fds: Sequence[int]) -> tuple[WorkerProcess, int]:
         """Send a call to the idle worker of this number, or to a new one.
 
-        Return the worker, and its slot of the board.
+        A new one replaces a late one. Return the worker, and its slot of the board.
 
         Raises
         ------
@@ -194,6 +200,8 @@ class WorkerPool:
         return next((worker for worker in self.idle_since if worker.index == number), None)
 
     def _start(self, code: CodeVersion, number: int) -> WorkerProcess:
+        for late in [worker for worker in self._members if worker.index == number]:
+            self.remove(late)
         worker = self._starter.start(code, number)
         self._members[worker] = None
         self._pipes.add(worker.output_fds)
@@ -221,13 +229,21 @@ class WorkerPool:
         return status
 
     def remove_outdated(self, wanted: set[int]) -> None:
-        """End idle workers of outdated generations.
+        """End the workers without a call that are of outdated generations.
 
         `wanted` are the generations of the calls that run.
         """
         wanted.add(self._code.generation)
-        for worker in [worker for worker in self.idle_since if worker.generation not in wanted]:
-            self.dismiss(worker)
+        for worker in self._without_call():
+            if worker.generation not in wanted:
+                self.dismiss(worker)
+
+    def _without_call(self) -> list[WorkerProcess]:
+        """Return the workers that have no call, and were not told to end.
+
+        Those that are starting end later, as nothing else tells when they have left their memory.
+        """
+        return [w for w in self._members if w.call is None and w.is_ready and not w.ends_by]
 
     def dismiss(self, worker: WorkerProcess) -> None:
         """End a worker without a call, once it has left what its initializer has entered."""
@@ -243,7 +259,7 @@ class WorkerPool:
 
     def dismiss_all(self) -> None:
         """End all workers without a call, and wait for those that have something to leave."""
-        for worker in [worker for worker in self._members if worker.call is None]:
+        for worker in self._without_call():
             self.dismiss(worker)
         for worker in self._members:
             while worker.ends_by > time.monotonic() and not worker.child.await_end(READ_S):
