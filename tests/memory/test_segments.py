@@ -590,3 +590,30 @@ def test_copying_ends_when_all_pieces_are_there(monkeypatch):
 
     copying.copy_all([piece] * 8)
     assert len(done) == 8
+
+
+def test_memory_may_be_taken_amid_a_step_that_takes_some():
+    """By the handler of a signal or a finalizer, at any line. Nobody gets what another one has."""
+    taken, nbytes = [], warm.SMALL
+
+    def take():
+        new, _ = pool.writable(nbytes)
+        assert all(new.ctypes.data != other.ctypes.data for other in taken)
+        taken.append(new)
+        del new, taken[:-4]  # the others return to the pool
+
+    def amid(frame, event, value):
+        if frame.f_code.co_filename != warm.__file__:
+            return None
+        take()
+        return amid
+
+    before = sys.gettrace()
+    sys.settrace(amid)
+    try:
+        for _ in range(3):
+            take()
+        pool.drop()
+    finally:
+        sys.settrace(before)
+    assert len(taken) == 4

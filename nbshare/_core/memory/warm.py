@@ -20,8 +20,8 @@ import _thread
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,8 @@ from nbshare._core.memory import budget
 from nbshare._core.memory.kinds import can_share, is_chosen
 from nbshare._core.memory.segment import Segment
 from nbshare._core.system import processes, room
+
+T = TypeVar("T")
 
 SLAB = 1 << 18  # bytes (untouched pages cost nothing)
 LARGEST_PIECE = 1 << 15  # bytes. Above, the cost of a segment is small compared with its pages
@@ -92,8 +94,10 @@ class WarmPool:
 
     Notes
     -----
-    Safe from any thread. A loan may end inside any allocation of any thread, but this only appends
-    to a deque, and runs no Python, which would swallow an interrupt.
+    Safe from any thread, and from the handler of a signal or a finalizer, which may run amid a step
+    of their own thread. There is no kept segment for them then. A loan may end inside any
+    allocation of any thread, but this only appends to a deque, and runs no Python, which would
+    swallow an interrupt.
     """
 
     def __init__(self) -> None:
@@ -101,7 +105,7 @@ class WarmPool:
         self._kept: list[tuple[float, Segment]] = []  # since when
         self._lent: dict[int, tuple[weakref.ref[PooledMemory], Segment]] = {}  # by id
         self._is_trimming = False
-        self._lock = _thread.allocate_lock()
+        self._lock = _thread.RLock()
 
     def writable(self, nbytes: int) -> tuple[PooledMemory, bool]:
         """Return memory for results, and whether it is fresh and so zero."""
@@ -140,42 +144,58 @@ class WarmPool:
 
     def drop(self) -> None:
         """Free all kept segments. Lent ones are freed with their last view."""
+        self._alone(self._drop)
+
+    def _drop(self) -> None:
+        self._collect()
+        self._kept.clear()
+        self._lent.clear()
+
+    def _alone(self, step: Callable[[], T]) -> T | None:
+        """Take a step while no other thread does. Return None amid one of this thread."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]  # `threading` relies on it, too
+            return None
         with self._lock:
-            self._collect()
-            self._kept.clear()
-            self._lent.clear()
+            return step()
 
     def _take(self, nbytes: int, *, sealed: bool, is_private: bool = False) -> Segment | None:
         if nbytes < SMALL:
             return None
         wanted = sealed, is_private or not can_share()
-        with self._lock:
-            self._collect()
-            fitting = [
-                (segment.nbytes, place)
-                for place, (_, segment) in enumerate(self._kept)
-                if (segment.is_sealed, segment.is_private) == wanted
-                and is_chosen(segment.kind)
-                and not segment.n_borrowed
-                and nbytes <= segment.nbytes <= 2 * nbytes
-            ]
-            return self._kept.pop(min(fitting)[1])[1] if fitting else None
+        return self._alone(lambda: self._fitting(nbytes, wanted))
+
+    def _fitting(self, nbytes: int, wanted: tuple[bool, bool]) -> Segment | None:
+        """Return a kept segment, no longer kept."""
+        self._collect()
+        fitting = [
+            (segment.nbytes, place)
+            for place, (_, segment) in enumerate(self._kept)
+            if (segment.is_sealed, segment.is_private) == wanted
+            and is_chosen(segment.kind)
+            and not segment.n_borrowed
+            and nbytes <= segment.nbytes <= 2 * nbytes
+        ]
+        return self._kept.pop(min(fitting)[1])[1] if fitting else None
 
     def _lend(self, segment: Segment) -> PooledMemory:
         """Return the array that every view of the segment descends from."""
         lent = np.frombuffer(segment, np.uint8)
         if segment.nbytes >= SMALL:
-            with uninterrupted(), self._lock:
-                if not self._is_trimming:
-                    try:
-                        _thread.start_new_thread(self._trim, ())
-                    except RuntimeError:  # no more threads are allowed, so this one is not kept
-                        return lent
-                    self._is_trimming = True
-                ref = weakref.ref(lent, self._returned.append)
-                self._lent[id(ref)] = ref, segment
-                segment.loan = weakref.ref(lent)
+            with uninterrupted():
+                self._alone(lambda: self._note(lent, segment))
         return lent
+
+    def _note(self, lent: PooledMemory, segment: Segment) -> None:
+        """Arrange that the segment comes back."""
+        if not self._is_trimming:
+            try:
+                _thread.start_new_thread(self._trim, ())
+            except RuntimeError:  # no more threads are allowed, so this one is not kept
+                return
+            self._is_trimming = True
+        ref = weakref.ref(lent, self._returned.append)
+        self._lent[id(ref)] = ref, segment
+        segment.loan = weakref.ref(lent)
 
     def _trim(self) -> None:
         """Drop segments that have been idle for too long. Run while there are any."""
