@@ -304,6 +304,17 @@ def test_an_item_ends_its_worker_while_it_is_loaded():
     assert parallel_map(abs, [-1, -2], max_workers=2).tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("chunksize", [None, 10])
+def test_an_item_that_ends_its_worker_while_it_is_loaded_is_one_failure(chunksize):
+    """Those that are loaded together with it run again, and it is named."""
+    items = [np.full(8000, i) if i != 5 else policies.Deadly() for i in range(10)]
+    options = {"on_error": "return", "chunksize": chunksize, "max_workers": 2}
+    result = parallel_map(policies.first_of, items, **options)
+    assert result.mask.nonzero()[0].tolist() == [5]
+    assert result.compressed().tolist() == [i for i in range(10) if i != 5]
+    assert "item 5" in str(last_job().errors[5])
+
+
 @pytest.mark.parametrize("n", [100, 20_000])
 def test_of_many_items_one_that_cannot_be_loaded_fails_those_pickled_with_it(n):
     """Small items travel many in one pickle. Its items fail by name, and no others."""

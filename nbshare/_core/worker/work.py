@@ -282,8 +282,9 @@ class Work:
                 n_together = 0 if is_alone else self._n_together(position)
                 size = 1 if is_alone else n_together or LOAD_ITEMS
                 items = range(position, min(position + size, chunk.stop))
-                if len(items) == 1:  # a death while loading is its fault
-                    self._begin(items)
+                if len(items) > 1 and self._board.has_failed(items.start, items.stop):
+                    items = items[:1]  # it may have been the end of a worker that loaded several
+                self._begin(items)  # a death while loading is their fault
                 try:
                     with self._namespaces:
                         columns = [column(items) for column in self._columns]
