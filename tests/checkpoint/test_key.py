@@ -719,6 +719,24 @@ class OwnSet(set):
     """A set with attributes."""
 
 
+class SlotSet(set):
+    """A set with an attribute of its class."""
+
+    __slots__ = ("k",)
+
+    def __init__(self, k):
+        self.k = k
+
+
+def records(**options) -> np.ndarray:
+    """Return zeros with two fields."""
+    return np.zeros(2, np.dtype({"names": ["a", "b"], "formats": ["i1", "i4"]} | options))
+
+
+def of_unit(unit: str) -> np.ndarray:
+    return np.zeros(2, np.dtype("f8", metadata={"unit": unit}))
+
+
 def long_double(rest: int) -> np.ndarray:
     """Return one, with any bytes behind those that it needs."""
     numbers = np.array([1, 2], np.longdouble)
@@ -784,6 +802,12 @@ OTHER = {
     "attributes": (Holder(1), Holder(2)),
     "objects that lead to each other": (mesh(30), mesh(30, 1)),
     "sets of a class": (OwnSet("ab"), {"a", "b"}),
+    "sets with slots": (SlotSet(1), SlotSet(2)),
+    "places of fields": (records(), records(offsets=[4, 0])),
+    "sizes of records": (records(), records(itemsize=9)),
+    "titles of fields": (records(titles=["x", "y"]), records(titles=["x", "z"])),
+    "notes of a dtype": (of_unit("m"), of_unit("s")),
+    "a dtype with notes and without": (of_unit("m"), np.zeros(2)),
     "records with a mask": (
         np.ma.array([(1, 5)], "i4,i4", mask=[(0, 1)]), np.ma.array([(1, 5)], "i4,i4", mask=[(1, 0)])
     ),
@@ -868,6 +892,8 @@ def test_tables_count_by_their_values():
     other.loc[1, "a"] = 3
     assert digest_of(frame) != digest_of(other)
     assert digest_of(frame) != digest_of(frame.set_index("a"))
+    flagged = frame.set_flags(allows_duplicate_labels=False)
+    assert digest_of(frame) != digest_of(flagged)
     assert digest_of(pa.table({"a": [1, 2]})) == digest_of(pa.table({"a": [1, 2]}).slice(0))
     assert digest_of(pa.table({"a": [1, 2]})) != digest_of(pa.table({"a": [1, 3]}))
     matrix = sparse.csr_matrix(np.eye(3))

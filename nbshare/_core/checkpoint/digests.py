@@ -112,7 +112,8 @@ class _Walk:
             return self._pairs(kind.__name__, value, where)
         if isinstance(value, set | frozenset):
             found = sorted(self._digests.of(each, where) for each in value)
-            return self._all("set", [kind, getattr(value, "__dict__", None), *found], where)
+            reduce = set.__reduce__ if isinstance(value, set) else frozenset.__reduce__
+            return self._all("set", [kind, reduce(value)[2], *found], where)  # with its attributes
         if kind in _ARRAYS or isinstance(value, np.generic):
             return self._array(value, where)
         if isinstance(value, types.ModuleType | types.FunctionType | type):
@@ -121,11 +122,14 @@ class _Walk:
             return self._all("method", [value.__func__, value.__self__], where)
         if hasattr(value, "__wrapped__") and any(hasattr(value, each) for each in OF_WRAPPERS):
             options = getattr(value, "targetoptions", None)
-            return self._all("wrapper", [kind, value.__wrapped__, options], where)
+            of_cache = getattr(value, "cache_parameters", lambda: None)()
+            return self._all("wrapper", [kind, value.__wrapped__, options, of_cache], where)
         if kind.__name__ == "DataFrame" and kind.__module__.startswith("pandas"):
             # Not its blocks, because how columns share them depends on how it was made.
             columns = [column.array for _, column in value.items()]
-            return self._all("frame", [value.columns, value.index, value.attrs, *columns], where)
+            flags = value.flags.allows_duplicate_labels
+            parts = [value.columns, value.index, value.attrs, flags, *columns]
+            return self._all("frame", parts, where)
         return self._object(value, kind, where)
 
     def _all(self, tag: str, values: Iterable[Any], where: str) -> bytes:
@@ -149,7 +153,7 @@ class _Walk:
     def _array(self, array: Any, where: str) -> bytes:
         if array.dtype.names:  # what is between the fields is anything
             fields = [array[name] for name in array.dtype.names]
-            return self._all("fields", [array.dtype.names, *fields], where)
+            return self._all("fields", [repr(array.dtype), array.dtype.metadata, *fields], where)
         if is_masked(array):
             mask, data = np.ma.getmaskarray(array), np.ma.getdata(array)
             zero = np.zeros((), array.dtype)
@@ -158,6 +162,8 @@ class _Walk:
         plain = np.asarray(array)
         kind = "scalar" if isinstance(array, np.generic) else "array"
         text = f"{kind} {plain.dtype.name} {plain.dtype.str} {plain.shape}"
+        if metadata := plain.dtype.metadata:  # such as h5py's, of what an array holds
+            return self._all(text, [metadata, plain.view(plain.dtype.str)], where)
         if plain.dtype.char in "gG":  # some of the bytes of a long double are anything
             plain = plain.astype("U")
         if plain.dtype.hasobject or plain.dtype.char == "T":
