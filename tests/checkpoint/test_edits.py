@@ -572,6 +572,115 @@ SEEN = {
         "second",
         filters="def load(x):\n    'first'\n    return load.__doc__\n",
     ),
+    **both(
+        "an element that grows",
+        "import part\nfrom reg import KNOWN\ndef f(x): return KNOWN['k'][0] * x\n",
+        "(10)",
+        "(11)",
+        reg="KNOWN = {'k': []}\n",
+        part="import functools\nfrom reg import KNOWN\n_ = KNOWN['k'].append(10)\n",
+    ),
+    **{
+        name: case
+        for what, imports in {
+            "names": ("from filters import edge as g", "from other import g"),
+            "modules": ("import filters as m; g = m.edge", "import other as m; g = m.g"),
+        }.items()
+        for name, case in both(
+            f"one of two imports of {what}",
+            f"def f(x):\n    if x:\n        {imports[0]}\n    else:\n        {imports[1]}\n"
+            "    return g(x)\n",
+            *EDGE,
+            filters=FILTERS,
+            other="def g(x): return 1\n",
+        ).items()
+    },
+    **both(
+        "an import that sets a global",
+        "def first():\n    global g\n    from filters import edge as g\n"
+        "def f(x):\n    first()\n    return g(x)\n",
+        *EDGE,
+        filters=FILTERS,
+    ),
+    **both(
+        "an import in the body of a class",
+        "class C:\n    import filters as m\ndef f(x): return C.m.edge(x)\n",
+        *EDGE,
+        filters=FILTERS,
+    ),
+    **{
+        name: case
+        for what, wrapped in {
+            "an installed function": "json.dumps",
+            "one of NumPy": "np.mean",
+            "one of an own file": "filters.load",
+        }.items()
+        for name, case in both(
+            f"a function with the name of {what}",
+            "import functools, json, filters\nimport numpy as np\n"
+            f"@functools.wraps({wrapped})\ndef g(x): return x * 10\ndef f(x): return g(x)\n",
+            *EDGE,
+            filters="def load(x): return x\n",
+        ).items()
+    },
+    **both(
+        "a function that says to be of another module",
+        "def g(x): return x * 10\ng.__module__ = 'os'\ndef f(x): return g(x)\n",
+        *EDGE,
+    ),
+    **both(
+        "a class that a call makes",
+        "from dataclasses import make_dataclass\nC = make_dataclass('C', [('a', int, 3)])\n"
+        "def f(x): return C().a * x\n",
+        "int, 3",
+        "int, 4",
+    ),
+    **both(
+        "the options of a cache",
+        "import functools\n@functools.lru_cache(typed=True)\ndef g(x, y): return str(x)\n"
+        "def f(x): return g(1, 2) + g(1.0, 2)\n",
+        "typed=True",
+        "typed=False",
+    ),
+    **{
+        name: case
+        for what, (lib, first, second) in {
+            "a default": ("K = 1\n{}{}", "def g(k=K): return k\n", "K = 2\n"),
+            "an alias": ("def h(): return 1\n{}{}", "g = h\n", "def h(): return 2\n"),
+            "a base": (
+                "class A: k = 1\n{}{}def g(): return C.k\n",
+                "class C(A): pass\n",
+                "class A: k = 2\n",
+            ),
+            "an import": ("{}{}", "from other import g\n", "def g(): return 2\n"),
+            "what a call changes": (
+                "A = []\n{}{}def g(): return B\n",
+                "A.append(1)\n",
+                "B = len(A)\n",
+            ),
+        }.items()
+        for name, case in both(
+            f"the order of {what}",
+            "import lib\ndef f(x): return lib.g()\n",
+            first + second,
+            second + first,
+            lib=lib.format(first, second),
+            other="def g(): return 3\n",
+        ).items()
+    },
+    **both(
+        "the order of what a module has",
+        "import filters\ndef f(x): return [*vars(filters)]\n",
+        "A = 1\nB = 2\n",
+        "B = 2\nA = 1\n",
+        filters="A = 1\nB = 2\n",
+    ),
+    **both(
+        "the order of what a class has",
+        "class C:\n    a = 1\n    b = 2\ndef f(x): return [*vars(C)]\n",
+        "    a = 1\n    b = 2\n",
+        "    b = 2\n    a = 1\n",
+    ),
 }
 
 USED = "import plain\ndef f(x): return plain.load(x)\n"
@@ -579,6 +688,8 @@ IN_PLAIN = """\
 'A module.'
 from __future__ import annotations
 import functools, math
+import re
+import numpy as np
 from abc import ABC, ABCMeta, abstractmethod
 from collections import namedtuple
 from dataclasses import dataclass, field
@@ -596,6 +707,9 @@ AREA = LIMIT * 2
 SQUARES = [k * k for k in (1, 2, 3)]
 T = TypeVar("T")
 Pair = namedtuple("Pair", "a b")
+GRID = np.linspace(0, 1, 31)
+WORD = re.compile("word 32")
+ROOT = math.sqrt(33)
 
 def load(x: int, k: float = LIMIT) -> float:
     'Load it.'
@@ -682,6 +796,9 @@ NOT_SEEN = {
     "a constant": ("[1, 2]", "[1, 3]"),
     "a constant of a constant": ("LIMIT * 2", "LIMIT * 4"),
     "a list that is computed": ("k * k", "k + k"),
+    "an array": (", 31)", ", 310)"),
+    "a pattern": ("word 32", "word 320"),
+    "a function of numbers": ("(33)", "(330)"),
     "a named tuple": ('"a b"', '"a b c"'),
     "a class attribute": ("scale = 7", "scale = 70"),
     "a method": ("self.scale * 8", "self.scale * 80"),

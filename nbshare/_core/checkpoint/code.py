@@ -47,7 +47,9 @@ OF_VALUES, OF_ATTRIBUTES = (
     re.compile("CONST|ATTR|METHOD"),
     re.compile("ATTR|METHOD"),
 )  # instructions
+OF_OTHERS = "STORE_GLOBAL", "STORE_NAME"  # instructions that set what other code may use
 UNSET = CellType()  # a variable of an enclosing function that has no value yet
+HEAP_TYPE = 1 << 9  # flag of a class that is not one of C's constants
 OF_SLOTS = MemberDescriptorType, GetSetDescriptorType
 
 
@@ -93,12 +95,12 @@ class CodeDigests:
             return f"module {self.sources.label(name)}"
         module, qualname = obj.__module__ or "", obj.__qualname__
         is_made = isinstance(obj, FunctionType) and module in UNNAMED
-        has_no_name = is_by_value(obj) or is_made
-        if not has_no_name and _is_named(obj):
+        is_named = not (is_by_value(obj) or is_made) and _is_named(obj, self._is_edited(module))
+        if is_named:
             self.sources.reach(module, qualname.partition(".")[0])
             if _is_older(obj):
                 self.sources.older.add(f"{module}.{qualname}")
-        elif has_no_name or self._is_edited(module):
+        elif is_made or _is_of_python(obj):
             return f"own {self._by_value(obj, qualname)}"
         return f"named {self.sources.label(module)}.{qualname}"
 
@@ -187,12 +189,21 @@ def _is_older(obj: Any) -> bool:
     return isinstance(found, FunctionType | type) and found is not obj
 
 
-def _is_named(obj: Any) -> bool:
-    """Whether its name leads to it, or to a newer version of it."""
+def _is_named(obj: Any, is_edited: bool) -> bool:
+    """Whether its name leads to it, or to a newer version of it if its module is edited.
+
+    A decorator may have copied the name of another function.
+    """
     found = _found(obj)
     if isinstance(found, FunctionType | type):
-        return found is obj or (type(found) is type(obj) and not hasattr(found, "__wrapped__"))
+        is_plain = not (hasattr(found, "__wrapped__") or hasattr(obj, "__wrapped__"))
+        return found is obj or (is_edited and is_plain and type(found) is type(obj))
     return getattr(found, "__wrapped__", None) is obj  # it has a cache, or was compiled
+
+
+def _is_of_python(obj: Any) -> bool:
+    """Whether a function or class was made by a statement, or by a call, of Python."""
+    return isinstance(obj, FunctionType) or bool(obj.__flags__ & HEAP_TYPE)
 
 
 def form_of(code: CodeType, steps: list[Instruction]) -> list[Any]:
@@ -219,8 +230,9 @@ def _uses_in(steps: list[Instruction], package: str) -> tuple[dict[str, set[str]
     The attributes are ``*`` where a variable is used otherwise.
     """
     steps = [step for step in steps if step.opname != "EXTENDED_ARG"]
-    used, bound, imported = defaultdict[str, set[str]](set), dict[Any, str](), set[Dependency]()
-    module, has_names = "", False
+    used, bound = defaultdict[str, set[str]](set), defaultdict[Any, set[str]](set)
+    imported = set[Dependency]()
+    module, has_names, target = "", False, ""
     for i, step in enumerate(steps):
         # Two variables, if one instruction does the work of two.
         names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
@@ -228,16 +240,22 @@ def _uses_in(steps: list[Instruction], package: str) -> tuple[dict[str, set[str]
             level, has_names = steps[i - 2].argval, steps[i - 1].argval is not None
             module = resolve_name("." * level + names[0], package) if level else names[0]
             imported.add((module, ""))
-            bound[_stored_by(steps[i + 1])] = module.partition(".")[0]
+            target = module.partition(".")[0]
         elif step.opname == "IMPORT_FROM":
-            bound[_stored_by(steps[i + 1])] = f"{module}.{names[0]}" if has_names else module
+            target = f"{module}.{names[0]}" if has_names else module
         elif "LOAD" in step.opname and not OF_VALUES.search(step.opname):
             asked = takewhile(lambda each: OF_ATTRIBUTES.search(each.opname), steps[i + 1 :])
             for name in names["STORE" in step.opname : -1]:
                 used[name].add(ALL)
             used[names[-1]].add(".".join(each.argval for each in asked) or ALL)
+        if "IMPORT" in step.opname:
+            stored = steps[i + 1]
+            bound[_stored_by(stored)].add(target)
+            if stored.opname in OF_OTHERS:
+                imported.add(dependency_on(target))
     for name in used.keys() & bound.keys():
-        imported |= {dependency_on(bound[name], "" if path == ALL else path) for path in used[name]}
+        paths = {"" if path == ALL else path for path in used[name]}
+        imported |= {dependency_on(target, path) for target in bound[name] for path in paths}
     return used, imported
 
 
@@ -258,7 +276,7 @@ def _members(cls: type) -> list[Any]:
         found.append({registered() for registered in _get_dump(cls)[0]})
     if type(cls) is not type:
         found.append(type(cls))
-    for name, member in sorted(vars(cls).items()):
+    for name, member in vars(cls).items():
         if isinstance(member, property | staticmethod | classmethod):  # they have no pickle
             parts = [getattr(member, each, None) for each in ("fget", "fset", "fdel", "__func__")]
             found.append((name, type(member), parts))

@@ -58,8 +58,9 @@ DOTTED = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
 # Callables and bases that do nothing else while a module is imported.
 PLAIN = {
     "abc", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "functools",
-    "typing",
+    "math", "pathlib", "re", "typing",
 }  # fmt: skip
+PLAIN |= {f"numpy.{x}" for x in ("array", "arange", "linspace", "logspace", "zeros", "ones")}
 PLAIN |= {f"numba.{name}" for name in ("jit", "njit", "vectorize", "guvectorize")}
 NOT_PLAIN = {
     "functools.reduce", "functools.update_wrapper", "dataclasses.replace", "typing.get_type_hints",
@@ -156,11 +157,14 @@ class Contents(NamedTuple):
         The statements that define a name.
     targets : dict of str to list of str
         The targets that imports bind a name to.
+    lines : dict of str to list of int
+        The lines of both, of names that are bound more than once. Their order counts.
     """
 
     statements: list[ast.stmt]
     named: Mapping[str, list[ast.stmt]]
     targets: Mapping[str, list[str]]
+    lines: Mapping[str, list[int]]
 
 
 @lru_cache(maxsize=256)
@@ -174,12 +178,17 @@ def contents_of(path: str, package: str, _stamp: Stamp | None) -> Contents:
             statements.append(statement)
     named = defaultdict[str, list[ast.stmt]](list)
     targets = defaultdict[str, list[str]](list)
+    lines = defaultdict[str, list[int]](list)
     for statement in statements:
         for name in bound_by(statement):
             named[name].append(statement)
+            lines[name].append(statement.lineno)
         for name, target in imports_in(ast.walk(statement), package):
             targets[name].append(target)
-    return Contents(statements, dict(named), dict(targets))
+        for name, _ in imports_in(run_by_import(statement), package):
+            lines[name].append(statement.lineno)
+    several = {name: found for name, found in lines.items() if name and len(found) > 1}
+    return Contents(statements, dict(named), dict(targets), several)
 
 
 class Module:
@@ -191,7 +200,7 @@ class Module:
         Its name and its file, and what messages call it.
     stamp : Stamp or None
         The stamp of the file.
-    statements, named, targets
+    statements, named, targets, lines
         Its `Contents`.
     """
 
@@ -202,7 +211,8 @@ class Module:
         is_package = os.path.basename(path) == "__init__.py"
         self.package = name if is_package else name.rpartition(".")[0]
         self.folder = os.path.dirname(path) if is_package else None
-        self.statements, self.named, self.targets = contents_of(path, self.package, self.stamp)
+        contents = contents_of(path, self.package, self.stamp)
+        self.statements, self.named, self.targets, self.lines = contents
 
     def has(self, name: str) -> bool:
         """Whether a definition or an import of the file binds a name."""
@@ -220,6 +230,15 @@ def bound_by(statement: ast.stmt) -> set[str]:
     loops = [node.target for node in nodes if isinstance(node, ast.comprehension)]
     local = {id(node) for loop in loops for node in ast.walk(loop)}
     return {node.id for node in stored if isinstance(node, ast.Name) and id(node) not in local}
+
+
+def _places_of(statement: ast.stmt, lines: Mapping[str, list[int]]) -> list[str]:
+    """Return how often names were bound before a statement that uses them when it runs."""
+    names = {getattr(part, "id", getattr(part, "name", "")) for part in run_by_import(statement)}
+    return [
+        f"{name} {sum(line < statement.lineno for line in lines[name])}"
+        for name in sorted(names & lines.keys())
+    ]
 
 
 def text_of(source: bytes, reading: Collection[str]) -> bytes:
@@ -382,7 +401,9 @@ class Sources:
             return needed
         if attribute == ALL:
             self.looks_up |= module.folder is not None  # its modules are values of it, too
-            return needed + [(name, each) for each in ["", *module.named, *module.targets]]
+            names = ["", *module.named, *module.targets]
+            self._note(module, f"{module.label} (order of names)", [], " ".join(names))
+            return needed + [(name, each) for each in names]
         if attribute == "":
             return needed + self._imported(module)
         needed.append((name, ""))
@@ -395,15 +416,16 @@ class Sources:
     def _imported(self, module: Module) -> list[Dependency]:
         """Note what the import of a module does besides plain definitions."""
         needed = [dependency_on(target) for target in module.targets.get(ALL, [])]
-        found, names = list[ast.stmt](), list[str]()
+        found, names, order = list[ast.stmt](), list[str](), list[str]()
         for statement in module.statements:
             if isinstance(statement, ast.Import | ast.ImportFrom):
                 needed += [(target, "") for _, target in imports_in([statement], module.package)]
             if self._acts(module, statement):
                 names += (bound := sorted(bound_by(statement)))
                 found += [] if bound else [statement]
+                order += bound or ["."]
         needed += [(module.name, each) for each in names]
-        return needed + self._note(module, f"{module.label} (top level)", found, " ".join(names))
+        return needed + self._note(module, f"{module.label} (top level)", found, " ".join(order))
 
     def _acts(self, module: Module, statement: ast.stmt) -> bool:
         """Whether running a statement may do more than bind names to what it defines."""
@@ -448,7 +470,7 @@ class Sources:
         while isinstance(called, ast.Call | ast.Subscript):  # a decorator with options, Generic[T]
             called = called.func if isinstance(called, ast.Call) else called.value
         name, _, rest = (dotted := dotted_name(called)).partition(".")
-        if not module.has(name):
+        if not dotted or not module.has(name):
             return dotted in PLAIN_BUILTINS or dotted.endswith(OF_PROPERTIES)
         full = [f"{target}.{rest}".rstrip(".") for target in module.targets.get(name, [])]
         is_plain = all(x in PLAIN or x.rpartition(".")[0] in PLAIN for x in full)
@@ -489,10 +511,14 @@ class Sources:
         """Note the digest of statements. Return where they lead."""
         if label in self.parts:
             return []
-        needed, bindings = list[Dependency](), dict[str, list[str]]()
+        needed, bindings, places = list[Dependency](), dict[str, list[str]](), list[str]()
         for statement in found:
             parts = [*ast.walk(statement)]
             needed += [(target, "") for _, target in imports_in(parts, module.package)]
+            for part in parts:
+                if isinstance(part, ast.ClassDef):  # its imports are attributes, of any name
+                    found_in = imports_in(part.body, module.package)
+                    needed += [dependency_on(target) for _, target in found_in]
             words = {part.attr for part in parts if isinstance(part, ast.Attribute)}
             texts = [part.value for part in parts if isinstance(part, ast.Constant)]
             words |= LOADING.intersection(x.arg for x in parts if isinstance(x, ast.keyword))
@@ -504,11 +530,13 @@ class Sources:
                 words |= {asked_for(dependency_on(target, rest)) for target in targets}
                 if module.has(name):
                     needed.append((module.name, use if targets else name))
+            places += _places_of(statement, module.lines)
             needed += self.note_words(words, texts)
             if not words.isdisjoint(ANYWHERE | IN_MODULE):
                 needed.append((module.name, ALL))
         if found or more:
-            self.parts[label] = _digest_of(found, f"{sorted(bindings.items())}{more}")
+            more = f"{sorted(bindings.items())}{places or ''}{more}"
+            self.parts[label] = _digest_of(found, more)
             self.lines[label] = f"{os.path.basename(module.path)}, {_lines_of(found)}"
         return needed
 
