@@ -939,6 +939,18 @@ def test_a_run_gives_no_old_results_of_plugins_that_it_finds(how, assert_is_seen
     assert_is_seen(files, {"plugins/a.py": "R = [11]\n"})
 
 
+@pytest.mark.parametrize("when", ["in a call", "at the import"])
+def test_a_run_gives_no_old_results_when_a_package_gets_a_module(when, assert_is_seen):
+    """Which it finds by listing the package."""
+    listed = "[import_module('box.' + m.name).K for m in iter_modules(__path__)]"
+    init = "from importlib import import_module\nfrom pkgutil import iter_modules\n"
+    init += f"def load(): return {listed}\n" if "call" in when else f"ALL = {listed}\n"
+    read = "box.load()" if "call" in when else "box.ALL"
+    cell = f"import box\ndef f(x): return sum({read}) * x\n"
+    files = {"cell": cell, "box/__init__.py": init, "box/a.py": "K = 1\n"}
+    assert_is_seen(files, {"box/b.py": "K = 2\n"})
+
+
 @pytest.fixture
 def assert_is_seen(forks, tmp_path):
     """Run it twice, and after an edit."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 import builtins
 import os
+import pkgutil
 import re
 import sys
 from collections import Counter, defaultdict
@@ -50,6 +51,7 @@ OF_TEXTS = {
     "getsource", "getsourcelines", "getcomments", "findsource", "get_source", "get_data",
     "linecache", "co_firstlineno", "co_lines", "f_lineno", "tb_lineno",
 }  # fmt: skip
+OF_PACKAGES = {"pkgutil", "iter_modules", "walk_packages"}  # words of code that lists modules
 LOOKING_UP, READING = ANYWHERE | LOADING, OF_DOCSTRINGS | OF_TEXTS
 OF_FOLDERS = {"parent", "parents", "dirname", "with_name"}  # of a file, which is not read
 NAMES = re.compile(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)*")  # a text that may name something
@@ -251,6 +253,11 @@ def text_of(source: bytes, reading: Collection[str]) -> bytes:
     return repr([ast.get_docstring(part, clean=False) for part in parts]).encode()
 
 
+def modules_in(folder: str) -> list[str]:
+    """Return the names of the modules of a package."""
+    return sorted(info.name for info in pkgutil.iter_modules([folder]))
+
+
 @lru_cache(maxsize=256)
 def definitions_in(
     path: str, name: str, _stamp: Stamp | None, reading: frozenset[str]
@@ -309,7 +316,7 @@ class Sources:
         self._labels = Counter[str]()
         self._seen: dict[Dependency, None] = {}
         self._acting: dict[tuple[str, str], bool] = {}  # names, and whether using them does more
-        self.looks_up, self.reading = False, set[str]()
+        self.looks_up, self._lists, self.reading = False, False, set[str]()
         self.older: set[str] = set()
 
     @property
@@ -363,16 +370,23 @@ class Sources:
                 places = [(".".join(names[:k]), names[k]) for k in range(1, len(names))]
                 needed += [(own, x) for own, x in places if (m := self._module(own)) and m.has(x)]
         self.looks_up |= not words.isdisjoint(LOOKING_UP)
+        self._lists |= not words.isdisjoint(OF_PACKAGES)
         self.reading |= READING & words
         if "__file__" in words and words.isdisjoint(OF_FOLDERS):
             self.reading |= OF_TEXTS
         return needed
 
     def texts(self) -> dict[str, str]:
-        """Return the digests of the texts of files that code may read."""
-        found = [*self.reached()] if self.reading else []
-        texts = {own.label: text_of(Path(own.path).read_bytes(), self.reading) for own in found}
-        return {f"the text of {label}": digest(text).hex() for label, text in texts.items()}
+        """Return the digests of what else code may read, texts of files and names in packages."""
+        found = [*self.reached()] if self.reading or self._lists else []
+        texts = dict[str, bytes]()
+        for own in found:
+            if self.reading:
+                text = text_of(Path(own.path).read_bytes(), self.reading)
+                texts[f"the text of {own.label}"] = text
+            if self._lists and own.folder:
+                texts[f"the modules of {own.label}"] = repr(modules_in(own.folder)).encode()
+        return {label: digest(text).hex() for label, text in texts.items()}
 
     def _module(self, name: str) -> Module | None:
         if name not in self._modules:
