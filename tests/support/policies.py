@@ -19,7 +19,9 @@ from pathlib import Path
 import numpy as np
 
 import nbshare
+from nbshare._core.system import SYSTEM
 from tests.support.faultlab import wait_until
+from tests.support.sweeps import note
 
 # ------------------------------------------------------------------------- mishaps
 
@@ -274,12 +276,14 @@ def settle(folder):
     os.environ.pop("UNSETTLED")
     os.environ["OMP_NUM_THREADS"] = "3"
     os.chdir(folder)
-    os.umask(0o027)
     sys.path.append(folder)
     warnings.filterwarnings("ignore", "settled")
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     sys.stdout = io.StringIO()
+    if sys.platform != "win32":
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    if SYSTEM == "linux":
+        os.umask(0o027)
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 class Open:
@@ -302,19 +306,21 @@ def spoil_path(i):
 
 
 def surroundings():
-    umask = os.umask(0)
-    os.umask(umask)
     names = ("SETTLED", "UNSETTLED", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return {
+    found = {
         "environ": [os.environ.get(name) for name in names],
         "cwd": os.getcwd(),
-        "umask": umask,
         "path": list(sys.path),
         "warnings": [str(each) for each in warnings.filters],
-        "affinity": os.sched_getaffinity(0),
-        "signal": str(signal.getsignal(signal.SIGUSR1)),
         "stdout": type(sys.stdout).__name__,
     }
+    if sys.platform != "win32":
+        found["signal"] = str(signal.getsignal(signal.SIGUSR1))
+    if SYSTEM == "linux":  # others do not tell the umask, nor bind processes to CPUs
+        found["umask"] = os.umask(0)
+        os.umask(found["umask"])
+        found["affinity"] = os.sched_getaffinity(0)
+    return found
 
 
 def look_and_litter(i):
@@ -322,12 +328,14 @@ def look_and_litter(i):
     found = surroundings()
     os.environ.clear()
     os.chdir("/")
-    os.umask(0)
     sys.path.append("/elsewhere")
     warnings.resetwarnings()
-    os.sched_setaffinity(0, range(os.cpu_count()))
-    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     sys.stdout = None
+    if sys.platform != "win32":
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    if SYSTEM == "linux":
+        os.umask(0)
+        os.sched_setaffinity(0, range(os.cpu_count()))
     return found
 
 
@@ -363,11 +371,13 @@ def refuse_to_start(text):
     raise LookupError(text)
 
 
-def leave_at_start():
+def leave_at_start(log):
+    note(log, os.getpid())
     sys.exit(3)
 
 
-def end_at_start():
+def end_at_start(log):
+    note(log, os.getpid())
     os._exit(3)
 
 

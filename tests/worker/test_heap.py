@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 
 import numpy as np
 import psutil
@@ -11,7 +10,11 @@ import pytest
 
 import nbshare
 from nbshare import parallel_map
+from nbshare._core.system import SYSTEM
 from tests.support.faultlab import wait_until
+
+resource = pytest.importorskip("resource", reason="Windows does not tell the faults of a process")
+pytestmark = pytest.mark.skipif(SYSTEM != "linux", reason="the settings of malloc are glibc's")
 
 TEMPORARY = 3 << 20  # bytes, as several such arrays live at a time in NumPy's expressions
 

@@ -26,6 +26,7 @@ from tests.support import policies
 from tests.support.faultlab import wait_until
 from tests.support.grids import thinned
 from tests.support.outcomes import SOON_S, backends, runs, said
+from tests.support.sweeps import noted
 
 # ------------------------------------------------------------------------------- seed
 
@@ -375,12 +376,13 @@ def test_a_failing_initializer_is_one_error(backend, on_error):
         (policies.end_at_start, WorkerDiedError, "died"),
     ],
 )
-def test_an_initializer_that_leaves_is_one_error(initializer, kind, text):
-    """One that exits, or ends its process, is an error soon, not an endless refill."""
-    start = time.monotonic()
+def test_an_initializer_that_leaves_is_one_error(initializer, kind, text, tmp_path):
+    """One that exits, or ends its process, is an error after few workers, not an endless refill."""
+    log = str(tmp_path / "log")
+    options = {"initializer": initializer, "initargs": (log,), "on_error": "return"}
     with pytest.raises(kind, match=text):
-        parallel_map(policies.identity, range(50), initializer=initializer, on_error="return")
-    assert time.monotonic() - start < SOON_S
+        parallel_map(policies.identity, range(50), max_workers=2, **options)
+    assert 0 < len(noted(log)) < 10
 
 
 def test_an_initializer_keeps_a_large_array(cold):
