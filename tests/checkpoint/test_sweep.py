@@ -23,7 +23,7 @@ from nbshare._core.checkpoint import files, writer
 from nbshare.errors import CheckpointInUseError
 from tests.support import machines
 from tests.support import sweeps as module
-from tests.support.faultlab import PYTHON_PATH, wait_until
+from tests.support.faultlab import LIMIT_S, PYTHON_PATH, wait_until
 from tests.support.processes import kill_now
 
 sweeps = import_file(module.__file__)  # by the name that it has in the command's processes
@@ -70,7 +70,7 @@ class Sweep:
         self.processes.append(started)
         return started
 
-    def ended(self, process, limit_s=60):
+    def ended(self, process, limit_s=LIMIT_S):
         """Wait for the end of a process. Return its exit code, and what it has written."""
         return process.wait(limit_s), process.place.read_text()
 
@@ -153,8 +153,8 @@ def test_merged_parts_that_could_not_be_removed_go_with_the_next_process(shared)
 def test_results_of_all_kinds_are_merged(shared, function, tmp_path):
     """Also if the processes have stored them in other ways."""
     sweep = shared(function, 40)
-    code, text = sweep.ended(sweep.start(begin=("-c", STOPPED)))
-    assert code == 75, text
+    code, text = sweep.ended(sweep.start(begin=("-c", INTERRUPTED)))
+    assert code == 130, text
     (part,) = (sweep.path / "parts").glob("*/index.npy")
     assert 0 < np.count_nonzero(np.load(part)["state"]) < 40
     code, text = sweep.ended(sweep.start())
@@ -171,14 +171,15 @@ def test_results_of_all_kinds_are_merged(shared, function, tmp_path):
         assert np.array_equal(found, expected)
 
 
-# Begins no item after this one, as after a notice. The items then are those of two processes.
-STOPPED = """
-import os, signal, sys, threading, time
+# Is interrupted in the middle, as by Ctrl-C. The items then are those of two processes.
+INTERRUPTED = """
+import sys, time
 from nbshare._core.checkpoint import sweep
+from nbshare._core.system import processes
 claim = sweep.Sweep.claim
 def claim_few(self, wanted, least, first):
     if first >= 20:
-        os.kill(os.getpid(), signal.SIGUSR1)
+        processes.interrupt()
         time.sleep(0.1)
     return claim(self, min(wanted, 5), 0, first)
 sweep.Sweep.claim = claim_few
