@@ -26,6 +26,7 @@ import nbshare
 from nbshare import MISSING, attach, map_async, open_checkpoint, parallel_map
 from nbshare._core.checkpoint import files
 from nbshare._core.memory.disk import open_own
+from nbshare._core.system import processes
 from nbshare.errors import CheckpointError, WorkerDiedError
 from tests.support import format_work, sweeps
 from tests.support.faultlab import wait_until
@@ -329,7 +330,11 @@ def test_after_a_power_failure_progress_tells_what_is_there(runs, tmp_path):
 
 
 def test_a_complete_run_with_a_damaged_result_is_not_called_complete(runs, tmp_path):
-    """`Job.result` has all results or an error. `Job.partial` has the others."""
+    """`Job.result` has all results or an error. `Job.partial` has the others.
+
+    Where the machine may have been off since, all results are looked at, and the run is no complete
+    one. macOS and Windows do not tell.
+    """
     path = place_for(runs["records"], tmp_path)
     (log,) = path.glob("objects.*.log")
     data = bytearray(log.read_bytes())
@@ -338,8 +343,12 @@ def test_a_complete_run_with_a_damaged_result_is_not_called_complete(runs, tmp_p
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         job = attach(path, progress=False)
-        with pytest.raises(CheckpointError, match=r"objects\.\*\.log .*Make the same call again"):
-            job.result()
+        if processes.boot_id():
+            assert job.state == "done"
+            with pytest.raises(CheckpointError, match=r"objects\.\*\.log .*Make the same call"):
+                job.result()
+        else:
+            assert (job.state, job.n_done) == ("stopped", 2)
         assert sum(value is MISSING for value in job.partial()) >= 1
 
 

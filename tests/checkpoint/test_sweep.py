@@ -390,7 +390,7 @@ def test_an_attached_job_stops_all(shared):
     parts = sweep.path / "parts"
     wait_until(lambda: len(list(parts.glob("*/lease.json"))) == 2, what="one has not joined")
     assert job.cancel()
-    assert job.wait(10)
+    assert job.wait(LIMIT_S)
     for process in both:
         assert sweep.ended(process)[0] == 130
         assert "finished results are in" in process.place.read_text()

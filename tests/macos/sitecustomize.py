@@ -48,8 +48,9 @@ NO_SHM = os.stat("/dev/shm").st_dev if os.path.exists("/dev/shm") else -1
 
 _fstat = os.fstat
 _open = builtins.open
-with _open("/proc/stat") as file:  # the same in each process
-    _boot_us = 10**6 * next(int(line.split()[1]) for line in file if line.startswith("btime"))
+# The same in each process, with more digits than /proc/stat has.
+_boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+_boot_us = int(os.environ.setdefault("PLAYED_BOOT_US", f"{1e6 * _boot_s:.0f}"))
 
 
 def _asks_nbshare() -> bool:
@@ -135,7 +136,7 @@ class _Library:
                 return 0
             info = place._obj
             if flavor == 3:
-                since_us = _boot_us + int(fields[19]) * TICK_US
+                since_us = _boot_us + (int(fields[19]) + 1) * TICK_US  # rounded up
                 info.pid, info.start_s, info.start_us = pid, *divmod(since_us, 10**6)
             elif flavor == 8:
                 with _open(f"/proc/{pid}/maps", "rb") as file:

@@ -226,6 +226,7 @@ def test_nothing_of_a_flood_is_lost_in_a_script(script):
     assert printed == ("x" * 99 + "\n") * 200_000
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no signal stops a process on Windows")
 def test_workers_wait_while_nobody_reads(lab):
     """While the owner is stopped their prints wait. When it goes on, all of them appear."""
     subject = lab.start("""
