@@ -12,6 +12,7 @@ import nbshare
 from nbshare import grid, plan
 from nbshare._core.system import SYSTEM, room
 from tests.support.faultlab import SOON_S
+from tests.support.processes import IS_WINE
 
 FIGURES = np.ones((1000, 1000))
 
@@ -59,6 +60,7 @@ def test_the_time_is_that_of_all_items_on_its_workers():
 
 
 @pytest.mark.skipif(SYSTEM == "macos", reason="the memory of a worker alone is unknown there")
+@pytest.mark.skipif(IS_WINE, reason="Wine has the present memory of a process for its peak")
 def test_workers_are_as_many_as_fit(monkeypatch):
     monkeypatch.setattr(room, "available", lambda: 1_000_000_000)
     found = plan(take, range(100), shared={"nbytes": 250_000_000}, max_workers=8)

@@ -10,9 +10,14 @@ from pathlib import Path
 from typing import Any
 
 TAG = "NBSHARE_FAULTLAB"
+IS_WINE = False  # which does not tell all that Windows does
 
 if sys.platform == "win32":
+    import ctypes
+
     import psutil
+
+    IS_WINE = hasattr(ctypes.WinDLL("ntdll"), "wine_get_version")
 
     def tagged(tag: str | None = None) -> set[int]:
         """Return the processes that have a tag. Default: our own tag."""
