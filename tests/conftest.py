@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.faultlab import PYTHON_PATH, TESTS, Lab, Ran, Session
+from tests.support.faultlab import LIMIT_S, PYTHON_PATH, TESTS, Lab, Ran, Session
 from tests.support.forks import Forks
 
 # OpenBLAS's threads, which tests have no work for, look for some for 30 ms in each process before
@@ -181,7 +181,7 @@ def script(tmp_path: Path) -> Script:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=LIMIT_S,
         )
         assert ended.returncode == 0, ended.stderr
         return ended.stdout

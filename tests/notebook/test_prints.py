@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import warnings
 
 import pytest
@@ -121,7 +122,7 @@ def test_what_programs_and_c_code_print_appears(capsys):
     """Descriptors 1 and 2 are caught as well, also of other programs and of C's stdio."""
     quiet(talkers.by_descriptor, range(4), max_workers=2)
     shown = capsys.readouterr()
-    expected = [f"{what} {i}" for what in ("raw", "sub", "printf") for i in range(4)]
+    expected = [f"{what} {i}" for what in ("raw", "sub", "puts") for i in range(4)]
     assert sorted(shown.out.splitlines()) == sorted(expected)
     assert sorted(shown.err.splitlines()) == [f"suberr {i}" for i in range(4)]
 
@@ -269,7 +270,7 @@ pair(flood, [0])
         n_read += len(chunk)
     subject.popen.stdout.close()
     assert subject.wait() == 0, subject.stderr
-    assert n_read == 160 * 100_000
+    assert n_read == 160 * (99_999 + len(os.linesep))
 
 
 # ------------------------------------------------------------------------------ terminals
@@ -364,6 +365,7 @@ def test_prints_of_a_background_job_appear_in_its_own_cell(kernel):
 
 def test_a_flood_in_a_cell_is_cut(kernel):
     """A page gets no more than it can bear, the end, and how much is missing."""
+    start = time.monotonic()
     cell = kernel.run("""
 quiet(talkers.flood, range(2), shared={'n_lines': 100_000})
 quiet(talkers.to_both, [5])
@@ -373,7 +375,7 @@ quiet(talkers.to_both, [5])
     n_hidden = sum(int(n.replace(",", "")) for n, _ in notes)
     shown = re.sub(r"^(\[.*\]|out 5)\n", "", cell.stdout, flags=re.MULTILINE)
     assert len(shown) + n_hidden == 2 * 100_000 * 100
-    assert len(shown) < 1_000_000
+    assert len(shown) < 1_000_000 + 30_000 * (time.monotonic() - start)  # more each second
     assert shown.endswith("x" * 99 + "\n")
 
 

@@ -120,7 +120,7 @@ def helpers() -> tuple[set[int], set[int]]:
     """Return the servers (our children) and the workers (theirs) of this process."""
     parents = {pid: parent_of(pid) for pid in tagged()}
     servers = {pid for pid, parent in parents.items() if parent == os.getpid()}
-    if SYSTEM:  # there workers are children of their own
+    if not N_SERVERS:  # there workers are children of their own
         return set(), servers
     return servers, {pid for pid, parent in parents.items() if parent in servers}
 

@@ -3,13 +3,14 @@
 import ctypes
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 import warnings
 from pathlib import Path
+
+from tests.support.processes import kill_now
 
 
 def count(i):
@@ -31,10 +32,14 @@ def log(i):
     warnings.warn(f"careful {i}", stacklevel=1)
 
 
+PROGRAM = "import os; os.write(1, b'sub %s\\n'); os.write(2, b'suberr %s\\n')"
+
+
 def by_descriptor(i):
     os.write(1, f"raw {i}\n".encode())
-    subprocess.run(["/bin/sh", "-c", f"echo sub {i}; echo suberr {i} > /dev/stderr"], check=True)
-    ctypes.CDLL(None).printf(b"printf %d\n", i)
+    subprocess.run([sys.executable, "-S", "-c", PROGRAM.replace("%s", str(i))], check=True)
+    c_library = ctypes.CDLL("ucrtbase" if sys.platform == "win32" else None)
+    c_library.puts(f"puts {i}".encode())
 
 
 def in_threads(i):
@@ -50,7 +55,7 @@ def in_threads(i):
 
 def then_die(i):
     print(f"last words of {i}", end="", flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
+    kill_now(os.getpid())
 
 
 def halves(i):
