@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nbshare._core.system import SYSTEM
-from tests.support import shapes
 from tests.support.grids import thinned
+
+pytest.importorskip("scipy", reason="SciPy is not installed")
+from tests.support import shapes  # which needs it
 
 
 @pytest.fixture(scope="module")

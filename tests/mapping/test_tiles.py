@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scipy import ndimage
 
 import nbshare
 from nbshare import LivePlot, attach, map_async, open_checkpoint, parallel_map, tiles
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare._core.system import SYSTEM
+
+pytest.importorskip("scipy", reason="SciPy is not installed")
+from scipy import ndimage
+
 from tests.support.filters import (
     blind,
     fails_at_the_middle,

@@ -219,7 +219,7 @@ assert time.monotonic() - start < 2 * faultlab.SOON_S
 # ------------------------------------------------------------------------- T: time
 
 
-@pytest.mark.parametrize("how", ["sleep", "gil", "stop"])
+@pytest.mark.parametrize("how", ["sleep", "gil", pytest.param("stop", marks=posix)])
 def test_t1_d6_a_block_takes_too_long(run_script, how):
     """The error names stage and block, comes soon after the limit, and the worker is gone."""
     run_script(f"""{HEAD}

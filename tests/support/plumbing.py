@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -247,6 +248,8 @@ def waits(block, for_s=0.0, at=-1, how="sleep"):
         Path(f"busy-{os.getpid()}").touch()
         if how == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
+        elif how == "gil" and sys.platform == "win32":
+            ctypes.PyDLL("kernel32").Sleep(100_000)
         elif how == "gil":
             ctypes.PyDLL(None).sleep(100)
         time.sleep(for_s)
