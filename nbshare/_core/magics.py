@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from nbshare._core.functions.files import import_file, imported_files, other_module
+from nbshare._core.system import files
 from nbshare._core.tracebacks import shown_as
 
 _MARK = b"# Written by %%workerfile"
@@ -229,7 +230,7 @@ def _replace(file: Path, source: bytes) -> None:
         temporary.write_bytes(source)
         with contextlib.suppress(FileNotFoundError):
             temporary.chmod(stat.S_IMODE(file.stat().st_mode))
-        temporary.replace(file)
+        files.replace(temporary, file)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

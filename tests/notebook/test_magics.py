@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -254,6 +255,7 @@ def test_any_text_is_kept(notebook, texts, line_end):
 # ----------------------------------------------------------------------- the file itself
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no modes on Windows")
 def test_the_file_keeps_its_mode_and_its_link(notebook):
     """A new file has the mode that the umask gives. A changed one, and a link, stay."""
     before = os.umask(0o027)
@@ -277,8 +279,9 @@ def test_a_reader_never_sees_half_a_file(notebook):
     seen, ended = {body_of()}, threading.Event()
 
     def read():
-        while not ended.is_set():
-            seen.add(body_of())
+        while not ended.wait(0.003):  # Windows replaces no file while it is open
+            with contextlib.suppress(PermissionError):  # for a moment, on Windows
+                seen.add(body_of())
 
     reader = threading.Thread(target=read)
     reader.start()
