@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import platform
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from nbshare._core.memory import (
     pool,
     segment_of,
 )
-from tests.support.faultlab import may_mount
+from tests.support.faultlab import SOON_S, may_mount
 from tests.support.interrupts import each_interrupt
 from tests.support.programs import FILES, SETTING, held, names_left
 
@@ -354,3 +355,5 @@ def test_an_interrupt_at_any_moment_loses_no_memory(kind):
     assert held() <= before[0]
     assert len(os.listdir("/proc/self/fd")) <= before[1]
     assert not names_left(os.getpid(), kind.removeprefix("file:"))
+    with ThreadPoolExecutor(1) as other:  # for which no lock is left held
+        assert len(other.submit(nbshare.share, data).result(SOON_S)) == len(data)

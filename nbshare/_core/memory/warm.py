@@ -20,8 +20,8 @@ import _thread
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,6 @@ from nbshare._core.memory import budget
 from nbshare._core.memory.kinds import can_share, is_chosen
 from nbshare._core.memory.segment import Segment
 from nbshare._core.system import processes, room
-
-T = TypeVar("T")
 
 SLAB = 1 << 18  # bytes (untouched pages cost nothing)
 LARGEST_PIECE = 1 << 15  # bytes. Above, the cost of a segment is small compared with its pages
@@ -144,58 +142,49 @@ class WarmPool:
 
     def drop(self) -> None:
         """Free all kept segments. Lent ones are freed with their last view."""
-        self._alone(self._drop)
-
-    def _drop(self) -> None:
-        self._collect()
-        self._kept.clear()
-        self._lent.clear()
-
-    def _alone(self, step: Callable[[], T]) -> T | None:
-        """Take a step while no other thread does. Return None amid one of this thread."""
-        if self._lock._is_owned():  # type: ignore[attr-defined]  # `threading` relies on it, too
-            return None
+        if self._is_amid_step:
+            return
         with self._lock:
-            return step()
+            self._collect()
+            self._kept.clear()
+            self._lent.clear()
+
+    @property
+    def _is_amid_step(self) -> bool:
+        """Whether this thread has interrupted a step of its own."""
+        return bool(self._lock._is_owned())  # type: ignore[attr-defined]  # `threading` uses it, too
 
     def _take(self, nbytes: int, *, sealed: bool, is_private: bool = False) -> Segment | None:
-        if nbytes < SMALL:
+        if nbytes < SMALL or self._is_amid_step:
             return None
         wanted = sealed, is_private or not can_share()
-        return self._alone(lambda: self._fitting(nbytes, wanted))
-
-    def _fitting(self, nbytes: int, wanted: tuple[bool, bool]) -> Segment | None:
-        """Return a kept segment, no longer kept."""
-        self._collect()
-        fitting = [
-            (segment.nbytes, place)
-            for place, (_, segment) in enumerate(self._kept)
-            if (segment.is_sealed, segment.is_private) == wanted
-            and is_chosen(segment.kind)
-            and not segment.n_borrowed
-            and nbytes <= segment.nbytes <= 2 * nbytes
-        ]
-        return self._kept.pop(min(fitting)[1])[1] if fitting else None
+        with self._lock:
+            self._collect()
+            fitting = [
+                (segment.nbytes, place)
+                for place, (_, segment) in enumerate(self._kept)
+                if (segment.is_sealed, segment.is_private) == wanted
+                and is_chosen(segment.kind)
+                and not segment.n_borrowed
+                and nbytes <= segment.nbytes <= 2 * nbytes
+            ]
+            return self._kept.pop(min(fitting)[1])[1] if fitting else None
 
     def _lend(self, segment: Segment) -> PooledMemory:
         """Return the array that every view of the segment descends from."""
         lent = np.frombuffer(segment, np.uint8)
-        if segment.nbytes >= SMALL:
-            with uninterrupted():
-                self._alone(lambda: self._note(lent, segment))
+        if segment.nbytes >= SMALL and not self._is_amid_step:
+            with uninterrupted(), self._lock:
+                if not self._is_trimming:
+                    try:
+                        _thread.start_new_thread(self._trim, ())
+                    except RuntimeError:  # no more threads are allowed, so this one is not kept
+                        return lent
+                    self._is_trimming = True
+                ref = weakref.ref(lent, self._returned.append)
+                self._lent[id(ref)] = ref, segment
+                segment.loan = weakref.ref(lent)
         return lent
-
-    def _note(self, lent: PooledMemory, segment: Segment) -> None:
-        """Arrange that the segment comes back."""
-        if not self._is_trimming:
-            try:
-                _thread.start_new_thread(self._trim, ())
-            except RuntimeError:  # no more threads are allowed, so this one is not kept
-                return
-            self._is_trimming = True
-        ref = weakref.ref(lent, self._returned.append)
-        self._lent[id(ref)] = ref, segment
-        segment.loan = weakref.ref(lent)
 
     def _trim(self) -> None:
         """Drop segments that have been idle for too long. Run while there are any."""
