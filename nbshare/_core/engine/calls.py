@@ -172,9 +172,10 @@ class Calls:
         # Do not start a new one if others are about to be idle, when they notice that their call is
         # over.
         generation = call.code.generation
-        busy = (w for w in self._pool if w not in self._pool.idle_since)
         detached = [
-            w for w in busy if w.call is None and w.generation == generation and not w.ends_by
+            worker
+            for worker in filter(self._pool.is_detached, self._pool)
+            if worker.generation == generation and not worker.ends_by
         ]
         n_own, n_wanted = len(call.workers), call.request.max_workers
         if sum(not worker.is_ready for worker in self._pool) >= MOST_STARTING:

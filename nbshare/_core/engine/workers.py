@@ -156,13 +156,13 @@ class WorkerPool:
         ranked += (
             (w.index >= n, 0, w.index) for w in self.idle_since if w.generation == generation
         )
-        ranked += ((k >= n, 2, k) for k, w in taken.items() if self._will_be_free(w))
+        ranked += ((k >= n, 2, k) for k, w in taken.items() if self.is_detached(w))
         _, rank, number = min(ranked)
         may_replace = rank < 2 or (taken[number].is_late and not call.workers)
         return number if may_replace else None
 
-    def _will_be_free(self, worker: WorkerProcess) -> bool:
-        """Whether a worker without a call is not idle yet."""
+    def is_detached(self, worker: WorkerProcess) -> bool:
+        """Whether a worker has no call, and is not idle, yet or any more."""
         return worker.call is None and worker not in self.idle_since
 
     def assign(self, call: Call, number: int, fds: Sequence[int]) -> tuple[WorkerProcess, int]:
