@@ -492,7 +492,8 @@ class Session:
             self._subject = None
         assert is_over, f"it hangs or died; so far:\n{ran.stdout}\n{ran.stderr}"
         assert is_good, f"{ran.stdout}\n{ran.stderr}"
-        assert not self._lab.shm()
+        # The semaphores of a multiprocessing.Queue go when the thread that fills it has ended.
+        wait_until(lambda: not self._lab.shm(), SOON_S, lambda: f"left: {self._lab.shm()}")
         return ran
 
     def close(self) -> None:
