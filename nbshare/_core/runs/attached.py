@@ -150,7 +150,11 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     ``open_checkpoint(path).item_stats`` tells what each item took.
     """
     check_display(progress, plot)
-    run = _run_in(Path(os.fspath(path)).expanduser().absolute())
+    return _job_of(_run_in(Path(os.fspath(path)).expanduser().absolute()), progress, plot)
+
+
+def _job_of(run: AttachedRun, progress: Any, plot: Any) -> Job:
+    """Return a job for a run, which is shown from now on."""
     if plot is None and surroundings() == "kernel":
         plot = _kept_plot(run.stored.path)
     label = progress if isinstance(progress, str) else run.stored.label
@@ -498,11 +502,11 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
     n_printed = size_of(path / LOG_FILE)
     _await_beginning(path, _start_driver(path), n_printed)
     keep_plot(path, request, plot)
-    job = attach(path, progress=progress, plot=plot)
-    job._run.request = job._run.request._replace(  # these give the results their form
+    run = _run_in(path)
+    run.request = run.request._replace(  # these give the results and their plot their form
         iterables=request.iterables, is_labelled=request.is_labelled, reduce=request.reduce
     )
-    return job
+    return _job_of(run, progress, plot)
 
 
 def _store(path: Path, request: Request, options: MapOptions) -> None:
