@@ -12,32 +12,17 @@ from typing import Any
 import numpy as np
 
 from nbshare._core.arrays.by_reference import ByReference
+from nbshare._core.arrays.remedies import OTHERS, remedy_for
 from nbshare._core.functions.pickling import dumps_apart
 from nbshare.errors import is_interrupt
 
 _MAX_DEPTH = 6  # of a path (deeper, the object above is named)
 _MAX_PARTS = 1000  # of a container that are tried
 
-_BETWEEN_PROCESSES = (
-    "Use nbshare.SharedLock as a lock, nbshare.zeros for values and flags, nbshare.RingBuffer as "
-    "a queue, or return results instead."
-)
-_SYNCHRONIZED = "threading", "_thread", "multiprocessing", "queue", "_queue", "_ctypes", "mmap"
-# By the module of the object's class. None of these is searched for a part.
-_REMEDIES = {
-    **dict.fromkeys(_SYNCHRONIZED, _BETWEEN_PROCESSES),
-    "loguru": "Write `from loguru import logger` inside the function.",
-    "tqdm": "Leave the bar out: nbshare shows the progress, and nbshare.report that of an item.",
-    "sqlite3": "Pass the path, and connect inside the function or in initializer=.",
-    "_io": "Pass the path, and open the file inside the function.",
-    "socket": "Pass the address, and connect inside the function or in initializer=.",
-    "logging": "Get the logger and add its handlers inside the function or in initializer=.",
-}
 _CACHED_PROPERTY = (
     "functools.cached_property holds a lock in Python 3.11. Use a property, or move the class to "
     "a module file."
 )
-OTHERS = "Pass plain data instead, and create the object inside the function."
 
 
 def culprit_of(obj: Any) -> tuple[str, str]:
@@ -119,12 +104,3 @@ def _remedy(obj: Any) -> str | None:
     if inspect.isgenerator(obj):
         return "Pass list(...) of the generator."
     return remedy_for(type(obj))
-
-
-def remedy_for(kind: type) -> str | None:
-    """Return what to do about an object of a class, or None if nothing special."""
-    for base in kind.__mro__[:-1]:
-        module = base.__module__.partition(".")[0]
-        if module in _REMEDIES:
-            return _REMEDIES[module]
-    return None

@@ -138,7 +138,7 @@ def _name_class(error: Exception, data: memoryview, buffers: list[memoryview]) -
     """
     from traceback import walk_tb  # late, as it is rarely needed
 
-    from nbshare._core.arrays.culprit import OTHERS, remedy_for  # late, as it imports this module
+    from nbshare._core.arrays.remedies import OTHERS, remedy_for  # late, too
 
     names = {frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)}
     if isinstance(error, ImportError) or "<module>" in names:

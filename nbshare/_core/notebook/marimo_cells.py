@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import marimo  # type: ignore[import-not-found, unused-ignore]  # which the caller has
 from marimo._runtime.context import get_context  # type: ignore[import-not-found, unused-ignore]
-
-if TYPE_CHECKING:
-    from nbshare._core.notebook.environment import Make
 
 MAX_OWN = 8  # runs of a cell that get outputs of their own
 
@@ -34,7 +32,7 @@ class MarimoOutput:
         """Keep its place in the cell."""
         self.show(lambda: ({"text/html": ""}, None), final=False)
 
-    def show(self, make: Make, *, final: bool) -> None:  # noqa: ARG002 - each state is shown
+    def show(self, make: Callable[[], Any], *, final: bool) -> None:  # noqa: ARG002 - each state is shown
         """Replace the output with what `make` returns."""
         made = make()
         if made is None or made == self._shown or self.cell.context is not _running():

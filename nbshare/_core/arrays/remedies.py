@@ -1,0 +1,29 @@
+"""The remedies for objects that cannot be sent to another process, by their class."""
+
+from __future__ import annotations
+
+_BETWEEN_PROCESSES = (
+    "Use nbshare.SharedLock as a lock, nbshare.zeros for values and flags, nbshare.RingBuffer as "
+    "a queue, or return results instead."
+)
+_SYNCHRONIZED = "threading", "_thread", "multiprocessing", "queue", "_queue", "_ctypes", "mmap"
+# By the module of the object's class. None of these is searched for a part.
+_REMEDIES = {
+    **dict.fromkeys(_SYNCHRONIZED, _BETWEEN_PROCESSES),
+    "loguru": "Write `from loguru import logger` inside the function.",
+    "tqdm": "Leave the bar out: nbshare shows the progress, and nbshare.report that of an item.",
+    "sqlite3": "Pass the path, and connect inside the function or in initializer=.",
+    "_io": "Pass the path, and open the file inside the function.",
+    "socket": "Pass the address, and connect inside the function or in initializer=.",
+    "logging": "Get the logger and add its handlers inside the function or in initializer=.",
+}
+OTHERS = "Pass plain data instead, and create the object inside the function."
+
+
+def remedy_for(kind: type) -> str | None:
+    """Return what to do about an object of a class, or None if nothing special."""
+    for base in kind.__mro__[:-1]:
+        module = base.__module__.partition(".")[0]
+        if module in _REMEDIES:
+            return _REMEDIES[module]
+    return None
