@@ -21,12 +21,17 @@ from scipy import ndimage
 
 from tests.support.filters import (
     blind,
+    colours,
     fails_at_the_middle,
+    hides_the_dark,
     is_below,
     itself,
+    large_numbers,
     may_share,
     mean,
     median,
+    more_colours,
+    one_colour,
     smooth,
     smooth_plane,
     stops,
@@ -296,7 +301,7 @@ def test_tiles_that_are_too_large_are_one(image):
         (
             lambda x: parallel_map(itself, tiles(x), out=nbshare.zeros(x.shape[:2])),
             ValueError,
-            r"make one of \(100, 75, 3\)",
+            r"lengths \(3,\) after the first 2",
         ),
         (
             lambda x: parallel_map(itself, tiles(x), out=nbshare.zeros(x.shape, int)),
@@ -305,8 +310,35 @@ def test_tiles_that_are_too_large_are_one(image):
         ),
         (lambda x: parallel_map(itself, tiles(x), [1]), TypeError, "pass it alone"),
         (lambda x: parallel_map(np.sum, tiles(x)), ValueError, r"\(100, 75\)"),
+        (lambda x: parallel_map(hides_the_dark, tiles(x)), TypeError, "filled"),
+        (
+            lambda x: parallel_map(
+                colours,
+                tiles(np.arange(9.0), 5, 0),
+                shared={"later": more_colours},
+                out=nbshare.zeros((9, 3)),
+            ),
+            ValueError,
+            r"\(4,\) after the first 1",
+        ),
     ],
 )
 def test_what_cannot_be_put_together_is_refused(image, make, error, says):
     with pytest.raises(error, match=says):
         make(image)
+
+
+@pytest.mark.parametrize("later", [more_colours, one_colour, large_numbers])
+def test_results_that_no_array_holds_come_as_a_list(tmp_path, later):
+    """Those that are stored, too. None is cut, repeated or rounded."""
+    items, shared = tiles(np.arange(9.0), 5, 0), {"later": later}
+    wanted = [colours(np.arange(0, 5.0), later), later(np.arange(5, 9.0))]
+    job = map_async(colours, items, shared=shared, checkpoint=tmp_path / "run")
+    with pytest.warns(nbshare.errors.MixedResultsWarning, match="tiles differ"):
+        found = job.result()
+    with pytest.warns(nbshare.errors.MixedResultsWarning, match="tiles differ"):
+        stored = open_checkpoint(tmp_path / "run").results()
+    for results in found, stored, job.partial():
+        assert [part.dtype for part in results] == [part.dtype for part in wanted]
+        for part, whole in zip(results, wanted, strict=True):
+            np.testing.assert_array_equal(part, whole)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 from scipy import ndimage
 
 
@@ -69,3 +70,26 @@ def waits_at_the_right(part, folder):
 
 def itself(part):
     return part
+
+
+def hides_the_dark(part):
+    return np.ma.masked_less(part, 0.5)
+
+
+def colours(part, later):
+    """Return three colours of the tile at the start, and others later."""
+    if part[0] == 0:
+        return np.repeat(part[:, None], 3, axis=1)
+    return later(part)
+
+
+def more_colours(part):
+    return np.repeat(part[:, None], 4, axis=1)
+
+
+def one_colour(part):
+    return part[:, None]
+
+
+def large_numbers(part):
+    return np.full((len(part), 3), 2**53 + 1)

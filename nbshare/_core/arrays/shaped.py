@@ -99,6 +99,14 @@ def with_gaps(results: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return filled
 
 
+def survives(stored: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
+    """Return whether a stored value equals the original."""
+    if stored.dtype.kind == "c" and value.dtype.kind != "c":
+        stored = stored.real  # casting the whole would warn
+    back = stored.astype(value.dtype)
+    return np.array_equal(back, value, equal_nan=not issubclass(value.dtype.type, np.flexible))
+
+
 def is_single(value: Any) -> bool:
     """Whether a value is no array, and no list or tuple."""
     return bool(value.ndim == 0) if hasattr(value, "ndim") else not isinstance(value, list | tuple)

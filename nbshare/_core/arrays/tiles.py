@@ -13,9 +13,10 @@ import numpy.typing as npt
 from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.arrays.create import checked_int, empty
 from nbshare._core.arrays.inputs import ArrayReference, Inputs, reference_to
-from nbshare._core.arrays.shaped import Adapted, ShapedItems, users_function
+from nbshare._core.arrays.shaped import Adapted, ShapedItems, survives, users_function
 from nbshare._core.functions.reference import bind_arguments
 from nbshare._core.memory import Segment, View, file_of, segment_of
+from nbshare.errors import MixedResultsWarning, warn
 
 EDGES = "shrink", "reflect", "symmetric", "edge", "constant"
 MOST_AXES = 4
@@ -108,6 +109,13 @@ class Layout(NamedTuple):
         return tuple(slice(start, min(start + step, n)) for start, step, n in sizes)
 
 
+class OutputForm(NamedTuple):
+    """What ``out=`` holds of a tile."""
+
+    dtype: np.dtype[Any]
+    further: tuple[int, ...]  # lengths of the axes after the tiled ones
+
+
 class Tile(NamedTuple):
     """One tile, as a worker gets it."""
 
@@ -117,7 +125,7 @@ class Tile(NamedTuple):
     inside: Slices  # the tile without overlap, in what the function gets
     shape: tuple[int, ...]  # of tiles without overlap that are not the last ones
     edges: str
-    dtype: np.dtype[Any] | None  # of the results, or None for theirs
+    out: OutputForm | None  # which a result must fit
 
     def __repr__(self) -> str:
         return f"<tile {', '.join(f'{part.start}:{part.stop}' for part in self.place)}>"
@@ -144,8 +152,13 @@ class Tile(NamedTuple):
         Raises
         ------
         ValueError, TypeError
-            It has another shape, or a dtype that ``out=`` cannot hold.
+            It has another shape, a mask, or what ``out=`` cannot hold.
         """
+        if is_masked(result):
+            raise TypeError(
+                "the result is a masked array, whose mask the array of all results cannot hold: "
+                "return one without a mask, such as result.filled(numpy.nan)"
+            )
         n, inner = len(self.place), tuple(part.stop - part.start for part in self.place)
         row = np.asarray(result)
         if row.shape[:n] == given[:n]:
@@ -156,18 +169,28 @@ class Tile(NamedTuple):
                 f"an array whose first axes are {given[:n]}, as the function got them, or {inner}, "
                 "without the overlap"
             )
-        if self.dtype is not None and row.dtype != self.dtype:
-            if not np.can_cast(row.dtype, self.dtype, "same_kind"):
-                raise TypeError(
-                    f"the result has dtype {row.dtype}, which out= of dtype {self.dtype} cannot "
-                    "hold. Pass out= with a dtype that can, or convert the result in the function"
-                )
-            row = row.astype(self.dtype)
+        if self.out is not None:
+            row = self._as_out(row, self.out)
         if inner == self.shape:
             return row
         padded = np.zeros((*self.shape, *row.shape[n:]), row.dtype)
         padded[tuple(map(slice, inner))] = row
         return padded
+
+    def _as_out(self, row: npt.NDArray[Any], out: OutputForm) -> npt.NDArray[Any]:
+        """Return a row in the dtype of ``out=``. Raise if it does not fit."""
+        n, further = len(self.place), row.shape[len(self.place) :]
+        if further != out.further:
+            raise ValueError(
+                f"the result has axes of the lengths {further} after the first {n}, those of out= "
+                f"are {out.further}: pass an out= of the right shape, or return another one"
+            )
+        if not np.can_cast(row.dtype, out.dtype, "same_kind"):
+            raise TypeError(
+                f"the result has dtype {row.dtype}, which out= of dtype {out.dtype} cannot hold. "
+                "Pass out= with a dtype that can, or convert the result in the function"
+            )
+        return row.astype(out.dtype, copy=False)
 
 
 class OfTile(Adapted):
@@ -246,7 +269,7 @@ class Tiles(ShapedItems):
             raise ValueError(f"tiles(edges={edges!r}): allowed are {', '.join(map(repr, EDGES))}")
         self._edges = edges
         self.out: npt.NDArray[Any] | None = None
-        self._dtype: np.dtype[Any] | None = None  # of `out`
+        self._form: OutputForm | None = None  # of `out`
         self._array = array.view()
         self._array.flags.writeable = False
         whole = array.shape[: len(tile)]
@@ -275,7 +298,7 @@ class Tiles(ShapedItems):
         values = self._array[tuple(seen)]
         missing += [(0, 0)] * (values.ndim - len(place))
         inner = self.layout.tile
-        return Tile(place, values, tuple(missing), tuple(inside), inner, self._edges, self._dtype)
+        return Tile(place, values, tuple(missing), tuple(inside), inner, self._edges, self._form)
 
     def __repr__(self) -> str:
         return f"<Tiles: {len(self)} of an array of shape {self._array.shape}>"
@@ -307,7 +330,7 @@ class Tiles(ShapedItems):
                 "nbshare.empty or nbshare.zeros made, or a numpy.memmap of mode 'r+' or 'w+'"
             )
         filling = copy.copy(self)
-        filling.out, filling._dtype = out, out.dtype
+        filling.out, filling._form = out, OutputForm(out.dtype, out.shape[len(whole) :])
         return filling
 
     def taken_by(
@@ -328,11 +351,23 @@ class Tiles(ShapedItems):
         return cls(np.broadcast_to(np.uint8(0), stored["whole"]), stored["tile"], 0, EDGES[0])
 
     def shaped(self, results: Any) -> Any:
-        """Return the results of all tiles in one array, masked where tiles are missing."""
-        return self.put_together(results).image()
+        """Return what `shaped_partly` does. Warn if it is a list."""
+        shaped = self.shaped_partly(results)
+        if isinstance(shaped, list):
+            warn(
+                "the results of tiles differ in dtype or in their further axes, and no array holds "
+                "all of them, so they come as a list. Return one dtype and shape to get one array",
+                MixedResultsWarning,
+            )
+        return shaped
 
-    def put_together(self, results: Any) -> Mosaic:
-        """Return the results of all tiles at their places."""
+    def shaped_partly(self, results: Any) -> Any:
+        """Return the results of all tiles in one array, masked where tiles are missing."""
+        whole = self.put_together(results)
+        return whole.image() if isinstance(whole, Mosaic) else whole
+
+    def put_together(self, results: Any) -> Mosaic | list[Any]:
+        """Return the results of all tiles at their places, or in a list if no array holds all."""
         if isinstance(results, Mosaic):
             return results
         there: Any = None  # all
@@ -345,13 +380,20 @@ class Tiles(ShapedItems):
         found = [results[i] for i in finished]
         if not found:
             return Mosaic(np.zeros(self.layout.whole), self.layout, there)
-        dtype, further = np.result_type(*found), found[0].shape[len(self.layout.whole) :]
+        dtype = _dtype_of_all(found)
+        further, *others = {result.shape[len(self.layout.whole) :] for result in found}
+        if dtype is None or others:
+            return [self._cut(i, result) for i, result in enumerate(results)]
         mosaic = Mosaic(empty((*self.layout.whole, *further), dtype), self.layout, there)
         for i, result in zip(finished, found, strict=True):
             mosaic[[i]] = result
         return mosaic
 
-    shaped_partly = shaped
+    def _cut(self, i: int, result: Any) -> Any:
+        """Return the part of a row that is the result of a tile. Leave anything else unchanged."""
+        if not isinstance(result, np.ndarray):
+            return result
+        return result[tuple(slice(part.stop - part.start) for part in self.layout.place(i))]
 
 
 class Mosaic:
@@ -436,6 +478,17 @@ class MosaicTarget(NamedTuple):
         """Return what returns the places of some tiles, by the first and how many."""
         mosaic = Mosaic(Inputs(views).array(self.reference), self.layout)
         return lambda first, n: mosaic[first : first + n]
+
+
+def _dtype_of_all(rows: Sequence[npt.NDArray[Any]]) -> np.dtype[Any] | None:
+    """Return a dtype that each value of some rows survives, or None if there is none."""
+    try:
+        dtype = np.result_type(*rows)
+    except TypeError:
+        return None
+    with np.errstate(all="ignore"):  # for casts that lose values
+        others = (row for row in rows if row.dtype != dtype)
+        return dtype if all(survives(row.astype(dtype), row) for row in others) else None
 
 
 def _lengths(name: str, given: Any, least: int) -> tuple[int, ...]:

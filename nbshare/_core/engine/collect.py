@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.arrays.create import empty
+from nbshare._core.arrays.shaped import survives
 from nbshare._core.wire.results import OutputSpec, spec_for
 from nbshare.errors import MixedResultsWarning, warn
 
@@ -126,17 +127,9 @@ def _stack(values: list[Any], specs: dict[int, OutputSpec]) -> Any:
                 rows = np.array([values[i] for i in block], spec.dtype)
                 array[block] = rows
                 missing[block] = False
-                if not _survives(np.asarray(array[block]), rows):
+                if not survives(np.asarray(array[block]), rows):
                     return None
     return masked(array, missing) if missing.any() else array
-
-
-def _survives(stored: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
-    """Return whether a stored value equals the original."""
-    if stored.dtype.kind == "c" and value.dtype.kind != "c":
-        stored = stored.real  # casting the whole would warn
-    back = stored.astype(value.dtype)
-    return np.array_equal(back, value, equal_nan=not issubclass(value.dtype.type, np.flexible))
 
 
 def _kind(value: Any) -> str:

@@ -88,8 +88,6 @@ def mosaic_of(items: Tiles, spec: OutputSpec) -> Output:
     ------
     OutOfMemoryError
         If there is no room.
-    ValueError
-        If results have other further axes than the array that the caller gave.
     """
     assert spec.dtype is not None
     whole = items.layout.whole
@@ -98,8 +96,6 @@ def mosaic_of(items: Tiles, spec: OutputSpec) -> Output:
     if array is None:
         memory, is_fresh = pool.writable(math.prod(shape) * spec.dtype.itemsize)
         array = shared_view(np.ndarray(shape, spec.dtype, buffer=memory))
-    elif array.shape != shape:
-        raise ValueError(f"out= has shape {array.shape}, but the results make one of {shape}")
     mosaic = Mosaic(array, items.layout)
     target, segments = mosaic.target()
     return Output(mosaic, segments, target, is_fresh)
@@ -126,8 +122,6 @@ class Medium:
         ------
         OutOfMemoryError
             If there is no room.
-        ValueError
-            If results do not fit the array that the caller gave.
         """
         tiles = tiles_of(request)
         return in_memory(spec, n) if tiles is None else mosaic_of(tiles, spec)
