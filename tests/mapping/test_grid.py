@@ -263,6 +263,46 @@ def test_xarray_has_all_variables_of_all_dicts():
     assert found["more"].sel(base=1, exponent=2) == "text"
 
 
+GAPS = [  # a result, and what is in its gaps
+    (np.array(["a", "b"]), None),
+    (2**53 + 1, None),
+    (np.uint64(2**64 - 1), None),
+    (7, np.nan),
+    (np.datetime64("2020-01-01"), np.datetime64("NaT")),
+]
+
+
+@NO_XARRAY
+@pytest.mark.parametrize(("result", "gap"), GAPS)
+@pytest.mark.parametrize("is_dict", [False, True])
+def test_gaps_change_no_result(result, gap, is_dict):
+    """Text does not get a question mark, and large integers are not rounded."""
+
+    def some(x):
+        return {"one": result} if is_dict else result
+
+    def failing(x):
+        return some(x) if x else 1 // 0
+
+    found = parallel_map(failing, grid(x=[0, 1]), out="xarray", on_error="return")
+    values = found["one"].values if is_dict else found.values
+    np.testing.assert_array_equal(values[1], result)
+    if gap is None:
+        assert (found["one"] if is_dict else found).isnull()[0].all()
+    else:
+        np.testing.assert_array_equal(values[0], gap)
+
+
+@NO_XARRAY
+def test_a_variable_may_have_no_values():
+    def nothing(x):
+        return {"x": x, "none": None, "mixed": x or "zero"}
+
+    found = parallel_map(nothing, grid(x=[0, 1]), out="xarray")
+    assert found["none"].isnull().all()
+    assert found["mixed"].values.tolist() == ["zero", 1]
+
+
 def test_a_detached_run_has_the_shape_of_its_grid(tmp_path):
     job = map_async(
         power, grid(base=[2, 3], exponent=[1, 2]), checkpoint=tmp_path / "run", detach=True

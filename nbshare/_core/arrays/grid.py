@@ -303,15 +303,18 @@ def _keys_of(results: list[Any]) -> Sequence[Any]:
 
 
 def _variable(results: list[Any], key: Any) -> npt.NDArray[Any]:
-    """Return one variable of all results, with NaN for missing values, or None among texts."""
+    """Return one variable of all results, with gaps where there is none."""
     parts = [_part(result, key) for result in results]
-    first = next(part for part in parts if part is not None)
-    gap: Any = None if isinstance(first, str | bytes) else np.full(np.shape(first), np.nan)
-    parts = [gap if part is None else part for part in parts]
+    there = np.array([part is not None for part in parts])
+    given = [part for part in parts if part is not None]
     try:
-        return np.asarray(parts, object if any(part is None for part in parts) else None)
+        found = _as_array(given) if all(map(is_single, given)) else np.array(given)
     except ValueError:  # of several shapes
-        return np.fromiter(parts, object, len(parts))
+        found = np.fromiter(given, object, len(given))
+    whole = np.zeros((len(parts), *found.shape[1:]), found.dtype)
+    whole[there] = found
+    mask = np.broadcast_to(~there.reshape(-1, *[1] * (whole.ndim - 1)), whole.shape)
+    return with_gaps(np.ma.MaskedArray(whole, mask))
 
 
 def _part(result: Any, key: Any) -> Any:

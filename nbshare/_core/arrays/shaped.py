@@ -85,25 +85,31 @@ def users_function(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_gaps(results: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return results without a mask, with NaN, NaT or None where it was."""
+    """Return results without a mask, with NaN or NaT where it was, or None among others."""
     if not np.ma.is_masked(results):
         return np.asarray(results)
     masked: Any = np.ma.asarray(results)
-    filled: npt.NDArray[Any]
     if masked.dtype.kind in "mM":
-        filled = masked.filled(np.array("NaT", masked.dtype))
-    elif masked.dtype.kind in "biufc":
-        filled = masked.astype(np.result_type(masked.dtype, np.float32)).filled(np.nan)
-    else:
-        filled = masked.astype(object).filled(None)
-    return filled
+        return np.asarray(masked.filled(np.array("NaT", masked.dtype)))
+    if masked.dtype.kind in "biufc":
+        floats = masked.astype(np.result_type(masked.dtype, np.float32))
+        if survives(floats.compressed(), masked.compressed()):
+            return np.asarray(floats.filled(np.nan))
+    objects = masked.data.astype(object)
+    objects[masked.mask] = None
+    return np.asarray(objects)
 
 
 def survives(stored: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
     """Return whether a stored value equals the original."""
     if stored.dtype.kind == "c" and value.dtype.kind != "c":
         stored = stored.real  # casting the whole would warn
-    back = stored.astype(value.dtype)
+    if stored.dtype.kind == "f" and value.dtype.kind in "iu":
+        too_large = 2.0 ** (8 * value.itemsize - (value.dtype.kind == "i"))
+        if (stored >= too_large).any():  # to which the largest ones are rounded
+            return False
+    with np.errstate(all="ignore"):  # for casts that lose values
+        back = stored.astype(value.dtype)
     return np.array_equal(back, value, equal_nan=not issubclass(value.dtype.type, np.flexible))
 
 
