@@ -89,6 +89,27 @@ def test_dicts_become_columns(table):
     polars_testing.assert_frame_equal(found, wanted.sort("k", "s"), check_dtypes=False)
 
 
+@pytest.mark.skipif(not hasattr(pl.DataFrame({"k": [1]}).group_by("k"), "having"), reason="too old")
+def test_a_condition_leaves_groups_out(table):
+    grouped = table.group_by("k").having(pl.len() > 11)
+    wanted = grouped.agg(pl.col("x").mean().alias("result")).sort("k")
+    assert 0 < len(wanted) < 5
+    polars_testing.assert_frame_equal(parallel_map(mean, grouped).sort("k"), wanted)
+
+
+def after(frame):
+    if frame["k"][0] == 3:
+        raise ValueError("no three")
+    return np.datetime64("2020-01-01", "ns") + int(frame["k"][0])
+
+
+def test_times_stay_times(table):
+    found = parallel_map(after, table.group_by("k"), on_error="return").sort("k")
+    assert found["result"].dtype == pl.Datetime("ns")
+    nanoseconds = found["result"].dt.nanosecond().to_list()
+    assert nanoseconds == [0, 1, 2, None, 4]
+
+
 def test_groups_that_fail_have_gaps(table):
     found = parallel_map(picky, table.group_by("k"), on_error="return").sort("k")
     assert found.filter(pl.col("result").is_null())["k"].to_list() == [3]

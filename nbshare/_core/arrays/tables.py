@@ -262,8 +262,8 @@ class PolarsGroups(_Keyed):
     def __init__(self, grouped: Any) -> None:
         import polars as pl  # type: ignore[import-not-found, unused-ignore]  # which the caller has
 
-        numbered = grouped.df.with_row_index(ROW)
-        again = numbered.group_by(*grouped.by, **grouped.named_by, maintain_order=True)
+        again = copy(grouped)  # with all that it says, such as `having`
+        again.df, again.maintain_order = grouped.df.with_row_index(ROW), True
         found = again.agg(pl.col(ROW))
         self._keys, rows = found.drop(ROW), found[ROW]
         self._starts = np.concatenate([[0], np.cumsum(rows.list.len().to_numpy(), dtype=np.int64)])
@@ -297,23 +297,26 @@ class PolarsGroups(_Keyed):
 
     def shaped(self, results: Any) -> Any:
         """Return the keys next to a column of numbers and the like, or to dicts, or else a list."""
-        import polars as pl
-
         if isinstance(results, tuple):
             return tuple(map(self.shaped, results))
         if not isinstance(results, list):
             if results.ndim > 1:
                 return results
-            results = results.tolist()
+            is_time = results.dtype.kind in "mM"  # Python has no nanoseconds, but integers
+            values = with_gaps(results) if is_time else results.tolist()
+            return self._with_columns({RESULT: values}, results)
         values = [None if isinstance(value, BaseException) else value for value in results]
         found = [value for value in values if value is not None]
-        is_table = bool(found) and all(type(value) is dict for value in found)
-        if not (is_table or all(map(is_single, found))):
-            return results
-        columns: Any = {RESULT: values}
-        if is_table:
-            columns = [{} if value is None else value for value in values]
-        with suppress(pl.exceptions.PolarsError):  # a key has the name of a column
+        if found and all(type(value) is dict for value in found):
+            return self._with_columns([{} if x is None else x for x in values], results)
+        is_column = all(map(is_single, found))
+        return self._with_columns({RESULT: values}, results) if is_column else results
+
+    def _with_columns(self, columns: Any, results: Any) -> Any:
+        """Return the keys with more columns, or just the results if a key has the name of one."""
+        import polars as pl
+
+        with suppress(pl.exceptions.PolarsError):
             return self._keys.hstack(pl.DataFrame(columns, infer_schema_length=None))
         return results
 
