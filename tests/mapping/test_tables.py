@@ -168,6 +168,26 @@ def test_a_stored_group_is_not_run_again(table, tmp_path):
     assert run(changed) == [3]
 
 
+def test_stored_rows_are_found_in_another_table(tmp_path):
+    """Of one that is longer, or of another dtype, though pandas makes a class for each."""
+    log = tmp_path / "log"
+
+    def noted(row):
+        with log.open("a") as file:
+            file.write(".")
+        return row.x
+
+    table = pd.DataFrame({"x": [1.0, 2.0, 3.0], "y": [4.0, 5.0, 6.0]})
+    longer = pd.concat([table, table + 10], ignore_index=True)
+    n_run = []
+    for each in table, longer, table[["x"]], table.astype("float32"):
+        log.write_text("")
+        found = parallel_map(noted, nbshare.rows(each), checkpoint=tmp_path / "run", progress=False)
+        assert found.tolist() == each["x"].tolist()
+        n_run.append(len(log.read_text()))
+    assert n_run == [3, 3, 3, 0]  # as `itertuples` makes the same numbers of both dtypes
+
+
 def test_partial_results_are_an_array(table):
     job = map_async(size, table.groupby("k"))
     assert job.wait()

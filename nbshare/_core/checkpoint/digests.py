@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import copyreg
 import hashlib
+import sys
 import types
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -34,6 +36,7 @@ ANSWERS = {
 }  # fmt: skip
 
 _PLAIN = {type(None), bool, int, float, complex, str, type(Ellipsis), type(NotImplemented), range}
+_OF_NAMED_TUPLES = set(vars(namedtuple("Any", ())))
 _ARRAYS = {np.ndarray, np.memmap, SharedArray, np.ma.MaskedArray}  # others have attributes
 
 
@@ -130,6 +133,8 @@ class _Walk:
             flags = value.flags.allows_duplicate_labels
             parts = [value.columns, value.index, value.attrs, flags, *columns]
             return self._all("frame", parts, where)
+        if _is_unnamed_tuple(kind):
+            return self._all("named tuple", [kind.__name__, value._fields, *value], where)
         return self._object(value, kind, where)
 
     def _all(self, tag: str, values: Iterable[Any], where: str) -> bytes:
@@ -202,6 +207,16 @@ class _Walk:
             else:
                 found.append(self.of(each, where))
         return digest(*found)
+
+
+def _is_unnamed_tuple(kind: Any) -> bool:
+    """Whether a class is just a named tuple, made on the fly, such as pandas makes for rows.
+
+    Its fields say all. As code it would be new for each table.
+    """
+    members = vars(kind).keys() - set(getattr(kind, "_fields", ()))
+    is_named = getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
+    return kind.__bases__ == (tuple,) and members == _OF_NAMED_TUPLES and not is_named
 
 
 def _of_text(*words: str) -> bytes:
