@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 from matplotlib.dates import num2date
 from PIL import Image
 
-from nbshare import MISSING, LivePlot, grid
+from nbshare import MISSING, LivePlot, grid, map_async, tiles
 from nbshare._core.arrays.tables import groups_of
 from nbshare._core.notebook import values
 from nbshare._core.notebook.figure import LiveFigure
@@ -421,6 +421,32 @@ def test_results_of_another_type_are_drawn_from_the_beginning():
     (axes,) = figure.figure.axes
     assert axes.get_ylabel() == "|result|"
     assert axes.lines[0].get_ydata().tolist() == [1, 2, 5]
+
+
+def masked_below_2(result):
+    return np.ma.masked_less(result, 2)
+
+
+def test_what_a_mask_hides_is_not_drawn():
+    """Of later results, of those of `value=`, of tiles, and of the one of ``reduce=``."""
+    wanted = np.array([[np.nan, np.nan, 2.0, 3.0]])
+    plain = np.arange(4.0)
+    later = played([plain, masked_below_2(plain)], 1)
+    by_value = LivePlot("image", value=masked_below_2)
+    tiled = map_async(np.copy, tiles(plain[np.newaxis], (1, 2), 0), backend="threads")
+    reduced = map_async(masked_below_2, [plain], reduce=np.ma.add, backend="threads")
+    for job, plot in (
+        (later, "image"),
+        (played(plain[np.newaxis], 1), by_value),
+        (tiled, by_value),
+        (reduced, LivePlot("image")),
+    ):
+        if job in (tiled, reduced):
+            job.result()
+        figure = LiveFigure(job, plot)
+        figure.frame(final=True)
+        pixels = figure.figure.axes[0].images[0].get_array()[-1:]
+        np.testing.assert_array_equal(np.ma.filled(pixels, np.nan), wanted)
 
 
 def test_masked_elements_keep_their_type():

@@ -215,10 +215,8 @@ class ResultGrid:
         partial, value = self.source._partial(), self._plot.value
         if isinstance(partial, list):
             raise _no_array("objects, or arrays of several shapes")
-        result = partial[item]
-        if np.ma.is_masked(result):
-            result = unmasked(result)
-        shown = np.ma.getdata(result if value is None else value(result))
+        result = unmasked(partial[item])
+        shown = np.asarray(result if value is None else unmasked(value(result)))
         is_image = shown.ndim == 2 or (shown.ndim == 3 and shown.shape[2] in (3, 4))
         if shown.ndim == 0:
             raise TypeError(

@@ -33,7 +33,7 @@ from nbshare._core.notebook.charts import HistPainter, LinePainter
 from nbshare._core.notebook.environment import Bundle
 from nbshare._core.notebook.image import ImagePainter, MosaicPainter
 from nbshare._core.notebook.live_plot import LivePlot, as_plots
-from nbshare._core.notebook.values import FRAME, GREY, TICKS, Painter, dress, named
+from nbshare._core.notebook.values import FRAME, GREY, TICKS, Painter, dress, named, unmasked
 
 # Size on the page, in pixels, of a single plot and of one of several in two columns. Both are as
 # wide as the progress display.
@@ -380,7 +380,8 @@ def _rows_of(value: Any, plot: LivePlot) -> tuple[Any, NDArray[np.bool_]]:
     rows: Any = [value]
     if plot.value is None:
         is_whole = plot.kind == "image" or np.ndim(value) == 0
-        rows = np.asarray(value)[None] if is_whole else np.asarray(value)
+        elements = np.asarray(unmasked(value))
+        rows = elements[None] if is_whole else elements
     return rows, np.ones(len(rows), np.bool_)
 
 

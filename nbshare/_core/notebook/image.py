@@ -25,6 +25,7 @@ from nbshare._core.notebook.values import (
     dress,
     named,
     remark_on,
+    unmasked,
     whole_places,
     write_dates,
     write_names,
@@ -317,7 +318,7 @@ class MosaicPainter(ImagePainter):
 
     def _tile(self, partial: Any, i: int) -> NDArray[Any]:
         value = self._plot.value
-        return np.asarray(partial[i] if value is None else value(partial[i]))
+        return np.asarray(partial[i] if value is None else unmasked(value(partial[i])))
 
     def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
         """Read new tiles, and show them."""

@@ -15,6 +15,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
+from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 
@@ -142,12 +143,10 @@ class Painter:
         first = results[0]
         if isinstance(first, dt.date):
             return np.array(results, "datetime64[us]")
-        if isinstance(first, np.ma.MaskedArray):
-            results = list(map(unmasked, results))
-        elif not (is_number(first) or hasattr(first, "__array__") or is_row(first)):
+        if not (is_number(first) or hasattr(first, "__array__") or is_row(first)):
             raise self._refusal(f"of type {type(first).__name__}")
         try:
-            array = np.asarray(results)
+            array = np.asarray(list(map(unmasked, results)))
             if array.dtype != object:
                 return array
             return array.astype(float)  # of several kinds, or too large for NumPy's integers
@@ -236,11 +235,18 @@ def dress(axes: Axes) -> None:
 
 
 def unmasked(result: Any) -> Any:
-    """Return a masked array's values, with NaN (NaT in dates) where it is masked."""
-    result = np.ma.asarray(result)
-    if result.dtype.kind in "mM":
-        return result.filled(np.array("NaT", result.dtype))
-    return result.astype(np.result_type(result.dtype, np.float64)).filled(np.nan)
+    """Return a masked array's values, with NaN (NaT in dates) where it is masked.
+
+    Anything else is unchanged.
+    """
+    if not is_masked(result):
+        return result
+    if not result.mask.any():
+        return result.data
+    masked: Any = result
+    if masked.dtype.kind in "mM":
+        return masked.filled(np.array("NaT", masked.dtype))
+    return masked.astype(np.result_type(masked.dtype, np.float64)).filled(np.nan)
 
 
 def span(finite: Floats, *, is_robust: bool = False) -> tuple[float, float]:
