@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import nbshare
 from nbshare import LivePlot, attach, map_async, open_checkpoint, parallel_map, tiles
 from nbshare._core.notebook.figure import LiveFigure
+from nbshare._core.notebook.live_plot import CannotDrawError
 from nbshare._core.system import SYSTEM
 
 pytest.importorskip("scipy", reason="SciPy is not installed")
@@ -342,3 +343,28 @@ def test_results_that_no_array_holds_come_as_a_list(tmp_path, later):
         assert [part.dtype for part in results] == [part.dtype for part in wanted]
         for part, whole in zip(results, wanted, strict=True):
             np.testing.assert_array_equal(part, whole)
+
+
+def tenfold(part):
+    return np.full(part.shape, 10) if part[0] == 0 else part * 10
+
+
+def test_an_image_of_several_dtypes_has_all_tiles_in_their_places():
+    """It is no mean of tiles."""
+    values = np.arange(12.0) * (np.arange(12) > 3)
+    job = map_async(tenfold, tiles(values[:, np.newaxis], (4, 1), 0), backend="threads")
+    job.result()
+    figure = LiveFigure(job, "image")
+    assert figure.frame(final=True).title == "tenfold: 3 of 3"
+    pixels = figure.figure.axes[0].images[0].get_array()
+    np.testing.assert_array_equal(pixels, job.result())
+
+
+def test_tiles_that_form_no_array_are_not_drawn():
+    job = map_async(
+        colours, tiles(np.arange(9.0), 5, 0), shared={"later": more_colours}, backend="threads"
+    )
+    with pytest.warns(nbshare.errors.MixedResultsWarning):
+        job.result()
+    with pytest.raises(CannotDrawError, match="form one array"):
+        LiveFigure(job, "image").frame(final=True)

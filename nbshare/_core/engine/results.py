@@ -148,12 +148,14 @@ class Results:
     def partial(self) -> Any:
         """Return the results so far, as a masked array, a list with gaps, or None before the first.
 
-        Of tiles, return a `Mosaic` instead of the array.
+        Of tiles, return a `Mosaic` instead of the array, or a list if no array holds all.
         """
         if self.output.spec is None:
             return None
         if self.has_objects:
             values = self.values(gaps=True)
+            if (tiles := tiles_of(self._request)) is not None:
+                return tiles.put_together(values)
             if self.output.can_grow or self._request.out is not None:
                 return values
             missing = [i for i, value in enumerate(values) if value is MISSING]

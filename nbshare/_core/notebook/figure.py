@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from nbshare._core.arrays.shaped import ShapedItems
-from nbshare._core.arrays.tiles import Mosaic
+from nbshare._core.arrays.tiles import Mosaic, Tiles
 from nbshare._core.engine.results import MISSING
 from nbshare._core.job import Job
 from nbshare._core.notebook.charts import HistPainter, LinePainter
 from nbshare._core.notebook.environment import Bundle
 from nbshare._core.notebook.image import ImagePainter, MosaicPainter
-from nbshare._core.notebook.live_plot import LivePlot, as_plots
+from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, as_plots
 from nbshare._core.notebook.values import FRAME, GREY, TICKS, Painter, dress, named, unmasked
 
 # Size on the page, in pixels, of a single plot and of one of several in two columns. Both are as
@@ -128,6 +128,8 @@ class LiveFigure:
             partial = partial[: present.size]
         if isinstance(partial, list):  # but those that are still on their way
             present &= [result is not MISSING for result in partial]
+        elif isinstance(partial, Mosaic) and partial.there is not None:
+            present &= partial.there
         if partial is None or not present.any():
             return None
         dtype = getattr(partial, "dtype", None)
@@ -353,6 +355,11 @@ def _painter_of(
     """Return what draws one of nbshare's kinds."""
     kind = _PAINTERS[str(plot.kind)]
     if not isinstance(partial, Mosaic):
+        if isinstance(inputs, Tiles):
+            raise CannotDrawError(
+                f"plot={plot.kind!r} needs results of tiles that form one array. These differ in "
+                "dtype or in their further axes. The run continues without this plot."
+            )
         return kind(axes, plot, inputs, partial, present)
     if kind is ImagePainter:
         return MosaicPainter(axes, plot, inputs, partial, present)
