@@ -731,6 +731,20 @@ def test_a_stack_of_images_is_reduced_as_asked(how):
     np.testing.assert_allclose(figure.figure.axes[0].images[0].get_array(), expected)
 
 
+@pytest.mark.parametrize("how", REDUCTIONS)
+def test_no_reduction_hides_what_is_not_finite(how):
+    results = np.ones((3, 2, 3))
+    results[1, 0] = results[2, 0] = [np.nan, np.inf, -np.inf]
+    figure = LiveFigure(played(results, 1), LivePlot("image", reduction=how))
+    figure.paint(final=False)
+    expected = results[-1] if how == "last" else getattr(results, how)(axis=0)
+    texts = figure.figure.axes[0].get_legend().get_texts()
+    is_odd = {"NaN": np.isnan, "inf": np.isposinf, "−inf": np.isneginf}
+    names = [name for name, test in is_odd.items() if test(expected).any()]
+    assert [text.get_text() for text in texts] == names
+    assert "NaN" in names
+
+
 def test_labels_and_units_are_where_they_belong():
     named = LivePlot(
         "image", label="height", unit="m", xlabel="east", xunit="km", ylabel="north", yunit="km"

@@ -46,7 +46,13 @@ _MAX_SCALARS = 2**16
 # Of the sides, with the same unit and otherwise. A longer image is a strip, and fills its place.
 _MAX_RATIOS = {True: 4, False: 2}
 _MAX_SHARP = 600  # pixels a side that the last frame shows as they are, each as a square
-_UFUNCS = {"mean": np.add, "sum": np.add, "min": np.fmin, "max": np.fmax}
+# How results become one, and what changes none. NaN makes NaN, as in a line.
+_COMBINED: dict[str, tuple[np.ufunc, float]] = {
+    "mean": (np.add, 0.0),
+    "sum": (np.add, 0.0),
+    "min": (np.minimum, np.inf),
+    "max": (np.maximum, -np.inf),
+}
 
 
 @dataclass(frozen=True)
@@ -155,9 +161,8 @@ class ImagePainter(Painter):
         cell = np.broadcast_to(0.0, self._shape)[self._sample].shape
         n_rows = math.ceil(layout.n_cells / layout.columns)
         self._pixels_shape = cell if len(cell) > 1 else (n_rows, -1)
-        self._cells = np.full(
-            (n_rows * layout.columns, *cell), 0.0 if plot.reduction in ("mean", "sum") else np.nan
-        )
+        _, neutral = _COMBINED.get(plot.reduction, (None, 0.0))
+        self._cells = np.full((n_rows * layout.columns, *cell), neutral)
         self._counts = np.zeros(len(self._cells), np.int64)
         self._newest = np.full(len(self._cells), -1)
         self._is_coloured = len(cell) == 3
@@ -244,7 +249,7 @@ class ImagePainter(Painter):
             newer = lasts[items[lasts] >= self._newest[mine]]
             self._cells[cells[newer]], self._newest[cells[newer]] = rows[newer], items[newer]
         else:
-            reduce = _UFUNCS[how]
+            reduce, _ = _COMBINED[how]
             self._cells[mine] = reduce(self._cells[mine], reduce.reduceat(rows, firsts, axis=0))
 
     @property
@@ -256,9 +261,8 @@ class ImagePainter(Painter):
     def _pixels(self) -> Floats:
         """Return the image, with NaN where there is no result yet."""
         counts = self._counts.reshape(-1, *[1] * (self._cells.ndim - 1))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            divisor = counts if self._plot.reduction == "mean" else counts > 0
-            shown: Floats = np.divide(self._cells, divisor)
+        divisor = np.maximum(counts, 1) if self._plot.reduction == "mean" else 1
+        shown: Floats = np.where(counts, self._cells / divisor, np.nan)
         return shown.reshape(self._pixels_shape)
 
     def _show(self, *, final: bool) -> str:
@@ -344,8 +348,7 @@ class MosaicPainter(ImagePainter):
         return self._counts.reshape(self._pixels_shape) > 0
 
     def _pixels(self) -> Floats:
-        with np.errstate(invalid="ignore"):
-            return (self._cells / (self._counts > 0)).reshape(self._pixels_shape)
+        return np.where(self._counts > 0, self._cells, np.nan).reshape(self._pixels_shape)
 
 
 def opaque(pixels: Floats) -> NDArray[Any]:
