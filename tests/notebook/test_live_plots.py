@@ -8,6 +8,8 @@ from __future__ import annotations
 import io
 import itertools
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import matplotlib.style
 import numpy as np
@@ -894,6 +896,23 @@ def test_a_function_draws_in_nbshares_style_if_the_user_has_none(in_background):
         )
         looks[-1] += (axes.xaxis.label.get_color(), axes.get_facecolor())
     assert looks[0] == looks[1]
+
+
+def test_plots_of_other_threads_leave_the_style_as_it_is():
+    """It is one for all threads. Two plots that overlap would leave nbshare's as the user's."""
+    before = dict(matplotlib.rcParams)
+    began, both = threading.Barrier(2), []
+
+    def look(axes, partial):
+        began.wait(60)
+        both.append(dict(matplotlib.rcParams))
+        began.wait(60)
+
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(2):
+            threads.submit(LiveFigure(played(images(4), 1), look).frame, final=False)
+    assert both == [before] * 2
+    assert dict(matplotlib.rcParams) == before
 
 
 def test_the_title_counts_only_what_a_last_frame_lacks():

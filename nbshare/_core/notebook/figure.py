@@ -7,11 +7,12 @@ it.
 from __future__ import annotations
 
 import base64
-import contextlib
 import copy
 import io
 import math
+import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
@@ -105,7 +106,7 @@ class LiveFigure:
     def frame(self, *, final: bool) -> Frame | None:
         """Draw the present state. Return None if there is no result yet."""
         try:
-            with mpl.style.context(self._style) if self._style else contextlib.nullcontext():
+            with self._styled():
                 painted = self.paint(final=final)
                 if painted is None:
                     return None
@@ -117,6 +118,11 @@ class LiveFigure:
             raise
         width, height = (self.figure.get_size_inches() * _DPI).round().astype(int).tolist()
         return Frame(png, (width, height), *painted)
+
+    def _styled(self) -> AbstractContextManager[Any]:
+        """Set matplotlib's style, which is one for all threads, if no other may be drawing."""
+        is_alone = threading.current_thread() is threading.main_thread()
+        return mpl.style.context(self._style) if self._style and is_alone else nullcontext()
 
     def paint(self, *, final: bool) -> tuple[str, bool] | None:
         """Update the axes. Return the title, and whether all results are shown."""
