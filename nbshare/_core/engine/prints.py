@@ -224,6 +224,7 @@ class PrintPipes:
 
     def read_all(self) -> None:
         """Read all text so far, however much waits to be shown."""
+        self._new.look()
         for pipe in self._pipes.values():
             pipe.read()
 
@@ -236,6 +237,7 @@ class PrintPipes:
 
     def remove(self, fds: Sequence[int]) -> None:
         """Read the last output of a dead worker, and close its pipes."""
+        self._new.look()
         for fd in fds:
             pipe = self._pipes.pop(fd)
             pipe.read()

@@ -78,7 +78,7 @@ class Channel:
         TimeoutError
             There was no message for `timeout_s` seconds.
         """
-        if timeout_s is not None and not waiting.is_readable(self.fileno(), timeout_s):
+        if timeout_s is not None and not waiting.is_readable(self.end, timeout_s):
             raise TimeoutError(f"no message for {timeout_s} s")
         while True:
             data, fds = channels.receive(self.end, INLINE + 256, wait=wait)

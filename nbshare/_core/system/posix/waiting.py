@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket
 import _thread
 import select
 import time
@@ -14,7 +15,7 @@ def acquire(lock: _thread.LockType, timeout_s: float) -> bool:
     return lock.acquire(timeout=timeout_s)
 
 
-def is_readable(fd: int, timeout_s: float | None = None) -> bool:
+def is_readable(fd: int | _socket.socket, timeout_s: float | None = None) -> bool:
     """Wait until a descriptor is readable or its other end is closed. Return whether it is."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)

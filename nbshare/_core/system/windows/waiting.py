@@ -10,8 +10,9 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Any
 
-from nbshare._core.system.windows import handles
+from nbshare._core.system.windows import channels, handles
 from nbshare._core.system.windows.handles import OwnedHandle
 
 LONGEST_S = 3600.0  # of a wait
@@ -21,6 +22,29 @@ LOOK_S = 0.001
 WOKEN = 1  # stands for the address of an operation, of which none has this
 
 _LARGE = 1 << 30  # of a semaphore
+
+
+class _Packet(ctypes.Structure):
+    _fields_ = (
+        ("key", handles.SIZE),
+        ("operation", handles.SIZE),
+        ("rest", handles.SIZE * 2),
+    )
+
+
+MOST_PACKETS = 64  # of a port, at a time
+WAIT_TIMEOUT = 258
+_get_packets: Any = ctypes.WinDLL("kernel32", use_last_error=True).GetQueuedCompletionStatusEx
+_get_packets.restype = handles.BOOL
+_get_packets.argtypes = (
+    *(handles.HANDLE, handles.POINTER, handles.DWORD, handles.POINTER),
+    *(handles.DWORD, handles.BOOL),
+)
+# What ends at once is not reported, because its caller knows.
+SKIP_ON_SUCCESS = 1
+_set_modes = handles.function(
+    "SetFileCompletionNotificationModes", handles.BOOL, handles.HANDLE, ctypes.c_ubyte
+)
 
 
 class _Reading:
@@ -56,10 +80,11 @@ class Waiter:
     def __init__(self) -> None:
         invalid = _overlapped.INVALID_HANDLE_VALUE
         self._port = OwnedHandle(_overlapped.CreateIoCompletionPort(invalid, 0, 0, 1))
-        self._watched: dict[int, object] = {}
-        self._readings: dict[int, _Reading] = {}
+        self._packets = (_Packet * MOST_PACKETS)()
+        self._watched: dict[int, tuple[channels.End, object]] = {}
         self._new: dict[int, object] = {}  # of `NewData`, by pipe
         self._woken: object = None
+        self._found: dict[object, None] = {}  # to report
 
     def waker(self, what: object) -> OwnerEvent:
         """Return an event that has this report `what`. Its `set` is for any thread."""
@@ -72,36 +97,42 @@ class Waiter:
         self._new[fd] = what
 
     def watch(self, fd: int, what: object) -> None:
-        """Report `what` when a pipe can be read or its other end is closed."""
+        """Report `what` when a connection has a packet or its other end is closed."""
         _overlapped.CreateIoCompletionPort(fd, self._port.fileno(), fd, 0)
-        self._watched[fd] = what
+        _set_modes(fd, SKIP_ON_SUCCESS)
+        end = channels.ends[fd]
+        end.look = self.look
+        self._watched[fd] = end, what
 
     def unwatch(self, fd: int) -> None:
         """Stop watching."""
-        del self._watched[fd]
-        if (reading := self._readings.pop(fd, None)) is not None:
-            reading.cancel()
+        end, _ = self._watched.pop(fd)
+        end.cancel()
+
+    def look(self, timeout_s: float = 0.0) -> None:
+        """Note what has ended, and wait for it if nothing has."""
+        n, ms = handles.DWORD(), math.ceil(timeout_s * 1e3)
+        packets = self._packets
+        if not _get_packets(self._port.fileno(), packets, MOST_PACKETS, ctypes.byref(n), ms, False):
+            if (code := ctypes.get_last_error()) != WAIT_TIMEOUT:
+                raise ctypes.WinError(code)
+            return
+        for packet in packets[: n.value]:
+            if packet.operation == WOKEN:
+                self._found[self._woken] = None
+            elif packet.key in self._new:
+                self._found[self._new[packet.key]] = None
 
     def wait(self, until_s: float) -> list[object]:
         """Wait for something to report, until a time on the monotonic clock. Return each once."""
-        found: dict[object, None] = {}
         while True:
-            for fd, what in self._watched.items():
-                reading = self._readings.get(fd) or self._readings.setdefault(fd, _Reading(fd))
-                if reading.is_over:
-                    del self._readings[fd]
-                    found[what] = None
-            left_s = 0.0 if found else min(max(0.0, until_s - time.monotonic()), LONGEST_S)
-            ms = math.ceil(left_s * 1e3)
-            packet = _overlapped.GetQueuedCompletionStatus(self._port.fileno(), ms)
-            while packet is not None:
-                if packet[3] == WOKEN:
-                    found[self._woken] = None
-                elif packet[2] in self._new:
-                    found[self._new[packet[2]]] = None
-                packet = _overlapped.GetQueuedCompletionStatus(self._port.fileno(), 0)
-            if found or time.monotonic() >= until_s:
+            for end, what in self._watched.values():
+                if end.has_packet():
+                    self._found[what] = None
+            if self._found or time.monotonic() >= until_s:
+                found, self._found = self._found, {}
                 return list(found)
+            self.look(min(max(0.0, until_s - time.monotonic()), LONGEST_S))
 
 
 class NewData:
@@ -132,8 +163,14 @@ class NewData:
         """Return the pipes with new data."""
         return [fd for fd, reading in self._readings.items() if reading.is_over]
 
+    def look(self) -> None:
+        """Note which pipes have data now, so that `read` asks no others."""
+        self._waiter.look()
+
     def read(self, fd: int, nbytes: int) -> bytes:
         """Read at most so many bytes of a pipe. Raise BlockingIOError if there are none."""
+        if not self._readings[fd].is_over:
+            raise BlockingIOError
         try:
             n = int(_winapi.PeekNamedPipe(fd)[0])
             if not n:
@@ -151,19 +188,9 @@ class NewData:
         """Do nothing, because the pipes have been closed."""
 
 
-def is_readable(fd: int, timeout_s: float | None = None) -> bool:
-    """Wait until a pipe is readable or its other end is closed. Return whether it is."""
-    try:
-        reading, _ = _winapi.ReadFile(fd, 0, overlapped=True)
-    except BrokenPipeError:
-        return True
-    ms = _winapi.INFINITE if timeout_s is None else math.ceil(min(timeout_s, LONGEST_S) * 1e3)
-    if _winapi.WaitForSingleObject(reading.event, ms) == _winapi.WAIT_OBJECT_0:
-        return True
-    reading.cancel()
-    with suppress(OSError):
-        reading.GetOverlappedResult(True)
-    return False
+def is_readable(end: channels.End, timeout_s: float | None = None) -> bool:
+    """Wait until a connection has a packet or its other end is closed. Return whether it has."""
+    return end.wait(None if timeout_s is None else min(timeout_s, LONGEST_S))
 
 
 def acquire(lock: _thread.LockType, timeout_s: float) -> bool:
