@@ -23,7 +23,7 @@ from nbshare._core.functions.files import register_files
 from nbshare._core.functions.imports import import_as_the_caller
 from nbshare._core.functions.namespaces import Namespaces
 from nbshare._core.functions.reference import label_of
-from nbshare._core.system import processes, room
+from nbshare._core.system import files, processes, room
 from nbshare._core.wire import context
 from nbshare._core.wire.context import limit_threads, thread_variables
 from nbshare._core.wire.orders import Fixed
@@ -104,11 +104,11 @@ class WorkerState:
         context.filter_warnings({**self._settings[1], **self._kept}["warnings"])
 
     def _enter(self) -> None:
-        """Change to the caller's directory, even if unchanged. A new one may have the old name."""
+        """Change to the caller's directory."""
         cwd = self._kept.get("cwd", self._settings[1]["cwd"])
         if cwd is not None:
             with suppress(OSError):  # it was removed
-                os.chdir(cwd)
+                files.enter(cwd)
 
     @contextmanager
     def keep_changes(self) -> Iterator[None]:

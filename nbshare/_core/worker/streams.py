@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from nbshare._core.system import channels, workers
+from nbshare._core.system import channels, files, workers
 from nbshare._core.wire.orders import STREAMS
 from nbshare._core.worker.reports import present_item
 
@@ -63,9 +63,7 @@ class _Output:
 
     def restore(self) -> None:
         """Restore the stream and its descriptor."""
-        try:
-            os.get_inheritable(self._number)
-        except OSError:  # an item has closed it
+        if not files.is_open(self._number):  # an item has closed it
             with suppress(OSError):
                 os.dup2(self._fd, self._number)
         if self.stream is None or self.stream.closed:

@@ -10,11 +10,21 @@ MODE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # no link is followed, no p
 
 read_at, write_at, cut = os.pread, os.pwrite, os.ftruncate
 replace, move, remove = os.replace, os.rename, os.unlink
+enter = os.chdir  # always, because a new folder may have the old name
 
 
 def open_safely(path: str | os.PathLike[str], flags: int) -> int:
     """Open a file, but not through a link, and a pipe without waiting for its other end."""
     return os.open(path, flags | MODE, 0o666)
+
+
+def is_open(fd: int) -> bool:
+    """Return whether a descriptor is open."""
+    try:
+        os.get_inheritable(fd)
+    except OSError:
+        return False
+    return True
 
 
 def remove_old(folder: str | os.PathLike[str]) -> None:

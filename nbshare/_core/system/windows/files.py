@@ -178,6 +178,21 @@ def stamp(path: str) -> tuple[int, int, int, int]:
     return unix_ns(basic.written), standard.size, 0, unix_ns(basic.changed)
 
 
+def enter(folder: str) -> None:
+    """Make a folder the current one. Nobody can remove the present one, or rename it."""
+    if os.getcwd() != folder:
+        os.chdir(folder)
+
+
+def is_open(fd: int) -> bool:
+    """Return whether a descriptor is open, which the C library knows."""
+    try:
+        msvcrt.get_osfhandle(fd)
+    except OSError:
+        return False
+    return True
+
+
 def other_owner(_status: os.stat_result) -> int | None:
     """Return None, because files have owners of another kind here."""
     return None

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from ctypes import wintypes
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from nbshare._core.system.descriptors import NOT_MINE
@@ -48,8 +48,11 @@ class FileLock:
     """
 
     def __init__(self, fd: int, byte: int) -> None:
-        name = f"{name_of(fd)}-{byte}"
-        self._mutex = OwnedHandle(_new_mutex(None, False, name))
+        self._name = f"{name_of(fd)}-{byte}"
+
+    @cached_property  # a worker that comes late needs none
+    def _mutex(self) -> OwnedHandle:
+        return OwnedHandle(_new_mutex(None, False, self._name))
 
     def __enter__(self) -> None:
         _winapi.WaitForSingleObject(self._mutex.fileno(), _winapi.INFINITE)

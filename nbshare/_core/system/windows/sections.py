@@ -204,13 +204,17 @@ class _Scratch(OwnedHandle):
         args, options = mapping(handle, 0, "r+")
         self.memory = mmap.mmap(*args, **options)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self._n_committed = 0
         self.commit(mmap.PAGESIZE)
 
     def commit(self, nbytes: int) -> None:
         """Give it memory up to a place. Memory that it has already stays."""
+        if nbytes <= self._n_committed:
+            return
         if nbytes > SCRATCH:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         _commit(self._address, nbytes, MEM_COMMIT, PAGE_READWRITE)
+        self._n_committed = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
     def close(self) -> None:
         """Close it now."""
