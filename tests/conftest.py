@@ -192,6 +192,8 @@ def script(tmp_path: Path) -> Script:
 @pytest.fixture(scope="module")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
     """Give a process that has imported the package, and runs programs in forks of its own."""
+    if not hasattr(os, "fork"):
+        pytest.skip("processes do not fork on this system")
     with Forks(tmp_path_factory.mktemp("forks")) as forks:
         yield forks
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from nbshare._core.functions.freshness import Snapshot
 from nbshare._core.memory import scratch_file
-from nbshare._core.system import owned
+from nbshare._core.system import files as system_files
+from nbshare._core.system import sections
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def snapshot():
 
 def another(snapshot):
     """Return the snapshot as a worker has it."""
-    return Snapshot(owned(os.dup(snapshot.fileno())))
+    return Snapshot(sections.duplicate(snapshot.fileno()))
 
 
 def test_a_file_is_what_it_was_when_it_was_kept(snapshot, files):
@@ -49,8 +48,8 @@ def test_a_file_is_what_it_was_when_it_was_kept(snapshot, files):
 def test_what_is_half_written_is_not_read(snapshot, files, n_bytes):
     """Nor does it come between what is written after it."""
     snapshot.keep(files[:1])
-    end = os.fstat(snapshot.fileno()).st_size
-    os.pwrite(snapshot.fileno(), b"\x01" * n_bytes, end + 8)  # the length comes last
+    end, _ = snapshot._seen
+    system_files.write_at(snapshot.fileno(), b"\x01" * n_bytes, end + 8)  # the length comes last
     assert another(snapshot).sources().keys() == set(files[:1])
     snapshot.keep(files[1:])
     assert another(snapshot).sources().keys() == set(files)

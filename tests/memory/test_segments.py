@@ -42,7 +42,7 @@ from tests.support.faultlab import wait_until
 from tests.support.interrupts import InterruptAt, each_interrupt
 from tests.support.programs import FILES, SETTING, held, make, names_left
 
-LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC = None if os.name == "nt" else ctypes.CDLL(None, use_errno=True)
 
 in_kinds = pytest.mark.skipif(SYSTEM != "linux", reason="there is one kind of memory there")
 
