@@ -18,7 +18,7 @@ from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.arrays.create import checked_int
 from nbshare._core.arrays.grid import Grid
 from nbshare._core.arrays.shaped import ShapedItems
-from nbshare._core.arrays.tables import groups_of, is_grouped
+from nbshare._core.arrays.tables import gives_pairs, groups_of, is_grouped
 from nbshare._core.arrays.tiles import Tiles
 from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.engine.prints import Prints
@@ -425,6 +425,11 @@ def check_iterable(iterable: Any) -> None:
         raise TypeError(
             f"a {kind} among the iterables gives its {parts} as items{shown}. Pass "
             f"shared={{name: ...}} for what every call needs, or {remedy}"
+        )
+    if gives_pairs(iterable):
+        raise TypeError(
+            f"a {type(iterable).__name__} gives pairs of a key and a frame as items. Pass "
+            "[frame for _, frame in windows] for frames, or list(windows) for the pairs"
         )
     if isinstance(iterable, range) and iterable[sys.maxsize :]:
         raise ValueError(

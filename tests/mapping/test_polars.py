@@ -97,6 +97,17 @@ def test_a_condition_leaves_groups_out(table):
     polars_testing.assert_frame_equal(parallel_map(mean, grouped).sort("k"), wanted)
 
 
+@pytest.mark.parametrize("way", ["group_by_dynamic", "rolling"])
+def test_windows_are_not_taken_for_frames(way):
+    table = pl.DataFrame({"at": [1, 2, 3, 4]})
+    length = {"group_by_dynamic": {"every": "2i"}, "rolling": {"period": "2i"}}[way]
+    windows = getattr(table, way)("at", **length)
+    with pytest.raises(TypeError, match="for _, frame in windows"):
+        parallel_map(len, windows)
+    frames = [frame for _, frame in windows]
+    assert parallel_map(len, frames).tolist() == [len(frame) for frame in frames]
+
+
 def after(frame):
     if frame["k"][0] == 3:
         raise ValueError("no three")

@@ -208,6 +208,12 @@ def test_what_is_no_table_is_refused(table, make, says):
         make(table)
 
 
+def test_windows_of_time_are_not_taken_for_frames():
+    days = pd.DataFrame({"x": range(4)}, pd.date_range("2026-01-01", periods=4, freq="D"))
+    with pytest.raises(TypeError, match="for _, frame in windows"):
+        parallel_map(len, days.resample("2D"))
+
+
 def test_a_partial_keeps_its_arguments(table):
     found = parallel_map(partial(scaled, factor=10), table.groupby("k"), progress=False)
     assert found.tolist() == [10 * len(part) for _, part in table.groupby("k")]

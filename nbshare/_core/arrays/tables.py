@@ -165,6 +165,12 @@ def is_grouped(items: Any) -> bool:
     )
 
 
+def gives_pairs(items: Any) -> bool:
+    """Whether an object gives pairs of a key and a frame, as windows of time do."""
+    kind = type(items).__name__
+    return kind.endswith("Resampler") or kind in ("DynamicGroupBy", "RollingGroupBy")
+
+
 def groups_of(grouped: Any) -> ShapedItems:
     """Return the groups that pandas or polars describes."""
     return Groups(grouped) if hasattr(grouped, "ngroup") else PolarsGroups(grouped)
