@@ -15,7 +15,7 @@ from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.engine.call import Call
 from nbshare._core.engine.local import dispatcher
 from nbshare._core.engine.preparing import prepare
-from nbshare._core.engine.run import Request
+from nbshare._core.engine.request import Request
 from nbshare._core.engine.supply import SourceSupply
 from nbshare._core.job import Job, T
 from nbshare._core.memory import need_shared

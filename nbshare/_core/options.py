@@ -22,7 +22,7 @@ from nbshare._core.arrays.tables import gives_pairs, groups_of, is_grouped
 from nbshare._core.arrays.tiles import Tiles
 from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.engine.prints import Prints
-from nbshare._core.engine.run import Request, has_rows
+from nbshare._core.engine.request import Request, has_rows
 from nbshare._core.functions.changes import record_imports, warn_of_changes
 from nbshare._core.functions.reference import bind_arguments, closest, label_of, resolve
 from nbshare._core.interrupts import refuse_patched_modules

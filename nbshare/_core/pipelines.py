@@ -15,7 +15,7 @@ from nbshare._core.arrays.share import share
 from nbshare._core.engine.local import dispatcher
 from nbshare._core.engine.pipe import Pipe
 from nbshare._core.engine.preparing import prepare
-from nbshare._core.engine.run import Request
+from nbshare._core.engine.request import Request
 from nbshare._core.engine.stats import StageStats
 from nbshare._core.functions.reference import label_of, resolve
 from nbshare._core.job import StatsTable

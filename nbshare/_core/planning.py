@@ -10,7 +10,7 @@ import numpy as np
 
 from nbshare._core.arrays.arena import Arena
 from nbshare._core.engine.preparing import pack_fixed, source
-from nbshare._core.engine.run import Request
+from nbshare._core.engine.request import Request
 from nbshare._core.job import html_table
 from nbshare._core.mapping import KNOWN, Function, check_call, prepared
 from nbshare._core.memory.budget import SHARE, in_words

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import nbshare
 from nbshare import Job, map_async, parallel_map
 from nbshare._core.engine.outputs import OutputRows
-from nbshare._core.engine.run import Request
+from nbshare._core.engine.request import Request
 from nbshare._core.memory import segment_of
 from nbshare._core.wire.board import Board
 from nbshare._core.wire.context import threads_per_worker

@@ -59,7 +59,7 @@ from nbshare._core.checkpoint.reader import (
 from nbshare._core.checkpoint.versions import Versions
 from nbshare._core.checkpoint.writer import PARTS, Role, Writer, check_free
 from nbshare._core.engine.outputs import Output, spec_given_by
-from nbshare._core.engine.run import Request
+from nbshare._core.engine.request import Request
 from nbshare._core.functions.pickling import dumps
 from nbshare._core.system import files as system_files
 from nbshare._core.wire.board import FAILED

@@ -28,9 +28,9 @@ from nbshare._core.checkpoint.key import Key, key_of
 from nbshare._core.checkpoint.loaded import check_loaded
 from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.checkpoint.reader import STORED, copy_rows
-from nbshare._core.engine.call import Call
+from nbshare._core.engine.call import Call, Keeper
 from nbshare._core.engine.outputs import Medium, Output
-from nbshare._core.engine.run import Keeper, Request, tiles_of
+from nbshare._core.engine.request import Request, tiles_of
 from nbshare._core.functions.freshness import own_modules, stamp_of
 from nbshare._core.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Page
 from nbshare._core.wire.failures import describe

@@ -10,7 +10,7 @@ from nbshare._core.checkpoint.code import CodeDigests
 from nbshare._core.checkpoint.digests import Digests
 from nbshare._core.checkpoint.items import ItemDigests
 from nbshare._core.checkpoint.sources import Sources
-from nbshare._core.engine.run import Request
+from nbshare._core.engine.request import Request
 from nbshare._core.wire.folding import Fold
 
 MOST_NAMED = 6  # differences in a message

@@ -41,7 +41,7 @@ from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.checkpoint.reader import STORED, whole_of
 from nbshare._core.checkpoint.writer import PARTS, check_free, running_writer_of
 from nbshare._core.engine.call import Call, Supply
-from nbshare._core.engine.run import Request
+from nbshare._core.engine.request import Request
 from nbshare._core.engine.supply import Pace
 from nbshare._core.system import waiting
 from nbshare._core.wire.board import FAILED

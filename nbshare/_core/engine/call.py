@@ -6,14 +6,16 @@ import itertools
 import pickle
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from nbshare._core.engine.fit import Fit, Private, workers_that_fit
 from nbshare._core.engine.outputs import Medium
+from nbshare._core.engine.placing import Placed
+from nbshare._core.engine.request import Request
 from nbshare._core.engine.results import Results
-from nbshare._core.engine.run import Engine, Keeper, OwnRun, Request, RunState
+from nbshare._core.engine.run import OwnRun, RunState
 from nbshare._core.engine.stats import WorkerActivity, WorkerStats, activity_of, loading_s, stats_of
 from nbshare._core.functions.freshness import Snapshot, Stamp
 from nbshare._core.memory import Mode, Segment
@@ -24,7 +26,6 @@ from nbshare._core.wire.feed import ItemFeed
 from nbshare._core.wire.orders import CallOrder
 
 if TYPE_CHECKING:
-    from nbshare._core.engine.preparing import Placed
     from nbshare._core.engine.process import WorkerProcess
 
 MAX_REPLACED = 3  # replacements for workers that die before their first item, then an error
@@ -65,6 +66,65 @@ class Supply:
         """Check for work. Any thread calls it, also when the call is over."""
         if (event := self._event) is not None:  # another thread may clear it
             event.set()
+
+
+class Keeper(Protocol):
+    """Stores the results of a call in a second place, where they outlive it."""
+
+    def start(self) -> None:
+        """Begin to store results."""
+
+    def expect(self, columns: Sequence[Any]) -> None:
+        """Place stored results of the next items, before workers see these items."""
+
+    def save(self) -> None:
+        """Store the finished results."""
+
+    def end(self, then: Callable[[BaseException | None], None]) -> None:
+        """Store the rest when all writers have ended, then call back, with the error if any."""
+
+
+class Engine:
+    """Runs calls, in worker processes, in threads, or in the thread that waits.
+
+    Attributes
+    ----------
+    works_by_itself : bool
+        Whether calls go on while no thread waits for them.
+    in_process : bool
+        Whether this process alone reads inputs and writes results, so that both are private memory.
+    is_closed : bool
+        Whether it runs nothing any more.
+    portion_s : float
+        How much work to take from a generator at a time, in seconds of all workers, or of the loop
+        over the results if that is slower.
+    """
+
+    works_by_itself = True
+    in_process = False
+    is_closed = False
+    portion_s = 0.1
+
+    def warm_up(self, n_workers: int) -> None:
+        """Start processes early, while inputs are still being copied."""
+
+    def submit(self, call: Call) -> None:
+        """Begin a call."""
+        raise NotImplementedError
+
+    def notify(self, call: Call) -> None:
+        """Wake workers when items have arrived at a call, or no more will."""
+
+    def wait(self, call: Call, timeout_s: float) -> bool:
+        """Wait for the end of a call. Return whether it is over."""
+        return call.await_end(timeout_s)
+
+    def stop(self, call: Call, error: BaseException | None = None) -> None:
+        """End a call early, with an error if there is one. For any thread."""
+        call.note_failure(error)
+        call.board.stop()
+        if call.state == "starting":  # it was never submitted
+            call.finish(is_whole=False)
 
 
 class Call(OwnRun):

@@ -21,12 +21,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from nbshare import errors
-from nbshare._core.engine.call import Call
+from nbshare._core.engine.call import Call, Engine
 from nbshare._core.engine.calls import Calls
 from nbshare._core.engine.events import Events
 from nbshare._core.engine.prints import PrintPipes
 from nbshare._core.engine.process import WorkerProcess, WorkerStarter
-from nbshare._core.engine.run import Engine
 from nbshare._core.engine.workers import WorkerPool
 from nbshare._core.wire.board import busy_since
 

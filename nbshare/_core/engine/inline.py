@@ -33,8 +33,7 @@ from contextlib import ExitStack, nullcontext
 from contextvars import copy_context
 from typing import Any
 
-from nbshare._core.engine.call import Call
-from nbshare._core.engine.run import Engine
+from nbshare._core.engine.call import Call, Engine
 from nbshare._core.functions.freshness import ImportLog
 from nbshare._core.interrupts import start_thread, uninterrupted
 from nbshare._core.memory import Mode, Segment, View

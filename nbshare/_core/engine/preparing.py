@@ -6,21 +6,21 @@ import itertools
 import sys
 from collections.abc import Sequence
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from nbshare._core.arrays.arena import Arena
 from nbshare._core.arrays.inputs import Itself, Packed
 from nbshare._core.arrays.shaped import ShapedItems
 from nbshare._core.arrays.shared_array import SharedArray
-from nbshare._core.engine.call import MAX_REPLACED, Call
+from nbshare._core.engine.call import MAX_REPLACED, Call, Engine
 from nbshare._core.engine.folding import FoldingCall
-from nbshare._core.engine.run import Engine, Request
+from nbshare._core.engine.placing import Placed, place
+from nbshare._core.engine.request import Request
 from nbshare._core.functions.pickling import dumps
 from nbshare._core.functions.reference import assigned_around, label_of, with_keywords
-from nbshare._core.memory import Mode, Segment, pool, segment_of
+from nbshare._core.memory import segment_of
 from nbshare._core.system import room
 from nbshare._core.wire.board import Board
 from nbshare._core.wire.context import threads_per_worker
@@ -32,38 +32,6 @@ from nbshare.errors import UnsendableError
 
 PLAIN = {bool, int, float, complex, str, bytes, type(None)}  # what is copied as well as shared
 MOST_PLAIN, PLAIN_BYTES = 64, 4 << 10  # items, and bytes of all
-SMALL_ARENA = 8 << 10  # bytes of inputs that go with the message, which takes 32 KiB
-
-
-class Placed(NamedTuple):
-    """The contents of an arena, where workers can read them."""
-
-    small: bytes | None  # the contents themselves, if they are few
-    segments: list[tuple[Segment, Mode]]  # to map, and how
-    memory: npt.NDArray[np.uint8] | None = None  # the memory of the contents, if they are many
-
-
-def place(arena: Arena, *, is_private: bool = False) -> Placed:
-    """Copy the contents of an arena to shared or private memory.
-
-    Raises
-    ------
-    OutOfMemoryError
-        If it does not fit.
-    """
-    if arena.nbytes <= SMALL_ARENA:
-        return Placed(arena.all_contents() or b"\0", arena.segments)
-    memory = pool.filled(*arena.contents(), is_private=is_private)
-    found = segment_of(memory)
-    assert found is not None
-    return Placed(None, [(found[0], "r"), *arena.segments], memory)
-
-
-def place_bytes(data: bytes) -> Placed:
-    """Copy given bytes to shared memory."""
-    arena = Arena()
-    arena.add(data)
-    return place(arena)
 
 
 def pack_fixed(arena: Arena, request: Request) -> Fixed:

@@ -40,7 +40,7 @@ from nbshare._core.arrays.tiles import Mosaic
 from nbshare._core.engine.collect import as_masked, collect, masked, read_only
 from nbshare._core.engine.given import Given
 from nbshare._core.engine.outputs import OutputRows
-from nbshare._core.engine.run import Request, tiles_of
+from nbshare._core.engine.request import Request, tiles_of
 from nbshare._core.wire.board import FAILED, IN_LOG, IN_OUTPUT, Board, Page
 from nbshare._core.wire.results import LogKey, LogReader, Unloadable
 from nbshare._core.wire.rows import RowNumbers

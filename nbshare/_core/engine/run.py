@@ -1,4 +1,4 @@
-"""The request of a run, the engine that runs it, and its end."""
+"""A run, as its job sees it, and its end."""
 
 from __future__ import annotations
 
@@ -6,132 +6,25 @@ import _thread
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.arrays.shaped import ShapedItems
-from nbshare._core.arrays.shared_array import SharedArray
-from nbshare._core.arrays.tiles import Tiles
-from nbshare._core.engine.prints import Prints
+from nbshare._core.engine.request import Request
 from nbshare._core.interrupts import start_thread
 from nbshare._core.system import waiting
-from nbshare._core.wire.context import Context
-from nbshare._core.wire.orders import Policy
 
 if TYPE_CHECKING:
-    from nbshare._core.engine.call import Call
     from nbshare._core.engine.fit import Fit
     from nbshare._core.engine.results import Results
     from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
     from nbshare._core.wire.board import Board
 
 
-class Request(NamedTuple):
-    """The checked arguments of a run."""
-
-    func: Any
-    shared: Mapping[str, Any]
-    # Each an ndarray without objects, a range or a sequence, or None for what `source` gives.
-    iterables: Sequence[Any]
-    source: Iterator[tuple[Any, ...]] | None  # of what arrives during the run
-    n_items: int | None  # None while unknown
-    max_workers: int  # no more than there are items
-    chunksize: int | None
-    out: npt.NDArray[Any] | Literal["list", "stack"] | None
-    context: Context
-    policy: Policy
-    initializer: tuple[Any, tuple[Any, ...]] | None  # function and arguments
-    prints: Prints  # where what workers print goes
-    stage: str | None = None  # the name of a pipeline's stage, whose items are blocks
-    label: str = ""  # of the run, in the progress display and in its checkpoint
-    is_labelled: bool = False  # the results of a grid go to xarray
-    reduce: Callable[[Any, Any], Any] | None = None  # then the items are blocks
-    until: Callable[..., Any] | None = None  # tells whether the partial result is enough
-
-    @property
-    def workers_policy(self) -> Policy:
-        """The policy for the items that workers see, without what is for items in blocks."""
-        return self.policy if self.reduce is None else self.policy._replace(retries=0, seed=None)
-
-
-def has_rows(iterable: Any) -> bool:
-    """Whether it can be indexed by item as it is iterated over."""
-    if isinstance(iterable, np.ndarray):
-        # Other subclasses (masked arrays, matrices) say for themselves what their items are.
-        is_plain = type(iterable) in (np.ndarray, np.memmap, SharedArray)
-        return is_plain and iterable.ndim > 0 and not iterable.dtype.hasobject
-    return type(iterable) in (list, tuple, range) or isinstance(iterable, ShapedItems)
-
-
-def tiles_of(request: Request) -> Tiles | None:
-    """Return the items of a request if they are tiles."""
-    return next((each for each in request.iterables if isinstance(each, Tiles)), None)
-
-
 RunState = Literal["starting", "running", "done", "stopped", "failed"]
-
-
-class Keeper(Protocol):
-    """Stores the results of a call in a second place, where they outlive it."""
-
-    def start(self) -> None:
-        """Begin to store results."""
-
-    def expect(self, columns: Sequence[Any]) -> None:
-        """Place stored results of the next items, before workers see these items."""
-
-    def save(self) -> None:
-        """Store the finished results."""
-
-    def end(self, then: Callable[[BaseException | None], None]) -> None:
-        """Store the rest when all writers have ended, then call back, with the error if any."""
-
-
-class Engine:
-    """Runs calls, in worker processes, in threads, or in the thread that waits.
-
-    Attributes
-    ----------
-    works_by_itself : bool
-        Whether calls go on while no thread waits for them.
-    in_process : bool
-        Whether this process alone reads inputs and writes results, so that both are private memory.
-    is_closed : bool
-        Whether it runs nothing any more.
-    portion_s : float
-        How much work to take from a generator at a time, in seconds of all workers, or of the loop
-        over the results if that is slower.
-    """
-
-    works_by_itself = True
-    in_process = False
-    is_closed = False
-    portion_s = 0.1
-
-    def warm_up(self, n_workers: int) -> None:
-        """Start processes early, while inputs are still being copied."""
-
-    def submit(self, call: Call) -> None:
-        """Begin a call."""
-        raise NotImplementedError
-
-    def notify(self, call: Call) -> None:
-        """Wake workers when items have arrived at a call, or no more will."""
-
-    def wait(self, call: Call, timeout_s: float) -> bool:
-        """Wait for the end of a call. Return whether it is over."""
-        return call.await_end(timeout_s)
-
-    def stop(self, call: Call, error: BaseException | None = None) -> None:
-        """End a call early, with an error if there is one. For any thread."""
-        call.note_failure(error)
-        call.board.stop()
-        if call.state == "starting":  # it was never submitted
-            call.finish(is_whole=False)
 
 
 class Run(ABC):

@@ -32,9 +32,10 @@ from nbshare._core.arrays.arena import Arena
 from nbshare._core.engine.call import Call, Supply
 from nbshare._core.engine.dispatcher import Dispatcher
 from nbshare._core.engine.local import dispatcher, is_ending
-from nbshare._core.engine.preparing import pack_fixed, place, prepare
+from nbshare._core.engine.placing import place
+from nbshare._core.engine.preparing import pack_fixed, prepare
 from nbshare._core.engine.prints import Prints
-from nbshare._core.engine.run import Request
+from nbshare._core.engine.request import Request
 from nbshare._core.engine.supply import MOST_BYTES, Pace
 from nbshare._core.functions.changes import warn_of_changes
 from nbshare._core.interrupts import uninterrupted

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from nbshare._core.engine.local import dispatcher, shutdown
-from nbshare._core.engine.preparing import Placed
+from nbshare._core.engine.placing import Placed
 from nbshare._core.hosts.carrier import Boot, dial, is_of_this_user
 from nbshare._core.hosts.choice import outward_address
 from nbshare._core.hosts.inputs import Held, InputServer

@@ -29,9 +29,10 @@ from typing import Any
 import numpy as np
 
 from nbshare._core.arrays.arena import Arena
-from nbshare._core.engine.call import Call
-from nbshare._core.engine.preparing import new_call, pack_fixed, place, source
-from nbshare._core.engine.run import Engine, Request
+from nbshare._core.engine.call import Call, Engine
+from nbshare._core.engine.placing import place
+from nbshare._core.engine.preparing import new_call, pack_fixed, source
+from nbshare._core.engine.request import Request
 from nbshare._core.engine.supply import Pace
 from nbshare._core.functions.freshness import is_installed, own_modules, packed_sources
 from nbshare._core.hosts.inbox import Inbox

@@ -16,7 +16,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import answer_challenge, deliver_challenge
 from typing import Any
 
-from nbshare._core.engine.preparing import Placed
+from nbshare._core.engine.placing import Placed
 from nbshare._core.hosts.carrier import Address, connect, kept_alive
 from nbshare._core.memory import pool, segment_of
 from nbshare._core.system import with_room

@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from nbshare._core.engine.call import Call
 from nbshare._core.engine.local import dispatcher
-from nbshare._core.engine.preparing import Placed, new_call, place_bytes
+from nbshare._core.engine.placing import Placed, place_bytes
+from nbshare._core.engine.preparing import new_call
 from nbshare._core.engine.prints import Prints
-from nbshare._core.engine.run import Request
+from nbshare._core.engine.request import Request
 from nbshare._core.hosts.protocol import Block, Common, Reply, ReportedError
 from nbshare._core.wire.board import FAILED, IN_LOG, IN_OUTPUT, NOT_DONE, PID
 from nbshare._core.wire.context import Context, current_context, threads_per_worker

@@ -42,8 +42,9 @@ from nbshare._core.checkpoint.writer import LEASE, PARTS, check_free, is_here, w
 from nbshare._core.engine.collect import as_masked, collect
 from nbshare._core.engine.local import refuse_frozen
 from nbshare._core.engine.prints import Prints
+from nbshare._core.engine.request import Request, tiles_of
 from nbshare._core.engine.results import MISSING
-from nbshare._core.engine.run import Request, Run, RunState, tiles_of
+from nbshare._core.engine.run import Run, RunState
 from nbshare._core.functions.pickling import dumps, dumps_apart
 from nbshare._core.job import Job
 from nbshare._core.memory import file_of

@@ -25,7 +25,7 @@ from nbshare._core.checkpoint.sweep import Sweep
 from nbshare._core.engine.local import dispatcher
 from nbshare._core.engine.preparing import prepare
 from nbshare._core.engine.prints import Prints
-from nbshare._core.engine.run import Request
+from nbshare._core.engine.request import Request
 from nbshare._core.functions.files import register_files
 from nbshare._core.functions.imports import import_as_the_caller
 from nbshare._core.job import Job, jobs

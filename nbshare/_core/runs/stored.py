@@ -37,8 +37,8 @@ from nbshare._core.checkpoint.writer import (
 )
 from nbshare._core.engine.collect import masked
 from nbshare._core.engine.folding import Reduction
+from nbshare._core.engine.request import Request
 from nbshare._core.engine.results import MISSING
-from nbshare._core.engine.run import Request
 from nbshare._core.options import MapOptions, checked_checkpoint, checked_request, refuse_others
 from nbshare._core.tracebacks import shown_from_the_call
 from nbshare._core.wire.board import IN_LOG, IN_OUTPUT

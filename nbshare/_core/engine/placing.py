@@ -1,0 +1,44 @@
+"""The contents of arenas, where workers can read them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.arena import Arena
+from nbshare._core.memory import Mode, Segment, pool, segment_of
+
+SMALL_ARENA = 8 << 10  # bytes of inputs that go with the message, which takes 32 KiB
+
+
+class Placed(NamedTuple):
+    """The contents of an arena, where workers can read them."""
+
+    small: bytes | None  # the contents themselves, if they are few
+    segments: list[tuple[Segment, Mode]]  # to map, and how
+    memory: npt.NDArray[np.uint8] | None = None  # the memory of the contents, if they are many
+
+
+def place(arena: Arena, *, is_private: bool = False) -> Placed:
+    """Copy the contents of an arena to shared or private memory.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If it does not fit.
+    """
+    if arena.nbytes <= SMALL_ARENA:
+        return Placed(arena.all_contents() or b"\0", arena.segments)
+    memory = pool.filled(*arena.contents(), is_private=is_private)
+    found = segment_of(memory)
+    assert found is not None
+    return Placed(None, [(found[0], "r"), *arena.segments], memory)
+
+
+def place_bytes(data: bytes) -> Placed:
+    """Copy given bytes to shared memory."""
+    arena = Arena()
+    arena.add(data)
+    return place(arena)

@@ -1,0 +1,58 @@
+"""The request of a run, and what its items are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.shaped import ShapedItems
+from nbshare._core.arrays.shared_array import SharedArray
+from nbshare._core.arrays.tiles import Tiles
+from nbshare._core.engine.prints import Prints
+from nbshare._core.wire.context import Context
+from nbshare._core.wire.orders import Policy
+
+
+class Request(NamedTuple):
+    """The checked arguments of a run."""
+
+    func: Any
+    shared: Mapping[str, Any]
+    # Each an ndarray without objects, a range or a sequence, or None for what `source` gives.
+    iterables: Sequence[Any]
+    source: Iterator[tuple[Any, ...]] | None  # of what arrives during the run
+    n_items: int | None  # None while unknown
+    max_workers: int  # no more than there are items
+    chunksize: int | None
+    out: npt.NDArray[Any] | Literal["list", "stack"] | None
+    context: Context
+    policy: Policy
+    initializer: tuple[Any, tuple[Any, ...]] | None  # function and arguments
+    prints: Prints  # where what workers print goes
+    stage: str | None = None  # the name of a pipeline's stage, whose items are blocks
+    label: str = ""  # of the run, in the progress display and in its checkpoint
+    is_labelled: bool = False  # the results of a grid go to xarray
+    reduce: Callable[[Any, Any], Any] | None = None  # then the items are blocks
+    until: Callable[..., Any] | None = None  # tells whether the partial result is enough
+
+    @property
+    def workers_policy(self) -> Policy:
+        """The policy for the items that workers see, without what is for items in blocks."""
+        return self.policy if self.reduce is None else self.policy._replace(retries=0, seed=None)
+
+
+def has_rows(iterable: Any) -> bool:
+    """Whether it can be indexed by item as it is iterated over."""
+    if isinstance(iterable, np.ndarray):
+        # Other subclasses (masked arrays, matrices) say for themselves what their items are.
+        is_plain = type(iterable) in (np.ndarray, np.memmap, SharedArray)
+        return is_plain and iterable.ndim > 0 and not iterable.dtype.hasobject
+    return type(iterable) in (list, tuple, range) or isinstance(iterable, ShapedItems)
+
+
+def tiles_of(request: Request) -> Tiles | None:
+    """Return the items of a request if they are tiles."""
+    return next((each for each in request.iterables if isinstance(each, Tiles)), None)
