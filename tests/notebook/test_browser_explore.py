@@ -5,6 +5,7 @@ Skipped where there is no Chromium, or not what the extra ``nbshare[browser]`` i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support import browser
+from tests.support.faultlab import wait_until
 
 browser.require()
 
@@ -35,6 +37,7 @@ CELLS = [
     "job.cancel()",
 ]
 EXPLORED, GRID, STOPPING = 1, 2, 3
+LAST = {EXPLORED: "surface: item 2", GRID: "result: azimuth = 120, height = 20"}
 # Words and picture, as the words are written when the picture has been sent.
 SHOWN = """([number, item, old]) => {
   const cell = document.querySelectorAll('.jp-Notebook .jp-Cell')[number];
@@ -119,10 +122,10 @@ def seen(tmp_path_factory):
             grid = Panel(page, GRID)
             grid.shows("azimuth = 0, height = 20", lambda: grid.drag("height", 1))
             grid.shows("azimuth = 120, height = 20", lambda: grid.drag("azimuth", 0.5))
-            page.tab.wait_for_timeout(1000)  # until the sharp picture is there
-            page.save()
+            with contextlib.suppress(AssertionError):  # a test tells
+                wait_until(lambda: saved(page, folder) == LAST, 30)
+            seen.names = saved(page, folder)
             page.tab.close()
-        seen.saved = json.loads((folder / "maps.ipynb").read_text())
         with browser.jupyter_lab(folder, state) as address:  # which trusts the notebook
             page = open_page(started, address)
             page.cell(EXPLORED).locator("img").wait_for()
@@ -132,6 +135,20 @@ def seen(tmp_path_factory):
             page.tab.close()
         seen.exported = export(started, folder)
     return seen
+
+
+def saved(page, folder):
+    """Save the notebook. Return the names of the pictures in its file, by cell.
+
+    A sharp picture comes a moment after a slider has come to rest.
+    """
+    page.save()
+    cells, names = json.loads((folder / "maps.ipynb").read_text())["cells"], {}
+    for number in LAST:
+        outputs = [o["data"] for o in cells[number]["outputs"] if "data" in o]
+        (picture,) = [data for data in outputs if "image/png" in data]
+        names[number] = "".join(picture["text/plain"])
+    return names
 
 
 def export(started, folder):
@@ -163,10 +180,7 @@ def test_a_result_that_is_waited_for_is_shown_when_it_comes(seen):
 
 def test_the_file_keeps_the_last_picture(seen):
     """As an ordinary PNG that names the item, or its place in the grid."""
-    for cell, name in ((EXPLORED, "surface: item 2"), (GRID, "result: azimuth = 120, height = 20")):
-        outputs = [o["data"] for o in seen.saved["cells"][cell]["outputs"] if "data" in o]
-        (picture,) = [data for data in outputs if "image/png" in data]
-        assert "".join(picture["text/plain"]) == name
+    assert seen.names == LAST
 
 
 def test_a_panel_without_its_kernel_leaves_the_picture_and_no_error(seen):

@@ -213,8 +213,5 @@ class Page:
         )
 
     def save(self) -> None:
-        """Save the notebook, and wait until it is."""
-        self.tab.keyboard.press("Control+s")
-        self.tab.wait_for_function(
-            "() => !window.jupyterapp.shell.currentWidget.context.model.dirty"
-        )
+        """Save the notebook, as Ctrl-S does, and wait until the server has written the file."""
+        self.tab.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
