@@ -25,7 +25,7 @@ from nbshare import attach, grid, map_async, open_checkpoint, parallel_map
 from nbshare._core.engine.folding import Reduction
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare._core.system import SYSTEM
-from nbshare.errors import CheckpointError, WorkerDiedError
+from nbshare.errors import CheckpointError, TaskError, WorkerDiedError
 from tests.support.faultlab import wait_until
 from tests.support.reductions import (
     Loaded,
@@ -33,9 +33,11 @@ from tests.support.reductions import (
     dies,
     draw,
     flaky,
+    forks_at_100,
     image,
     itself,
     itself_by_3,
+    leaves_at_100,
     noted,
     odd_only,
     refilled,
@@ -224,6 +226,29 @@ def test_an_error_names_its_item(backend, items):
     with pytest.raises(ValueError, match="4 is even") as caught:
         parallel_map(odd_only, items, reduce=operator.add, backend=backend)
     assert f"raised for item {items.index(4)} (4)" in "\n".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_leaving_costs_the_item_alone(backend):
+    """SystemExit is the failure of its item, not of the others in its block."""
+    options = {"reduce": operator.add, "retries": 1, "backend": backend}
+    found = parallel_map(leaves_at_100, range(400), on_error="return", **options)
+    assert found == sum(range(400)) - 100
+    ((i, error),) = nbshare.last_job().errors.items()
+    assert (i, error.index) == (100, 100)
+    with pytest.raises(TaskError, match=r"SystemExit was raised for .*100") as caught:
+        parallel_map(leaves_at_100, range(400), **options)
+    assert "100" in str(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_copy_of_the_process_runs_no_further_item_of_the_block(tmp_path, leaves):
+    shared = {"folder": tmp_path, "leaves": leaves}
+    found = parallel_map(forks_at_100, range(400), shared=shared, reduce=operator.add, retries=1)
+    assert found == sum(range(400))
+    noted_items = (tmp_path / "log").read_text().split()
+    assert sorted(map(int, noted_items)) == list(range(400))
 
 
 @pytest.mark.parametrize("on_error", ["raise", "return"])

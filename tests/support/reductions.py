@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 
@@ -60,6 +61,23 @@ def waits_at(x, folder, at):
 def odd_only(x):
     if x % 2 == 0:
         raise ValueError(f"{x} is even")
+    return x
+
+
+def leaves_at_100(x):
+    if x == 100:
+        sys.exit("enough")
+    return x
+
+
+def forks_at_100(x, folder, leaves):
+    """Note the item. In item 100 a copy of the process ends, and the process goes on."""
+    with (folder / "log").open("a") as file:
+        file.write(f"{x}\n")
+    if x == 100:
+        if not (child := os.fork()):
+            return sys.exit(0) if leaves else x
+        os.waitpid(child, 0)
     return x
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from nbshare import errors
 from nbshare._core.functions.pickling import dumps
+from nbshare._core.system import processes
 from nbshare._core.wire import is_worker
 from nbshare.errors import TaskError, TaskTimeoutError, cut, is_ours, noted
 
@@ -38,6 +39,14 @@ CRASHES = {
     0xC0000409: "abort",
 }
 MAX_LINES = 40  # of the beginning and the end of a traceback, each
+
+# Holds another object in each forked process, because `os.getpid` takes five times as long.
+this_process = [object()]
+processes.at_fork(after_in_child=lambda: this_process.__setitem__(0, object()))
+
+
+class ItemStopped(BaseException):
+    """Leaves an item of a stopped call. No ``except Exception`` of the function catches it."""
 
 
 class Failure(NamedTuple):
@@ -191,6 +200,12 @@ def _task_error(failure: Failure, where: str) -> TaskError:
 
 def _note(failure: Failure, where: str) -> str:
     return f"raised {where}:\n{failure.traceback}" if failure.traceback else f"raised {where}"
+
+
+def end_copy(process: object) -> None:
+    """End this process if an item, or loaded code, has forked it from `process`."""
+    if this_process[0] is not process:
+        end_fork(sys.exception())
 
 
 def end_fork(error: BaseException | None) -> NoReturn:

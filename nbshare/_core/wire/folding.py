@@ -17,10 +17,18 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.shaped import ShapedItems
 from nbshare._core.functions.reference import with_keywords
-from nbshare._core.wire.failures import Failure, describe, name_of_item, text_of
+from nbshare._core.wire.failures import (
+    Failure,
+    ItemStopped,
+    describe,
+    end_copy,
+    name_of_item,
+    text_of,
+    this_process,
+)
 from nbshare._core.wire.kept import kept_result
 from nbshare._core.wire.orders import Policy, generator
-from nbshare.errors import noted
+from nbshare.errors import is_interrupt, noted
 
 SAME = 64  # blocks of one length, before they are longer by one item
 
@@ -153,7 +161,9 @@ class Fold:
                 # The next item may fill the same array again. A ufunc keeps nothing of it.
                 if not (values and isinstance(self.reduce, np.ufunc)):
                     value = kept_result(value)
-            except Exception as error:
+            except BaseException as error:
+                if is_interrupt(error) or issubclass(type(error), ItemStopped):
+                    raise
                 if not self.policy.returns_errors:
                     if len(block.columns[0]) > 1:
                         noted(error, f"raised for {name_of_item(i, text_of(args))}")
@@ -165,12 +175,17 @@ class Fold:
         return Folded(values, n, failures)
 
     def _value(self, func: Callable[..., Any], i: int, args: tuple[Any, ...]) -> Any:
+        process = this_process[0]
         for left in range(self.policy.retries, -1, -1):
             # Anew for each attempt, so that they get the same numbers.
             rng = {"rng": generator(self.policy.seed, i)} if self.policy.seed else {}
             try:
-                return func(*args, **rng)
-            except Exception:
-                if not left:
+                value = func(*args, **rng)
+            except BaseException as error:
+                end_copy(process)
+                if not left or not issubclass(type(error), Exception):  # leaving is final
                     raise
+            else:
+                end_copy(process)
+                return value
         raise AssertionError

@@ -22,10 +22,7 @@ from nbshare._core.wire.board import (
     Board,
     write_text,
 )
-
-
-class ItemStopped(BaseException):
-    """Leaves an item of a stopped call. No ``except Exception`` of the function catches it."""
+from nbshare._core.wire.failures import ItemStopped
 
 
 def report(fraction: float, text: str = "") -> None:

@@ -42,7 +42,14 @@ from nbshare._core.wire.board import (
     Board,
     Claims,
 )
-from nbshare._core.wire.failures import end_fork, naming_shared, text_of
+from nbshare._core.wire.failures import (
+    ItemStopped,
+    end_copy,
+    end_fork,
+    naming_shared,
+    text_of,
+    this_process,
+)
 from nbshare._core.wire.feed import FedItems
 from nbshare._core.wire.folding import n_items_in
 from nbshare._core.wire.orders import CallOrder, Fixed
@@ -59,7 +66,7 @@ from nbshare._core.worker.items import (
     numbers,
     seeded,
 )
-from nbshare._core.worker.reports import ItemStopped, Reporter
+from nbshare._core.worker.reports import Reporter
 from nbshare._core.worker.state import filter_warnings, initialized
 from nbshare._core.worker.store import ResultStore
 
@@ -74,10 +81,7 @@ TOGETHER_S = 1e-3
 LOAD_ITEMS = 64  # items that are loaded at a time
 SHORTEST_S = 1e-8  # no function call takes less, whatever the clock says
 
-# Holds another object in each forked process, because `os.getpid` takes five times as long.
-_process = [object()]
 _n_taken = [0]  # items, by this process, in all calls
-processes.at_fork(after_in_child=lambda: _process.__setitem__(0, object()))
 
 
 class _Stopped(Exception):  # noqa: N818 - not an error
@@ -152,7 +156,7 @@ class Work:
         caller: Caller,
         lock: AbstractContextManager[Any],
     ) -> None:
-        self._policy, self._process = order.policy, _process[0]
+        self._policy, self._process = order.policy, this_process[0]
         self._board = board
         self._slot = board.row(slot)
         self._reporter = Reporter(board, slot)
@@ -218,7 +222,7 @@ class Work:
             filter_warnings()
             return func
         finally:
-            self._end_copy()
+            end_copy(self._process)
 
     def run(self) -> None:
         """Work until nothing is left to claim."""
@@ -234,7 +238,7 @@ class Work:
 
     def step(self) -> bool:
         """Claim and run a chunk. Return whether there may be more."""
-        self._end_copy()
+        end_copy(self._process)
         if self._slot[LEAVES]:
             return False
         if (most := self._policy.max_tasks) is not None:
@@ -288,7 +292,7 @@ class Work:
                 try:
                     with self._namespaces:
                         columns = [column(items) for column in self._columns]
-                    self._end_copy()
+                    end_copy(self._process)
                 except BaseException as error:  # noqa: BLE001 - loading items runs users' code
                     if len(items) > 1:  # find out which one it is
                         alone_until = items.stop
@@ -355,7 +359,7 @@ class Work:
                 slot[ITEM] = i
                 try:
                     value = func(*args)
-                    if _process[0] is not process:
+                    if this_process[0] is not process:
                         end_fork(None)
                     # Before the result is done, which depends on what it has imported.
                     if len(modules) != n_modules or n_executed[0] != n_before:
@@ -403,7 +407,7 @@ class Work:
                     parts, values, odd, every, lambda: clock() < until_s and not header[STOP]
                 )
             finally:
-                self._end_copy()
+                end_copy(self._process)
                 self._tell_imports()
             if is_end and len(values) < len(items):
                 raise StopIteration("raised by the function; among tiny items its text is lost")
@@ -448,7 +452,7 @@ class Work:
         _Stopped
             If the failure ends the call.
         """
-        self._end_copy()
+        end_copy(self._process)
         if issubclass(type(error), ItemStopped):  # `isinstance` would ask the error
             raise _Stopped
         attempts = self._board.attempts_to_count(i, i + 1)
@@ -460,11 +464,6 @@ class Work:
             raise _Stopped
         self._board.fail(i)
         return True
-
-    def _end_copy(self) -> None:
-        """End this process if an item, or loaded code, has forked it."""
-        if _process[0] is not self._process:
-            end_fork(sys.exception())
 
     def _text_of(self, i: int) -> str:
         """Return what messages call an item."""
