@@ -261,7 +261,7 @@ class Job(Generic[T]):
         ...     if i == 3:
         ...         break
         >>> _ = job.cancel()
-        >>> bool(0 < job.partial().mean() < 67)
+        >>> bool(0 < job.partial().mean() < 100)
         True
 
         Returns

@@ -36,9 +36,10 @@ class Given:
 
     def of(self, page: Page) -> npt.NDArray[np.bool_]:
         """Return which results of a page have been taken."""
-        if page.first not in self._by_page:
-            self._by_page[page.first] = np.zeros(page.n, np.bool_)
-        return self._by_page[page.first]
+        given = self._by_page.get(page.first)
+        if given is None:  # in one step, because any thread may be the first to ask
+            given = self._by_page.setdefault(page.first, np.zeros(page.n, np.bool_))
+        return given
 
     def add(self, page: Page, i: int) -> None:
         """Note that the result of an item is taken, and will not be asked for again."""

@@ -222,7 +222,8 @@ class Snapshot:
 
 def own_modules() -> dict[str, str]:
     """Return the source files of imported modules that users may edit, by the modules' names."""
-    found = [(name, getattr(module, "__file__", None)) for name, module in [*sys.modules.items()]]
+    modules = sys.modules.copy()  # in one step, as other threads import some
+    found = [(name, getattr(module, "__file__", None)) for name, module in modules.items()]
     return {name: p for name, p in found if p and p.endswith(".py") and not is_installed(p)}
 
 
