@@ -19,6 +19,7 @@ from nbshare import last_job, map_async, open_checkpoint, parallel_map
 from nbshare._core.hosts import inputs
 from nbshare._core.hosts.inbox import Inbox
 from nbshare.errors import (
+    OutOfMemoryError,
     PartialResultWarning,
     TaskTimeoutError,
     UnsendableError,
@@ -281,6 +282,15 @@ def test_an_error_of_a_thread_that_serves_a_host_ends_the_run(threads, monkeypat
     monkeypatch.setattr(Inbox, "take", fail)
     with pytest.raises(MemoryError, match="no room"):
         map_async(duties.slow, range(9), **threads).result(20)
+
+
+def test_a_host_says_why_it_cannot_run_a_block(threads):
+    """Such as that no file there, and so no segment of memory, may be as large as its items."""
+    agent = psutil.Process(int(parallel_map(farm.agent_pid, [0], **threads)[0]))
+    agent.rlimit(psutil.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    with pytest.raises(OutOfMemoryError, match="limit on file size") as caught:
+        parallel_map(duties.identity, [np.zeros(1 << 18)] * 2, **threads)
+    assert "raised by nbshare on host" in caught.value.__notes__[0]
 
 
 NO_FILES = """

@@ -17,6 +17,8 @@ from nbshare import MISSING, SharedArray, map_async, parallel_map, shutdown
 from nbshare._core.functions import files
 from nbshare._core.functions.files import register_files
 from nbshare._core.functions.freshness import ImportLog
+from nbshare._core.wire.board import Board
+from nbshare._core.wire.feed import ItemFeed
 
 N = 12_000
 N_THREADS = 8
@@ -217,3 +219,15 @@ def test_modules_may_be_searched_for_while_other_threads_register_files(monkeypa
         lambda: register_files({next(names): "/no/such/file.py"}),
         *[lambda: importlib.util.find_spec("no_such_module")] * 2,
     )
+
+
+def test_items_are_read_while_others_come():
+    """As threads that give a generator's items to hosts do."""
+    board = Board.create(None, 1, is_private=True)
+    feed = ItemFeed(board)
+    feed.append([["first"]], 1)
+    with ThreadPoolExecutor(1) as others:
+        coming = others.submit(lambda: [feed.append([[i]], 1) for i in range(500)])
+        while not coming.done():
+            assert feed.columns(0, 1) == (["first"],)
+        coming.result()

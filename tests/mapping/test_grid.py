@@ -268,7 +268,7 @@ GAPS = [  # a result, and what is in its gaps
     (2**53 + 1, None),
     (np.uint64(2**64 - 1), None),
     (7, np.nan),
-    (np.datetime64("2020-01-01"), np.datetime64("NaT")),
+    (np.datetime64("2020-01-01"), np.datetime64("NaT", "D")),
 ]
 
 

@@ -96,6 +96,11 @@ def agent():
     return psutil.Process().parent().parent()
 
 
+def agent_pid(_):
+    """Return the process that runs the items of this host."""
+    return agent().pid
+
+
 def lose_host_at(i, bad, folder):
     """Kill the agent of this host in some items, once each."""
     duties.note(f"{folder}/ran", str(i))

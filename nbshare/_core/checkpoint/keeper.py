@@ -299,7 +299,7 @@ class CheckpointKeeper(Keeper, Medium):
         self._writer.transfer(source, page.first + new, page.rows[new], index)
 
     def _save_errors(self) -> None:
-        for i, error in list(self._call.results.errors.items()):
+        for i, error in self._call.results.errors.copy().items():
             if i not in self._noted:
                 told = describe(error, i, "")
                 record = {"type": told.type_name, "text": told.text, "traceback": told.traceback}

@@ -101,7 +101,7 @@ class FoldingCall(Call):
     @property
     def errors(self) -> Mapping[int, BaseException]:
         """Failures by item."""
-        lost = {i: e for k, e in list(self.results.errors.items()) for i in self._items_in(k)}
+        lost = {i: e for k, e in self.results.errors.copy().items() for i in self._items_in(k)}
         return lost | self._failed
 
     def present(self) -> npt.NDArray[Any]:

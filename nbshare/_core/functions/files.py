@@ -48,7 +48,7 @@ class _FileFinder:
 def _folders_of(package: str) -> list[str]:
     """Return the folders of registered modules of a package without a file of its own."""
     folders = set()
-    for name, file in list(_paths.items()):
+    for name, file in _paths.copy().items():
         below = os.sep + name.removeprefix(package).replace(".", os.sep)
         if name.startswith(package) and below in file:
             folders.add(file[: file.rindex(below)])
@@ -231,7 +231,7 @@ def other_module(file: Path) -> str | None:
 
 
 def _name_for(file: Path) -> str:
-    for name, path in list(_paths.items()):
+    for name, path in _paths.copy().items():
         if path == str(file):
             return name
     if file.stem.isidentifier() and other_module(file) is None:

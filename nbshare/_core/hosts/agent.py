@@ -70,12 +70,14 @@ class Agent:
     def _listen(self, line: Any, inputs: InputServer) -> None:
         """End what the client says is over, and this process with the client."""
         try:
-            while (name := line.recv()) is not None:
+            while (name := _received(line)) is not None:
                 self._over.add(name)
                 inputs.drop(name)
-                for call, call_name in list(self._running.items()):
+                for call, call_name in self._running.copy().items():
                     if call_name == name:
                         call.stop()
+        except BaseException:  # noqa: BLE001 - the process would end without a word
+            sys.excepthook(*sys.exc_info())
         finally:
             end_process()
 
@@ -116,13 +118,12 @@ class Agent:
                 start, nbytes = common.sources
                 sources = bytes(held.data[start : start + nbytes])
                 client.send("begin")
-                while (block := receive(client)) is not None:
-                    call = call_of(block, common, held.placed, sources)
-                    self._running[call] = name
-                    try:
-                        self._work(call, common.news_s, client, carrier)
-                    finally:
-                        del self._running[call]
+                try:
+                    while (block := receive(client)) is not None:
+                        call = call_of(block, common, held.placed, sources)
+                        self._work(call, name, common.news_s, client, carrier)
+                except Exception as error:  # noqa: BLE001 - the client says why items are lost
+                    send(client, error)
         except Exception as error:  # noqa: BLE001 - for the client
             return error
         return None
@@ -142,18 +143,32 @@ class Agent:
             if name in self._over:  # meanwhile, so they would stay
                 inputs.drop(name)
 
-    def _work(self, call: RemoteCall, news_s: float, client: Any, carrier: Any) -> None:
+    def _work(self, call: RemoteCall, name: str, news_s: float, client: Any, carrier: Any) -> None:
         """Run a block. Tell the client what is done, on the way too if it takes long."""
         is_over = False
-        call.start()
-        if self._running[call] in self._over:  # meanwhile
-            call.stop()
-        while not is_over:
-            is_over = call.await_end(news_s)
-            if carrier.poll():  # it is gone, because the cluster has ended it
+        self._running[call] = name
+        try:
+            call.start()
+            if name in self._over:  # meanwhile
                 call.stop()
-                raise EOFError  # the client counts the items as lost
-            send(client, call.next_reply(is_last=is_over))
+            while not is_over:
+                is_over = call.await_end(news_s)
+                if carrier.poll():  # it is gone, because the cluster has ended it
+                    raise EOFError("the cluster has ended the task")  # its items are lost
+                send(client, call.next_reply(is_last=is_over))
+        except BaseException:
+            call.stop()
+            raise
+        finally:
+            del self._running[call]
+
+
+def _received(line: Any) -> str | None:
+    """Return which call is over, or None for everything, or if the client is gone."""
+    with suppress(EOFError, OSError):
+        name: str | None = line.recv()
+        return name
+    return None
 
 
 def end_process() -> None:

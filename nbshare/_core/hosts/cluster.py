@@ -258,7 +258,7 @@ class Cluster(Engine):
 
     def _give_blocks(self, connection: Any, number: int, host: str) -> None:
         """Give blocks to a task that has begun on a host, as long as it may stay there."""
-        row = None
+        row, cause = None, None
         try:
             send(connection, self._common)
             connection.recv()  # the host has all inputs
@@ -268,14 +268,14 @@ class Cluster(Engine):
                 row = self._free_rows.pop() if self._free_rows else None
             if row is not None:  # otherwise the cluster repeats a task
                 self._give_to(row, connection, host)
-        except (OSError, EOFError):
-            pass  # the host is gone
+        except (OSError, EOFError) as error:  # the host is gone, or it has no memory
+            cause = error
         except BaseException as error:  # noqa: BLE001 - an item cannot be sent, or a result stored
             self._fail(error)
         finally:
             if row is not None:
                 with self._lock:
-                    self._lose(row, host)
+                    self._lose(row, host, cause)
                     self._free_rows.append(row)
             self._news.put(None)
 
@@ -319,8 +319,11 @@ class Cluster(Engine):
             attempts=attempts,
         )
 
-    def _take(self, row: int, host: str, reply: Reply) -> bool:
+    def _take(self, row: int, host: str, reply: Reply | Exception) -> bool:
         """Store what has become of a block. Return whether that was all."""
+        if isinstance(reply, Exception):
+            noted(reply, f"raised by nbshare on host {host}")
+            raise reply
         with self._lock:
             if (items := self._blocks.get(row)) is None:
                 return True
@@ -334,7 +337,7 @@ class Cluster(Engine):
                 self._call.board.row(row)[ITEM] = NO_ITEM
             return reply.is_last
 
-    def _lose(self, row: int, host: str) -> None:
+    def _lose(self, row: int, host: str, cause: BaseException | None) -> None:
         """Count what was not done of a block whose host was lost, if there is one, as failed."""
         call = self._call
         call.board.row(row)[ITEM] = NO_ITEM
@@ -351,6 +354,7 @@ class Cluster(Engine):
                 again.append(i)
                 continue
             error = WorkerDiedError(f"host {host} was lost while it worked on {name}", i)
+            error.__cause__ = None if cause is None else without_frames(cause)
             call.note_error(error, range(i, i + 1))
             if not call.request.policy.returns_errors:
                 self._fail(error)

@@ -42,7 +42,7 @@ class RemoteCall(Call):
         page, results = self.board.page(0), self.results
         states, prints = self._new_states(), self.request.prints
         assert isinstance(prints, _Printed)
-        errors = {i: error for i, error in list(results.errors.items()) if not self._given[i]}
+        errors = {i: error for i, error in results.errors.copy().items() if not self._given[i]}
         self._given |= states != NOT_DONE
         is_row, is_logged = states == IN_OUTPUT, states == IN_LOG
         index = page.index[:, is_logged] if is_logged.any() else None

@@ -103,7 +103,7 @@ class Display:
         """
         if not self._live:
             return NEVER_S
-        for drawer, due in list(self._due.items()):
+        for drawer, due in self._due.copy().items():
             if due <= time.monotonic():
                 self._draw(drawer, final=False)
         now = time.monotonic()

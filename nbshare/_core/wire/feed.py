@@ -170,7 +170,7 @@ class ItemFeed:
         Space is kept while a worker may see an array in it.
         """
         board = self._board
-        for first, block in list(self._blocks.items()):
+        for first, block in self._blocks.copy().items():
             # Most of those that are not done are not begun.
             if not board.state(first):
                 continue
@@ -189,11 +189,12 @@ class ItemFeed:
 
     def has_any_of(self, page: Page) -> bool:
         """Return whether some blocks of a page are still in use."""
-        return any(page.first <= first < page.first + page.n for first in self._blocks)
+        return any(page.first <= first < page.first + page.n for first in list(self._blocks))
 
     def columns(self, start: int, stop: int) -> tuple[list[Any], ...]:
         """Return what each column gives to some items, none of which is done."""
-        blocks = [b for b in self._blocks.values() if b.first < stop and b.first + b.n > start]
+        there = list(self._blocks.values())  # first, because others come meanwhile
+        blocks = [b for b in there if b.first < stop and b.first + b.n > start]
         first, columns = blocks[0].first, [b.columns for b in blocks]
         whole = (chain.from_iterable(parts) for parts in zip(*columns, strict=True))
         return tuple(list(islice(column, start - first, stop - first)) for column in whole)
