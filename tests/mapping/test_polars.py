@@ -111,7 +111,7 @@ def test_windows_are_not_taken_for_frames(way):
 def after(frame):
     if frame["k"][0] == 3:
         raise ValueError("no three")
-    return np.datetime64("2020-01-01", "ns") + int(frame["k"][0])
+    return np.datetime64("2020-01-01", "ns") + np.timedelta64(int(frame["k"][0]), "ns")
 
 
 def test_times_stay_times(table):

@@ -9,7 +9,8 @@ from tests.support import rings
 
 WAITED = {"put": "producers_waited_s", "get": "consumers_waited_s"}
 
-STARTS = multiprocessing.get_all_start_methods()
+# Joblib adds others, if it is imported.
+STARTS = [m for m in multiprocessing.get_all_start_methods() if "loky" not in m]
 SPAWN = multiprocessing.get_context("spawn")
 QUICK = multiprocessing.get_context("fork" if "fork" in STARTS else "spawn")
 
