@@ -6,9 +6,9 @@ import itertools
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nbshare._core.engine.fit import Fit, Private, workers_that_fit
 from nbshare._core.engine.outputs import Medium
@@ -17,7 +17,7 @@ from nbshare._core.engine.request import Request
 from nbshare._core.engine.results import Results
 from nbshare._core.engine.run import OwnRun, RunState
 from nbshare._core.engine.stats import WorkerActivity, WorkerStats, activity_of, loading_s, stats_of
-from nbshare._core.functions.freshness import Snapshot, Stamp
+from nbshare._core.functions.freshness import NO_CODE, Stamp
 from nbshare._core.memory import Mode, Segment
 from nbshare._core.system import processes, room, waiting
 from nbshare._core.wire.board import LEAVES, PEAK_BEFORE, PID, REPORTED, SLOWEST, Board
@@ -31,17 +31,6 @@ if TYPE_CHECKING:
 MAX_REPLACED = 3  # replacements for workers that die before their first item, then an error
 
 _numbers = itertools.count(1)
-
-
-class CodeVersion(NamedTuple):
-    """The version of code that the workers of a call run."""
-
-    generation: int  # of workers started for these files, environment and initializer
-    snapshot: Snapshot | None  # the files that they import
-    environ: Mapping[str, str]
-
-
-NO_CODE = CodeVersion(0, None, {})
 
 
 # The classes below are not dataclasses, because each would take 1 ms to define.

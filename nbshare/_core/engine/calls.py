@@ -16,6 +16,7 @@ import _thread
 import errno
 import math
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +26,7 @@ from nbshare._core.engine.fit import LOOK_S
 from nbshare._core.engine.prints import PrintPipes
 from nbshare._core.engine.process import WorkerProcess
 from nbshare._core.engine.workers import WorkerPool
+from nbshare._core.functions.freshness import Stamp
 from nbshare._core.memory import Segment
 from nbshare._core.system import locks, room
 from nbshare._core.wire.board import (
@@ -193,7 +195,7 @@ class Calls:
         if call.items_event is not None:
             fds.append(call.items_event.fd)
         worker, slot = self._pool.assign(call, number, fds)
-        worker.call = call
+        worker.is_employed = True
         worker.has_initializer |= call.initializer_key is not None
         call.imported |= worker.imported
         worker.lend(*(segment for segment, _ in call.segments))
@@ -216,8 +218,8 @@ class Calls:
             segments = [Segment.open(fd, "r+") for fd in fds]
         except OSError as error:
             # The descriptor cannot be received, so the results in its memory are lost.
-            if worker.call is not None and error.errno == errno.EMFILE:
-                self.fail(worker.call, type(error)(*error.args))
+            if error.errno == errno.EMFILE and (call := self._call_of(worker)) is not None:
+                self.fail(call, type(error)(*error.args))
             raise
         self._handle(worker, message, segments)
 
@@ -232,9 +234,9 @@ class Calls:
             case ("ready", pid):
                 self._pool.mark_ready(worker, pid)
             case ("imported", stamps):
-                self._pool.note_imports(worker, stamps)
+                self._note_imports(worker, stamps)
             case ("finished", _, stamps, are_gone, is_spent):
-                self._pool.note_imports(worker, stamps)
+                self._note_imports(worker, stamps)
                 self._note_finished(worker, are_gone=are_gone, is_spent=is_spent)
             case (what, call_id, content):
                 if (call := self.running.get(call_id)) is None:
@@ -247,8 +249,17 @@ class Calls:
                     self._note_failure(call, content, call.workers[worker])
                 call.wake_supply()  # which may have seen before that the item is done
 
+    def _call_of(self, worker: WorkerProcess) -> Call | None:
+        """Return the running call that a worker works on."""
+        return next((call for call in self.running.values() if worker in call.workers), None)
+
+    def _note_imports(self, worker: WorkerProcess, stamps: Mapping[str, Stamp | None]) -> None:
+        if (call := self._call_of(worker)) is not None:
+            call.imported |= stamps
+        self._pool.note_imports(worker, stamps)
+
     def _note_finished(self, worker: WorkerProcess, *, are_gone: bool, is_spent: bool) -> None:
-        call = worker.call
+        call = self._call_of(worker)
         worker.give_back(are_gone=are_gone)
         if worker.ends_by:  # it was told so before
             return
@@ -299,7 +310,7 @@ class Calls:
         worker.end()  # first, because its results and messages until then count
         ended_at = time.monotonic()
         self.hear_all(worker)
-        call = worker.call
+        call = self._call_of(worker)
         status = self._pool.remove(worker)
         if call is None:
             return

@@ -15,8 +15,7 @@ from nbshare._core.wire.messages import Channel, channel_pair
 from nbshare._core.wire.orders import STREAMS
 
 if TYPE_CHECKING:
-    from nbshare._core.engine.call import Call, CodeVersion
-    from nbshare._core.functions.freshness import Stamp
+    from nbshare._core.functions.freshness import CodeVersion, Stamp
 
 CLOSE_S = 0.5  # a worker ends within microseconds after its channel closes
 LATE_S = 1.0  # it notices within microseconds, unless it has much to free or gets no CPU
@@ -40,8 +39,8 @@ class WorkerProcess:
         The process. It may have no number before it is ready.
     is_ready : bool
         Whether it has started.
-    call : Call or None
-        The call that it works on. None also while it has not noticed yet that its call is over.
+    is_employed : bool
+        Whether it works on a call. False also while it has not noticed yet that its call is over.
     late_at : float
         Time on the monotonic clock until which it may take to notice that its call is over.
     borrowed : list of Segment
@@ -66,7 +65,7 @@ class WorkerProcess:
         self.channel = channel
         self.output_fds = output_fds
         self.generation = self.index = -1
-        self.call: Call | None = None
+        self.is_employed = False
         self.imported: dict[str, Stamp | None] = {}
         self.late_at = 0.0
         self.child = child
@@ -83,12 +82,11 @@ class WorkerProcess:
     @property
     def is_late(self) -> bool:
         """Whether it has had the time to notice that its call is over, or to end."""
-        return self.is_ready and self.call is None and not (self.late_at or self.ends_by)
+        return self.is_ready and not (self.is_employed or self.late_at or self.ends_by)
 
     def detach(self) -> None:
         """Note that its call is over. It will find no items and become idle."""
-        self.call = None  # which holds the items
-        self.late_at = time.monotonic() + LATE_S
+        self.is_employed, self.late_at = False, time.monotonic() + LATE_S
 
     def lend(self, *segments: Segment) -> None:
         """Note that it was sent these segments for its call."""
@@ -98,7 +96,7 @@ class WorkerProcess:
 
     def give_back(self, *, are_gone: bool) -> None:
         """Note that it has finished its call, and whether all its views are gone."""
-        self.call, self.late_at = None, 0.0
+        self.is_employed, self.late_at = False, 0.0
         for segment in self.borrowed:
             segment.n_borrowed -= 1
             segment.was_kept_elsewhere |= not are_gone

@@ -7,11 +7,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nbshare._core.engine.call import NO_CODE, Call, CodeVersion
+from nbshare._core.engine.call import Call
 from nbshare._core.engine.events import Events
 from nbshare._core.engine.prints import PrintPipes
 from nbshare._core.engine.process import WorkerProcess, WorkerStarter
-from nbshare._core.functions.freshness import Snapshot, Stamp, own_modules, stamp_of
+from nbshare._core.functions.freshness import (
+    NO_CODE,
+    CodeVersion,
+    Snapshot,
+    Stamp,
+    own_modules,
+    stamp_of,
+)
 from nbshare._core.memory import scratch_file
 from nbshare._core.wire.context import Context
 
@@ -124,8 +131,6 @@ class WorkerPool:
     def note_imports(self, worker: WorkerProcess, stamps: Mapping[str, Stamp | None]) -> None:
         """Remember what a worker has imported."""
         worker.imported |= stamps
-        if worker.call is not None:
-            worker.call.imported |= stamps
         snapshot = self._code.snapshot
         if worker.generation != self._code.generation or snapshot is None:
             return  # the newest generation has other versions
@@ -163,7 +168,7 @@ class WorkerPool:
 
     def is_detached(self, worker: WorkerProcess) -> bool:
         """Whether a worker has no call, and is not idle, yet or any more."""
-        return worker.call is None and worker not in self.idle_since
+        return not worker.is_employed and worker not in self.idle_since
 
     def assign(self, call: Call, number: int, fds: Sequence[int]) -> tuple[WorkerProcess, int]:
         """Send a call to the idle worker of this number, or to a new one.
@@ -243,7 +248,7 @@ class WorkerPool:
 
         Those that are starting end later, as nothing else tells when they have left their memory.
         """
-        return [w for w in self._members if w.call is None and w.is_ready and not w.ends_by]
+        return [w for w in self._members if w.is_ready and not (w.is_employed or w.ends_by)]
 
     def dismiss(self, worker: WorkerProcess) -> None:
         """End a worker without a call, once it has left what its initializer has entered."""

@@ -220,6 +220,17 @@ class Snapshot:
         self.sources()
 
 
+class CodeVersion(NamedTuple):
+    """The version of code that the workers of a call run."""
+
+    generation: int  # of workers started for these files, environment and initializer
+    snapshot: Snapshot | None  # the files that they import
+    environ: Mapping[str, str]
+
+
+NO_CODE = CodeVersion(0, None, {})
+
+
 def own_modules() -> dict[str, str]:
     """Return the source files of imported modules that users may edit, by the modules' names."""
     modules = sys.modules.copy()  # in one step, as other threads import some
