@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
 import threading
 import time
 from functools import partial
@@ -23,7 +22,7 @@ from nbshare.errors import (
     WorkerDiedError,
 )
 from tests.support import policies
-from tests.support.faultlab import wait_until
+from tests.support.faultlab import SIGKILL, wait_until
 from tests.support.grids import thinned
 from tests.support.outcomes import SOON_S, backends, runs, said
 from tests.support.sweeps import noted
@@ -215,7 +214,7 @@ def test_a_worker_that_dies_while_it_is_late_is_replaced(tmp_path, cold):
     (late,) = set(marks(tmp_path)) - set(pids.tolist())
 
     def end_it():
-        os.kill(late, signal.SIGKILL)
+        os.kill(late, SIGKILL)
         (tmp_path / "go").touch()
 
     threading.Timer(0.2, end_it).start()
