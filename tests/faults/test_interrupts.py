@@ -22,6 +22,9 @@ from tests.support.faultlab import (
 )
 from tests.support.grids import thinned
 
+presses = pytest.mark.skipif(
+    sys.platform == "win32", reason="no console, through which it could come"
+)
 ticks = pytest.mark.skipif(sys.platform == "win32", reason="no timer interrupts a process there")
 
 # ------------------------------------------------------------------- I: interrupts
@@ -44,6 +47,7 @@ await_flag("looked at")
 """
 
 
+@presses
 @pytest.mark.parametrize("how", thinned(2, ["sleep", "beat", "gil", "spin", "c", "program"]))
 def test_i1_i4_an_interrupt_ends_a_map_of_long_items(lab, how):
     """Ctrl-C comes back at once with what is done, nobody computes on, the next call works."""
@@ -97,6 +101,7 @@ tell(error=type(error).__name__, back=back, n=faultlab.memfd_bytes([os.getpid()]
     assert lab.facts["n"] < 20
 
 
+@presses
 @pytest.mark.parametrize("delay_s", thinned(2, [0.0, 0.01, 0.03, 0.06, 0.1, 0.15]))
 def test_i2_an_interrupt_while_workers_start(lab, delay_s):
     """Ctrl-C during the very first call, from the moment its server starts, is served."""
@@ -171,6 +176,7 @@ tasks.check_double()
 """)
 
 
+@presses
 def test_i2_an_interrupt_while_results_come(lab):
     """Ctrl-C amid many short items keeps exactly those that are done."""
     subject = lab.start("""
