@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from pathlib import Path
 
 import numpy as np
+
+from tests.support.faultlab import SIGKILL
 
 
 def take(i, nbytes=50_000_000, pause_s=0.05):
@@ -23,5 +24,5 @@ def be_killed_once(i, folder):
     time.sleep(0.05)
     if i == 5 and not Path(folder, "killed").exists():
         Path(folder, "killed").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), SIGKILL)
     return i

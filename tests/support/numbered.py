@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from pathlib import Path
 
 import nbshare
+from tests.support.faultlab import SIGKILL
 
 ENOUGH_S = 20.0  # after which an item does not wait for others any longer
 
@@ -73,7 +73,7 @@ def die_once(i, folder, n):
     """Return the number of a worker that comes after one that has died."""
     if i == 1 and not Path(folder, "dead").exists():
         Path(folder, "dead").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), SIGKILL)
     return meet(i, folder, n + 1)[1]
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 import nbshare
 from nbshare._core.system import SYSTEM
-from tests.support.faultlab import wait_until
+from tests.support.faultlab import SIGKILL, wait_until
 from tests.support.sweeps import note
 
 # ------------------------------------------------------------------------- mishaps
@@ -37,7 +37,7 @@ def befall(way, i):
     if way == "raise":
         raise ValueError(f"no way on at {i}")
     if way == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), SIGKILL)
     elif way == "freeze":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif way == "sleep":
@@ -208,7 +208,7 @@ def slow_down(i, slow, seconds):
 def slow_down_and_die(i, slow, seconds):
     """As `slow_down`, and the worker ends after them."""
     if i == slow.stop:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), SIGKILL)
     return slow_down(i, slow, seconds)
 
 
@@ -242,7 +242,7 @@ def draw_globally(i, bad=(), tally=None):
         runs = open_tally(tally)
         runs[i] += 1
         if runs[i] == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), SIGKILL)
     return values
 
 
@@ -354,7 +354,7 @@ def read_and_die_once(i, tally):
     runs = open_tally(tally)
     runs[i] += 1
     if i == 2 and runs[i] == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), SIGKILL)
     return state["value"]
 
 

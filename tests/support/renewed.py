@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
 from nbshare import parallel_map
+from tests.support.faultlab import SIGKILL
 
 ENOUGH_S = 20.0
 
@@ -26,7 +26,7 @@ def pid_or_death(i, folder):
     """Return the process. Item 3 takes its worker along, once."""
     if i == 3 and not Path(folder, "dead").exists():
         Path(folder, "dead").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), SIGKILL)
     return os.getpid()
 
 

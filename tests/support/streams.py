@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from nbshare._core.memory import segment_of
+from tests.support.faultlab import SIGKILL
 
 KINDS = {
     "numbers": lambda i: 0.5 * i,
@@ -89,7 +89,7 @@ def die_once_at(i, bad, folder):
     flag = Path(folder, str(i))
     if i in bad and not flag.exists():
         flag.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), SIGKILL)
     return i
 
 
