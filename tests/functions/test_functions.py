@@ -23,6 +23,7 @@ from nbshare._core.functions import freshness
 from nbshare._core.functions.freshness import STANDARD_LIBRARY, is_installed
 from nbshare.errors import MixedResultsWarning, UnsendableError
 from tests.support import tasks
+from tests.support.processes import IS_WINE
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def test_what_is_no_module_file_is_refused(folder):
 def test_the_standard_library_is_where_its_modules_are():
     """The paths found without them, links apart, also if this Python was moved after its build."""
     library, compiled = map(os.path.realpath, STANDARD_LIBRARY)
-    assert library == os.path.realpath(os.path.dirname(os.__file__))
+    assert library == os.path.realpath(os.path.dirname(textwrap.__file__))
     assert compiled == os.path.realpath(os.path.dirname(_ctypes.__file__))
 
 
@@ -144,6 +145,12 @@ def test_installed_modules_are_not_watched(name):
     assert path is None or is_installed(path)
 
 
+def test_a_project_may_be_in_the_folder_of_an_environment():
+    """Which is one for packages, too, on Windows. Its code is edited."""
+    assert not {sys.prefix, sys.exec_prefix} & {*freshness._SITES}
+
+
+@pytest.mark.skipif(IS_WINE, reason="Wine makes no links")
 def test_what_is_a_link_where_others_are_installed_is_watched(folder, monkeypatch):
     """A package or a module that is developed elsewhere, and edited there."""
     for part in ("site/installed", "work/package"):

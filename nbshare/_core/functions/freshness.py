@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from nbshare._core import PACKAGE
-from nbshare._core.system import Descriptor, files, processes, sections
+from nbshare._core.system import SYSTEM, Descriptor, files, processes, sections
 
 ATTEMPTS = 3  # at a file that changes while it is read
 MOST = 16 << 20  # bytes that are kept, as larger source files have data in them
@@ -34,14 +34,29 @@ class Stamp(NamedTuple):
     ctime_ns: int  # changes even if a copy keeps the mtime of its source
 
 
-# Its two folders, as the interpreter finds them, because `sysconfig` takes 2 ms.
-_LIBRARY = os.path.dirname(os.__file__)
-_VERSION = os.path.join(sys.platlibdir, os.path.basename(_LIBRARY))
-STANDARD_LIBRARY = _LIBRARY, os.path.join(sys.base_exec_prefix, _VERSION, "lib-dynload")
+def _standard_library() -> tuple[str, str]:
+    """Return the folders of its source and of its compiled modules.
+
+    As the interpreter finds them, because `sysconfig` takes 2 ms.
+    """
+    library, home = os.path.dirname(os.__file__), sys.base_exec_prefix
+    compiled = os.path.join(home, sys.platlibdir)
+    if SYSTEM != "windows":
+        return library, os.path.join(compiled, os.path.basename(library), "lib-dynload")
+    if os.path.isdir(compiled):
+        return library, compiled
+    # The embeddable Python has a zip file, and compiled modules next to python.exe.
+    return os.path.join(home, f"python{sys.version_info[0]}{sys.version_info[1]}.zip"), home
+
+
+STANDARD_LIBRARY = _standard_library()
 
 # Installed code does not change under a running program, and comparing it would cost a millisecond.
-# Nor does this package, wherever it is.
-_SITES = [path for path in (*site.getsitepackages(), site.USER_SITE) if path]
+# Nor does this package, wherever it is. On Windows, the folder of Python or of an environment is
+# also one for packages, but a project may be in it.
+_SITES = [
+    path for path in (*site.getsitepackages(), site.USER_SITE) if path and path not in site.PREFIXES
+]
 _INSTALLED = tuple(
     os.path.realpath(path) + os.sep for path in (*STANDARD_LIBRARY, *_SITES, PACKAGE)
 )
