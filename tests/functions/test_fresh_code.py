@@ -20,6 +20,7 @@ import pytest
 
 import nbshare
 from nbshare import parallel_map
+from nbshare._core.functions.freshness import stamp_of
 from tests.support import tasks
 from tests.support.faultlab import wait_until
 
@@ -94,7 +95,7 @@ def test_a_cache_is_read_only_where_it_is_surely_of_this_version(
     cache = py_compile.compile(str(path), doraise=True, invalidation_mode=PycInvalidationMode[mode])
     module(name, code.format(1), imported=False)
     os.utime(path, (10**9, 10**9))
-    changed_s = path.stat().st_ctime
+    changed_s = stamp_of(str(path)).ctime_ns / 10**9  # on Windows, st_ctime is of the creation
     os.utime(cache, (changed_s + younger_s, changed_s + younger_s))
     assert parallel_map(answer, [1]).tolist() == [6.0 if is_used else 2.0]
 

@@ -64,7 +64,8 @@ def _is_settled(path: str) -> bool:
         return False
     try:
         # A copied file, or a switched link, may have the time of another version.
-        changed_ns = max(os.stat(path).st_ctime_ns, os.lstat(path).st_ctime_ns, now.mtime_ns)
+        link = os.lstat(path)
+        changed_ns = max(now.mtime_ns, now.ctime_ns, link.st_mtime_ns, link.st_ctime_ns)
         settled_ns = changed_ns + SETTLED_NS + SETTLED_NS_PER_BYTE * now.size
         return os.stat(cache_from_source(path)).st_mtime_ns > settled_ns
     except OSError:  # there is none
