@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import py_compile
-import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +21,8 @@ import nbshare
 from nbshare import parallel_map
 from nbshare._core.functions.freshness import stamp_of
 from tests.support import tasks
-from tests.support.faultlab import wait_until
+from tests.support.faultlab import LIMIT_S, is_asleep, wait_until
+from tests.support.processes import IS_WINE
 
 # --------------------------------------------------------------------------- fresh code
 
@@ -100,6 +100,7 @@ def test_a_cache_is_read_only_where_it_is_surely_of_this_version(
     assert parallel_map(answer, [1]).tolist() == [6.0 if is_used else 2.0]
 
 
+@pytest.mark.skipif(IS_WINE, reason="Wine makes no links")
 def test_a_link_that_leads_to_another_version_is_seen(module, tmp_path):
     """Though both have the same size and time, as files that were unpacked together do."""
     for rate in (1, 9):
@@ -152,7 +153,7 @@ def test_an_editable_install_with_a_finder_of_its_own_is_fresh(tmp_path):
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=LIMIT_S,
     )
     assert ended.stdout.split() == ["1", "2", "3", "4", "5"], ended.stderr
 
@@ -168,12 +169,13 @@ def test_workers_leave_no_bytecode_beside_a_users_files(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["without_cache.py"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="workers have pipes there, no sockets")
 def test_a_default_timeout_of_sockets_is_not_for_workers(cold):
     """After one is set, for downloads, the next call has the same idle worker."""
     socket.setdefaulttimeout(0.01)
     try:
         workers = [parallel_map(tasks.pid, [0], max_workers=1)[0]]
-        wait_until(lambda: psutil.Process(workers[0]).status() == psutil.STATUS_SLEEPING)
+        wait_until(lambda: is_asleep(workers[0]))
         time.sleep(0.05)  # in which it waits for a message
         workers.append(parallel_map(tasks.pid, [0], max_workers=1)[0])
     finally:
@@ -223,14 +225,15 @@ def test_a_replaced_worker_runs_the_code_of_the_calls_start(module, edit, is_fir
     """An edit during a call, of the function's or a helper's file, waits for the next call."""
     module("fresh_step", "STEP = 1.0")
     code = """
-        import os, signal
+        import os
         from pathlib import Path
         import fresh_step
+        from tests.support.faultlab import SIGKILL
         def answer(i, edit=None):
             if edit and i == 1:
                 Path(__file__).write_text(edit)
                 Path(fresh_step.__file__).write_text("STEP = 5.0")
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), SIGKILL)
             return i + fresh_step.STEP
         """
     answer = module("fresh_replaced", code).answer
@@ -254,16 +257,17 @@ def test_an_edit_does_not_split_a_call(module, tmp_path, is_known, is_imported_b
     Whether the notebook had imported it when the workers were started, or later.
     """
     code = """
-        import os, signal
-        from tests.support.faultlab import wait_until
+        import os
         from pathlib import Path
+        import psutil
+        from tests.support.faultlab import wait_until
         VERSION = 1.0
         def answer(i, late, folder):
             Path(folder, str(i)).touch()
             if i == 0 and VERSION == 1.0:
                 source = Path(__file__)
                 source.write_text(source.read_text().replace("VERSION = 1.0", "VERSION = 2.0"))
-                os.kill(late, signal.SIGCONT)
+                psutil.Process(late).resume()
                 wait_until(Path(folder, "1").exists)
             return VERSION
         def pid(_): return os.getpid()
@@ -279,7 +283,7 @@ def test_an_edit_does_not_split_a_call(module, tmp_path, is_known, is_imported_b
     pid = late.pid if is_imported_before else tasks.pid
     first = parallel_map(pid, [0], max_workers=1)[0]
     (other,) = set(pids.tolist()) - {first}
-    os.kill(other, signal.SIGSTOP)
+    psutil.Process(other).suspend()
     shared = {"late": other, "folder": folders["done"]}
     versions = parallel_map(late.answer, [0, 1], shared=shared, max_workers=2, chunksize=1)
     assert versions.tolist() == [1.0, 1.0]
