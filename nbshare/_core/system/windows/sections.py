@@ -124,8 +124,8 @@ def owned(fd: int) -> Descriptor:
 
 
 def duplicate(fd: int) -> Descriptor:
-    """Open memory once more."""
-    return OwnedHandle(handles.duplicate(fd))
+    """Open memory, or a small file, once more."""
+    return owned(handles.duplicate(fd))
 
 
 def read_only(fd: int) -> Descriptor:
