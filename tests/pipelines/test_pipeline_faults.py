@@ -123,7 +123,7 @@ from nbshare._core.engine.calls import Calls
 at_once, heard_at = Calls.lose, []
 def late(calls, worker, **options):
     heard_at.append(time.monotonic())
-    if worker.call.board.stopped or time.monotonic() > heard_at[0] + 1:
+    if calls._call_of(worker).board.stopped or time.monotonic() > heard_at[0] + 1:
         at_once(calls, worker, **options)
 Calls.lose = late
 def fatal(block):
