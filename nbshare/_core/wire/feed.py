@@ -189,7 +189,7 @@ class ItemFeed:
 
     def has_any_of(self, page: Page) -> bool:
         """Return whether some blocks of a page are still in use."""
-        return any(page.first <= first < page.first + page.n for first in list(self._blocks))
+        return any(page.first <= first < page.first + page.n for first in self._blocks)
 
     def columns(self, start: int, stop: int) -> tuple[list[Any], ...]:
         """Return what each column gives to some items, none of which is done."""
