@@ -9,8 +9,8 @@ import pytest
 
 import nbshare
 from nbshare import map_async
-from nbshare._core.wire.results import LogReader
-from nbshare._core.worker import store
+from nbshare._core.store import logs
+from nbshare._core.store.logs import LogReader
 from tests.support import duties
 from tests.support.contract import BackendContract
 
@@ -63,8 +63,8 @@ def test_a_loop_has_the_results_of_every_log(threads, monkeypatch):
             job._run.results.drop_logs()
 
     monkeypatch.setattr(LogReader, "add", announce_and_drop)
-    monkeypatch.setattr(store, "LOG_BYTES", 1 << 13)
-    monkeypatch.setattr(store, "MOST_LOG_BYTES", 1 << 13)
+    monkeypatch.setattr(logs, "LOG_BYTES", 1 << 13)
+    monkeypatch.setattr(logs, "MOST_LOG_BYTES", 1 << 13)
     jobs.append(map_async(duties.long_text, iter(range(1_000)), backend=threads, max_workers=2))
     found = {i: len(text) for i, text in jobs[0]}
     assert found == {i: 4_000 + i for i in range(1_000)}

@@ -37,7 +37,7 @@ engine.calls.Calls.hear engine.call.Call.finish wire.messages.Channel.send
 wire.messages.Channel.receive worker.process.work_on worker.state.WorkerState.restore
 wire.board.Board.__init__ worker.work.Work.__init__ worker.work.Work._loaded
 worker.work.Work.step worker.work.Work._run_chunk wire.board.Claims.claim
-worker.store.ResultStore.put worker.process.Mappings.end_call
+store.writing.ResultStore.put worker.process.Mappings.end_call
 worker.state.WorkerState.restore_after worker.process._RemoteCaller.close
 worker.process._RemoteCaller.tidy_up worker.process._RemoteCaller.await_items
 worker.process._RemoteCaller.tell_news worker.process._RemoteCaller.sends_prints

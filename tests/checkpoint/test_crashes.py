@@ -23,12 +23,13 @@ import psutil
 import pytest
 
 from nbshare import Checkpoint, map_async, open_checkpoint, parallel_map, shutdown
-from nbshare._core.checkpoint import directory, files, keeper, writer
+from nbshare._core.checkpoint import directory, keeper, writer
 from nbshare._core.checkpoint.reader import RowReader
 from nbshare._core.checkpoint.versions import Versions
 from nbshare._core.memory import disk as disk_calls
+from nbshare._core.store import files
+from nbshare._core.store.rows import INDEX
 from nbshare._core.system import locks
-from nbshare._core.wire.rows import INDEX
 from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning
 from tests.support import disks, small_sweeps, sweeps
 from tests.support.faultlab import SIGKILL, SYSTEM, wait_until

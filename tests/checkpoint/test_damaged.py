@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import MISSING, attach, map_async, open_checkpoint, parallel_map
-from nbshare._core.checkpoint import files
 from nbshare._core.memory.disk import open_own
+from nbshare._core.store import files
 from nbshare._core.system import processes
 from nbshare.errors import CheckpointError, WorkerDiedError
 from tests.support import format_work, sweeps

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nbshare import attach, import_file, open_checkpoint, parallel_map
-from nbshare._core.wire.rows import INDEX, FilePlace, RowWriter
+from nbshare._core.store.rows import INDEX, FilePlace, RowWriter
 from nbshare.errors import CheckpointError
 from tests.support import format_work as module
 

@@ -13,8 +13,8 @@ import pytest
 
 import nbshare
 from nbshare import Checkpoint, map_async, open_checkpoint, parallel_map
-from nbshare._core.checkpoint.files import read_json
 from nbshare._core.engine.local import dispatcher
+from nbshare._core.store.files import read_json
 from nbshare.errors import CheckpointError
 from tests.support.faultlab import SYSTEM as PLAYED
 from tests.support.faultlab import wait_until

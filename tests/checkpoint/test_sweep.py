@@ -19,7 +19,8 @@ import pytest
 
 import nbshare
 from nbshare import attach, import_file, open_checkpoint, parallel_map
-from nbshare._core.checkpoint import files, writer
+from nbshare._core.checkpoint import writer
+from nbshare._core.store import files
 from nbshare.errors import CheckpointInUseError
 from tests.support import machines
 from tests.support import sweeps as module

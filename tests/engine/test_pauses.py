@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import map_async, parallel_map
-from nbshare._core.wire.board import PAGE_ITEMS
+from nbshare._core.store.pages import PAGE_ITEMS
 from nbshare._core.worker.process import KEEP_S
 from tests.support import streams
 from tests.support.faultlab import SOON_S, wait_until

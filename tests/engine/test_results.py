@@ -20,9 +20,9 @@ from nbshare import Job, map_async, parallel_map
 from nbshare._core.engine.outputs import OutputRows
 from nbshare._core.engine.request import Request
 from nbshare._core.memory import segment_of
+from nbshare._core.store.specs import spec_for
 from nbshare._core.wire.board import Board
 from nbshare._core.wire.context import threads_per_worker
-from nbshare._core.wire.results import spec_for
 from nbshare.errors import MixedResultsWarning, TaskError
 from tests.support import figures
 from tests.support.faultlab import wait_until

@@ -14,7 +14,7 @@ import pytest
 
 from nbshare import map_async, parallel_map
 from nbshare._core.memory import Segment, View, segment_of
-from nbshare._core.wire.board import PAGE_ITEMS
+from nbshare._core.store.pages import PAGE_ITEMS
 from tests.support.grids import thinned
 
 N = 1 << 19  # numbers, large enough for memory that is used again

@@ -17,7 +17,7 @@
     driver        of a run that a process of its own drives: see `runs`
     parts         of a run that several processes share: see `checkpoint.sweep`
 
-Rows are written by `wire.rows`.
+Rows are written by `store.rows`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from numpy.lib import format as npy
 from nbshare import __version__
 from nbshare._core.arrays.grid import Grid
 from nbshare._core.arrays.tiles import Tiles
-from nbshare._core.checkpoint import files
 from nbshare._core.checkpoint.items import ITEMS, Lookup, Pairs, as_rows
 from nbshare._core.checkpoint.key import Key
 from nbshare._core.checkpoint.options import Checkpoint
@@ -48,12 +47,9 @@ from nbshare._core.checkpoint.reader import (
     CRC_BYTES,
     ERRORS_FILE,
     ITEMS_FILE,
-    MOST_BYTES,
     ORDER_FILE,
-    STORED,
     RowReader,
     Whole,
-    told_of,
     whole_of,
 )
 from nbshare._core.checkpoint.versions import Versions
@@ -61,12 +57,10 @@ from nbshare._core.checkpoint.writer import PARTS, Role, Writer, check_free
 from nbshare._core.engine.outputs import Output, spec_given_by
 from nbshare._core.engine.request import Request
 from nbshare._core.functions.pickling import dumps
-from nbshare._core.system import files as system_files
-from nbshare._core.wire.board import FAILED
-from nbshare._core.wire.failures import describe
-from nbshare._core.wire.folding import Blocks
-from nbshare._core.wire.results import OBJECTS, OutputSpec
-from nbshare._core.wire.rows import (
+from nbshare._core.store import files
+from nbshare._core.store.pages import FAILED
+from nbshare._core.store.reading import MOST_BYTES, STORED, told_of
+from nbshare._core.store.rows import (
     HEAD,
     INDEX,
     INDEX_FILE,
@@ -78,6 +72,10 @@ from nbshare._core.wire.rows import (
     TransferSource,
     log_file,
 )
+from nbshare._core.store.specs import OBJECTS, OutputSpec
+from nbshare._core.system import files as system_files
+from nbshare._core.wire.failures import describe
+from nbshare._core.wire.folding import Blocks
 from nbshare.errors import CheckpointError, CheckpointInUseError
 
 FORMAT = 5  # earlier ones were never released

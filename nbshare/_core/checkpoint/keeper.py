@@ -27,15 +27,16 @@ from nbshare._core.checkpoint.directory import Directory, storable
 from nbshare._core.checkpoint.key import Key, key_of
 from nbshare._core.checkpoint.loaded import check_loaded
 from nbshare._core.checkpoint.options import Checkpoint
-from nbshare._core.checkpoint.reader import STORED, copy_rows
 from nbshare._core.engine.call import Call, Keeper
 from nbshare._core.engine.outputs import Medium, Output
 from nbshare._core.engine.request import Request, tiles_of
 from nbshare._core.functions.freshness import own_modules, stamp_of
-from nbshare._core.wire.board import FAILED, IN_LOG, IN_OUTPUT, KIND, Page
+from nbshare._core.store.pages import FAILED, IN_LOG, IN_OUTPUT, Page
+from nbshare._core.store.reading import STORED, copy_rows
+from nbshare._core.store.rows import FilePlace, RowNumbers, RowWriter, TransferSource, index_of
+from nbshare._core.store.specs import ASK, KIND_OF, OutputSpec
+from nbshare._core.wire.board import KIND
 from nbshare._core.wire.failures import describe
-from nbshare._core.wire.results import ASK, KIND_OF, OutputSpec
-from nbshare._core.wire.rows import FilePlace, RowNumbers, RowWriter, TransferSource, index_of
 from nbshare.errors import CheckpointWarning, noted, users_line, warn_at_most
 
 LOOK_S = 0.5  # between looks at what is new
@@ -294,7 +295,7 @@ class CheckpointKeeper(Keeper, Medium):
             results.output.array, lambda items: page.index[:, items - page.first], results.logs
         )
         self._writer = self._writer or RowWriter(self._directory.place())
-        index = index_of(self._call.board, page, new, len(new), self._directory.versions.number)
+        index = index_of(page, new, len(new), self._directory.versions.number)
         index["state"] = done[new]
         self._writer.transfer(source, page.first + new, page.rows[new], index)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import io
-import itertools
-import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,48 +11,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib import format as npy
 
-from nbshare._core.checkpoint.files import (
-    Table,
-    damaged,
-    opened,
-    read,
-    read_json,
-    size_of,
-    unsealed,
-)
 from nbshare._core.checkpoint.items import ITEMS, Pairs, pairs_in
 from nbshare._core.checkpoint.writer import PARTS, part_folders
-from nbshare._core.memory import disk
-from nbshare._core.system import Descriptor
-from nbshare._core.wire.board import IN_LOG, IN_OUTPUT
-from nbshare._core.wire.results import (
-    NUMBERS,
-    OBJECTS,
-    LogKey,
-    LogReader,
-    OutputSpec,
-    Unloadable,
-)
-from nbshare._core.wire.rows import (
-    INDEX,
-    INDEX_FILE,
-    LOG_BIT,
-    RESULTS_FILE,
-    RowNumbers,
-    bytes_in,
-    checksums,
-    log_file,
-    record_checksums,
-)
-from nbshare.errors import CheckpointWarning, warn
+from nbshare._core.store.files import Table, damaged, read, unsealed
+from nbshare._core.store.reading import STORED, StoredRows
+from nbshare._core.store.rows import INDEX, RowNumbers
 
-MOST_FILES = 1 << 32  # logs that are files, as keys of logs in memory are larger
-MOST_BYTES = 64 << 20  # of rows that are copied at a time
 ITEMS_FILE, ORDER_FILE, ERRORS_FILE = "items.npy", "order.npy", "errors.jsonl"
 CRC_BYTES = 4  # of the checksum at the end of order.npy
-STORED = IN_OUTPUT, IN_LOG  # states of rows that have a result
 
 T = TypeVar("T")
 
@@ -93,13 +57,6 @@ class Whole(NamedTuple):
         """Yield the results of some items, one by one, with their indices."""
         for reader, items, places in self.places(wanted):
             yield from reader.objects(items, places, self.words[self.order[items]])
-
-
-def copy_rows(target: Any, places: RowNumbers, source: npt.NDArray[Any], rows: RowNumbers) -> None:
-    """Copy rows of an array to places in another, some at a time. All may be as large as memory."""
-    step = max(1, MOST_BYTES // max(1, source[:1].nbytes))
-    for k in range(0, len(rows), step):
-        target[places[k : k + step]] = source[rows[k : k + step]]
 
 
 def whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None = None) -> Whole:
@@ -153,70 +110,8 @@ def _whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None) -> Who
     return Whole(order, readers, words, which, place)
 
 
-class StoredLogs(LogReader):
-    """Logs that are files of a checkpoint, or of a part of one, and logs in memory.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder with the files.
-
-    Notes
-    -----
-    Files are read, not mapped. They grow as long as a run goes on, and what the caller changes in a
-    result would be lost where a mapping is sent to other processes.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._folder = folder
-        self._files: dict[LogKey, Descriptor] = {}
-
-    def create(self, number: int) -> None:
-        """Make a file, which a worker will write to. It can be read if the folder goes."""
-        path = self._folder / log_file(number)
-        self._files[number] = disk.open_own(path, os.O_RDWR | os.O_CREAT)
-
-    def has(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which of some logs are here, as files always are."""
-        return super().has(keys) | ((keys > 0) & (keys < MOST_FILES))
-
-    def bytes_of(self, key: LogKey, offset: int, nbytes: int) -> memoryview:
-        """Return an entry as it is in its log."""
-        if key >= MOST_FILES:
-            return super().bytes_of(key, offset, nbytes)
-        path = self._folder / log_file(key)
-        remedy = "Make the same call again, which runs the items anew."
-        if (file := self._files.get(key) or opened(path)) is None:
-            raise damaged(path, "it is gone", remedy)
-        self._files[key] = file
-        data = disk.read_all(file.fileno(), abs(nbytes), offset)
-        if len(data) < abs(nbytes):
-            raise damaged(path, "it has been cut", remedy)
-        return memoryview(data)
-
-    def _array(self, key: LogKey, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
-        if key >= MOST_FILES:
-            return super()._array(key, offset, nbytes)
-        return np.frombuffer(self.bytes_of(key, offset, nbytes), np.uint8).copy()
-
-
-class RowReader:
-    """Reads rows.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder with their files.
-
-    Attributes
-    ----------
-    logs : LogReader
-        Has the logs in which `entries` are, by their numbers.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.logs = folder, StoredLogs(folder)
+class RowReader(StoredRows):
+    """Reads the rows of a checkpoint, or of a part of one, and what is known of their items."""
 
     def order(self) -> RowNumbers:
         """Return the row of each item of the last call. A generator's are known in the end."""
@@ -237,10 +132,6 @@ class RowReader:
         """Return the digest of each row's item, zeros for one that is damaged."""
         return pairs_in(Table(self.folder / ITEMS_FILE, *ITEMS, remedy="").load())
 
-    def words(self) -> npt.NDArray[Any]:
-        """Return the index, mapped."""
-        return Table(self.folder / INDEX_FILE, INDEX, ()).load()
-
     def errors(self) -> list[dict[str, Any]]:
         """Return the failures of items, the last ones last. A crash may have cut some lines."""
         records = []
@@ -248,106 +139,3 @@ class RowReader:
             with suppress(ValueError):
                 records.append(unsealed(line))
         return records
-
-    @property
-    def spec(self) -> OutputSpec | None:
-        """Form of the results, or None before the first."""
-        return spec_in((read_json(self.folder / "meta.json") or {}).get("results"))
-
-    def load(self) -> npt.NDArray[Any]:
-        """Return the results that form an array, mapped."""
-        spec = self.spec
-        if spec is None or spec.dtype is None:
-            return np.zeros(0)
-        return Table(self.folder / RESULTS_FILE, spec.dtype, spec.shape).load()
-
-    def entries(self, words: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return the places in the `logs` that index words tell, of results that fit no array."""
-        return np.stack(_in_logs(words["at"]))
-
-    def objects(
-        self, items: RowNumbers, rows: RowNumbers, words: npt.NDArray[Any]
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield results of items one by one, from their `rows` and the `words` of the index."""
-        is_logged, results = words["state"] == IN_LOG, self.load()
-        is_number = (spec := self.spec) is not None and spec.number is not None
-        for i, row in zip(items[~is_logged].tolist(), rows[~is_logged].tolist(), strict=True):
-            yield i, results[row].item() if is_number else results[row]
-        for some, values in self.logs.load(items[is_logged], self.entries(words[is_logged])):
-            for i, value in zip(some.tolist(), values, strict=True):
-                if type(value) is Unloadable:
-                    raise value.error
-                yield i, value
-
-    # ------------------------------------------------------------------------ checks
-
-    def checked(self, words: npt.NDArray[Any], before: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the index without damaged results. `before` is the index of the last time."""
-        words = words.copy()
-        is_new = words["state"] > 0
-        n = min(len(words), len(before))
-        is_new[:n] &= words["crc"][:n] != before["crc"][:n]
-        rows = np.flatnonzero(is_new)
-        bad = rows[~self.are_whole(rows, words[rows])]
-        if len(bad) and self.folder.exists():  # not moved away since (see `look`)
-            warn(
-                f"{self.folder}: {len(bad)} results did not reach the disk whole, or are damaged: "
-                "they count as missing, and their items run again with the same call",
-                CheckpointWarning,
-            )
-            words[bad] = 0
-        return words
-
-    def are_whole(self, rows: RowNumbers, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Whether the results of some rows, and their index words, have their checksums."""
-        is_there, found = self._are_there(rows, words), np.zeros(len(rows), np.uint32)
-        data = bytes_in(self.load())
-        there = np.flatnonzero(is_there & (words["state"] == IN_OUTPUT))
-        step = 1 + MOST_BYTES // (data.shape[1] + INDEX.itemsize)
-        for k in range(0, len(there), step):
-            some = there[k : k + step]
-            found[some] = checksums(words[some], data[rows[some]])
-        logged = np.flatnonzero(is_there & (words["state"] == IN_LOG))
-        entries = self.entries(words[logged])[:3]
-        records, which = np.unique(entries, axis=1, return_inverse=True)  # of one or more results
-        crcs = [zlib.crc32(self.logs.bytes_of(*record)) for record in records.T.tolist()]
-        found[logged] = record_checksums(words[logged], np.array(crcs, np.int64)[which].tolist())
-        failed = np.flatnonzero(is_there & ~np.isin(words["state"], STORED))
-        found[failed] = record_checksums(words[failed], itertools.repeat(0))
-        return np.asarray(is_there & (found == words["crc"]))
-
-    def _are_there(self, rows: RowNumbers, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Whether the files are long enough for the results of some rows, with these words."""
-        is_there = (words["state"] != IN_OUTPUT) | (rows < len(self.load()))
-        is_logged = words["state"] == IN_LOG
-        numbers, starts, sizes, _ = _in_logs(words["at"][is_logged])
-        logs, which = np.unique(numbers, return_inverse=True)
-        ends = np.array([size_of(self.folder / log_file(number)) for number in logs.tolist()])
-        is_there[is_logged] = (sizes != 0) & (starts + np.abs(sizes) <= ends[which])
-        return np.asarray(is_there)
-
-
-def told_of(spec: OutputSpec) -> dict[str, Any]:
-    """Return how meta.json tells the form of the results."""
-    if spec.dtype is None:
-        return {"kind": "objects"}
-    kind = "arrays" if spec.number is None else spec.number.__name__
-    descr = repr(npy.dtype_to_descr(spec.dtype))
-    return {"kind": kind, "dtype": descr, "shape": [*spec.shape]}
-
-
-def spec_in(told: dict[str, Any] | None) -> OutputSpec | None:
-    """Return the form of the results that meta.json tells."""
-    if told is None:
-        return None
-    if told["kind"] == "objects":
-        return OBJECTS
-    dtype = npy.descr_to_dtype(ast.literal_eval(told["dtype"]))
-    number = {each.__name__: each for each in NUMBERS}.get(told["kind"])
-    return OutputSpec(dtype, tuple(told["shape"]), number)
-
-
-def _in_logs(at: npt.NDArray[Any]) -> tuple[RowNumbers, ...]:
-    """Return the log, offset, size and place in the batch that index words tell."""
-    starts, sizes, places = at.T
-    return *np.divmod(starts, 1 << LOG_BIT), sizes, places

@@ -31,21 +31,22 @@ from typing import Any
 
 import numpy as np
 
-from nbshare._core.checkpoint import files
 from nbshare._core.checkpoint.digests import digest
 from nbshare._core.checkpoint.directory import Directory, check_place
-from nbshare._core.checkpoint.files import read_json
 from nbshare._core.checkpoint.keeper import CheckpointKeeper
 from nbshare._core.checkpoint.key import differences, key_of
 from nbshare._core.checkpoint.options import Checkpoint
-from nbshare._core.checkpoint.reader import STORED, whole_of
+from nbshare._core.checkpoint.reader import whole_of
 from nbshare._core.checkpoint.writer import PARTS, check_free, running_writer_of
 from nbshare._core.engine.call import Call, Supply
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.supply import Pace
+from nbshare._core.store import files
+from nbshare._core.store.files import read_json
+from nbshare._core.store.pages import FAILED
+from nbshare._core.store.reading import STORED
+from nbshare._core.store.rows import runs_of
 from nbshare._core.system import waiting
-from nbshare._core.wire.board import FAILED
-from nbshare._core.wire.rows import runs_of
 from nbshare.errors import CheckpointInUseError
 
 SWEEP, CLAIMS, STOP = "sweep.json", "claims", "stop"

@@ -15,10 +15,10 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.checkpoint import files
 from nbshare._core.checkpoint.key import Key, Parts, differences
 from nbshare._core.checkpoint.sources import definitions_in
 from nbshare._core.functions.freshness import Stamp, stamp_of
+from nbshare._core.store import files
 from nbshare._core.wire.context import cwd
 
 CODE_FILE = "code.json"

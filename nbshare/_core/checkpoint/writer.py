@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from nbshare._core.checkpoint import files
 from nbshare._core.memory import disk
+from nbshare._core.store import files
 from nbshare._core.system import Descriptor, locks, processes
 from nbshare.errors import CheckpointInUseError, CheckpointWarning, warn
 

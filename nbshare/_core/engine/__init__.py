@@ -50,13 +50,13 @@ Other processes follow it by its files (`runs.attached`).
 Between the order and "finished" no message is needed, because progress, partial results and the
 live plot are read from shared memory. A slow plot never delays a worker.
 
-With ``checkpoint=`` workers also write results to files (`wire.rows`). A thread of the
+With ``checkpoint=`` workers also write results to files (`store.rows`). A thread of the
 owner, the keeper, writes those that they could not. Stored results are placed in the output and
 marked as done before the call begins, so workers skip their items.
 
 To follow an item to a worker and its result back, read these files in this order: mapping, options,
 preparing, arrays/arena, call, dispatcher, calls, workers and wire/messages, then worker/process,
-work, wire/board, items, arrays/inputs and store, then wire/results, engine/results and job.
+work, wire/board, items, arrays/inputs and store/writing, then engine/results and job.
 
 Items may arrive after a call begins. An `ItemFeed` packs them in blocks and then increases the
 count up to which workers claim::

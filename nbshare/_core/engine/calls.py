@@ -28,18 +28,11 @@ from nbshare._core.engine.process import WorkerProcess
 from nbshare._core.engine.workers import WorkerPool
 from nbshare._core.functions.freshness import Stamp
 from nbshare._core.memory import Segment
+from nbshare._core.store.pages import ATTEMPTS, SUSPECT
+from nbshare._core.store.specs import OutputSpec
 from nbshare._core.system import locks, room
-from nbshare._core.wire.board import (
-    ATTEMPTS,
-    LEAVES,
-    LOADED,
-    SINCE,
-    SUSPECT,
-    busy_since,
-    give_back,
-)
+from nbshare._core.wire.board import LEAVES, LOADED, SINCE, busy_since, give_back
 from nbshare._core.wire.failures import Death, Failure
-from nbshare._core.wire.results import OutputSpec
 
 # For running items of a stopped call, before their workers are killed. After an interrupt the next
 # call must work within 0.1 s, of which new workers take about 20 ms and their imports the rest.

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.wire.board import Page
+from nbshare._core.store.pages import Page
 
 
 class Given:

@@ -37,10 +37,11 @@ from nbshare._core.engine.call import Call, Engine
 from nbshare._core.functions.freshness import ImportLog
 from nbshare._core.interrupts import start_thread, uninterrupted
 from nbshare._core.memory import Mode, Segment, View
+from nbshare._core.store.logs import LogKey
+from nbshare._core.store.rows import Decided
+from nbshare._core.store.specs import OutputSpec
 from nbshare._core.wire import running_items
 from nbshare._core.wire.failures import describe, explained, note_on_iterables
-from nbshare._core.wire.results import LogKey, OutputSpec
-from nbshare._core.wire.rows import Decided
 from nbshare._core.worker.process import inputs_of
 from nbshare._core.worker.state import initializing_anew, leave
 from nbshare._core.worker.work import Caller, Work

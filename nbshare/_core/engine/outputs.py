@@ -21,10 +21,11 @@ from nbshare._core.arrays.tiles import Mosaic, Tiles
 from nbshare._core.engine.request import Request, tiles_of
 from nbshare._core.memory import Segment, View, can_share, pool, segment_of
 from nbshare._core.memory.warm import LARGEST_PIECE
+from nbshare._core.store.pages import IN_OUTPUT
+from nbshare._core.store.rows import Decided, FilePlace, RowWriter
+from nbshare._core.store.specs import ASK, IS_OBJECT, KINDS, OBJECTS, OutputSpec
 from nbshare._core.system import sections
-from nbshare._core.wire.board import IN_OUTPUT, KIND, Board
-from nbshare._core.wire.results import ASK, IS_OBJECT, KINDS, OBJECTS, OutputSpec
-from nbshare._core.wire.rows import Decided, FilePlace, RowWriter
+from nbshare._core.wire.board import KIND, Board
 
 FIRST_BYTES = 256 << 10  # of an output that grows
 GROWTH = 1.5  # from one size to the next (unused parts take no memory)

@@ -1,23 +1,6 @@
 """The results of a call, as its owner reads them, those so far and all in the end.
 
-Each byte has one writer at a time, and a reader looks at what a mark tells of only after it has
-seen the mark. On machines with a weak order of memory, a fence comes between both
-(`system.order`)::
-
-    what                        who writes it                        the mark, written last
-    row i of the output         the worker that has claimed item i   done[i] = IN_OUTPUT
-    log, index[:, i]            the same, to memory or to a file     done[i] = IN_LOG
-                                of the checkpoint
-    a row of a checkpoint       the same; the keeper, if that        the word in its index
-                                failed
-    errors[i]                   the dispatcher's thread              done[i] = FAILED, which may
-                                                                     come before it
-    more rows, of a generator   the thread that brings items         the count of items
-
-For results of another machine, the thread that hears its replies is the worker.
-
-A worker that dies leaves no mark, or a whole result. The next worker that has the item writes to
-the same row, and to a log of its own.
+`store` says who writes a result, and when it may be read.
 
 Any number of threads may read at the same time, because `Results.load` keeps nothing between two
 calls. When an output grows, its rows stay in the same memory, so an older array of it stays right.
@@ -41,9 +24,10 @@ from nbshare._core.engine.collect import as_masked, collect, masked, read_only
 from nbshare._core.engine.given import Given
 from nbshare._core.engine.outputs import OutputRows
 from nbshare._core.engine.request import Request, tiles_of
-from nbshare._core.wire.board import FAILED, IN_LOG, IN_OUTPUT, Board, Page
-from nbshare._core.wire.results import LogKey, LogReader, Unloadable
-from nbshare._core.wire.rows import RowNumbers
+from nbshare._core.store.logs import LogKey, LogReader, Unloadable
+from nbshare._core.store.pages import FAILED, IN_LOG, IN_OUTPUT, Page
+from nbshare._core.store.rows import RowNumbers
+from nbshare._core.wire.board import Board
 
 LOAD_S = 0.02  # for unpickling objects before the waiting thread does other things
 MOST_AHEAD = 10_000  # items that are looked at in this time

@@ -40,13 +40,14 @@ from nbshare._core.engine.supply import MOST_BYTES, Pace
 from nbshare._core.functions.changes import warn_of_changes
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.memory import need_shared
+from nbshare._core.store.logs import Unloadable
+from nbshare._core.store.pages import FAILED
 from nbshare._core.system import waiting
 from nbshare._core.tracebacks import shown_shortly
-from nbshare._core.wire.board import FAILED, ITEM, ROUND
+from nbshare._core.wire.board import ITEM, ROUND
 from nbshare._core.wire.context import current_context
 from nbshare._core.wire.feed import ItemFeed
 from nbshare._core.wire.orders import Task
-from nbshare._core.wire.results import Unloadable
 
 LOAD_S = 0.1  # seconds of work to give out beyond one task per worker
 MOST_TASKS = 127  # to give out at a time, since they take memory

@@ -27,7 +27,7 @@ from typing import Any
 from nbshare._core.functions.definitions import codes_in
 from nbshare._core.functions.freshness import is_installed
 from nbshare._core.functions.namespaces import SentVariables, shared_state
-from nbshare.errors import UnsendableError
+from nbshare.errors import UnsendableError, noted
 
 # The names of the caller's script. The second one in a process spawned by multiprocessing.
 MAIN, SPAWNED_MAIN = MAINS = "__main__", "__mp_main__"
@@ -219,3 +219,13 @@ def _has_methods(obj: Any) -> bool:
 def _codes_in(source: bytes, loader: SourceFileLoader) -> list[CodeType]:
     """Return the code of all functions and classes in a file."""
     return [*codes_in(loader.source_to_code(source, loader.path))]
+
+
+def note_on_result(error: BaseException, value: Any) -> None:
+    """Note on an error that a result cannot be sent, and what to return instead."""
+    advice = "return numbers, arrays, or other objects that can be pickled"
+    if hasattr(value, "send"):
+        advice = "return what it gives, list(...) of it"
+        if hasattr(value, "__await__"):
+            advice = "run it, and return what asyncio.run(...) gives"
+    noted(error, f"its result, a {type(value).__name__}, cannot be sent: {advice}")

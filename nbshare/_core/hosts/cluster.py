@@ -41,8 +41,9 @@ from nbshare._core.hosts.line import lines_at, receive, send
 from nbshare._core.hosts.protocol import Block, ClusterTask, Common, Hosts, Reply
 from nbshare._core.hosts.travel import traveller
 from nbshare._core.memory import handle_of
-from nbshare._core.wire.board import ATTEMPTS, ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims, give_back
-from nbshare._core.wire.rows import runs_of
+from nbshare._core.store.pages import ATTEMPTS
+from nbshare._core.store.rows import runs_of
+from nbshare._core.wire.board import ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims, give_back
 from nbshare.errors import WorkerDiedError, noted, without_frames
 
 BLOCK_S = 0.5  # of work

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ import numpy.typing as npt
 
 from nbshare._core.engine.call import Call
 from nbshare._core.hosts.protocol import Reply, ReportedError
+from nbshare._core.store.logs import batches_of
+from nbshare._core.store.pages import FAILED, IN_LOG, IN_OUTPUT
+from nbshare._core.store.rows import runs_of
+from nbshare._core.store.writing import ResultStore
 from nbshare._core.wire.board import (
     BEGUN,
     ENDED,
-    FAILED,
     FRACTION,
-    IN_LOG,
-    IN_OUTPUT,
     ITEM,
     ITEM_STOP,
     LOADED,
@@ -33,9 +35,6 @@ from nbshare._core.wire.board import (
     SLOWEST,
     WORKED,
 )
-from nbshare._core.wire.results import batches_of
-from nbshare._core.wire.rows import runs_of
-from nbshare._core.worker.store import ResultStore
 
 
 class Inbox:
@@ -53,9 +52,10 @@ class Inbox:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        results = call.results
-        of_results = results.output.decided_here, results.logs.add, nullcontext()
-        self._store = ResultStore(call.board, *of_results)
+        board, results = call.board, call.results
+        agree = partial(board.agree, lock=nullcontext())
+        of_results = results.output.decided_here, results.logs.add
+        self._store = ResultStore(board.newest_page(), agree, *of_results)
 
     def take(self, items: range, slot: int, host: str, reply: Reply) -> None:
         """Store a reply about a block."""

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.memory import Handle
+from nbshare._core.store.logs import LogKey
+from nbshare._core.store.specs import OutputSpec
 from nbshare._core.wire.failures import Death, Failure
 from nbshare._core.wire.orders import Fixed, Policy
-from nbshare._core.wire.results import LogKey, OutputSpec
 
 # --------------------------------------------------------------------------- to an agent
 

@@ -27,16 +27,6 @@ from nbshare._core.arrays.inputs import ArrayReference
 from nbshare._core.arrays.tiles import Tiles
 from nbshare._core.checkpoint import writer as writers
 from nbshare._core.checkpoint.directory import LOG_FILE, check_place
-from nbshare._core.checkpoint.files import (
-    check_folder,
-    damaged,
-    opened,
-    read,
-    replace,
-    size_of,
-    write,
-)
-from nbshare._core.checkpoint.reader import STORED
 from nbshare._core.checkpoint.sweep import STOP
 from nbshare._core.checkpoint.writer import LEASE, PARTS, check_free, is_here, writer_of
 from nbshare._core.engine.collect import as_masked, collect
@@ -56,12 +46,14 @@ from nbshare._core.notebook.prints import Printer
 from nbshare._core.options import MapOptions, checked_checkpoint
 from nbshare._core.running import in_background
 from nbshare._core.runs.stored import StoredRun
+from nbshare._core.store.files import check_folder, damaged, opened, read, replace, size_of, write
+from nbshare._core.store.logs import entry_parts
+from nbshare._core.store.reading import STORED
 from nbshare._core.system import files as system_files
 from nbshare._core.system import processes, workers
 from nbshare._core.tracebacks import shown_from_the_call
 from nbshare._core.wire.folding import Fold, by_item, counted, items_in
 from nbshare._core.wire.orders import Policy
-from nbshare._core.wire.results import entry_parts
 from nbshare.errors import (
     CheckpointError,
     DisplayWarning,

@@ -19,7 +19,6 @@ from numpy.lib.format import open_memmap
 
 from nbshare._core.arrays.inputs import ArrayReference, Inputs
 from nbshare._core.checkpoint import writer
-from nbshare._core.checkpoint.files import damaged, mapped, opened
 from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.checkpoint.sweep import Sweep
 from nbshare._core.engine.local import dispatcher
@@ -34,9 +33,10 @@ from nbshare._core.notebook.prints import Printer
 from nbshare._core.options import MapOptions, checked_checkpoint, checked_request
 from nbshare._core.running import in_background
 from nbshare._core.runs.attached import CALL_FILE, CALL_START, check_call
+from nbshare._core.store.files import damaged, mapped, opened
+from nbshare._core.store.logs import parts_in
 from nbshare._core.system import processes
 from nbshare._core.wire.context import set_arithmetic
-from nbshare._core.wire.results import parts_in
 from nbshare.errors import CheckpointError
 
 __all__ = ["resume", "run"]

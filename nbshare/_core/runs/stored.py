@@ -15,18 +15,9 @@ import numpy.typing as npt
 from nbshare._core.arrays.create import zeros
 from nbshare._core.arrays.tiles import Tiles
 from nbshare._core.checkpoint.directory import check_place
-from nbshare._core.checkpoint.files import read_json
 from nbshare._core.checkpoint.items import Lookup
 from nbshare._core.checkpoint.key import Key, key_of
-from nbshare._core.checkpoint.reader import (
-    ERRORS_FILE,
-    STORED,
-    RowReader,
-    Whole,
-    copy_rows,
-    look,
-    whole_of,
-)
+from nbshare._core.checkpoint.reader import ERRORS_FILE, RowReader, Whole, look, whole_of
 from nbshare._core.checkpoint.versions import Versions
 from nbshare._core.checkpoint.writer import (
     LEASE,
@@ -40,8 +31,10 @@ from nbshare._core.engine.folding import Reduction
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.results import MISSING
 from nbshare._core.options import MapOptions, checked_checkpoint, checked_request, refuse_others
+from nbshare._core.store.files import read_json
+from nbshare._core.store.pages import IN_LOG, IN_OUTPUT
+from nbshare._core.store.reading import STORED, copy_rows
 from nbshare._core.tracebacks import shown_from_the_call
-from nbshare._core.wire.board import IN_LOG, IN_OUTPUT
 from nbshare.errors import CheckpointError, TaskError
 
 __all__ = ["Outdated", "StoredRun", "open_checkpoint"]

@@ -10,31 +10,15 @@
     ranges   items that a dead worker had claimed and left for others
     slots    per worker: the items that it runs, since when; its chunk; its figures; the report of
              the item
-    pages    of items: one page if their number is known, else as many as it takes
-
-and each page::
-
-    done     per item, 1 byte: 0 missing, 1 in the output array, 2 in a worker's log, 3 failed
-    blocks   number of blocks of an `ItemFeed`, first item, offset and bytes of each   (untouched,
-             so free, without one)
-    views    per block of a feed, at its first item: whether a worker may still see it   (likewise)
-    index    per item: which log, offset, bytes, place in the batch that is there   (likewise)
-    attempts per item: how often it has failed, or its worker died   (likewise)
-    numbers  per item: the result, if it is a number of 8 bytes at most, and there is no other
-             page   (likewise)
-    rows     per item: its row in a checkpoint, -1 for none   (likewise)
+    pages    of items (`store.pages`): one page if their number is known, else as many as it takes
 
 Workers claim chunks themselves, larger ones of quick items, under a file lock that the kernel
-releases if its holder dies (`Claims`). The caller only reads. Each byte and word has one writer at
-a time, and a result is written before its ``done`` byte. A reader that has seen the byte may read
-the result. On machines other than x86-64 it calls `system.order.after_marks` first, and the writer
-`before_marks` between both. A chunk never spans two pages.
+releases if its holder dies (`Claims`). The caller only reads. A chunk never spans two pages.
 """
 
 from __future__ import annotations
 
 import mmap
-from bisect import bisect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property, lru_cache
@@ -44,6 +28,15 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.memory import Segment, View, aligned, slab
+from nbshare._core.store.pages import (
+    FAILED,
+    IN_LOG,
+    IN_OUTPUT,
+    PAGE_ITEMS,
+    Page,
+    page_layout,
+    placed,
+)
 from nbshare._core.system import order, sections
 
 # Header words.
@@ -55,17 +48,9 @@ NOT_KNOWN = -1  # as TOTAL
 NUMPY, PYTHON = 1, 2
 DREW_BITS, DREW_MOST = 22, (1 << 20) - 1
 
-NOT_DONE, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
-# In `views`: no worker has loaded the block, one has, it has released it, several have.
-UNSEEN, SEEN, LEFT, KEPT = 0, 1, 2, 3
-
-NUMBER_BYTES = 8
-# Of the words `attempts`, the count, and a mark of items that may have killed their worker.
-ATTEMPTS, SUSPECT = (1 << 30) - 1, 1 << 30
 HEADER_WORDS = 16
 RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and these are claimed first
 LOOK_ITEMS = 4096  # at a time, when done ones are skipped
-PAGE_ITEMS = 1 << 14  # if the number of items is unknown
 
 # Words of a slot, with times in ns of the monotonic clock, which all processes share.
 ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
@@ -105,74 +90,6 @@ class _Word:
         board.header[self._place] = value
 
 
-class Page:
-    """The state of some of a call's items.
-
-    Parameters
-    ----------
-    memory : memoryview
-        The memory, from its first byte on.
-    first, n : int
-        The items.
-    """
-
-    def __init__(self, memory: memoryview, first: int, n: int) -> None:
-        self.first, self.n = first, n
-        self._array = View(memory).array
-        self._places = page_layout(n)[0]
-        self.done = self._array(np.uint8, (n,), self._places[0])
-
-    def states(self, places: Any = slice(None)) -> npt.NDArray[np.uint8]:
-        """Return a copy of the ``done`` bytes, or some. The results that they mark can be read."""
-        states = np.array(self.done[places])
-        if order.IS_WEAK:
-            order.after_marks()
-        return states
-
-    # Most calls do not need all of these.
-
-    @cached_property
-    def _blocks(self) -> memoryview:
-        """The number of blocks of a feed, then their first items in order, offsets and sizes."""
-        return self._array(np.int64, (3 * (self.n + 1),), self._places[1]).data
-
-    def add_block(self, first: int, offset: int, nbytes: int) -> None:
-        """Note where the next block is, and which item of this page is its first."""
-        words, k = self._blocks, self._blocks[0] + 1
-        words[k], words[self.n + 1 + k], words[2 * self.n + 2 + k] = first, offset, nbytes
-        words[0] = k
-
-    def place_of_block(self, i: int) -> tuple[int, int]:
-        """Return where the block of item `i` is, and its size."""
-        words = self._blocks
-        k = bisect(words, i, 1, words[0] + 1) - 1
-        return words[self.n + 1 + k], words[2 * self.n + 2 + k]
-
-    @cached_property
-    def views(self) -> npt.NDArray[np.uint8]:
-        """Whether workers may see a block, by its first item."""
-        return self._array(np.uint8, (self.n,), self._places[2])
-
-    @cached_property
-    def index(self) -> npt.NDArray[np.int64]:
-        """Places of the results in logs."""
-        return self._array(np.int64, (4, self.n), self._places[3])
-
-    @cached_property
-    def attempts(self) -> npt.NDArray[np.int32]:
-        """Number of failures per item."""
-        return self._array(np.int32, (self.n,), self._places[4])
-
-    def numbers(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Return the room for results that are numbers of `NUMBER_BYTES` at most, of one page."""
-        return self._array(dtype, (self.n,), self._places[5])
-
-    @cached_property
-    def rows(self) -> npt.NDArray[np.int64]:
-        """Rows of the items in a checkpoint."""
-        return self._array(np.int64, (self.n,), self._places[6])
-
-
 # Called twice per call, and small boards are alike.
 
 
@@ -184,24 +101,9 @@ def board_layout(n_items: int | None, n_slots: int) -> tuple[int, ...]:
         RETURNED_PER_SLOT * n_slots * 16,
         n_slots * SLOT_WORDS * 8,
     ]
-    offsets, end = _placed(sizes)
+    offsets, end = placed(sizes)
     # Pages of an open board are freed, which works for whole system pages only.
     return *offsets, aligned(end, mmap.PAGESIZE if n_items is None else 64)
-
-
-@lru_cache(16)
-def page_layout(n: int) -> tuple[tuple[int, ...], int]:
-    """Return the offsets of a page's parts, and its size, in bytes."""
-    offsets, end = _placed([n, 24 * (n + 1), n, 32 * n, 4 * n, NUMBER_BYTES * n, 8 * n])
-    return tuple(offsets), aligned(end, mmap.PAGESIZE) if n == PAGE_ITEMS else end
-
-
-def _placed(sizes: Sequence[int]) -> tuple[list[int], int]:
-    offsets, end = [], 0
-    for size in sizes:
-        offsets.append(end)
-        end = aligned(end + size)
-    return offsets, end
 
 
 class Board:

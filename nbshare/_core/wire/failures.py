@@ -254,16 +254,6 @@ def note_on_iterables(error: BaseException, iterables: Sequence[Any]) -> BaseExc
     return error
 
 
-def note_on_result(error: BaseException, value: Any) -> None:
-    """Note on an error that a result cannot be sent, and what to return instead."""
-    advice = "return numbers, arrays, or other objects that can be pickled"
-    if hasattr(value, "send"):
-        advice = "return what it gives, list(...) of it"
-        if hasattr(value, "__await__"):
-            advice = "run it, and return what asyncio.run(...) gives"
-    noted(error, f"its result, a {type(value).__name__}, cannot be sent: {advice}")
-
-
 def name_of_signal(number: int) -> str:
     """Return the name of a signal."""
     try:

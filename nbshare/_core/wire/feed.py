@@ -29,8 +29,9 @@ from typing import Any, NamedTuple
 from nbshare._core.arrays.arena import Arena
 from nbshare._core.arrays.inputs import Inputs, Packed
 from nbshare._core.memory import Segment, View, aligned
+from nbshare._core.store.pages import KEPT, LEFT, SEEN, UNSEEN, Page
 from nbshare._core.system import order
-from nbshare._core.wire.board import KEPT, LEFT, SEEN, UNSEEN, Board, Page
+from nbshare._core.wire.board import Board
 
 FIRST_BYTES = 256 << 10  # of the segment
 SMALL_BYTES = 64 << 10  # of blocks that are written in one piece, each of which takes 5 µs

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nbshare._core.functions.pickling import dumps
-from nbshare._core.wire.failures import note_on_result
+from nbshare._core.functions.pickling import dumps, note_on_result
 
 # Classes whose objects nobody can change.
 SCALARS: set[type] = {type(None), bool, int, float, complex, str, bytes}

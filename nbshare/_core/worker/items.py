@@ -9,11 +9,11 @@ from typing import Any
 
 from nbshare._core.arrays.inputs import ArrayReference, Inputs
 from nbshare._core.functions.pickling import may_name_main
+from nbshare._core.store.logs import OUT_OF_BAND
 from nbshare._core.wire.feed import FedItems
 from nbshare._core.wire.folding import Blocks
 from nbshare._core.wire.kept import SCALARS
 from nbshare._core.wire.orders import Seed, generator
-from nbshare._core.wire.results import OUT_OF_BAND
 
 MOST_UNSEEN = 64  # items of a batch between looks whether to go on
 MOST_BYTES = 1 << 20  # of a result's pickle that is stored with others

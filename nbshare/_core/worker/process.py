@@ -30,14 +30,15 @@ from nbshare._core.arrays.inputs import Inputs, opened
 from nbshare._core.arrays.tiles import MosaicTarget
 from nbshare._core.functions.freshness import ImportLog, use_snapshot
 from nbshare._core.memory import Mode, Segment, View, segment_of, silence_warnings
+from nbshare._core.store.logs import LogKey
+from nbshare._core.store.rows import Decided, Rows, RowWriter
+from nbshare._core.store.specs import OutputSpec
 from nbshare._core.system import close, locks, processes, sections, waiting, workers
 from nbshare._core.wire import become_worker
 from nbshare._core.wire.board import NO_ITEM, Board
 from nbshare._core.wire.failures import describe
 from nbshare._core.wire.messages import Channel
 from nbshare._core.wire.orders import CallOrder
-from nbshare._core.wire.results import LogKey, OutputSpec
-from nbshare._core.wire.rows import Decided, Rows, RowWriter
 from nbshare._core.worker import streams
 from nbshare._core.worker.state import WorkerState, leave, restore_variables, show_crashes
 from nbshare._core.worker.work import Caller, Work

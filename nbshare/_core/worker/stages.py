@@ -29,10 +29,11 @@ import numpy as np
 from nbshare._core.arrays.ring import RingBuffer
 from nbshare._core.arrays.ring_waiting import SlotLease
 from nbshare._core.arrays.shared_array import SharedArray
-from nbshare._core.wire.board import IN_OUTPUT, ITEM, N_ITEMS, NO_ITEM, SINCE, Board
+from nbshare._core.store.pages import IN_OUTPUT
+from nbshare._core.store.writing import ResultStore
+from nbshare._core.wire.board import ITEM, N_ITEMS, NO_ITEM, SINCE, Board
 from nbshare._core.wire.failures import safe_repr
 from nbshare._core.worker.items import indices_of
-from nbshare._core.worker.store import ResultStore
 from nbshare.errors import RingAbortedError, RingClosedError
 
 Column = Callable[[range], Sequence[Any]]  # of items, as `worker.items.ItemSource.items`

@@ -17,10 +17,14 @@ from nbshare._core.arrays.inputs import Inputs
 from nbshare._core.functions.freshness import n_executed
 from nbshare._core.functions.reference import with_keywords
 from nbshare._core.memory import Segment
+from nbshare._core.store.logs import LogKey
+from nbshare._core.store.pages import ATTEMPTS
+from nbshare._core.store.rows import Decided
+from nbshare._core.store.specs import OutputSpec
+from nbshare._core.store.writing import ResultStore
 from nbshare._core.system import order as memory_order
 from nbshare._core.system import processes
 from nbshare._core.wire.board import (
-    ATTEMPTS,
     BEGUN,
     ENDED,
     ITEM,
@@ -53,8 +57,6 @@ from nbshare._core.wire.failures import (
 from nbshare._core.wire.feed import FedItems
 from nbshare._core.wire.folding import n_items_in
 from nbshare._core.wire.orders import CallOrder, Fixed
-from nbshare._core.wire.results import LogKey, OutputSpec
-from nbshare._core.wire.rows import Decided
 from nbshare._core.worker import streams
 from nbshare._core.worker.chance import Draws
 from nbshare._core.worker.items import (
@@ -68,7 +70,6 @@ from nbshare._core.worker.items import (
 )
 from nbshare._core.worker.reports import Reporter
 from nbshare._core.worker.state import filter_warnings, initialized
-from nbshare._core.worker.store import ResultStore
 
 if TYPE_CHECKING:
     from nbshare._core.worker.stages import Column
@@ -189,7 +190,9 @@ class Work:
         self._claims = Claims(
             board, slot, lock, order.n_workers, order.chunksize, self._block_of, wait
         )
-        of_results = board, caller.decide, caller.add_log, lock, self._slot
+        agree = partial(board.agree, lock=lock)
+        began_ns = partial(self._slot.__getitem__, SINCE)
+        of_results = self._page, agree, caller.decide, caller.add_log, began_ns
         self._store = ResultStore(*of_results)
         self._claim: Callable[[float], range] = self._claims.claim
         if order.stage is not None:

@@ -8,76 +8,23 @@ checkpoint, rows are also written to its file, and logs are files.
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import struct
 import time
-from _thread import get_native_id
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.functions.pickling import dumps_apart
-from nbshare._core.memory import Segment, aligned
+from nbshare._core.functions.pickling import dumps_apart, note_on_result
+from nbshare._core.memory import Segment
+from nbshare._core.store.logs import ALONE, OUT_OF_BAND, LogKey, LogWriter, Parts, entry_parts, fill
+from nbshare._core.store.pages import IN_LOG, IN_OUTPUT, Page
+from nbshare._core.store.rows import Decided, Rows, RowWriter, index_of
+from nbshare._core.store.specs import ASK, KIND_OF, KINDS, OBJECTS, OutputSpec, spec_for
 from nbshare._core.system import order
-from nbshare._core.wire.board import IN_LOG, IN_OUTPUT, SINCE, Board, Page
-from nbshare._core.wire.failures import note_on_result
-from nbshare._core.wire.results import (
-    ALONE,
-    ASK,
-    KIND_OF,
-    KINDS,
-    OBJECTS,
-    OUT_OF_BAND,
-    LogKey,
-    OutputSpec,
-    Parts,
-    entry_parts,
-    fill,
-    spec_for,
-)
-from nbshare._core.wire.rows import Decided, Rows, RowWriter, index_of
 from nbshare.errors import CheckpointError
-
-LOG_BYTES = 1 << 20  # of a worker's first log, whose unused pages cost nothing
-# Of later logs. Every log costs the caller a descriptor, so later ones are larger. But a log is
-# kept as long as any result in it.
-MOST_LOG_BYTES = 64 << 20
-
-_log_numbers = itertools.count()
-
-
-class LogWriter:
-    """The worker's side, which appends to a log, and begins another when it is full.
-
-    Parameters
-    ----------
-    announce : callable
-        ``announce(key, segment)`` tells the caller of a new log.
-    """
-
-    def __init__(self, announce: Callable[[LogKey, Segment], None]) -> None:
-        self._announce = announce
-        self._log: Segment | None = None
-        self._key: LogKey = 0
-        self._position = 0  # bytes
-        self._n_bytes = 0  # written so far
-
-    def append(self, parts: Parts, nbytes: int) -> tuple[LogKey, int]:
-        """Write a record. Return which log it is in, and from which offset on, in bytes."""
-        start, self._n_bytes = aligned(self._position), self._n_bytes + nbytes
-        log = self._log
-        if log is None or start + nbytes > log.nbytes:
-            size = max(LOG_BYTES, min(self._n_bytes, MOST_LOG_BYTES), nbytes)
-            log, start = Segment.create(size), 0
-            self._log, self._key = log, (get_native_id() << 32) + next(_log_numbers)
-            self._announce(self._key, log)
-        self._position = start + nbytes
-        fill(memoryview(log)[start : self._position], parts)
-        return self._key, start
 
 
 class ResultStore:
@@ -85,18 +32,18 @@ class ResultStore:
 
     Parameters
     ----------
-    board : Board
-        The call's board.
+    page : Page
+        The newest page of the board.
+    agree : callable
+        ``agree(kind)`` returns the kind of results on which all workers agree.
     ask : callable
         ``ask(spec)`` returns the call's spec; a function of the first row and the number of rows
         that returns these rows of the output, if there is one; and with a checkpoint the writer of
         its files. Called with the first result, and again after `forget_code`.
     announce : callable
         The argument of `LogWriter`.
-    lock : context manager
-        Held to agree with the other workers.
-    slot : memoryview, optional
-        This worker's row of the board. None if the items run elsewhere.
+    began_ns : callable, optional
+        Returns when the present items have begun. None if they run elsewhere.
 
     Attributes
     ----------
@@ -108,17 +55,16 @@ class ResultStore:
 
     def __init__(
         self,
-        board: Board,
+        page: Page,
+        agree: Callable[[int], int],
         ask: Callable[[OutputSpec], Decided],
         announce: Callable[[LogKey, Segment], None],
-        lock: AbstractContextManager[Any],
-        slot: memoryview | None = None,
+        began_ns: Callable[[], int] | None = None,
     ) -> None:
-        self._board, self._lock, self._slot = board, lock, slot
-        self._ask = ask
+        self._agree, self._ask, self._began_ns = agree, ask, began_ns
         self._log = LogWriter(announce)
         self._spec: OutputSpec | None = None
-        self._page, self._n = board.newest_page(), 0  # and up to which of its items
+        self._page, self._n = page, 0  # and up to which of its items
         self._rows: Rows | None = None
         self._writer: RowWriter | None = None  # with a checkpoint
         self._out: Any = None  # the rows of the page
@@ -207,22 +153,22 @@ class ResultStore:
     def _told(self, writer: RowWriter, places: slice) -> npt.NDArray[Any]:
         """Return what the index tells of some results."""
         n, took_s = places.stop - places.start, 0.0
-        if self._slot is not None:
-            took_s = (time.monotonic_ns() - self._slot[SINCE]) / n / 1e9
-        return index_of(self._board, self._page, places, n, writer.code, took_s)
+        if self._began_ns is not None:
+            took_s = (time.monotonic_ns() - self._began_ns()) / n / 1e9
+        return index_of(self._page, places, n, writer.code, took_s)
 
     def settle(self, wanted: OutputSpec) -> OutputSpec:
         """With the first result, learn where results go. Return their spec."""
         if self._spec is not None:
             return self._spec
-        kind = self._board.agree(KIND_OF.get(wanted, ASK), self._lock)
+        kind = self._agree(KIND_OF.get(wanted, ASK))
         if kind == ASK:
             self._spec, self._rows, self._writer = self._ask(wanted)
         else:
             self._spec = KINDS[kind]
             if self._spec.dtype is not None:
-                board, dtype = self._board, self._spec.dtype
-                self._rows = lambda *_: board.page(0).numbers(dtype)
+                page, dtype = self._page, self._spec.dtype
+                self._rows = lambda *_: page.numbers(dtype)
         if self._rows is not None:
             self._out = self._rows(self._page.first, self._n)
         spec = self._spec

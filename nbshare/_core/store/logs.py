@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Iterator
+from _thread import get_native_id
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.memory import Segment, View, aligned
 from nbshare.errors import TaskError, is_interrupt
 
@@ -40,57 +40,42 @@ class Unloadable(NamedTuple):
 OUT_OF_BAND = 1 << 12  # bytes. Smaller buffers stay in the pickle
 
 
-class OutputSpec(NamedTuple):
-    """The dtype and shape of one result."""
+LOG_BYTES = 1 << 20  # of a worker's first log, whose unused pages cost nothing
+# Of later logs. Every log costs the caller a descriptor, so later ones are larger. But a log is
+# kept as long as any result in it.
+MOST_LOG_BYTES = 64 << 20
 
-    dtype: np.dtype[Any] | None  # None for objects, which go to the logs
-    shape: tuple[int, ...]
-    number: type | None  # Python's own number class that fits, for scalars
-    is_given: bool = False  # the caller gave the array, which results must fit, casting "same_kind"
-
-    def holds(self, value: Any) -> bool:
-        """Return whether an output of this kind holds a result unchanged."""
-        if self.dtype is None:
-            return False
-        if type(value) is np.ndarray and value.dtype == self.dtype:  # quick to check
-            return bool(value.shape == self.shape)
-        return self.holds_rows(spec_for(value))
-
-    def holds_rows(self, given: OutputSpec) -> bool:
-        """Return whether an output of this kind holds rows of another one unchanged."""
-        # NumPy takes None for float64 when it compares dtypes.
-        is_array = self.dtype is not None and given.dtype is not None
-        return is_array and self[:2] == given[:2]
+_log_numbers = itertools.count()
 
 
-OBJECTS = OutputSpec(None, (), None)
-NUMBERS = {t: OutputSpec(np.asarray(t()).dtype, (), t) for t in (bool, int, float, complex)}
+class LogWriter:
+    """The worker's side, which appends to a log, and begins another when it is full.
 
-# Kinds of results that workers agree on without the caller, if the number of items is known. They
-# are objects, and numbers of 8 bytes at most, which fit the board and `struct` knows. For others,
-# each worker has to ask the caller, which takes as long as some hundred tiny items.
-ASK, IS_OBJECT = 1, 2
-KINDS = {IS_OBJECT: OBJECTS} | {
-    IS_OBJECT + 1 + code: OutputSpec(np.dtype(t), (), t if t in (bool, int, float) else None)
-    for code, t in enumerate([bool, int, float, *"?bBhHiIlLqQefd"])
-}
-KIND_OF = {spec: kind for kind, spec in reversed(KINDS.items())}
+    Parameters
+    ----------
+    announce : callable
+        ``announce(key, segment)`` tells the caller of a new log.
+    """
 
+    def __init__(self, announce: Callable[[LogKey, Segment], None]) -> None:
+        self._announce = announce
+        self._log: Segment | None = None
+        self._key: LogKey = 0
+        self._position = 0  # bytes
+        self._n_bytes = 0  # written so far
 
-def spec_for(value: Any) -> OutputSpec:
-    """Return the output spec for a first result."""
-    if type(value) in NUMBERS:
-        if type(value) is not int or -(1 << 63) <= value < 1 << 63:
-            return NUMBERS[type(value)]
-        dtype = np.asarray(value).dtype
-        return OBJECTS if dtype.hasobject else OutputSpec(dtype, (), int)
-    if isinstance(value, np.generic) or type(value) in (np.ndarray, SharedArray):
-        # Only arrays of strings and records are stacked, because single ones are objects to users.
-        is_stacked = value.ndim > 0 or not issubclass(value.dtype.type, np.flexible)
-        if is_stacked and not value.dtype.hasobject and value.dtype.char != "T":
-            # In native byte order, as NumPy stacks them.
-            return OutputSpec(np.promote_types(value.dtype, value.dtype), value.shape, None)
-    return OBJECTS
+    def append(self, parts: Parts, nbytes: int) -> tuple[LogKey, int]:
+        """Write a record. Return which log it is in, and from which offset on, in bytes."""
+        start, self._n_bytes = aligned(self._position), self._n_bytes + nbytes
+        log = self._log
+        if log is None or start + nbytes > log.nbytes:
+            size = max(LOG_BYTES, min(self._n_bytes, MOST_LOG_BYTES), nbytes)
+            log, start = Segment.create(size), 0
+            self._log, self._key = log, (get_native_id() << 32) + next(_log_numbers)
+            self._announce(self._key, log)
+        self._position = start + nbytes
+        fill(memoryview(log)[start : self._position], parts)
+        return self._key, start
 
 
 class LogReader:

@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.memory import aligned, disk
+from nbshare._core.store.logs import ALONE, LogReader, batches_of
+from nbshare._core.store.pages import ATTEMPTS, FAILED, IN_LOG, IN_OUTPUT, Page
+from nbshare._core.store.specs import OutputSpec
 from nbshare._core.system import Descriptor
-from nbshare._core.wire.board import ATTEMPTS, FAILED, IN_LOG, IN_OUTPUT, Board, Page
-from nbshare._core.wire.results import ALONE, LogReader, OutputSpec, batches_of
 
 RESULTS_FILE, INDEX_FILE = "results.npy", "index.npy"
 # The fields of a row: first times and, of a result in a log, its offset, its size and its place in
@@ -88,17 +89,13 @@ def record_checksums(index: npt.NDArray[Any], crcs: Iterable[int]) -> list[int]:
     return [*map(zlib.crc32, heads, crcs)]
 
 
-def index_of(
-    board: Board, page: Page, places: Any, n: int, code: int, took_s: float = 0.0
-) -> npt.NDArray[Any]:
+def index_of(page: Page, places: Any, n: int, code: int, took_s: float = 0.0) -> npt.NDArray[Any]:
     """Return what the index tells of `n` items that have just run, without their results."""
     index = np.zeros(n, INDEX)
     index["stored_at"] = time.time()
     index["elapsed_s"] = took_s
     index["code"] = code
-    index["attempts"] = 1
-    if board.has_failures:
-        index["attempts"] = np.minimum(1 + (page.attempts[places] & ATTEMPTS), 255)
+    index["attempts"] = np.minimum(1 + (page.attempts[places] & ATTEMPTS), 255)
     return index
 
 
