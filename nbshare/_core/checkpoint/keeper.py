@@ -295,7 +295,7 @@ class CheckpointKeeper(Keeper, Medium):
             results.output.array, lambda items: page.index[:, items - page.first], results.logs
         )
         self._writer = self._writer or RowWriter(self._directory.place())
-        index = index_of(page, new, len(new), self._directory.versions.number)
+        index = index_of(page.attempts[new], self._directory.versions.number)
         index["state"] = done[new]
         self._writer.transfer(source, page.first + new, page.rows[new], index)
 

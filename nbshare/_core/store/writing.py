@@ -155,7 +155,7 @@ class ResultStore:
         n, took_s = places.stop - places.start, 0.0
         if self._began_ns is not None:
             took_s = (time.monotonic_ns() - self._began_ns()) / n / 1e9
-        return index_of(self._page, places, n, writer.code, took_s)
+        return index_of(self._page.attempts[places], writer.code, took_s)
 
     def settle(self, wanted: OutputSpec) -> OutputSpec:
         """With the first result, learn where results go. Return their spec."""
