@@ -197,7 +197,8 @@ class CheckpointKeeper(Keeper, Medium):
             if len(logged):
                 words = reader.words()[page.rows[logged]]
                 page.index[:, logged] = reader.entries(words)
-            page.done[there], page.done[logged] = IN_OUTPUT, IN_LOG
+            page.mark(there, IN_OUTPUT)
+            page.mark(logged, IN_LOG)
         board.n_skipped += int(np.isin(states, STORED).sum())
 
     def leave_out(self, start: int, stop: int) -> None:
@@ -206,7 +207,7 @@ class CheckpointKeeper(Keeper, Medium):
         board.n_skipped += stop - start
         for page, low, high in board.parts(start, stop):
             page.rows[low:high] = -1  # first, as items without a row are not stored
-            page.done[low:high] = FAILED
+            page.mark(slice(low, high), FAILED)
 
     # ------------------------------------------------------------------------ meanwhile
 

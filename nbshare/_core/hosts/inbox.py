@@ -101,7 +101,7 @@ class Inbox:
                 key, start, size = entries[:3, batch.start].tolist()
                 record = memoryview(reply.logs[key])[start : start + abs(size)]
                 self._store.put_record(items[batch], [(0, record)], size, entries[3, batch])
-        page.done[first - page.first :][: len(states)][states == FAILED] = FAILED
+        page.mark(first - page.first + np.flatnonzero(states == FAILED), FAILED)
 
 
 def _runs(chosen: npt.NDArray[np.bool_], first: int) -> Iterator[tuple[slice, range]]:

@@ -61,6 +61,12 @@ class Page:
             order.after_marks()
         return states
 
+    def mark(self, places: Any, state: int) -> None:
+        """Say how items have ended, after their results are written. Others may read them then."""
+        if order.IS_WEAK:
+            order.before_marks()
+        self.done[places] = state
+
     # Most calls do not need all of these.
 
     @cached_property

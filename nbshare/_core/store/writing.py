@@ -23,7 +23,6 @@ from nbshare._core.store.logs import ALONE, OUT_OF_BAND, LogKey, LogWriter, Part
 from nbshare._core.store.pages import IN_LOG, IN_OUTPUT, Page
 from nbshare._core.store.rows import Decided, Rows, RowWriter, index_of
 from nbshare._core.store.specs import ASK, KIND_OF, KINDS, OBJECTS, OutputSpec, spec_for
-from nbshare._core.system import order
 from nbshare.errors import CheckpointError
 
 
@@ -101,7 +100,7 @@ class ResultStore:
         except struct.error:  # an int too large for the dtype of earlier ones
             return False
         self._write(places, out)
-        self._mark(places, IN_OUTPUT)
+        self._page.mark(places, IN_OUTPUT)
         return True
 
     def put_rows(self, items: range, rows: Any, given: OutputSpec) -> None:
@@ -110,7 +109,7 @@ class ResultStore:
         if fits and self._out is not None:
             self._out[places] = rows
         if fits and self._write(places, rows):
-            self._mark(places, IN_OUTPUT)
+            self._page.mark(places, IN_OUTPUT)
             return
         for i, value in zip(items, rows.tolist() if given.number else rows, strict=True):
             self.put(i, value)
@@ -135,9 +134,7 @@ class ResultStore:
             row = np.asarray(value, spec.dtype)[None]
             if not self._write(at, row):
                 return self._append(i, value)
-        if order.IS_WEAK:
-            order.before_marks()
-        self._page.done[place] = IN_OUTPUT
+        self._page.mark(place, IN_OUTPUT)
         return None
 
     def _write(self, places: slice, values: npt.NDArray[Any]) -> bool:
@@ -213,17 +210,11 @@ class ResultStore:
         index[2], index[3] = size, which
         found = self._in_file(places, parts, abs(size))
         index[0], index[1] = found or self._log.append(parts, abs(size))
-        self._mark(places, IN_LOG)
+        self._page.mark(places, IN_LOG)
 
     def _places(self, items: range) -> slice:
         """Return the places of items on the page."""
         return slice(items.start - self._page.first, items.stop - self._page.first)
-
-    def _mark(self, places: slice, state: int) -> None:
-        """Say that results are there. Last, because the owner may read them then."""
-        if order.IS_WEAK:
-            order.before_marks()
-        self._page.done[places] = state
 
     def _in_file(self, places: slice, parts: Parts, nbytes: int) -> tuple[LogKey, int] | None:
         """Write a record to the files, if there are any. Return where it is then."""

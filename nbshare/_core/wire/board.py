@@ -276,7 +276,7 @@ class Board:
     def fail(self, i: int) -> None:
         """Mark an item as finally failed."""
         page = self.page(i)
-        page.done[i - page.first] = FAILED
+        page.mark(i - page.first, FAILED)
 
     def done(self) -> npt.NDArray[np.uint8]:
         """Return the ``done`` bytes of all items, as a copy unless their number was known.

@@ -93,7 +93,7 @@ class Blocks(ABC):
         assert slots is not None
         slots.queue(value if self._fills_slots else copy_to(next(slots), value), i)
         page = self._board.page(i)
-        page.done[i - page.first] = IN_OUTPUT
+        page.mark(i - page.first, IN_OUTPUT)
 
 
 class LoadedBlocks(Blocks):
