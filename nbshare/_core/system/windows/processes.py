@@ -10,13 +10,10 @@ import os
 import signal
 from ctypes import byref, wintypes
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbshare._core.system.windows import handles
 from nbshare._core.system.windows.handles import NO_HANDLE
-
-if TYPE_CHECKING:
-    import subprocess  # workers import this module, and start no process
 
 Identity = tuple[int, int]  # process number, and start in units of 100 ns
 
@@ -213,11 +210,16 @@ _limit_job = handles.function(
     *("SetInformationJobObject", handles.BOOL, handles.HANDLE),
     *(ctypes.c_int, handles.POINTER, handles.DWORD),
 )
-_join_job = handles.function(
-    "AssignProcessToJobObject", handles.BOOL, handles.HANDLE, handles.HANDLE
-)
 _end_job = handles.function("TerminateJobObject", handles.BOOL, handles.HANDLE, wintypes.UINT)
 ENDED = 9  # the exit code of what we end
+
+
+def new_job() -> handles.OwnedHandle:
+    """Return a job that ends its processes, and those that they start, when it is closed."""
+    job = handles.OwnedHandle(_new_job(None, None))
+    limits = _Limits(flags=KILL_ON_CLOSE)
+    _limit_job(job.fileno(), LIMITS, byref(limits), ctypes.sizeof(limits))
+    return job
 
 
 class Child:
@@ -225,53 +227,43 @@ class Child:
 
     Parameters
     ----------
-    process : Popen, optional
-        The process, before it does anything, or None if it has not started.
+    job : OwnedHandle
+        The job in which it has started.
+    process, pid : int
+        The handle of the process, and its number, which no other has while it is held.
 
     Attributes
     ----------
-    pid : int
-        Its number, which no other has while it is held.
     fd : int
         Always -1, because the end of its channel tells that it has ended.
     """
 
     fd = NO_HANDLE
 
-    def __init__(self, process: subprocess.Popen[bytes] | None = None) -> None:
-        self._process = process
-        self.pid = 0 if process is None else process.pid
-        if process is not None:
-            self._job = handles.OwnedHandle(_new_job(None, None))
-            limits = _Limits(flags=KILL_ON_CLOSE)
-            _limit_job(self._job.fileno(), LIMITS, byref(limits), ctypes.sizeof(limits))
-            _join_job(self._job.fileno(), self.handle)
+    def __init__(self, job: handles.OwnedHandle, process: int, pid: int) -> None:
+        self._job, self._process, self.pid = job, handles.OwnedHandle(process), pid
 
     @property
     def handle(self) -> int:
         """The handle of the process."""
-        return int(self._process._handle)  # type: ignore[union-attr]
+        return self._process.fileno()
 
     def note(self, pid: int) -> None:
         """Do nothing, because the number is known."""
 
     def kill(self) -> None:
         """End it and the processes that it has started."""
-        if self._process is not None:
-            _end_job(self._job.fileno(), ENDED)
+        _end_job(self._job.fileno(), ENDED)
 
     def await_end(self, timeout_s: float) -> bool:
         """Wait until it runs nothing. Return whether that is so."""
-        if self._process is None:
-            return True
         ms = round(timeout_s * 1e3)
         return _winapi.WaitForSingleObject(self.handle, ms) == _winapi.WAIT_OBJECT_0
 
     def status(self) -> int | None:
         """Return the exit code of a process that has ended."""
-        return None if self._process is None else self._process.poll()
+        return _winapi.GetExitCodeProcess(self.handle) if self.await_end(0.0) else None
 
     def close(self) -> None:
-        """Close what holds it."""
-        if self._process is not None:
-            self._job.close()
+        """Close the job, which ends what is left in it."""
+        self._job.close()

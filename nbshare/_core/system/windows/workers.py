@@ -12,16 +12,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nbshare._core.system.windows import channels, handles, order
+from nbshare._core.system.windows import channels, handles, order, processes
 from nbshare._core.system.windows.handles import Handle
 from nbshare._core.system.windows.processes import Child
 
 if TYPE_CHECKING:
-    import subprocess  # the owner alone needs it
-
-# Before a worker imports anything. Until its owner says something, it is in no job yet, and if the
-# owner has ended, it never will be.
-FIRST = "import sys; sys.stdin.buffer.peek() or sys.exit()\n"
+    import subprocess  # only the owner needs it
 
 NEEDED: dict[str, Callable[[], object]] = {"order of memory": order.register}
 
@@ -41,19 +37,16 @@ def spawned(
     life: Life,  # noqa: ARG001
 ) -> Child:
     """Start an interpreter that takes over duplicates of handles, to which a connection leads."""
-    import subprocess
+    from nbshare._core.system.windows.starting import start_in
 
-    *command, code = command
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    command = *command, FIRST + code
-    process = detached(command, stdin=subprocess.PIPE, env=environ, **quiet)
-    child = Child(process)
-    end.connect(child.handle)
-    owner = handles.duplicate(handles.HERE, child.handle)
-    message = [owner, *(handles.duplicate(fd, child.handle) for fd in fds)]
-    assert process.stdin is not None
-    with process.stdin:
-        pickle.dump(message, process.stdin)
+    job, (reading, writing) = processes.new_job(), os.pipe()
+    command, environ = _of_base(command, environ)
+    with open(writing, "wb") as ours, open(reading, "rb") as theirs, open(os.devnull, "wb") as null:
+        stdin, out = (msvcrt.get_osfhandle(file.fileno()) for file in (theirs, null))
+        child = Child(job, *start_in(job.fileno(), command, environ, (stdin, out, out)))
+        end.connect(child.handle)
+        owner = handles.duplicate(handles.HERE, child.handle)
+        pickle.dump([owner, *(handles.duplicate(fd, child.handle) for fd in fds)], ours)
     return child
 
 
@@ -63,12 +56,21 @@ def detached(
     """Start an interpreter that outlives this process, and gets none of its console's signals."""
     import subprocess
 
+    from nbshare._core.system.windows.starting import QUIET
+
+    command, env = _of_base(command, env)
+    return subprocess.Popen(command, env=env, creationflags=QUIET, **options)
+
+
+def _of_base(
+    command: Sequence[str], environ: Mapping[str, str]
+) -> tuple[Sequence[str], Mapping[str, str]]:
+    """Return what starts an interpreter of a virtual environment without one in between."""
     executable, *arguments = command
     base = getattr(sys, "_base_executable", executable)
     if executable != base:  # that of a virtual environment is a program that starts this one
-        env = {**env, "__PYVENV_LAUNCHER__": executable}
-    flags = subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
-    return subprocess.Popen([base, *arguments], env=env, creationflags=flags, **options)
+        environ = {**environ, "__PYVENV_LAUNCHER__": executable}
+    return [base, *arguments], environ
 
 
 def given() -> tuple[Handle, list[Handle]]:
