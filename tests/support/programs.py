@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from nbshare._core import interrupts
 from nbshare._core.memory import (
@@ -34,13 +35,37 @@ FILES = {m.__file__ for m in MODULES}
 
 
 def held(name="nbshare-"):
-    """Count the descriptors and mappings of this process whose file's name holds a text."""
+    """Count the descriptors and mappings of this process whose file's name holds a text.
+
+    Windows only tells whether a name is in use.
+    """
     gc.collect()
+    if sys.platform == "win32":
+        known = (other for other in segment.known_segments if name in other)
+        return sum(map(_is_used, {name, *known}))
     count = Path("/proc/self/maps").read_text().count(name)
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the one that lists them
             count += name in os.readlink(f"/proc/self/fd/{fd}")
     return count
+
+
+def _is_used(name):
+    import _winapi
+
+    try:
+        handle = _winapi.OpenFileMapping(_winapi.FILE_MAP_READ, False, name)
+    except FileNotFoundError:
+        return False
+    _winapi.CloseHandle(handle)
+    return True
+
+
+def n_open():
+    """Count the descriptors, or handles, of this process."""
+    if sys.platform == "win32":
+        return psutil.Process().num_handles()
+    return len(os.listdir("/proc/self/fd"))
 
 
 def names_left(pid, *folders):

@@ -146,9 +146,9 @@ def open_of(_pid: int, fd: int, _inode: int, name: str, access: int) -> Descript
     FileNotFoundError
         No process has it any more.
     """
-    assert isinstance(fd, Handle)
     rights = FILE_MAP_READ if access == os.O_RDONLY else FILE_MAP_READ | FILE_MAP_WRITE
     handle = _winapi.OpenFileMapping(rights, False, name)
+    assert isinstance(fd, Handle)  # it comes from where the memory was made, as the name does
     return owned(Handle(handle).of(name, fd.nbytes, fd.reserved))
 
 
