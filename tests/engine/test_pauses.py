@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from functools import partial
@@ -18,7 +17,7 @@ from nbshare import map_async, parallel_map
 from nbshare._core.store.pages import PAGE_ITEMS
 from nbshare._core.worker.process import KEEP_S
 from tests.support import streams
-from tests.support.faultlab import SOON_S, wait_until
+from tests.support.faultlab import SIGKILL, SOON_S, wait_until
 
 LEFT_S = KEEP_S + 0.2  # then its workers have left a call without items
 
@@ -104,7 +103,7 @@ def test_a_worker_that_dies_while_it_waits_leaves_nothing():
         seen.append(i)
         if len(seen) == n:
             wait_until(lambda: not job._run.board.pages)
-            os.kill(job.stats[0].pid, signal.SIGKILL)
+            os.kill(job.stats[0].pid, SIGKILL)
             is_taken.set()
     assert sorted(seen) == [*range(n + 10)]  # two pages may be read at different times
 

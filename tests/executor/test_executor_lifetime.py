@@ -22,7 +22,10 @@ import nbshare
 from nbshare import Executor, errors
 from tests.support import pool_tasks as tasks
 from tests.support import streams
-from tests.support.faultlab import LIMIT_S, wait_until
+from tests.support.faultlab import LIMIT_S, SIGKILL, wait_until
+
+KILLED = "exited with status" if sys.platform == "win32" else "SIGKILL"
+
 
 # ------------------------------------------------------------------------------ failures
 
@@ -101,8 +104,8 @@ def test_a_killed_worker_is_named(executor, tmp_path, gate):
     begun = tmp_path / "begun"
     future = executor.submit(tasks.begin_and_wait_for, begun, gate)
     wait_until(begun.exists)
-    os.kill(int(begun.read_text()), signal.SIGKILL)
-    with pytest.raises(errors.WorkerDiedError, match="SIGKILL"):
+    os.kill(int(begun.read_text()), SIGKILL)
+    with pytest.raises(errors.WorkerDiedError, match=KILLED):
         future.result(LIMIT_S)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
 import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -16,7 +15,7 @@ import psutil
 
 from nbshare._core.hosts import inputs
 from tests.support import duties
-from tests.support.faultlab import wait_until
+from tests.support.faultlab import SIGKILL, wait_until
 
 
 def be_host(name):
@@ -106,7 +105,7 @@ def lose_host_at(i, bad, folder):
     duties.note(f"{folder}/ran", str(i))
     if i in bad and not (marker := Path(folder, f"lost-{i}")).exists():
         marker.touch()
-        agent().send_signal(signal.SIGKILL)
+        agent().send_signal(SIGKILL)
         time.sleep(duties.ENOUGH_S)
     return float(i)
 
@@ -126,7 +125,7 @@ def lose_machine_at(i, bad, folder):
 def die_at(i, bad):
     """End the worker process in some items."""
     if i in bad:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), SIGKILL)
     return float(i)
 
 

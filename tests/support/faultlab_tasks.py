@@ -19,7 +19,7 @@ import nbshare
 from nbshare._core.memory import Handle, View, handle_of, open_handle, segment_of
 from nbshare._core.system import room
 from nbshare.errors import StaleReferenceError
-from tests.support.faultlab import SOON_S, await_flag, raise_flag, wait_until
+from tests.support.faultlab import SIGKILL, SOON_S, await_flag, raise_flag, wait_until
 
 HUGE = 60 << 20  # characters, of what is asked for a text
 FOREVER_S = 100.0  # longer than any subject may live
@@ -160,7 +160,7 @@ def interrupts() -> None:
 
 
 def is_killed() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), SIGKILL)
 
 
 def is_signalled() -> None:
@@ -234,7 +234,7 @@ def die_with_a_child(i: int) -> int:
         import multiprocessing
 
         multiprocessing.get_context("fork").Process(target=time.sleep, args=(FOREVER_S,)).start()
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), SIGKILL)
     return i
 
 
