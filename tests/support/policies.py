@@ -414,6 +414,8 @@ KINDS = {
     "seconds, then days": lambda i: np.datetime64(i, "s" if i < 4_500 else "D"),
     "number, then row": lambda i: i if i < 4_500 else np.array([i]),
 }
+if np.dtype("longdouble") == float:  # on Windows, where results are the second one
+    del KINDS["longdouble"]
 
 
 def give(i, kind):
