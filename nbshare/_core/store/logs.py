@@ -1,8 +1,7 @@
-"""How results travel, in an output array, or else as entries of logs.
+"""Logs, which have the results that form no array.
 
-Numbers and arrays of one shape go to one output array. Any other result is an entry of a log, which
-is a segment of its worker, or a file of the checkpoint. It has the pickle and its large buffers.
-Arrays come out of a log in memory as views of it, without another copy::
+A log is a segment of its worker, or a file of the checkpoint. An entry has the pickle of a result
+and its large buffers. Arrays come out of a log in memory as views of it, without another copy::
 
     n, size of each part | pickle | buffer | buffer …        (each at a multiple of 64 bytes)
 
@@ -31,21 +30,19 @@ ALONE = -1  # as the place in a batch, if the entry is the one result
 Parts = list[tuple[int, Any]]  # of an entry, with their offsets
 
 
-class Unloadable(NamedTuple):
-    """In the place of a result that cannot be unpickled here."""
-
-    error: BaseException
-
-
 OUT_OF_BAND = 1 << 12  # bytes. Smaller buffers stay in the pickle
-
-
 LOG_BYTES = 1 << 20  # of a worker's first log, whose unused pages cost nothing
 # Of later logs. Every log costs the caller a descriptor, so later ones are larger. But a log is
 # kept as long as any result in it.
 MOST_LOG_BYTES = 64 << 20
 
 _log_numbers = itertools.count()
+
+
+class Unloadable(NamedTuple):
+    """In the place of a result that cannot be unpickled here."""
+
+    error: BaseException
 
 
 class LogWriter:

@@ -2,8 +2,8 @@
 
 The first result decides. Numbers and arrays get one output array, ``(n, *shape)``, which for short
 numbers is a part of the board. A result that does not fit it, and any other object, is pickled and
-appended to a log. The board has the place of each. So no work is lost when results differ. With a
-checkpoint, rows are also written to its file, and logs are files.
+appended to a log. The page of its item has the place. So no work is lost when results differ. With
+a checkpoint, rows are also written to its file, and logs are files.
 """
 
 from __future__ import annotations
