@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import nbshare
-from nbshare._core.system import processes
+from nbshare._core.system import files, processes
 from tests.support.faultlab import SOON_S, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "win32", reason="this is not Windows")
@@ -62,6 +62,29 @@ def children_since(pid, start_s):
     """Return the processes that one has started since some time, even if it has ended."""
     found = (process.info for process in psutil.process_iter(["pid", "ppid", "create_time"]))
     return [p["pid"] for p in found if p["ppid"] == pid and p["create_time"] >= start_s]
+
+
+def test_a_stamp_tells_that_an_older_file_has_taken_the_place(tmp_path):
+    """A copy keeps the time of its last edit, so the time of the change is in the stamp, too."""
+    path = tmp_path / "ö.py"
+    path.write_text("new")
+    *_, before_ns = files.stamp(str(path))
+    os.utime(path, ns=(10**18, 10**18))
+    edited_ns, size, _, changed_ns = files.stamp(str(path))
+    assert (edited_ns, size) == (10**18, 3)
+    assert changed_ns >= before_ns > 10**18
+
+
+@pytest.mark.parametrize("spelled", [str.upper, lambda p: p.replace("\\", "/"), r"\\?\{}".format])
+def test_a_stamp_is_that_of_the_file_however_its_path_is_spelled(tmp_path, spelled):
+    path = tmp_path / "module.py"
+    path.write_text("")
+    assert files.stamp(spelled(str(path))) == files.stamp(str(path))
+
+
+def test_a_missing_file_has_no_stamp(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        files.stamp(str(tmp_path / "gone" / "module.py"))
 
 
 def test_a_process_knows_its_memory_and_that_of_others():

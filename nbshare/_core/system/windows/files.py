@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from ctypes import wintypes
 from typing import Any
 
 from nbshare._core.system.windows import handles, sections
@@ -26,6 +27,7 @@ OLD = ".old."  # names of files that were removed or replaced begin with it, unt
 READ, WRITE = _winapi.GENERIC_READ, _winapi.GENERIC_WRITE
 ACCESS = {os.O_RDONLY: READ, os.O_WRONLY: WRITE, os.O_RDWR: READ | WRITE}
 OPEN_ALWAYS, CREATE_ALWAYS = 4, 2  # an empty file is made if there is none, or in any case
+SHARE_ALL = 7
 OPEN_S = 2.0  # that another process may have a file open
 PAUSE_S = 0.01
 
@@ -143,39 +145,62 @@ def remove_old(folder: str | os.PathLike[str]) -> None:
                 os.unlink(os.path.join(folder, name))
 
 
-class _Basic(ctypes.Structure):
+class _Text(ctypes.Structure):  # UNICODE_STRING
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("created", "read", "written", "changed")),
-        ("attributes", ctypes.c_int64),
+        ("nbytes", wintypes.USHORT),
+        ("most", wintypes.USHORT),
+        ("start", handles.POINTER),
     )
 
 
-class _Standard(ctypes.Structure):
-    _fields_ = (("allocated", ctypes.c_int64), ("size", ctypes.c_int64), ("rest", ctypes.c_int64))
+class _Place(ctypes.Structure):  # OBJECT_ATTRIBUTES
+    _fields_ = (
+        ("nbytes", wintypes.ULONG),
+        ("folder", handles.HANDLE),
+        ("name", ctypes.POINTER(_Text)),
+        ("flags", wintypes.ULONG),
+        ("security", handles.POINTER * 2),
+    )
 
 
-BASIC, STANDARD = 0, 1  # classes of information
-READ_ATTRIBUTES, SHARE_ALL = 0x80, 7
-_information = handles.function(
-    *("GetFileInformationByHandleEx", handles.BOOL, handles.HANDLE, ctypes.c_int),
-    *(handles.POINTER, handles.DWORD),
-)
+class _Attributes(ctypes.Structure):  # FILE_NETWORK_OPEN_INFORMATION
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("created", "read", "written", "changed")),
+        *((name, ctypes.c_int64) for name in ("allocated", "size")),
+        ("flags", wintypes.ULONG),
+    )
+
+
+ANY_CASE, LINK = 0x40, 0x400  # OBJ_CASE_INSENSITIVE, FILE_ATTRIBUTE_REPARSE_POINT
+_system = ctypes.WinDLL("ntdll")
+_query = _system.NtQueryFullAttributesFile
+_query.argtypes = ctypes.POINTER(_Place), ctypes.POINTER(_Attributes)
 
 
 def stamp(path: str) -> tuple[int, int, int, int]:
     """Return what changes when a file is edited or replaced (mtime, size, nothing, ctime).
 
-    `os.stat` knows the time of the creation only, and takes longer.
+    `os.stat` knows the time of the creation only. It also opens the file, which takes four times as
+    long, and virus scanners look at it then.
     """
-    how = READ_ATTRIBUTES, SHARE_ALL, 0, _winapi.OPEN_EXISTING, 0, 0
-    handle = _winapi.CreateFile(path, *how)
-    try:
-        basic, standard = _Basic(), _Standard()
-        _information(handle, BASIC, ctypes.byref(basic), ctypes.sizeof(basic))
-        _information(handle, STANDARD, ctypes.byref(standard), ctypes.sizeof(standard))
-    finally:
-        handles.close(handle)
-    return unix_ns(basic.written), standard.size, 0, unix_ns(basic.changed)
+    found = _attributes(path)
+    if found.flags & LINK:
+        found = _attributes(os.path.realpath(path))
+    return unix_ns(found.written), found.size, 0, unix_ns(found.changed)
+
+
+def _attributes(path: str) -> _Attributes:
+    path = os.path.abspath(path)
+    if path.startswith("\\\\"):  # of another machine, or in the long form
+        path = path[4:] if path.startswith("\\\\?\\") else f"UNC{path[1:]}"
+    text = ctypes.create_unicode_buffer(f"\\??\\{path}")
+    nbytes = ctypes.sizeof(text) - ctypes.sizeof(ctypes.c_wchar)  # without its end
+    name = _Text(nbytes, nbytes, ctypes.addressof(text))
+    place = _Place(ctypes.sizeof(_Place), None, ctypes.pointer(name), ANY_CASE)
+    found = _Attributes()
+    if status := _query(ctypes.byref(place), ctypes.byref(found)):
+        raise ctypes.WinError(_system.RtlNtStatusToDosError(status))
+    return found
 
 
 def enter(folder: str) -> None:
