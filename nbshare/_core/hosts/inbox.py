@@ -54,8 +54,8 @@ class Inbox:
         self._call = call
         board, results = call.board, call.results
         agree = partial(board.agree, lock=nullcontext())
-        of_results = results.output.decided_here, results.logs.add
-        self._store = ResultStore(board.newest_page(), agree, *of_results)
+        decide, add_log = results.output.decided_here, results.logs.add
+        self._store = ResultStore(board.newest_page(), agree, decide, add_log)
 
     def take(self, items: range, slot: int, host: str, reply: Reply) -> None:
         """Store a reply about a block."""

@@ -29,6 +29,4 @@ For results of another machine, the thread that hears its replies is the worker.
 
 A worker that dies leaves no mark, or a whole result. The next worker that has the item writes to
 the same row, and to a log of its own.
-
-Loading keeps nothing between two calls, so any number of threads may read at the same time.
 """

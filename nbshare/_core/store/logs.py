@@ -29,7 +29,6 @@ Entry = tuple[LogKey, int, int, int]
 ALONE = -1  # as the place in a batch, if the entry is the one result
 Parts = list[tuple[int, Any]]  # of an entry, with their offsets
 
-
 OUT_OF_BAND = 1 << 12  # bytes. Smaller buffers stay in the pickle
 LOG_BYTES = 1 << 20  # of a worker's first log, whose unused pages cost nothing
 # Of later logs. Every log costs the caller a descriptor, so later ones are larger. But a log is

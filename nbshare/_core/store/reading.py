@@ -55,8 +55,8 @@ class StoredLogs(LogReader):
 
     Notes
     -----
-    Files are read, not mapped. They grow as long as a run goes on, and what the caller changes in a
-    result would be lost where a mapping is sent to other processes.
+    Files are read, not mapped, because they grow during a run, and a mapping that is sent to other
+    processes would lose the changes that the caller has made to a result.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -30,7 +30,7 @@ RESULTS_FILE, INDEX_FILE = "results.npy", "index.npy"
 # the batch. The state comes after them, because a write may be cut between two pages.
 FIRST = [("stored_at", "<f8"), ("elapsed_s", "<f8"), ("at", "<i8", 3)]
 INDEX = np.dtype([*FIRST, ("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
-WORD = struct.Struct("=dd3qBBHI")  # the same
+WORD = struct.Struct("<dd3qBBHI")  # the same
 HEAD = INDEX.itemsize - 4  # bytes of a word before its checksum
 FEW, SHORT = 8, 256  # rows, and bytes of one (more and shorter ones are copied together)
 LOG_BIT = 44  # of an offset in the logs, from which on it has the number of the log

@@ -180,8 +180,7 @@ _query.argtypes = ctypes.POINTER(_Place), ctypes.POINTER(_Attributes)
 def stamp(path: str) -> tuple[int, int, int, int]:
     """Return what changes when a file is edited or replaced (mtime, size, nothing, ctime).
 
-    `os.stat` knows the time of the creation only. It also opens the file, which takes four times as
-    long, and virus scanners look at it then.
+    `os.stat` knows the time of the creation only. It also opens the file, which takes much longer.
     """
     found = _attributes(path)
     if found.flags & LINK:
