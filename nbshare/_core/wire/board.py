@@ -73,8 +73,9 @@ ONE = 0  # as ITEM_STOP, the one after ITEM
 CHUNK_S = 0.02
 GROWTH = 8  # at most, from one chunk to the next, as a few quick items do not mean that all are
 LOAD_S = 1e-3  # items that are loaded together and take no longer go to one worker
-# Of a chunk of tiny items, as claiming one and a worker's work around it take 40 µs.
-LEAST_S = 1e-4
+# Of a chunk of tiny items, as claiming one and a worker's work around it take 40 µs, and 100 µs in
+# a short call, whose code is in no cache.
+LEAST_S = 4e-4
 
 
 class _Word:
