@@ -152,7 +152,7 @@ class Call(OwnRun):
         self.engine, self.inputs, self.order = engine, inputs, order
         self.has_processes = not engine.in_process and request.stage is None
         self.initializer_key = order.fixed.initializer_key
-        self.id = next(_numbers)  # also its lock byte
+        self.id = next(_numbers)
         self.n_in_run = request.max_workers  # workers, those of a pipeline's other stages included
         self.begun_ns = time.monotonic_ns()
         self.code = NO_CODE  # that its workers run, while there are any

@@ -51,15 +51,15 @@ class Calls:
         The workers.
     pipes : PrintPipes
         The pipes of their output.
-    lock_fd : int
-        A file with a lock for each call.
+    lock : FileLock
+        Workers hold it while they claim items. This process holds `claiming`, too.
 
     Attributes
     ----------
     running : dict
         Running calls, by id.
     claiming : lock
-        Excludes the other threads of this process, which a call's file lock does not.
+        Excludes the other threads of this process, which `lock` does not.
 
     Notes
     -----
@@ -67,8 +67,8 @@ class Calls:
     `assign_workers` and `finish_ended` act on it at the end of a turn. So no method is re-entered.
     """
 
-    def __init__(self, pool: WorkerPool, pipes: PrintPipes, lock_fd: int) -> None:
-        self._pool, self._pipes, self._lock_fd = pool, pipes, lock_fd
+    def __init__(self, pool: WorkerPool, pipes: PrintPipes, lock: locks.FileLock) -> None:
+        self._pool, self._pipes, self.lock = pool, pipes, lock
         self.running: dict[int, Call] = {}
         self.claiming = _thread.allocate_lock()
 
@@ -100,10 +100,6 @@ class Calls:
         if call.error is None and not call.results.is_over:
             call.note_failure(error)
             self.stop(call)
-
-    def lock_of(self, call: Call) -> locks.FileLock:
-        """Return the lock that workers hold while they claim items. Hold `claiming` too."""
-        return locks.FileLock(self._lock_fd, call.id)
 
     # ------------------------------------------------------------ what follows for calls
 
@@ -313,7 +309,7 @@ class Calls:
         if call.board.stopped:
             return
         with self.claiming:
-            give_back(call.board, unbegun, self.lock_of(call))
+            give_back(call.board, unbegun, self.lock)
         if call.items_event is not None:
             call.items_event.set()
         call.wake_supply()

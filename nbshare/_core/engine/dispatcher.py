@@ -27,6 +27,7 @@ from nbshare._core.engine.events import Events
 from nbshare._core.engine.prints import PrintPipes
 from nbshare._core.engine.process import WorkerProcess, WorkerStarter
 from nbshare._core.engine.workers import WorkerPool
+from nbshare._core.system import locks
 from nbshare._core.wire.board import busy_since
 
 ATTEND_S = 0.01  # to assign idle workers (starting new ones takes longer)
@@ -59,7 +60,7 @@ class Dispatcher(Engine):
             self._events.close()
             raise
         self._pool = WorkerPool(self._events, self._starter, self._pipes)
-        self._calls = Calls(self._pool, self._pipes, self._starter.lock_fd)
+        self._calls = Calls(self._pool, self._pipes, locks.FileLock(self._starter.lock_fd))
         self._closed = _thread.allocate_lock()
         self._closed.acquire()
         self._thread = 0  # that it runs in
@@ -126,7 +127,7 @@ class Dispatcher(Engine):
             # Asked here, because `_end` closes the lock's file.
             if self.is_closed or call.is_over:
                 return False
-            with self._calls.lock_of(call):
+            with self._calls.lock:
                 is_withdrawn = call.board.withdraw(i)
         if is_withdrawn and call.is_complete:  # it was the last, and the call may have no workers
             self._events.wake()

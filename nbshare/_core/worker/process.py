@@ -69,6 +69,7 @@ def run(inherited: InheritedFds) -> NoReturn:
     except (EOFError, ConnectionError, RuntimeError):
         os._exit(1)  # the owner is gone or has given up, or no thread can be started
     state, mappings = WorkerState(), Mappings()
+    lock = locks.FileLock(inherited.lock_fd)
     imports, is_idle = ImportLog(), True
     while True:
         try:
@@ -87,7 +88,7 @@ def run(inherited: InheritedFds) -> NoReturn:
             workers.kill_group()
         call, slot, order = message
         caller = _RemoteCaller(call, channel, imports, mappings, state)
-        work_on(order, slot, fds, caller, locks.FileLock(inherited.lock_fd, call))
+        work_on(order, slot, fds, caller, lock)
         is_idle = False
         channel.send(("finished", call, imports.take(), mappings.end_call(), caller.is_spent))
         # Now, because descriptors of the next message could take the numbers of closed ones.

@@ -6,7 +6,7 @@ import fcntl
 
 
 class FileLock:
-    """A lock between processes, on a byte of a file. The kernel releases it if its holder dies.
+    """A lock between processes, on a file. The kernel releases it if its holder dies.
 
     The file is opened once per process and never mapped or closed, because closing any descriptor
     of it would drop the lock. It does not exclude threads of one process.
@@ -15,18 +15,16 @@ class FileLock:
     ----------
     fd : int
         The descriptor of the file.
-    byte : int
-        The offset of the byte. The file may be shorter.
     """
 
-    def __init__(self, fd: int, byte: int) -> None:
-        self._fd, self._byte = fd, byte
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
 
     def __enter__(self) -> None:
-        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, self._byte)
+        fcntl.lockf(self._fd, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:
-        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, self._byte)
+        fcntl.lockf(self._fd, fcntl.LOCK_UN)
 
 
 def lock_file(fd: int) -> None:

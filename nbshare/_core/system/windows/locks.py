@@ -35,7 +35,7 @@ _query.argtypes = handles.HANDLE, ctypes.c_int, handles.POINTER, handles.DWORD, 
 
 
 class FileLock:
-    """A lock between processes, a mutex, whose name is that of a file and a place in it.
+    """A lock between processes, a mutex with the name of a file.
 
     It does not exclude a thread of this process from itself.
 
@@ -43,12 +43,10 @@ class FileLock:
     ----------
     fd : int
         The descriptor of the file.
-    byte : int
-        The place.
     """
 
-    def __init__(self, fd: int, byte: int) -> None:
-        self._name = f"{name_of(fd)}-{byte}"
+    def __init__(self, fd: int) -> None:
+        self._name = f"{name_of(fd)}-lock"
 
     @cached_property  # a worker that comes late needs none
     def _mutex(self) -> OwnedHandle:
