@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import signal
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ import pytest
 
 import nbshare
 from nbshare import Executor, errors
+from nbshare._core.system import processes
 from tests.support import pool_tasks as tasks
 from tests.support import streams
 from tests.support.faultlab import LIMIT_S, SIGKILL, wait_until
@@ -282,7 +282,7 @@ def test_an_interrupt_ends_the_block(tmp_path, gate):
 
     def interrupt():
         wait_until(begun.exists)
-        os.kill(os.getpid(), signal.SIGINT)
+        processes.interrupt()
 
     for waits in (True, False):
         begun.unlink(missing_ok=True)

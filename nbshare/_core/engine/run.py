@@ -117,7 +117,11 @@ class Run(ABC):
 
     def await_end(self, timeout_s: float) -> bool:
         """Only wait for the end. Return whether it is over."""
-        if not self.is_over and waiting.acquire(self._over, timeout_s):
+
+        def over_within(seconds: float) -> bool:
+            return self._over.acquire(timeout=seconds)
+
+        if not self.is_over and waiting.interruptible(over_within, timeout_s):
             self._over.release()
         return self.is_over
 

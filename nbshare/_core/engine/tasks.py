@@ -22,7 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,24 @@ class TaskFuture(Future[Any]):
         super().cancel()  # without the lock, because callbacks run here
         self.set_running_or_notify_cancel()
         return True
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the result, as `concurrent.futures.Future.result` does."""
+        self._await(timeout)
+        try:
+            return super().result(0)
+        finally:
+            del self  # or it and its error would keep each other alive
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the error, as `concurrent.futures.Future.exception` does."""
+        self._await(timeout)
+        return super().exception(0)
+
+    def _await(self, timeout_s: float | None) -> None:
+        # On Windows the standard library waits on when it is interrupted.
+        if not self.done():
+            waiting.interruptible(lambda seconds: bool(wait([self], seconds).done), timeout_s)
 
     def running(self) -> bool:
         """Return whether a worker is running the task."""
@@ -257,7 +275,12 @@ class TaskQueue(Supply):
         """Wait until all tasks are done, after `close`."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+
+            def ended_within(seconds: float | None) -> bool:
+                thread.join(seconds)
+                return not thread.is_alive()
+
+            waiting.interruptible(ended_within, None)
 
     # ------------------------------------------------------------- in the queue's thread
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import _thread
 import mmap
 import os
 import signal
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 IS_WEAK = False  # one process needs no order of memory between processes
@@ -50,9 +50,9 @@ def mapped_file(_address: int, _memmap: object) -> NoReturn:
     raise FileNotFoundError
 
 
-def acquire(lock: _thread.LockType, timeout_s: float) -> bool:
-    """Acquire a lock within a time. Return whether it was."""
-    return lock.acquire(timeout=timeout_s)
+def interruptible(wait: Callable[[Any], bool], timeout_s: float | None) -> bool:
+    """Call what waits at most some seconds, or endlessly."""
+    return wait(timeout_s)
 
 
 def _no_figure(*_: object) -> int:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import _socket
-import _thread
 import select
 import time
+from collections.abc import Callable
+from typing import Any
 
 LONGEST_S = 3600.0  # of a wait (poll takes some more, but not what a user may call a time-out)
 
 
-def acquire(lock: _thread.LockType, timeout_s: float) -> bool:
-    """Acquire a lock within a time. Return whether it was. An interrupt ends the wait."""
-    return lock.acquire(timeout=timeout_s)
+def interruptible(wait: Callable[[Any], bool], timeout_s: float | None) -> bool:
+    """Call what waits at most some seconds, or endlessly. An interrupt ends any wait here."""
+    return wait(timeout_s)
 
 
 def is_readable(fd: int | _socket.socket, timeout_s: float | None = None) -> bool:

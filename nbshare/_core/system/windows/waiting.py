@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _overlapped
-import _thread
 import _winapi
 import ctypes
 import math
@@ -193,21 +192,17 @@ def is_readable(end: channels.End, timeout_s: float | None = None) -> bool:
     return end.wait(None if timeout_s is None else min(timeout_s, LONGEST_S))
 
 
-def acquire(lock: _thread.LockType, timeout_s: float) -> bool:
-    """Acquire a lock within a time. Return whether it was. An interrupt ends the wait."""
-    return _in_slices(lambda slice_s: lock.acquire(timeout=slice_s), timeout_s)
-
-
 def _wait(handle: int, timeout_s: float) -> bool:
     def wait(slice_s: float) -> bool:
         ms = math.ceil(slice_s * 1e3)
         return _winapi.WaitForSingleObject(handle, ms) == _winapi.WAIT_OBJECT_0
 
-    return _in_slices(wait, timeout_s)
+    return interruptible(wait, timeout_s)
 
 
-def _in_slices(wait: Callable[[float], bool], timeout_s: float) -> bool:
-    until_s = time.monotonic() + timeout_s
+def interruptible(wait: Callable[[Any], bool], timeout_s: float | None) -> bool:
+    """Call what waits at most some seconds, or endlessly, in slices. An interrupt ends it."""
+    until_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     while True:
         left_s = max(0.0, until_s - time.monotonic())
         if wait(min(left_s, SLICE_S)):
