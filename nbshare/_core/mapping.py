@@ -136,7 +136,8 @@ def parallel_map(
         copied, and neither is a `numpy.memmap` of 1 MiB or more. Any other object is loaded once in
         each worker. If `func` changes it, later items of that worker see the change and those of
         other workers do not, so results depend on which worker ran what. Change a copy instead
-        (``config = dict(config)``).
+        (``config = dict(config)``). An item that is, or holds, an object of `func` or of ``shared``
+        is the same object there (``item is other``), as in a loop.
     seed : int or numpy.random.SeedSequence, optional
         `func` must accept ``rng``. Each call receives a `numpy.random.Generator` (PCG64) made from
         ``SeedSequence(seed).spawn(n)[i]`` for item ``i``, so results do not depend on the number of

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from nbshare._core.arrays.arena import Arena
-from nbshare._core.engine.preparing import pack_fixed, source
+from nbshare._core.engine.preparing import pack_fixed, pack_sources
 from nbshare._core.engine.request import Request
 from nbshare._core.job import html_table
 from nbshare._core.mapping import KNOWN, Function, check_call, prepared
@@ -159,9 +159,7 @@ def plan(
         _, request, where = check_call("plan", func, iterables, out, all_at_once)
         arena = Arena()
         pack_fixed(arena, request)
-        for column in request.iterables:
-            if column is not None:
-                source(arena, column)
+        pack_sources(arena, request.iterables)
     except Exception as error:  # noqa: BLE001 - what it says is the answer
         return Plan(n_items=None, refused=[str(error)])
     if not request.n_items:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from nbshare import MISSING, SharedArray, map_async, parallel_map, shutdown
+from nbshare._core.arrays.known import KnownObjects
 from nbshare._core.functions import files
 from nbshare._core.functions.files import register_files
 from nbshare._core.functions.freshness import ImportLog
@@ -224,10 +225,10 @@ def test_modules_may_be_searched_for_while_other_threads_register_files(monkeypa
 def test_items_are_read_while_others_come():
     """As threads that give a generator's items to hosts do."""
     board = Board.create(None, 1, is_private=True)
-    feed = ItemFeed(board)
-    feed.append([["first"]], 1)
+    feed = ItemFeed(board, KnownObjects())
+    feed.append([["first"]])
     with ThreadPoolExecutor(1) as others:
-        coming = others.submit(lambda: [feed.append([[i]], 1) for i in range(500)])
+        coming = others.submit(lambda: [feed.append([[i]]) for i in range(500)])
         while not coming.done():
             assert feed.columns(0, 1) == (["first"],)
         coming.result()

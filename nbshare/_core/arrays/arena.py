@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, Literal
 
@@ -28,14 +29,17 @@ from nbshare._core.arrays.by_reference import PLAIN, ByReference, take_apart
 from nbshare._core.arrays.culprit import culprit_of
 from nbshare._core.arrays.inputs import (
     ArrayReference,
+    Itself,
     Packed,
     Span,
     fill,
     lenders,
+    load_known,
     load_reference,
     reference_to,
     small,
 )
+from nbshare._core.arrays.known import KnownObjects, Memo
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.functions.pickling import Keep, dumps_apart, value_pickler
 from nbshare._core.memory import (
@@ -68,6 +72,8 @@ class Arena:
         How much has been gathered.
     has_views : bool
         Whether arrays or buffers have been copied here, which workers will see.
+    known : KnownObjects
+        Objects that the next pickles may name, because they are in an earlier one.
 
     Notes
     -----
@@ -84,6 +90,8 @@ class Arena:
         empty then, and the caller keeps what it has packed until they are done with it.
     by_value : bool, default False
         Whether everything is copied, for another machine, and what works on one only is refused.
+    known : KnownObjects, optional
+        Those of another arena, whose pickles are loaded before.
     """
 
     def __init__(
@@ -93,6 +101,7 @@ class Arena:
         stays_here: bool = False,
         by_handle: bool = False,
         by_value: bool = False,
+        known: KnownObjects | None = None,
     ) -> None:
         self.segments: list[tuple[Segment, Mode]] = []
         self._parts: list[tuple[int, Any]] = []
@@ -101,36 +110,88 @@ class Arena:
         self.by_value = by_value
         self.stays_here = stays_here
         self.has_views = False
+        self.known = KnownObjects() if known is None else known
         self._seen: dict[tuple[int, bool], tuple[Any, ArrayReference]] = {}
 
-    def pack(self, obj: Any, what: str, *, writable: bool = False) -> Packed:
+    def pack(
+        self, obj: Any, what: str, *, writable: bool = False, is_named: bool = False
+    ) -> Packed:
         """Pickle an object, which errors call `what`.
 
-        `writable` says whether workers may write to the SharedArrays in it.
+        `writable` says whether workers may write to the SharedArrays in it, `is_named` whether
+        later pickles may name objects in it.
 
         Raises
         ------
         UnsendableError
             If it can be pickled neither by reference nor by value.
         """
-        file, buffers = self._pickle(obj, what, writable)
+        file, buffers, pickler = self._pickle(obj, what, writable)
+        if is_named:
+            self.known.add(pickler.memo.copy)
         spans = tuple(map(self._span, buffers))
         return (0, self._add(file), len(file)), spans
 
-    def pack_items(self, items: Sequence[Any], first: int) -> tuple[int, list[Packed]]:
-        """Pickle items, counted from the `first`. Return the items per block and the blocks."""
-        size, _ = block_size([items])
-        starts = range(0, len(items), size)
-        return size, [self.pack_block(items[i : i + size], first + i) for i in starts]
+    def itself(self, obj: Any) -> Itself:
+        """Return an object that this process uses as it is. The next pickles may name its parts."""
 
-    def pack_block(self, block: Sequence[Any], first: int) -> Packed:
+        def memo() -> Memo:
+            made: list[Any] = []
+            with suppress(Exception):  # then those parts are known that came before
+                dumps_apart(obj, IN_BAND, Arena(stays_here=True)._maker(True, made))
+            return made[-1].memo.copy()  # type: ignore[no-any-return]
+
+        found = Itself(obj, {})
+        self.known.add(memo, found.objects)
+        return found
+
+    def pack_items(self, columns: Sequence[Sequence[Any]], first: int) -> tuple[int, list[Packed]]:
+        """Pickle items, counted from the `first`. Return the items per block and the blocks.
+
+        Each column is what an iterable gives to them.
+        """
+        size, _ = self.block_size(columns)
+        return size, [
+            self.pack_block([column[i : i + size] for column in columns], first + i)
+            for i in range(0, len(columns[0]), size)
+        ]
+
+    def pack_block(self, columns: Sequence[Sequence[Any]], first: int) -> Packed:
         """Pickle items, counted from the `first`. An error says which one cannot be."""
         try:
-            return self.pack(block, "item", writable=True)
+            return self.pack(columns, "item", writable=True)
         except UnsendableError:
-            for i, item in enumerate(block, start=first):
-                self.pack(item, f"item {i}", writable=True)
+            for i, args in enumerate(zip(*columns, strict=True), start=first):
+                for each in args:
+                    self.pack(each, f"item {i}", writable=True)
             raise
+
+    def block_size(self, columns: Sequence[Sequence[Any]]) -> tuple[int, int]:
+        """Return how many items to pickle together, and about how many bytes all take.
+
+        Each column is a part of the items. Of few items, which go one by one, 0 bytes are returned.
+        """
+        n = len(columns[0])
+        if n < 2 * LEAST_BLOCKS:
+            return 1, 0
+        sizes = [self._nbytes_each(column) for column in columns]
+        most = min(BLOCK_ITEMS, BLOCK_BYTES // sum(sizes), n // LEAST_BLOCKS)
+        return max(1, most), n * sum(sizes)
+
+    def _nbytes_each(self, items: Sequence[Any]) -> int:
+        """Return about how many bytes each item of a long list adds to a pickle of several.
+
+        The first adds more, such as a class that goes by value, which is there once.
+        """
+        n = min(MOST_SAMPLES, len(items) // LEAST_BLOCKS)
+        sample = [items[k * len(items) // n] for k in range(n)]
+        scratch = Arena(known=self.known)
+        try:
+            one, several = (scratch._pickle(some, "", True)[0] for some in (sample[:1], sample))
+        except UnsendableError:  # which one will be said when its block is packed
+            return BLOCK_BYTES
+        n_more = len({*map(id, sample)}) - 1
+        return max(1, (len(several) - len(one)) // n_more) if n_more else len(one)
 
     def refer(self, array: npt.NDArray[Any], *, writable: bool) -> ArrayReference:
         """Return a reference to an array, which is copied if it has neither segment nor file."""
@@ -187,6 +248,7 @@ class Arena:
     def contents(self) -> tuple[int, list[tuple[int, Any]]]:
         """Return the end of the arena, and its parts (offset, bytes or array). Ends the arena."""
         self._seen.clear()
+        self.known = KnownObjects()  # its picklers have this arena, a cycle
         parts, self._parts = self._parts, []
         return self.nbytes, parts
 
@@ -227,14 +289,21 @@ class Arena:
             self.segments.append((segment, mode))
         return self.segments.index((segment, mode)) + 1
 
-    def _pickle(self, obj: Any, what: str, writable: bool) -> tuple[bytes, list[memoryview]]:
-        """Return pickle and buffers."""
+    def _maker(self, writable: bool, made: list[Any]) -> Callable[[bool, io.BytesIO, Keep], Any]:
+        """Return what makes a pickler, which is then the last one `made`."""
 
         def make(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:
-            return _pickler_class(by_value)(self, writable, file, keep)
+            made.append(_pickler_class(by_value)(self, writable, file, keep))
+            return made[-1]
 
+        return make
+
+    def _pickle(self, obj: Any, what: str, writable: bool) -> tuple[bytes, list[memoryview], Any]:
+        """Return pickle, buffers and pickler."""
+        made: list[Any] = []
         try:
-            return dumps_apart(obj, IN_BAND, make)
+            data, buffers = dumps_apart(obj, IN_BAND, self._maker(writable, made))
+            return data, buffers, made[-1]
         except (UnsendableError, SyntaxError):  # of a function's file, which say what to do
             raise
         except BaseException as error:
@@ -245,33 +314,6 @@ class Arena:
                 f"{what} cannot be sent to another process: {culprit} cannot be pickled "
                 f"({type(error).__name__}: {cut(str(error))}). {remedy}"
             ) from error
-
-
-def _nbytes_each(items: Sequence[Any]) -> int:
-    """Return about how many bytes each item of a long list adds to a pickle of several.
-
-    The first adds more, such as a class that goes by value, which is there once.
-    """
-    n = min(MOST_SAMPLES, len(items) // LEAST_BLOCKS)
-    sample = [items[k * len(items) // n] for k in range(n)]
-    try:
-        one, several = (Arena()._pickle(some, "", True)[0] for some in (sample[:1], sample))
-    except UnsendableError:  # which one will be said when its block is packed
-        return BLOCK_BYTES
-    n_more = len({*map(id, sample)}) - 1
-    return max(1, (len(several) - len(one)) // n_more) if n_more else len(one)
-
-
-def block_size(columns: Sequence[Sequence[Any]]) -> tuple[int, int]:
-    """Return how many items to pickle together, and about how many bytes all take.
-
-    Each column is a part of the items. Of few items, which go one by one, 0 bytes are returned.
-    """
-    n = len(columns[0])
-    if n < 2 * LEAST_BLOCKS:
-        return 1, 0
-    sizes = [_nbytes_each(column) for column in columns]
-    return max(1, min(BLOCK_ITEMS, BLOCK_BYTES // max(sizes), n // LEAST_BLOCKS)), n * sum(sizes)
 
 
 @cache
@@ -299,15 +341,23 @@ def _pickler_class(by_value: bool) -> Any:
                 return rebuild, tuple(map(self._unlocked, parts)) if obj._is_tool else parts
             elif type(obj) is ArrayReference:
                 return load_reference, tuple(obj)
+            elif (known := self.arena.known).may_have and (
+                place := known.place_of(obj)
+            ) is not None:
+                return load_known, place
             return super().reducer_override(obj) if by_value else NotImplemented
 
         def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
+            refers = self.arena.refers_to(array)
+            known = self.arena.known
+            if known.may_have and not refers and (place := known.place_of(array)) is not None:
+                return load_known, place
             if type(array) not in PLAIN:
                 return take_apart(array)
             if array.dtype.hasobject or array.dtype.char == "T":
                 reduced: Any = array.__reduce__()
                 return *reduced, None, None, fill
-            if self.writable and array.nbytes < IN_BAND and not self.arena.refers_to(array):
+            if self.writable and array.nbytes < IN_BAND and not refers:
                 order: Literal["F", "C"] = "F" if array.flags.fnc else "C"
                 return small, (array.tobytes(order), array.dtype, array.shape, order)
             return load_reference, tuple(self.arena.refer(array, writable=self.writable))

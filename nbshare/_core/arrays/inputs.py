@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from nbshare._core.arrays.known import objects_in
 from nbshare._core.arrays.shared_array import SharedArray, shared_view
 from nbshare._core.memory import Handle, Segment, UserFile, View, open_handle, segment_of
 from nbshare.errors import noted
@@ -30,6 +31,7 @@ class Itself(NamedTuple):
     """An object that this process uses as it is, not a copy of it."""
 
     value: Any
+    objects: dict[int, Any]  # that are known by it, see `arrays.known`
 
 
 class ArrayReference(NamedTuple):
@@ -60,28 +62,42 @@ class Inputs:
     ----------
     segments : sequence of View
         The segments in the arena's order, the arena itself first.
+    known : list of dict, optional
+        The objects that pickles may name, by their places, one dict for each pickle that holds
+        some (`arrays.known`).
     """
 
-    def __init__(self, segments: Sequence[View]) -> None:
+    def __init__(self, segments: Sequence[View], known: list[dict[int, Any]] | None = None) -> None:
         self._segments = list(segments)
+        self.known = [] if known is None else known
 
-    def load(self, packed: Packed | Itself) -> Any:
-        """Load an object. Arrays in it are views of the segments."""
+    def load(self, packed: Packed | Itself, *, is_named: bool = False) -> Any:
+        """Load an object. Arrays in it are views of the segments.
+
+        `is_named` says whether later pickles may name objects in it.
+        """
         if isinstance(packed, Itself):
+            if is_named:
+                self.known.append(packed.objects)
             return packed.value
         pickled, spans = packed
         buffers = [self._bytes(span) for span in spans]
         for segment, _, _ in spans:
             if (found := segment_of(self._segments[segment].root)) is not None:
                 lenders[id(found[0])] = found[0]
-        before, _loading.segments = _loading.segments, self._segments
+        before, _loading.inputs = _loading.inputs, self
         try:
-            return pickle.loads(self._bytes(pickled), buffers=buffers)
+            if not is_named:
+                return pickle.loads(self._bytes(pickled), buffers=buffers)
+            unpickler: Any = pickle.Unpickler(io.BytesIO(self._bytes(pickled)), buffers=buffers)
+            obj = unpickler.load()
+            self.known.append(objects_in(unpickler.memo))
+            return obj
         except Exception as error:
             _name_class(error, self._bytes(pickled), buffers)
             raise
         finally:
-            _loading.segments = before
+            _loading.inputs = before
 
     def array(self, reference: ArrayReference) -> npt.NDArray[Any]:
         """Return the array that a reference means."""
@@ -117,6 +133,11 @@ class Inputs:
     def _bytes(self, span: Span) -> memoryview:
         segment, offset, nbytes = span
         return self._segments[segment].root.data[offset : offset + nbytes]
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the first segment is."""
+        return any(view.root.flags.writeable for view in self._segments[:1])
 
 
 class _ClassRecorder(pickle.Unpickler):
@@ -161,13 +182,13 @@ opened: deque[Segment] = deque(maxlen=8)
 lenders: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
 
 
-class _Segments(threading.local):
-    """The segments of the pickle that this thread is loading, which can name functions only."""
+class _Loading(threading.local):
+    """The inputs from which this thread is loading a pickle, which can name functions only."""
 
-    segments: Sequence[View] = ()
+    inputs = Inputs(())
 
 
-_loading = _Segments()
+_loading = _Loading()
 
 
 def small(data: bytes, *form: Any) -> npt.NDArray[Any]:
@@ -179,9 +200,14 @@ def small(data: bytes, *form: Any) -> npt.NDArray[Any]:
 def fill(array: npt.NDArray[Any], state: Any) -> None:
     """Give an array its values from the pickle, as writable as the memory of other arrays is."""
     array.__setstate__(state)
-    array.flags.writeable = any(view.root.flags.writeable for view in _loading.segments[:1])
+    array.flags.writeable = _loading.inputs.is_writable
 
 
 def load_reference(*reference: Any) -> npt.NDArray[Any]:
     """Return the array that a reference in a pickle means, by index while `Inputs` loads it."""
-    return Inputs(_loading.segments).array(ArrayReference(*reference))
+    return _loading.inputs.array(ArrayReference(*reference))
+
+
+def load_known(part: int, place: int) -> Any:
+    """Return the object that is known by a pickle that was loaded before."""
+    return _loading.inputs.known[part][place]

@@ -127,6 +127,9 @@ item
     One input of the run. Indices count from 0.
 job
     The public face of a run.
+known
+    An object of the function or of ``shared=``, which items name instead of sending it again
+    (`arrays.known`).
 keeper
     Starts a call with the stored results, and stores those that workers could not (`checkpoint`).
 lease

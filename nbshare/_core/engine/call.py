@@ -301,8 +301,8 @@ class Call(OwnRun):
         if (supply := self.supply) is not None:
             supply.wake()
 
-    def append(self, columns: Sequence[Sequence[Any]], step: int) -> None:
-        """Bring items, in blocks of `step`, for one thread.
+    def append(self, columns: Sequence[Sequence[Any]]) -> None:
+        """Bring items, for one thread.
 
         Raises
         ------
@@ -316,7 +316,7 @@ class Call(OwnRun):
             self.results.output.reserve(len(columns[0]))
             if self.keeper is not None:
                 self.keeper.expect(self._all_columns(columns))
-            feed.append(columns, step)
+            feed.append(columns)
             self.engine.notify(self)
 
     def _all_columns(self, new: Sequence[Sequence[Any]]) -> list[Any]:

@@ -174,10 +174,10 @@ class FoldingCall(Call):
         (block,) = super().item(k)
         return block  # type: ignore[no-any-return]
 
-    def append(self, columns: Sequence[Sequence[Any]], step: int) -> None:
+    def append(self, columns: Sequence[Sequence[Any]]) -> None:
         """Bring blocks. For one thread."""
         self._n_brought += sum(len(block.columns[0]) for block in columns[0])
-        super().append(columns, step)
+        super().append(columns)
 
     def sweep(self) -> None:
         """Free what is not needed, once what has arrived is combined."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from nbshare._core.arrays.arena import Arena
 from nbshare._core.arrays.inputs import Itself, Packed
+from nbshare._core.arrays.known import KnownObjects
 from nbshare._core.arrays.shaped import ShapedItems
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.engine.call import MAX_REPLACED, Call, Engine
@@ -27,7 +28,7 @@ from nbshare._core.wire.context import threads_per_worker
 from nbshare._core.wire.failures import SharedName
 from nbshare._core.wire.feed import ItemFeed
 from nbshare._core.wire.folding import Blocks
-from nbshare._core.wire.orders import CallOrder, Fixed, Stage
+from nbshare._core.wire.orders import CallOrder, Fixed, Sources, Stage
 from nbshare.errors import UnsendableError
 
 PLAIN = {bool, int, float, complex, str, bytes, type(None)}  # what is copied as well as shared
@@ -49,16 +50,17 @@ def pack_fixed(arena: Arena, request: Request) -> Fixed:
     shared = dict(request.shared)
     if arena.stays_here:
         names = [name for name in shared if isinstance(shared[name], FunctionType | type)]
-        func = Itself(with_keywords(request.func, {name: shared.pop(name) for name in names}))
+        func = arena.itself(with_keywords(request.func, {name: shared.pop(name) for name in names}))
     else:
-        func = arena.pack(request.func, "the function", writable=True)
+        func = arena.pack(request.func, "the function", writable=True, is_named=True)
     packed = _pack_shared(arena, shared) if shared else None
-    return Fixed(func, packed, *_pack_initializer(arena, request.initializer))
+    return Fixed(func, packed, *_pack_initializer(arena, request.initializer), arena.known.is_used)
 
 
 def _pack_shared(arena: Arena, shared: dict[str, Any]) -> Packed:
     try:
-        return arena.pack({SharedName(name): value for name, value in shared.items()}, "shared=")
+        values = {SharedName(name): value for name, value in shared.items()}
+        return arena.pack(values, "shared=", is_named=True)
     except Exception:
         for name, value in shared.items():  # say which one
             arena.pack(value, f"shared[{name!r}]")
@@ -86,7 +88,7 @@ def _pack_initializer(
             f"initializer= or initargs= cannot be pickled ({type(error).__name__}: {error})"
         ) from error
     what = function, arguments
-    return Itself(what) if arena.stays_here else arena.pack(what, "the initializer"), key
+    return Itself(what, {}) if arena.stays_here else arena.pack(what, "the initializer"), key
 
 
 def _is_plain(items: Sequence[Any]) -> bool:
@@ -95,19 +97,28 @@ def _is_plain(items: Sequence[Any]) -> bool:
     return is_few and sum(map(sys.getsizeof, items)) <= PLAIN_BYTES
 
 
-def source(arena: Arena, iterable: Any, first: int = 0) -> tuple[Any, ...]:
-    """Pack items, counted from the `first`. Return the argument of `worker.items.ItemSource`."""
-    if isinstance(iterable, np.ndarray):
-        is_shared = isinstance(iterable, SharedArray) or segment_of(iterable) is None  # or a file
-        return "rows", *arena.refer(iterable, writable=is_shared)
-    if isinstance(iterable, Blocks):
-        columns = [source(arena, column) for column in iterable.columns]
-        return "folded", iterable.n_items, columns
-    if isinstance(iterable, ShapedItems):
-        return "whole", arena.pack(iterable, "the items", writable=True)
-    if isinstance(iterable, range) or _is_plain(iterable):
-        return "plain", iterable
-    return "blocks", *arena.pack_items(iterable, first)
+def pack_sources(arena: Arena, iterables: Sequence[Any], first: int = 0) -> Sources:
+    """Pack the items of all iterables, counted from the `first`. Those that are None are fed."""
+    together: list[Sequence[Any]] = []  # in one pickle, as iterables may give the same object
+    numbers = itertools.count()  # of iterables that are fed
+
+    def source(iterable: Any) -> tuple[Any, ...]:
+        if iterable is None:
+            return "fed", next(numbers)
+        if isinstance(iterable, np.ndarray):
+            is_shared = isinstance(iterable, SharedArray) or segment_of(iterable) is None  # or file
+            return "rows", *arena.refer(iterable, writable=is_shared)
+        if isinstance(iterable, Blocks):
+            return "folded", iterable.n_items, list(map(source, iterable.columns))
+        if isinstance(iterable, ShapedItems):
+            return "whole", arena.pack(iterable, "the items", writable=True)
+        if isinstance(iterable, range) or _is_plain(iterable):
+            return "plain", iterable
+        together.append(iterable)
+        return "packed", len(together) - 1
+
+    found = list(map(source, iterables))
+    return Sources(found, *arena.pack_items(together, first) if together else (1, []))
 
 
 def prepare(
@@ -140,15 +151,18 @@ def prepare(
     """
     arena = Arena(stays_here=engine.in_process)
     parts = fixed[0] if fixed is not None else pack_fixed(arena, request)
-    columns = itertools.count()  # of the feed
-    sources = [("fed", next(columns)) if x is None else source(arena, x) for x in request.iterables]
+    sources = pack_sources(arena, request.iterables)
+    is_fed = any(x is None for x in request.iterables)
+    if fixed is None:
+        parts = parts._replace(are_named=arena.known.is_used or is_fed)
+    known = arena.known
     rings = None if stage is None else arena.pack(stage, "the rings", writable=True)
     if request.n_items:  # else there may be nothing to do
         engine.warm_up(min(request.max_workers, request.n_items))
     placed = [place(arena, is_private=engine.in_process)]
     if fixed is not None:
         placed.insert(0, fixed[1])
-    return new_call(request, engine, parts, placed, sources, stage=rings)
+    return new_call(request, engine, parts, placed, sources, stage=rings, known=known)
 
 
 def new_call(
@@ -156,9 +170,10 @@ def new_call(
     engine: Engine,
     fixed: Fixed,
     placed: list[Placed],
-    sources: list[tuple[Any, ...]],
+    sources: Sources,
     *,
     stage: Packed | None = None,
+    known: KnownObjects | None = None,
     n_threads: int | None = None,
     first: int = 0,
     make: type[Call] = Call,
@@ -175,10 +190,12 @@ def new_call(
         The parts that are the same for all items.
     placed : list of Placed
         These parts, and the items, or both in one.
-    sources : list of tuple
-        The arguments of `worker.items.ItemSource`, one for each iterable.
+    sources : Sources
+        Where the items are.
     stage : Packed, optional
         The rings of a pipeline's stage.
+    known : KnownObjects, optional
+        The objects of the fixed parts, which items that are fed may name.
     n_threads : int, optional
         Threads of a worker's libraries. Default: its share of the CPUs.
     first : int, default 0
@@ -189,7 +206,8 @@ def new_call(
     # More slots than workers, because a replaced worker may still hold one.
     n_slots = request.max_workers + MAX_REPLACED
     board = Board.create(request.n_items, n_slots, is_private=engine.in_process)
-    feed = ItemFeed(board) if any(x is None for x in request.iterables) else None
+    is_fed = any(x is None for x in request.iterables)
+    feed = ItemFeed(board, known or KnownObjects()) if is_fed else None
     if feed is not None:
         placed.append(Placed(None, [(feed.segment, "r")]))
     if n_threads is None:
@@ -203,7 +221,7 @@ def new_call(
         fixed=fixed,
         stage=stage,
         sources=sources,
-        is_fed=feed is not None,
+        is_fed=is_fed,
         policy=request.workers_policy,
         n_workers=request.max_workers,
         chunksize=request.chunksize,

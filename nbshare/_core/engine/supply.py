@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from nbshare._core.arrays.arena import block_size
 from nbshare._core.engine.call import Call, Supply
 from nbshare._core.interrupts import start_thread
 from nbshare._core.system import waiting
@@ -208,7 +207,7 @@ class SourceSupply(Supply):
         if isinstance(out, np.ndarray) and call.board.n_there + n > len(out):
             raise ValueError(f"out= has {len(out)} rows, but the iterable gives more items")
         columns = [list(column) for column in zip(*items, strict=True)]
-        call.append(columns, block_size(columns)[0])
+        call.append(columns)
 
     def _close(self) -> None:
         call, n = self._call, self._call.board.n_there

@@ -31,7 +31,7 @@ import numpy as np
 from nbshare._core.arrays.arena import Arena
 from nbshare._core.engine.call import Call, Engine
 from nbshare._core.engine.placing import place
-from nbshare._core.engine.preparing import new_call, pack_fixed, source
+from nbshare._core.engine.preparing import new_call, pack_fixed, pack_sources
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.supply import Pace
 from nbshare._core.functions.freshness import is_installed, own_modules, packed_sources
@@ -44,6 +44,7 @@ from nbshare._core.memory import handle_of
 from nbshare._core.store.pages import ATTEMPTS
 from nbshare._core.store.rows import runs_of
 from nbshare._core.wire.board import ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims, give_back
+from nbshare._core.wire.orders import Sources
 from nbshare.errors import WorkerDiedError, noted, without_frames
 
 BLOCK_S = 0.5  # of work
@@ -98,9 +99,11 @@ class Cluster(Engine):
         self._block_s = max(BLOCK_S, request.max_workers / BLOCKS_PER_S)
         arena = Arena(by_value=True)
         fixed = pack_fixed(arena, request)
-        for column in request.iterables:
-            if column is not None and len(column):
-                source(Arena(by_value=True), column[:1])
+        # All objects that can be known, as it will be seen later which ones items name.
+        fixed, self._known = fixed._replace(are_named=True), arena.known
+        if request.n_items != 0:
+            some = [None if column is None else column[:1] for column in request.iterables]
+            pack_sources(Arena(by_value=True, known=self._known), some)
         modules = own_modules()
         sources = arena.add(packed_sources(modules.values()))
         nbytes = arena.nbytes  # placing empties it
@@ -122,7 +125,7 @@ class Cluster(Engine):
             out=out,
             news_s=self._block_s,
         )
-        return new_call(request, self, fixed, [], [])
+        return new_call(request, self, fixed, [], Sources([]))
 
     # -------------------------------------------------------------------- from any thread
 
@@ -308,14 +311,14 @@ class Cluster(Engine):
 
     def _packed(self, items: range) -> Block:
         """Return claimed items as a block."""
-        board, arena = self._call.board, Arena(by_value=True)
+        board, arena = self._call.board, Arena(by_value=True, known=self._known)
         attempts = None
         if board.has_failures:
             attempts = board.attempts_to_count(items.start, items.stop).copy()
         return Block(
             first=items.start,
             n=len(items),
-            sources=[source(arena, column, items.start) for column in self._columns(items)],
+            sources=pack_sources(arena, self._columns(items), items.start),
             contents=arena.all_contents(),
             attempts=attempts,
         )

@@ -12,7 +12,7 @@ from nbshare._core.memory import Handle
 from nbshare._core.store.logs import LogKey
 from nbshare._core.store.specs import OutputSpec
 from nbshare._core.wire.failures import Death, Failure
-from nbshare._core.wire.orders import Fixed, Policy
+from nbshare._core.wire.orders import Fixed, Policy, Sources
 
 # --------------------------------------------------------------------------- to an agent
 
@@ -36,7 +36,7 @@ class Block(NamedTuple):
 
     first: int
     n: int
-    sources: list[tuple[Any, ...]]  # what `worker.items.ItemSource` takes
+    sources: Sources
     contents: bytes  # of the arena of the items
     attempts: npt.NDArray[np.int32] | None  # that items have had before, if any
 

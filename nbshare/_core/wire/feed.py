@@ -4,12 +4,12 @@
 
     caller                                             worker
     feed = ItemFeed(board)
-    feed.append([items], 9)  blocks, then the count ►  items = FedItems(inputs, board)
-    …                                                  items.packed(i, column)
+    feed.append([items])     blocks, then the count ►  items = FedItems(inputs, board)
+    …                                                  items.packed(i)
     feed.sweep()             room of blocks that are done
 
-A block is a few items that are pickled together, with a pickle per column, large buffers next to
-them, and a header, which is a pickle too. The board has the place of each header. The segment is
+A block is a few items that are pickled together, with large buffers next to the pickle, and a
+header, which is a pickle too. The board has the place of each header. The segment is
 made larger when it is full. A worker that needs a part beyond its mapping maps it again. When the
 items of a block are done, its space is reused, unless a worker may still see an array in it.
 
@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from nbshare._core.arrays.arena import Arena
 from nbshare._core.arrays.inputs import Inputs, Packed
+from nbshare._core.arrays.known import KnownObjects
 from nbshare._core.memory import Segment, View, aligned
 from nbshare._core.store.pages import KEPT, LEFT, SEEN, UNSEEN, Page
 from nbshare._core.system import order
@@ -37,10 +38,10 @@ FIRST_BYTES = 256 << 10  # of the segment
 SMALL_BYTES = 64 << 10  # of blocks that are written in one piece, each of which takes 5 µs
 GROWTH = 1.5
 
-# The header of a block, which follows its pickles: first item, number of items, whether workers may
-# see arrays in it, its offset, and the place of each column. Offsets count from the first block of
+# The header of a block, which follows its pickle: first item, number of items, whether workers may
+# see arrays in it, its offset, and the place of the items. Offsets count from the first block of
 # the same write.
-Header = tuple[int, int, bool, int, list[Packed]]
+Header = tuple[int, int, bool, int, Packed]
 
 
 class _Block(NamedTuple):
@@ -62,6 +63,8 @@ class ItemFeed:
     ----------
     board : Board
         The call's board.
+    known : KnownObjects
+        Objects of the call's fixed parts.
 
     Attributes
     ----------
@@ -75,8 +78,9 @@ class ItemFeed:
     For one thread.
     """
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Board, known: KnownObjects) -> None:
         self.nbytes = 0
+        self._known = known
         self.segment = Segment.create(FIRST_BYTES, is_private=board.segment.is_private, grows=True)
         self._board = board
         self._room = _Room(self.segment.nbytes)
@@ -85,8 +89,8 @@ class ItemFeed:
         self._added: list[_Block] = []
         self._begin = self._n_added = 0  # bytes, and items
 
-    def append(self, columns: Sequence[Sequence[Any]], step: int) -> None:
-        """Pack items in blocks of `step`, and make them visible to workers, unless these stop.
+    def append(self, columns: Sequence[Sequence[Any]]) -> None:
+        """Pack items in blocks, and make them visible to workers, unless these stop.
 
         Raises
         ------
@@ -95,6 +99,7 @@ class ItemFeed:
         OutOfMemoryError
             There is no room for them.
         """
+        step, _ = self._arena.block_size(columns)
         for start in range(0, len(columns[0]), step):
             self.add([column[start : start + step] for column in columns])
         n = self.flush()
@@ -112,7 +117,7 @@ class ItemFeed:
         arena, n = self._arena, len(columns[0])
         first = self._board.n_there + self._n_added
         arena.begin_part()  # shared parts would be freed with the first block
-        packed = [arena.pack_block(column, first) for column in columns]
+        packed = arena.pack_block(columns, first)
         has_views = arena.has_views
         where = arena.add(pickle.dumps((first, n, has_views, aligned(arena.nbytes), packed)))
         end = aligned(arena.nbytes)
@@ -152,7 +157,8 @@ class ItemFeed:
         return n
 
     def _new_arena(self) -> Arena:
-        return Arena(by_handle=True, stays_here=self.segment.is_private)
+        is_private = self.segment.is_private
+        return Arena(by_handle=True, stays_here=is_private, known=self._known)
 
     def _take(self, nbytes: int) -> int:
         """Return the offset of free space."""
@@ -222,8 +228,8 @@ class FedItems:
     def __init__(self, inputs: Inputs, board: Board) -> None:
         self._inputs, self._board = inputs, board
         self._block = range(0)
-        self._columns: list[Packed] = []  # of the block
-        self._of_block = inputs  # loads them
+        self._packed: Packed | None = None  # the block
+        self._of_block = inputs  # loads it
         self._may_be_seen: list[tuple[weakref.ref[Any], Page, int]] = []
 
     def block_of(self, i: int) -> range:
@@ -233,17 +239,19 @@ class FedItems:
         first, n, *_ = self._header(*self._board.page(i).place_of_block(i))
         return range(first, first + n)
 
-    def packed(self, i: int, column: int) -> tuple[Inputs, Packed]:
-        """Return the place of a column of the block of item `i`, and the inputs that load it."""
+    def packed(self, i: int) -> tuple[Inputs, Packed]:
+        """Return the place of the block of item `i`, and the inputs that load it."""
         if i not in self._block:
             self._turn_to(i)
-        return self._of_block, self._columns[column]
+        assert self._packed is not None
+        return self._of_block, self._packed
 
     def _turn_to(self, i: int) -> None:
         start, nbytes = self._board.page(i).place_of_block(i)
-        first, n, has_views, offset, self._columns = self._header(start, nbytes)
+        first, n, has_views, offset, self._packed = self._header(start, nbytes)
         view = View(self._inputs.bytes(start - offset, offset))
-        self._block, self._of_block = range(first, first + n), Inputs([view])
+        self._block = range(first, first + n)
+        self._of_block = Inputs([view], self._inputs.known)
         self._note_views()
         if has_views:
             page, place = self._board.page(first), first % self._board.page_items
@@ -252,7 +260,7 @@ class FedItems:
 
     def rest(self) -> None:
         """Release the block, when no item is running."""
-        self._block, self._columns, self._of_block = range(0), [], self._inputs
+        self._block, self._packed, self._of_block = range(0), None, self._inputs
         self._note_views()
 
     def _note_views(self) -> None:

@@ -5,7 +5,7 @@ Separate from the code that carries them out, which the owner need not import.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -57,6 +57,15 @@ class Fixed(NamedTuple):
     shared: Packed | None
     initializer: Packed | Itself | None
     initializer_key: bytes | None  # equal for equal ones
+    are_named: bool  # whether pickles that are loaded later may name objects of these
+
+
+class Sources(NamedTuple):
+    """The items of a call, by their places in the inputs."""
+
+    iterables: list[tuple[Any, ...]]  # what `worker.items.ItemSource` takes, for each one
+    step: int = 1  # items that are pickled together, of all iterables that are pickled
+    blocks: Sequence[Packed] = ()  # these pickles
 
 
 class CallOrder(NamedTuple):
@@ -68,7 +77,7 @@ class CallOrder(NamedTuple):
     inputs: list[tuple[bytes | None, tuple[Mode, ...]]]  # small ones, and segments' modes
     fixed: Fixed
     stage: Packed | None  # the rings of a pipeline's stage
-    sources: list[tuple[Any, ...]]  # what `ItemSource` takes
+    sources: Sources
     is_fed: bool  # whether items come by a feed, whose segment is then the last of the inputs
     policy: Policy
     n_workers: int

@@ -7,16 +7,95 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby, islice
 from typing import Any
 
-from nbshare._core.arrays.inputs import ArrayReference, Inputs
+from nbshare._core.arrays.inputs import ArrayReference, Inputs, Packed
 from nbshare._core.functions.pickling import may_name_main
 from nbshare._core.store.logs import OUT_OF_BAND
 from nbshare._core.wire.feed import FedItems
 from nbshare._core.wire.folding import Blocks
 from nbshare._core.wire.kept import SCALARS
-from nbshare._core.wire.orders import Seed, generator
+from nbshare._core.wire.orders import Seed, Sources, generator
 
 MOST_UNSEEN = 64  # items of a batch between looks whether to go on
 MOST_BYTES = 1 << 20  # of a result's pickle that is stored with others
+
+
+class ItemBlocks:
+    """The items that are pickled, in blocks, each for all iterables together.
+
+    Parameters
+    ----------
+    block_of : callable
+        Returns the items of the block of one.
+    packed : callable
+        Returns the place of that block, and the inputs that load it.
+    """
+
+    def __init__(
+        self,
+        block_of: Callable[[int], range],
+        packed: Callable[[int], tuple[Inputs, Packed]],
+    ) -> None:
+        self.block_of, self._packed = block_of, packed
+        self.rest()
+
+    def rest(self) -> None:
+        """Release the loaded items, when none is running now."""
+        self._block: tuple[range, list[Sequence[Any]]] = (range(0), [])
+        self._found = self._block  # for the last range
+
+    def columns(self, indices: range) -> list[Sequence[Any]]:
+        """Return what each iterable gives to some items.
+
+        They are loaded once, as the iterables ask one after the other and may have objects in
+        common.
+        """
+        if indices != self._found[0]:
+            self._found = range(0), []
+            self._found = indices, self._gathered(indices)
+        return self._found[1]
+
+    def _gathered(self, indices: range) -> list[Sequence[Any]]:
+        start, stop = indices.start, indices.stop
+        parts: list[list[Sequence[Any]]] = []
+        while start < stop:
+            block, columns = self._load(start)
+            is_whole = start == block.start and block.stop <= stop  # then it is not copied
+            part = slice(start - block.start, stop - block.start)
+            parts.append(columns if is_whole else [column[part] for column in columns])
+            start = block.stop
+        return parts[0] if len(parts) == 1 else [list(chain(*x)) for x in zip(*parts, strict=True)]
+
+    def _load(self, i: int) -> tuple[range, list[Sequence[Any]]]:
+        """Return the items that are pickled together with item `i`, and their indices."""
+        if i not in self._block[0]:
+            self._block = range(0), []
+            inputs, packed = self._packed(i)
+            items = self.block_of(i)
+            try:
+                columns = inputs.load(packed)
+            except BaseException as error:
+                if len(items) > 1:
+                    error.add_note(
+                        f"Item {items.start} and up to {len(items) - 1} after it are pickled "
+                        "together, and one of them cannot be loaded. Pass what the object is made "
+                        "from, and build it in the function."
+                    )
+                raise
+            self._block = items, columns
+        return self._block
+
+
+def blocks_of(inputs: Inputs, sources: Sources, fed: FedItems | None) -> ItemBlocks | None:
+    """Return the items of a call that are pickled, or else None."""
+    if fed is not None:
+        return ItemBlocks(fed.block_of, fed.packed)
+    if not sources.blocks:
+        return None
+    step, blocks = sources.step, sources.blocks
+    return ItemBlocks(
+        lambda i: range(i - i % step, i - i % step + step),
+        lambda i: (inputs, blocks[i // step]),
+    )
 
 
 class ItemSource:
@@ -26,27 +105,19 @@ class ItemSource:
     ----------
     inputs : Inputs
         The call's inputs.
-    fed : FedItems or None
-        Items that arrive during the call.
-    kind : {"rows", "plain", "whole", "blocks", "fed", "folded"}
+    blocks : ItemBlocks or None
+        The items that are pickled.
+    kind : {"rows", "plain", "whole", "packed", "fed", "folded"}
         Rows of an array; a range or a few simple objects; a sequence that is pickled as a whole;
         pickled objects; pickled objects that arrive during the call; or, for ``reduce=``, blocks of
         items.
     *what
-        One set for each kind: an ArrayReference; the items; their place; the size of a block, and
-        the blocks; the column of the feed; or the number of items, and the source of each iterable.
-
-    Attributes
-    ----------
-    block_of : callable or None
-        Returns the items that are loaded together with one. None if each is loaded alone.
+        One set for each kind: an ArrayReference; the items; their place; the column of the blocks;
+        the same; or the number of items, and the source of each iterable.
     """
 
-    def __init__(self, inputs: Inputs, fed: FedItems | None, kind: str, *what: Any) -> None:
-        self._inputs, self._fed = inputs, fed if kind == "fed" else None
+    def __init__(self, inputs: Inputs, blocks: ItemBlocks | None, kind: str, *what: Any) -> None:
         self._rows: Any = None
-        self._block: tuple[range, list[Any]] = (range(0), [])
-        self.block_of: Callable[[int], range] | None = None
         if kind == "rows":
             self._rows = inputs.array(ArrayReference(*what))
         elif kind == "plain":
@@ -54,15 +125,12 @@ class ItemSource:
         elif kind == "whole":
             self._rows = inputs.load(*what)
         elif kind == "folded":
-            n, columns = what
-            self._rows = Blocks([ItemSource(inputs, fed, *column) for column in columns], n)
-        elif kind == "blocks":
-            self._step, self._packed = step, _ = what
-            self.block_of = lambda i: range(i - i % step, i - i % step + step)
+            n, iterables = what
+            self._rows = Blocks([ItemSource(inputs, blocks, *each) for each in iterables], n)
         else:
-            assert fed is not None
+            assert blocks is not None
+            self._blocks = blocks
             (self._column,) = what
-            self.block_of = fed.block_of
 
     def __getitem__(self, part: slice) -> Sequence[Any]:
         return self.items(range(part.start, part.stop))
@@ -71,41 +139,8 @@ class ItemSource:
         """Return the items of a range of indices."""
         if self._rows is not None:
             return self._rows[indices.start : indices.stop]  # type: ignore[no-any-return]
-        start, stop = indices.start, indices.stop
-        parts: list[list[Any]] = []
-        while start < stop:
-            block, items = self._load(start)
-            is_whole = start == block.start and block.stop <= stop  # then it is not copied
-            parts.append(items if is_whole else items[start - block.start : stop - block.start])
-            start = block.stop
-        return parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
-
-    def _load(self, i: int) -> tuple[range, list[Any]]:
-        """Return the items that are loaded together with item `i`, and their indices."""
-        if i not in self._block[0]:
-            self.rest()
-            assert self.block_of is not None
-            if self._fed is not None:
-                inputs, packed = self._fed.packed(i, self._column)
-            else:
-                inputs, packed = self._inputs, self._packed[i // self._step]
-            block = self.block_of(i)
-            try:
-                items = inputs.load(packed)
-            except BaseException as error:
-                if len(block) > 1:
-                    error.add_note(
-                        f"Item {block.start} and up to {len(block) - 1} after it are pickled "
-                        "together, and one of them cannot be loaded. Pass what the object is made "
-                        "from, and build it in the function."
-                    )
-                raise
-            self._block = block, items
-        return self._block
-
-    def rest(self) -> None:
-        """Release the loaded items, when none is running now."""
-        self._block = range(0), []
+        found: Sequence[Any] = self._blocks.columns(indices)[self._column]
+        return found
 
 
 def gather(

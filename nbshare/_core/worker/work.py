@@ -61,7 +61,9 @@ from nbshare._core.worker import streams
 from nbshare._core.worker.chance import Draws
 from nbshare._core.worker.items import (
     MOST_UNSEEN,
+    ItemBlocks,
     ItemSource,
+    blocks_of,
     frozen,
     gather,
     indices_of,
@@ -169,7 +171,10 @@ class Work:
         inputs_of_all, items = inputs[0], inputs[-2 if order.is_fed else -1]
         self._func = self._loaded(inputs_of_all, order.fixed)
         self._fed = FedItems(inputs[-1], board) if order.is_fed else None
-        self._sources = [ItemSource(items, self._fed, *what) for what in order.sources]
+        for each in inputs:
+            each.known = inputs_of_all.known
+        self._blocks = blocks_of(items, order.sources, self._fed)
+        self._sources = [ItemSource(items, self._blocks, *what) for what in order.sources.iterables]
         self._columns: list[Column] = [source.items for source in self._sources]
         if order.policy.seed is not None:
             self._func = partial(seeded, self._func, order.policy.seed)
@@ -183,10 +188,9 @@ class Work:
         words = self._slot[SLOWEST:REPORTED].tolist()
         self._slowest = list(zip(words[::2], words[1::2], strict=True))  # a heap of (ns, index)
         self._page = board.newest_page()
-        block_ofs = (source.block_of for source in self._sources)
-        self._block_of = next((block_of for block_of in block_ofs if block_of is not None), None)
+        self._block_of = self._blocks.block_of if self._blocks is not None else None
         # Not a method, because a cycle would keep the inputs until the garbage collector runs.
-        wait = partial(_await_items, self._sources, self._fed, caller)
+        wait = partial(_await_items, self._blocks, self._fed, caller)
         self._claims = Claims(
             board, slot, lock, order.n_workers, order.chunksize, self._block_of, wait
         )
@@ -216,11 +220,12 @@ class Work:
         try:
             self._namespaces = initialized(inputs, fixed)
             with self._namespaces as namespaces:
-                func: Callable[..., Any] = inputs.load(fixed.func)
+                func: Callable[..., Any] = inputs.load(fixed.func, is_named=fixed.are_named)
                 namespaces.keep()
                 if fixed.shared is not None:
                     with naming_shared():
-                        func = with_keywords(func, inputs.load(fixed.shared))
+                        shared = inputs.load(fixed.shared, is_named=fixed.are_named)
+                        func = with_keywords(func, shared)
                     namespaces.keep()
             filter_warnings()
             return func
@@ -496,9 +501,9 @@ class Work:
         self._slot[SLOWEST:REPORTED] = array("q", chain.from_iterable(self._slowest))
 
 
-def _await_items(sources: Sequence[ItemSource], fed: FedItems | None, caller: Caller) -> bool:
-    for source in sources:
-        source.rest()
+def _await_items(blocks: ItemBlocks | None, fed: FedItems | None, caller: Caller) -> bool:
+    if blocks is not None:
+        blocks.rest()
     if fed is not None:
         fed.rest()
     return caller.await_items()

@@ -1,0 +1,88 @@
+"""Objects that several pickles of a call hold, and that arrive as one object.
+
+Function, shared objects and items are pickled one by one. An item that is, or holds, an object of
+the function or of ``shared=`` names it, by the number of that pickle and the object's place in the
+memo of its pickler. The memo of the unpickler has the same places, as the protocol demands.
+
+::
+
+    caller                                          worker
+    known.add(pickler.memo.copy)  of each           loaded.append(objects_in(unpickler.memo))
+    known.place_of(obj)           in later ones ►   loaded[part][place]
+
+Built-in containers, texts and numbers are values, and are copied. Arrays in shared memory are
+references, which may be writable in one place and read-only in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+from nbshare._core.functions.pickling import is_by_value
+
+Place = tuple[int, int]  # the number of a pickle, and where its memo has an object
+Memo = Mapping[int, tuple[int, Any]]  # of a pickler: place and object, by id
+
+_VALUES = {str, bytes, bytearray, tuple, list, dict, set, frozenset}
+_BY_NAME = type, ModuleType, BuiltinFunctionType  # each is the same in all pickles anyway
+
+
+class KnownObjects:
+    """The caller's side, which finds the objects that the pickles before hold.
+
+    Attributes
+    ----------
+    is_used : bool
+        Whether any has been found.
+    may_have : bool
+        Whether any may be found. If not, picklers save the call, for each of many objects.
+
+    Notes
+    -----
+    For one thread. Memos are read when a pickle meets the first object that may be in one, because
+    most calls have items that are arrays or plain values.
+    """
+
+    def __init__(self) -> None:
+        self.is_used = self.may_have = False
+        self._memos: list[tuple[int, Callable[[], Memo], dict[int, Any]]] = []  # not read so far
+        self._n = 0  # pickles
+        self._places: dict[int, tuple[Place, Any]] = {}  # by id, of objects that are kept alive
+
+    def add(self, memo: Callable[[], Memo], objects: dict[int, Any] | None = None) -> None:
+        """Add a pickle, whose memo is what a function returns.
+
+        If this process uses the objects themselves, they are put into `objects`, by their places.
+        """
+        self._memos.append((self._n, memo, {} if objects is None else objects))
+        self._n += 1
+        self.may_have = True
+
+    def place_of(self, obj: Any) -> Place | None:
+        """Return the place of an object, or None if no pickle holds it."""
+        while self._memos:
+            part, memo, objects = self._memos.pop()
+            found = dict(_told_apart(memo().values()))
+            objects.update(found)
+            self._places |= {id(each): ((part, place), each) for place, each in found.items()}
+            self.may_have = bool(self._places)
+        if (known := self._places.get(id(obj))) is None:
+            return None
+        self.is_used = True
+        return known[0]
+
+
+def objects_in(memo: Any) -> dict[int, Any]:
+    """Return the objects that later pickles may name, from the memo of an unpickler."""
+    return dict(_told_apart(memo.copy().items()))
+
+
+def _told_apart(entries: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    """Yield the objects of a memo that are told apart by what they are, not by their value."""
+    for place, obj in entries:
+        if type(obj) in _VALUES or isinstance(obj, _BY_NAME):
+            continue
+        if type(obj) is not FunctionType or is_by_value(obj):
+            yield place, obj

@@ -1,0 +1,107 @@
+"""Objects that function, shared objects and items have in common are one object in workers."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nbshare import grid, map_async, parallel_map
+from tests.support import graphs
+
+QUIET = {"progress": False, "out": "list", "max_workers": 2}
+
+
+@st.composite
+def calls(draw):
+    """Draw a graph of objects, and function, iterables and shared objects made of it."""
+    nodes = [draw(st.sampled_from(graphs.KINDS))() for _ in range(draw(st.integers(1, 6)))]
+    node = st.sampled_from(nodes)
+    value = st.recursive(
+        node | st.integers(0, 3),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.tuples(inner, inner)
+            | st.dictionaries(st.sampled_from("ab"), inner)
+        ),
+        max_leaves=4,
+    )
+    for each in nodes:
+        each.parts.extend(draw(st.lists(value, max_size=3)))
+    func = draw(st.sampled_from(graphs.FUNCTIONS))(draw(node))
+    n = draw(st.integers(1, 5))
+    columns = draw(st.lists(st.lists(value, min_size=n, max_size=n), min_size=1, max_size=3))
+    shared = draw(st.dictionaries(st.sampled_from(["s", "t"]), value))
+    return func, columns, shared
+
+
+@pytest.mark.parametrize("backend", [None, "serial", "threads"])
+@given(call=calls(), are_given_by=st.lists(st.sampled_from([list, iter]), min_size=3, max_size=3))
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_what_is_one_object_for_a_loop_is_one_for_items(backend, call, are_given_by):
+    """Whatever parts of a graph of objects a call consists of, items meet it as a loop does."""
+    func, columns, shared = call
+    wanted = [func(*args, **shared) for args in zip(*columns, strict=True)]
+    given_as = [kind(column) for kind, column in zip(are_given_by, columns, strict=False)]
+    assert parallel_map(func, *given_as, shared=shared, backend=backend, **QUIET) == wanted
+
+
+def graph(n=100):
+    """Return objects of which each has its neighbours, and the last one has all."""
+    nodes = [graphs.Node() for _ in range(n)]
+    for i, node in enumerate(nodes):
+        node.parts += [nodes[i - 1], nodes[(i + 1) % n]]
+    whole = graphs.Node()
+    whole.parts.extend(nodes)
+    return nodes, whole
+
+
+@pytest.mark.parametrize("reduce", [None, operator.add])
+def test_many_items_name_objects_that_all_share(reduce):
+    """Items that are pickled in blocks, and those of ``reduce=``, are parts of shared objects."""
+    nodes, whole = graph()
+    pairs = nodes, nodes[1:] + nodes[:1]
+    found = parallel_map(
+        graphs.shape, *pairs, shared={"whole": whole}, reduce=reduce, progress=False
+    )
+    wanted = [graphs.shape(a, b, whole=whole) for a, b in zip(*pairs, strict=True)]
+    assert found == (wanted if reduce is None else list(itertools.chain(*wanted)))
+
+
+def test_items_of_a_grid_name_shared_objects():
+    """The values of a grid are the objects that the function has."""
+    nodes, whole = graph(4)
+    found = parallel_map(whole.shape, grid(a=nodes, b=nodes), **QUIET)
+    assert found == [whole.shape(a=a, b=b) for a in nodes for b in nodes]
+
+
+def test_an_executor_of_others_keeps_identity():
+    """Hosts of a cluster get items apart from the function, and yet items are parts of it."""
+    nodes, whole = graph(4)
+    with ThreadPoolExecutor(1) as executor:
+        found = parallel_map(
+            whole.shape, nodes, shared={"first": nodes[0]}, backend=executor, **QUIET
+        )
+    assert found == [whole.shape(node, first=nodes[0]) for node in nodes]
+
+
+def test_a_detached_run_keeps_identity(tmp_path):
+    """The call is stored as a whole, and its driver passes it on so."""
+    nodes, whole = graph(3)
+    func = partial(graphs.shape, whole)
+    job = map_async(func, nodes, checkpoint=tmp_path / "run", detach=True, **QUIET)
+    assert job.result(60) == [graphs.shape(whole, node) for node in nodes]
+
+
+def test_a_plain_array_is_the_same_object():
+    """An array that is an item and in ``shared=`` is one array."""
+    array = np.arange(3.0)
+    assert all(parallel_map(lambda x, y: x is y, [array, array], shared={"y": array}))
