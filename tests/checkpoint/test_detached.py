@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import ClassVar
 
 import matplotlib.pyplot as plt
@@ -24,7 +25,7 @@ from nbshare import Checkpoint, attach, map_async, parallel_map
 from nbshare.__main__ import main
 from nbshare._core.runs import attached
 from nbshare.errors import CheckpointError, CheckpointInUseError, TaskError, WorkerDiedError
-from tests.support import sweeps
+from tests.support import graphs, sweeps
 from tests.support.faultlab import PREAMBLE, PYTHON_PATH, SOON_S, Lab, wait_until
 from tests.support.kernels import Page
 from tests.support.processes import kill_now
@@ -71,6 +72,14 @@ def await_gate(path):
     job = attach(path)
     wait_until(lambda: job.n_done >= 4)
     return job
+
+
+def test_objects_that_items_and_function_have_in_common_stay_one(tmp_path):
+    """The call is stored as a whole, so items are parts of the function in its driver, too."""
+    nodes = [graphs.Node() for _ in range(3)]
+    func = partial(graphs.shape, nodes)
+    job = map_async(func, nodes, checkpoint=tmp_path / "run", detach=True, out="list")
+    assert job.result(60) == [func(node) for node in nodes]
 
 
 class Viewer(Page):

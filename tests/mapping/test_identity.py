@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import operator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nbshare import grid, map_async, parallel_map
+from nbshare import grid, parallel_map
 from tests.support import graphs
 
 QUIET = {"progress": False, "out": "list", "max_workers": 2}
@@ -91,14 +90,6 @@ def test_an_executor_of_others_keeps_identity():
             whole.shape, nodes, shared={"first": nodes[0]}, backend=executor, **QUIET
         )
     assert found == [whole.shape(node, first=nodes[0]) for node in nodes]
-
-
-def test_a_detached_run_keeps_identity(tmp_path):
-    """The call is stored as a whole, and its driver passes it on so."""
-    nodes, whole = graph(3)
-    func = partial(graphs.shape, whole)
-    job = map_async(func, nodes, checkpoint=tmp_path / "run", detach=True, **QUIET)
-    assert job.result(60) == [graphs.shape(whole, node) for node in nodes]
 
 
 def test_a_plain_array_is_the_same_object():
