@@ -48,13 +48,14 @@ def pack_fixed(arena: Arena, request: Request) -> Fixed:
     """
     func: Packed | Itself
     shared = dict(request.shared)
+    initializer = _pack_initializer(arena, request.initializer)  # first, as workers load it first
     if arena.stays_here:
         names = [name for name in shared if isinstance(shared[name], FunctionType | type)]
         func = arena.itself(with_keywords(request.func, {name: shared.pop(name) for name in names}))
     else:
         func = arena.pack(request.func, "the function", writable=True, is_named=True)
     packed = _pack_shared(arena, shared) if shared else None
-    return Fixed(func, packed, *_pack_initializer(arena, request.initializer), arena.known.is_used)
+    return Fixed(func, packed, *initializer, arena.known.is_used)
 
 
 def _pack_shared(arena: Arena, shared: dict[str, Any]) -> Packed:
@@ -152,11 +153,11 @@ def prepare(
     arena = Arena(stays_here=engine.in_process)
     parts = fixed[0] if fixed is not None else pack_fixed(arena, request)
     sources = pack_sources(arena, request.iterables)
-    is_fed = any(x is None for x in request.iterables)
-    if fixed is None:
-        parts = parts._replace(are_named=arena.known.is_used or is_fed)
-    known = arena.known
     rings = None if stage is None else arena.pack(stage, "the rings", writable=True)
+    known = arena.known
+    if fixed is None:
+        is_fed = any(x is None for x in request.iterables)
+        parts = parts._replace(are_named=known.is_used or is_fed)
     if request.n_items:  # else there may be nothing to do
         engine.warm_up(min(request.max_workers, request.n_items))
     placed = [place(arena, is_private=engine.in_process)]
