@@ -102,16 +102,19 @@ _HOME_OF |= dict.fromkeys(
 
 
 def __getattr__(name: str) -> object:
-    import importlib
-
-    if name == "types":  # it has parts of most modules
-        return importlib.import_module("nbshare.types")
-    if name not in _HOME_OF:
+    if name != "types" and name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # The package first, because two threads that import two of its modules at the same time would
-    # wait for each other.
-    importlib.import_module(_HOME_OF[name].rpartition(".")[0])
-    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    try:
+        import importlib
+
+        if name == "types":  # it has parts of most modules
+            return importlib.import_module("nbshare.types")
+        # The package first, because two threads that import two of its modules at the same time
+        # would wait for each other.
+        importlib.import_module(_HOME_OF[name].rpartition(".")[0])
+        value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    except AttributeError as error:  # by which Python would say that there is no such name
+        raise ImportError(f"nbshare.{name} cannot be imported: {error}") from error
     globals()[name] = value
     return value
 

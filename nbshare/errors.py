@@ -78,8 +78,10 @@ def __getattr__(name: str) -> Any:
     # Late, because importing its base class would take a third of the time that nbshare takes.
     if name != "WorkerDiedError":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from nbshare._core.died import WorkerDiedError
-
+    try:
+        from nbshare._core.died import WorkerDiedError
+    except AttributeError as error:  # by which Python would say that there is no such name
+        raise ImportError(f"nbshare.errors.{name} cannot be imported: {error}") from error
     return WorkerDiedError
 
 

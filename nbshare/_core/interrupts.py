@@ -111,14 +111,20 @@ def import_whole(name: str) -> None:
         is_there.acquire()
 
 
-UNPATCHED = "select", "thread", "queue", "socket", "subprocess", "signal"  # by gevent
+NEEDED = "select", "thread", "queue", "socket", "subprocess", "signal"  # as Python has them
+# Packages that replace modules, and their functions that tell whether they have.
+_PATCHERS = {
+    ("gevent", "gevent.monkey"): "is_module_patched",
+    ("eventlet", "eventlet.patcher"): "is_monkey_patched",
+}
 
 
 def refuse_patched_modules() -> None:
-    """Raise RuntimeError if gevent has replaced modules on which worker processes depend."""
-    monkey = sys.modules.get("gevent.monkey")
-    if monkey is not None and any(map(monkey.is_module_patched, UNPATCHED)):
-        raise RuntimeError(
-            "gevent.monkey has replaced modules that nbshare needs. Use nbshare in a process "
-            f"without monkey patching, or leave these modules as they are: {', '.join(UNPATCHED)}"
-        )
+    """Raise RuntimeError if gevent or eventlet has replaced modules on which nbshare depends."""
+    for (package, name), asks in _PATCHERS.items():
+        patcher = sys.modules.get(name)
+        if patcher is not None and any(map(getattr(patcher, asks), NEEDED)):
+            raise RuntimeError(
+                f"{package} has replaced modules that nbshare needs. Use nbshare in a process "
+                f"without monkey patching, or leave these modules as they are: {', '.join(NEEDED)}"
+            )

@@ -11,6 +11,7 @@ import pickle
 import queue
 import re
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
@@ -436,13 +437,64 @@ def test_a_source_that_works_in_its_own_thread_only_says_to_pass_a_list():
     assert caught.value.__notes__ == ["raised when item 1 was taken from the iterable"]
 
 
-def test_gevents_monkey_patching_is_refused_in_one_sentence(monkeypatch):
+PATCHERS = {"gevent.monkey": "is_module_patched", "eventlet.patcher": "is_monkey_patched"}
+
+
+@pytest.mark.parametrize("patcher", PATCHERS)
+def test_monkey_patching_is_refused_in_one_sentence(patcher, monkeypatch):
     """Under it worker processes cannot be started, nor waited for."""
     patched = {"select"}
-    monkey = types.SimpleNamespace(is_module_patched=patched.__contains__)
-    monkeypatch.setitem(sys.modules, "gevent.monkey", monkey)
+    module = types.SimpleNamespace(**{PATCHERS[patcher]: patched.__contains__})
+    monkeypatch.setitem(sys.modules, patcher, module)
     for call in (lambda: parallel_map(one, [1]), lambda: parallel_map(one, [1], backend="serial")):
         with pytest.raises(RuntimeError, match="without monkey patching"):
             call()
     patched.clear()
     assert parallel_map(one, [1]).tolist() == [1]
+
+
+# What is wrong when a public name is imported, and what the error of each use says.
+FAILS_TO_IMPORT = {
+    "gevent": (
+        "sys.modules['gevent.monkey'] = types.SimpleNamespace(is_module_patched={'select'}."
+        "__contains__); vars(select).pop('epoll', None)",
+        "without monkey patching",
+    ),
+    "lacks": (
+        "find = lambda name, *_: select.lacking if name[:8] == 'nbshare.' else None\n"
+        "sys.meta_path.insert(0, types.SimpleNamespace(find_spec=find))",
+        "module 'select' has no attribute 'lacking'",
+    ),
+}
+USES = (
+    "nbshare.parallel_map",
+    "nbshare.types",
+    "nbshare.errors.WorkerDiedError, nbshare.zeros",
+    "hasattr(nbshare, 'parallel_map')",
+    "from nbshare import parallel_map",
+    "from nbshare import *",
+    "import nbshare.types",
+)
+TRY_USES = """
+import select, sys, types
+import nbshare
+{}
+for use in {}:
+    try:
+        exec(use)
+        print("no error")
+    except Exception as error:
+        print(error)
+print("parallel_map" in dir(nbshare), hasattr(nbshare, "parallel"))
+"""
+
+
+@pytest.mark.parametrize("wrong", FAILS_TO_IMPORT)
+def test_an_error_while_a_public_name_is_imported_is_shown(wrong):
+    """A use of the name raises it, and does not say that there is no such name."""
+    lines, said = FAILS_TO_IMPORT[wrong]
+    command = [sys.executable, "-c", TRY_USES.format(lines, USES)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    *of_uses, names = ended.stdout.splitlines()
+    assert [use for use, text in zip(USES, of_uses, strict=True) if said not in text] == []
+    assert names == "True False"

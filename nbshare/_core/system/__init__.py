@@ -19,7 +19,10 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from nbshare._core.interrupts import refuse_patched_modules
 from nbshare._core.system.descriptors import Descriptor, close, opened, owned, with_room
+
+refuse_patched_modules()  # or an import below would fail for what they lack
 
 _SYSTEMS = {"linux": "linux", "win32": "windows", "darwin": "macos"}
 
