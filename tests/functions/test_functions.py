@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import random
+import subprocess
 import sys
 import textwrap
 import threading
@@ -116,6 +117,47 @@ def test_a_broken_edit_leaves_the_module_of_before(folder):
         assert module.good(1) == 1
     write(folder / "by_broken.py", "def good(x): return x + 0.5")
     assert parallel_map(import_file("by_broken.py").good, [1]).tolist() == [1.5]
+
+
+@pytest.mark.parametrize("is_edited", [False, True])
+@pytest.mark.parametrize("way", ["import_file", "a text"])
+def test_a_file_that_was_imported_by_name_is_used_as_it_is(folder, monkeypatch, way, is_edited):
+    """Results have the caller's class, unless the file has changed, which then is imported."""
+    monkeypatch.syspath_prepend(folder)
+    code = "class Result: value = 1\ndef f(x): return Result()"
+    path = write(folder / f"by_name_{way[0]}{is_edited}.py", code)
+    module = importlib.import_module(path.stem)
+    kind = module.Result
+    if is_edited:
+        write(path, code.replace("1", "22"))
+    func = import_file(path).f if way == "import_file" else f"{path}:f"
+    (result,) = parallel_map(func, [0], progress=False)
+    assert isinstance(result, kind) is not is_edited
+    assert (result.value, module.f(0).value) == ((22, 22) if is_edited else (1, 1))
+
+
+def test_a_broken_edit_of_a_file_imported_by_name_is_an_error_each_time(folder, monkeypatch):
+    """The error is not lost when the module of before is in its place."""
+    monkeypatch.syspath_prepend(folder)
+    path = write(folder / "by_name_broken.py", "def f(x): return x")
+    importlib.import_module(path.stem)
+    write(path, "def f(x) return x")
+    for _ in range(2):
+        with pytest.raises(SyntaxError):
+            import_file(path)
+
+
+def test_a_script_keeps_its_classes_when_it_calls_by_path(folder):
+    """Also if it has imported the module before nbshare."""
+    write(folder / "by_script.py", "class Result: pass\ndef f(x): return Result()")
+    code = """
+        from by_script import Result
+        from nbshare import parallel_map
+        print(isinstance(parallel_map("by_script.py:f", [0])[0], Result))
+    """
+    command = [sys.executable, write(folder / "script.py", code)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder)
+    assert ended.stdout == "True\n", ended.stderr
 
 
 def test_what_is_no_module_file_is_refused(folder):

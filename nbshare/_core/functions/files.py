@@ -11,7 +11,13 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbshare._core.functions.freshness import Stamp, own_modules, source_of, stamp_of
+from nbshare._core.functions.freshness import (
+    Stamp,
+    is_as_read,
+    own_modules,
+    source_of,
+    stamp_of,
+)
 from nbshare._core.functions.imports import FreshLoader
 from nbshare._core.functions.pickling import MAINS
 from nbshare._core.tracebacks import shown_from_the_call
@@ -89,6 +95,8 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
         The module, named like the file (with a suffix if another module has that name). Pass its
         functions to `parallel_map`, because workers import the same file. It is the same object
         each time, as with `importlib.reload`, but names that the file no longer defines are gone.
+        If this process has imported the file by that name, and it has not changed since, that
+        module is returned as it is.
 
     Raises
     ------
@@ -118,9 +126,10 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
         name = _name_for(file)
         stamp = stamp_of(str(file))
         known = sys.modules.get(name)
-        if known is not None and _stamps.get(name) == stamp:
+        if known is not None and stamp is not None and _is_current(known, name, stamp):
             return known
         register_files({name: str(file)})
+        _stamps[name] = None  # if it fails, it is executed again next time
         module = _execute(name)
         _stamps[name] = stamp
         return module
@@ -240,6 +249,17 @@ def _name_for(file: Path) -> str:
 
     digest = f"{zlib.crc32(str(file).encode()):08x}"
     return f"{''.join(c if c.isalnum() else '_' for c in file.stem)}_{digest}"
+
+
+def _is_current(module: ModuleType, name: str, stamp: Stamp) -> bool:
+    """Return whether a module is surely the version of its file with this stamp.
+
+    The caller may have imported it, and then its classes must stay the caller's.
+    """
+    if name in _stamps:
+        return _stamps[name] == stamp
+    path = getattr(module, "__file__", None)  # not if it is a folder of that name
+    return path is not None and is_as_read(path, stamp)
 
 
 def _execute(name: str) -> ModuleType:
