@@ -25,6 +25,7 @@ import pytest
 from tqdm import tqdm
 
 from nbshare import Executor, SharedBuffer, errors, map_async, parallel_map, pipeline
+from tests.support import objects
 
 
 def two(a, b):
@@ -498,3 +499,22 @@ def test_an_error_while_a_public_name_is_imported_is_shown(wrong):
     *of_uses, names = ended.stdout.splitlines()
     assert [use for use, text in zip(USES, of_uses, strict=True) if said not in text] == []
     assert names == "True False"
+
+
+@pytest.mark.parametrize("kind", objects.BROKEN, ids=lambda kind: kind.__name__)
+def test_the_object_that_cannot_be_loaded_is_named(kind):
+    """By the class whose object it is, not by what is next to it in the pickle, and the item."""
+    item = {"before": objects.Fraction(1, 3), "it": kind(), "after": objects.Decimal(1)}
+    with pytest.raises(LookupError) as caught:
+        parallel_map(one, [item], progress=False)
+    note, about_item = caught.value.__notes__
+    assert note.startswith(objects.BROKEN[kind])
+    assert about_item.startswith("raised for item 0 ({'before': Fraction(1, 3), 'it': ")
+
+
+@pytest.mark.parametrize("backend", [None, "serial"])
+def test_notes_arrive_though_the_pickle_of_the_error_leaves_them_out(backend):
+    """As that of a class with a `__reduce__` of its own does."""
+    with pytest.raises(objects.ForgetfulError) as caught:
+        parallel_map(objects.raises_noted, [1], progress=False, backend=backend)
+    assert caught.value.__notes__[0] == "a note of the function"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -182,3 +184,78 @@ def is_same_twice(wrapped: nbshare.SharedObject) -> bool:
 def make(_: int) -> nbshare.SharedObject:
     """Return a wrapped object of which this process keeps nothing."""
     return nbshare.share({"a": np.arange(1000.0)}, wrap=True)
+
+
+# ------------------------------------------------------------ objects that cannot be loaded
+
+
+def _refuse(*_: Any) -> Any:
+    raise LookupError("cannot be loaded")
+
+
+class _Parted:
+    """Has parts of other classes in its pickle, before and after it."""
+
+    def __init__(self) -> None:
+        self.parts = [Fraction(1, 2), Decimal(3)]
+
+
+class _BrokenNew(_Parted):
+    def __new__(cls, *parts: Any) -> _BrokenNew:
+        return _refuse() if parts else super().__new__(cls)
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return float, self.parts
+
+
+class _BrokenInit(_Parted):
+    def __init__(self, *parts: Any) -> None:
+        super().__init__()
+        if parts:
+            _refuse()
+
+    def __reduce__(self) -> Any:
+        return type(self), (complex, self.parts)
+
+
+class _BrokenState(_Parted):
+    __setstate__ = _refuse
+
+
+class _BrokenCall(_Parted):
+    def __reduce__(self) -> Any:
+        return _refuse, (type(self), self.parts, float)
+
+
+class _BrokenMethod(_Parted):
+    @classmethod
+    def of(cls, *parts: Any) -> _BrokenMethod:
+        return _refuse(parts)
+
+    def __reduce__(self) -> Any:
+        return self.of, (float, self.parts)
+
+
+class _BrokenByOthers(_Parted):
+    def __reduce__(self) -> Any:
+        return _refuse, (float, self.parts)
+
+
+# Objects that cannot be loaded, and how the notes on their errors begin.
+BROKEN = {
+    each: f"raised while an object of {__name__}.{each.__name__} was unpickled"
+    for each in (_BrokenNew, _BrokenInit, _BrokenState, _BrokenCall, _BrokenMethod)
+} | {_BrokenByOthers: f"raised by {__name__}._refuse, which was called to unpickle an object"}
+
+
+class ForgetfulError(Exception):
+    """Leaves its notes out of its pickle."""
+
+    def __reduce__(self) -> Any:
+        return type(self), self.args
+
+
+def raises_noted(_: Any) -> None:
+    error = ForgetfulError("text")
+    error.add_note("a note of the function")
+    raise error

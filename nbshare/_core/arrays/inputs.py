@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,6 @@ import numpy.typing as npt
 from nbshare._core.arrays.known import objects_in
 from nbshare._core.arrays.shared_array import SharedArray, shared_view
 from nbshare._core.memory import Handle, Segment, UserFile, View, open_handle, segment_of
-from nbshare.errors import noted
 
 # Plain tuples, as these are in every message, and a class takes longer to pickle than all its
 # fields. Bytes in one of the call's segments, by its index in their list (0 is the arena), offset,
@@ -94,7 +92,9 @@ class Inputs:
             self.known.append(objects_in(unpickler.memo))
             return obj
         except Exception as error:
-            _name_class(error, self._bytes(pickled), buffers)
+            from nbshare._core.arrays.replay import name_object  # late, as it is rarely needed
+
+            name_object(error, self._bytes(pickled), buffers)
             raise
         finally:
             _loading.inputs = before
@@ -138,39 +138,6 @@ class Inputs:
     def is_writable(self) -> bool:
         """Whether the first segment is."""
         return any(view.root.flags.writeable for view in self._segments[:1])
-
-
-class _ClassRecorder(pickle.Unpickler):
-    """Notes which class was found last."""
-
-    last: type | None = None
-
-    def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name)
-        if isinstance(found, type):
-            self.last = found
-        return found
-
-
-def _name_class(error: Exception, data: memoryview, buffers: list[memoryview]) -> None:
-    """Note in an error which class's object cannot be loaded, though it pickles in the caller.
-
-    An import that fails names itself, and must not run again.
-    """
-    from traceback import walk_tb  # late, as it is rarely needed
-
-    from nbshare._core.arrays.remedies import OTHERS, remedy_for  # late, too
-
-    names = {frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)}
-    if isinstance(error, ImportError) or "<module>" in names:
-        return
-    recorder = _ClassRecorder(io.BytesIO(data), buffers=buffers)
-    with suppress(Exception, SystemExit):
-        recorder.load()
-    if recorder.last is not None:
-        remedy = remedy_for(recorder.last) or OTHERS
-        name = f"{recorder.last.__module__}.{recorder.last.__qualname__}"
-        noted(error, f"raised while an object of {name} was unpickled. {remedy}")
 
 
 # Segments that their senders keep, kept mapped for the next object that refers to them.

@@ -25,6 +25,7 @@ from nbshare.errors import TaskError, TaskTimeoutError, cut, is_ours, noted
 MAX_PICKLE = 1 << 20  # bytes. An exception larger than that holds data, and travels as text
 MAX_ITEM = 60  # characters of an item's repr in a message
 MAX_PART = 10_000  # characters of one frame or message of a traceback
+UNLOADABLE = "an item that cannot be loaded"  # in the place of its repr
 COPY = "the function called os.fork. This copy of the process ends here, the original continues"
 # Words in the errors of objects that work in their own thread only, such as database cursors.
 _OF_A_THREAD = re.compile("thread|greenlet|event loop|outside of .* context|ContextVar", re.I)
@@ -58,6 +59,7 @@ class Failure(NamedTuple):
     type_name: str
     text: str
     traceback: str  # of the worker, without the engine's frames
+    notes: list[str]  # on the exception, if its own pickle leaves them out
 
     def as_error(self, name: str, worker: object) -> BaseException:
         """Return the exception to raise in the caller, with a note naming the item and its worker.
@@ -72,7 +74,8 @@ class Failure(NamedTuple):
             # Its class may exist in the worker only.
             with suppress(Exception, SystemExit):
                 error = pickle.loads(self.pickled)
-        if not isinstance(error, BaseException) or not noted(error, _note(self, where)):
+        notes = [*self.notes, _note(self, where)]
+        if not isinstance(error, BaseException) or not all(noted(error, note) for note in notes):
             error = _task_error(self, where)
         return explained(error)
 
@@ -133,7 +136,7 @@ def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failu
 
     Never raises.
     """
-    pickled = _pickled(error)
+    pickled, lost = _pickled(error)
     return Failure(
         item=index,
         item_repr=item,
@@ -141,6 +144,7 @@ def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failu
         type_name=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
         text=cut(_text(error), n),
         traceback=_format(error, with_notes=pickled is None),
+        notes=lost,
     )
 
 
@@ -292,18 +296,20 @@ def _text(error: BaseException) -> str:
         return f"<{type(error).__qualname__} whose str fails>"
 
 
-def _pickled(error: BaseException) -> bytes | None:
+def _pickled(error: BaseException) -> tuple[bytes | None, list[str]]:
+    """Return the pickle of an exception, if it can be loaded, and the notes that it lacks."""
     # SystemExit and KeyboardInterrupt must not end the caller.
     if not issubclass(type(error), Exception):
-        return None
+        return None, []
     try:
         data = dumps(error)
         # Many exceptions can be pickled but not unpickled. Find out here.
-        if len(data) > MAX_PICKLE or type(pickle.loads(data)) is not type(error):
-            return None
+        if len(data) > MAX_PICKLE or type(copy := pickle.loads(data)) is not type(error):
+            return None, []
+        kept = getattr(copy, "__notes__", ())
+        return data, [note for note in getattr(error, "__notes__", ()) if note not in kept]
     except BaseException:  # noqa: BLE001 - whatever its __reduce__ does
-        return None
-    return data
+        return None, []
 
 
 def _format(error: BaseException, *, with_notes: bool) -> str:

@@ -1,0 +1,92 @@
+"""Tells which object of a pickle cannot be loaded, by loading the pickle once more."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Sequence
+from contextlib import suppress
+from traceback import walk_tb
+from typing import Any
+
+from nbshare._core.arrays.remedies import OTHERS, remedy_for
+from nbshare.errors import noted
+
+# The opcodes that call what makes an object, and how deep on the stack that is.
+_CALLS = {pickle.REDUCE: -2, pickle.NEWOBJ: -2, pickle.NEWOBJ_EX: -3}
+
+
+def name_object(error: Exception, data: memoryview, buffers: Sequence[memoryview]) -> None:
+    """Note in an error which object cannot be loaded, though it was pickled in the caller.
+
+    An import that fails names itself, and must not run again.
+    """
+    names = {frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)}
+    if isinstance(error, ImportError) or "<module>" in names:
+        return
+    replay = _Replay(io.BytesIO(data), buffers=buffers)
+    with suppress(Exception, SystemExit):
+        replay.load()
+    if replay.making is None:
+        return
+    maker = _class_of(*replay.making)
+    if isinstance(maker, type):
+        told, remedy = f"raised while an object of {_path(maker)} was unpickled", remedy_for(maker)
+    else:
+        told, remedy = f"raised by {_path(maker)}, which was called to unpickle an object", None
+    noted(
+        error,
+        f"{told}. {remedy or OTHERS} If it needs what was registered in the caller's process, do "
+        "so in initializer=, too.",
+    )
+
+
+def _path(maker: Any) -> str:
+    return f"{maker.__module__}.{getattr(maker, '__qualname__', type(maker).__qualname__)}"
+
+
+class _Replay(pickle._Unpickler):
+    """Python's unpickler in Python, because its steps can be watched, as joblib does."""
+
+    making: tuple[Any, tuple[Any, ...]] | None = None  # what makes an object now, its arguments
+    dispatch = dict(pickle._Unpickler.dispatch)  # noqa: RUF012 - as in the base class
+
+
+def _watched(step: Any, depth: int | None) -> Any:
+    """Return a step that notes what runs in it, at that depth of the stack or the object's class.
+
+    An error leaves the note.
+    """
+
+    def run(replay: Any) -> None:
+        if depth is None:
+            thing = replay.stack[-2]
+            replay.making = thing if isinstance(thing, type) else type(thing), ()
+        else:
+            replay.making = replay.stack[depth], replay.stack[depth + 1]
+        step(replay)
+        replay.making = None
+
+    return run
+
+
+for _code, _depth in [*_CALLS.items(), (pickle.BUILD, None)]:
+    _Replay.dispatch[_code[0]] = _watched(_Replay.dispatch[_code[0]], _depth)
+
+
+def _class_of(maker: Any, arguments: tuple[Any, ...]) -> Any:
+    """Return the class of the object that is made, or what makes it if the class is not known."""
+    if isinstance(maker, type):
+        return maker
+    if isinstance(owner := getattr(maker, "__self__", None), type):  # of a class method
+        return owner
+    first = next(iter(arguments), None)
+    is_of_package = isinstance(first, type) and _package_of(maker) in (
+        "copyreg",
+        _package_of(first),
+    )
+    return first if is_of_package else maker
+
+
+def _package_of(thing: Any) -> str:
+    return str(getattr(thing, "__module__", "")).partition(".")[0]
