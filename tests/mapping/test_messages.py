@@ -518,3 +518,36 @@ def test_notes_arrive_though_the_pickle_of_the_error_leaves_them_out(backend):
     with pytest.raises(objects.ForgetfulError) as caught:
         parallel_map(objects.raises_noted, [1], progress=False, backend=backend)
     assert caught.value.__notes__[0] == "a note of the function"
+
+
+def nested(depth):
+    """Return a tuple in a tuple in a tuple, and so on."""
+    found = ()
+    for _ in range(depth):
+        found = (found,)
+    return found
+
+
+DEEP = nested(100_000)
+CALLS_OF_DEEP = {
+    "item": lambda folder: parallel_map(one, [DEEP], progress=False),
+    "generator": lambda folder: parallel_map(one, iter([DEEP]), progress=False),
+    "threads": lambda folder: parallel_map(one, [DEEP], progress=False, backend="threads"),
+    "shared": lambda folder: parallel_map(two, [1], shared={"b": DEEP}, progress=False),
+    "partial": lambda folder: parallel_map(partial(two, DEEP), [1], progress=False),
+    "initargs": lambda folder: parallel_map(one, [1], initializer=one, initargs=(DEEP,)),
+    "task": lambda folder: Executor().submit(one, DEEP).result(),
+    "checkpoint": lambda folder: parallel_map(one, [DEEP], progress=False, checkpoint=folder),
+    "result": lambda folder: parallel_map(nested, [100_000], progress=False),
+    "result here": lambda folder: parallel_map(nested, [100_000], backend="serial"),
+    "result of a task": lambda folder: Executor().submit(nested, 100_000).result(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS_OF_DEEP)
+def test_an_object_that_is_nested_too_deeply_names_the_recursion_limit(call, tmp_path):
+    """Which is what helps, wherever the object is."""
+    with pytest.raises((TypeError, ValueError, pickle.PicklingError)) as caught:
+        CALLS_OF_DEEP[call](tmp_path)
+    said = [str(caught.value), *getattr(caught.value, "__notes__", [])]
+    assert "sys.setrecursionlimit(" in "\n".join(said)

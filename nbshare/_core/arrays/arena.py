@@ -40,8 +40,15 @@ from nbshare._core.arrays.inputs import (
     small,
 )
 from nbshare._core.arrays.known import KnownObjects, Memo
+from nbshare._core.arrays.remedies import OTHERS
 from nbshare._core.arrays.shared_array import SharedArray
-from nbshare._core.functions.pickling import Keep, dumps_apart, value_pickler
+from nbshare._core.functions.pickling import (
+    TOO_DEEP,
+    Keep,
+    dumps_apart,
+    is_too_deep,
+    value_pickler,
+)
 from nbshare._core.memory import (
     Mode,
     Segment,
@@ -310,6 +317,8 @@ class Arena:
             if is_interrupt(error):
                 raise
             culprit, remedy = culprit_of(obj)
+            if remedy is OTHERS and is_too_deep(error):
+                remedy = TOO_DEEP
             raise UnsendableError(
                 f"{what} cannot be sent to another process: {culprit} cannot be pickled "
                 f"({type(error).__name__}: {cut(str(error))}). {remedy}"

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.arrays.shared_array import SharedArray
+from nbshare._core.functions.pickling import TOO_DEEP
 from nbshare.errors import CheckpointError, cut
 
 SIZE = 16  # bytes
@@ -75,7 +76,9 @@ class Digests:
         try:
             return _Walk(self).of(value, where)
         except RecursionError:
-            raise CheckpointError(f"{where} is nested too deeply to have a digest") from None
+            raise CheckpointError(
+                f"{where} is nested too deeply to have a digest. {TOO_DEEP}"
+            ) from None
 
 
 class _Walk:

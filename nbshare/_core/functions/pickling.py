@@ -221,6 +221,20 @@ def _codes_in(source: bytes, loader: SourceFileLoader) -> list[CodeType]:
     return [*codes_in(loader.source_to_code(source, loader.path))]
 
 
+TOO_DEEP = (
+    "Its parts are nested deeper than the recursion limit allows: raise that with "
+    "sys.setrecursionlimit(100_000). If this does not help, send the parts in a list, each with "
+    "the indices of those that it refers to."
+)
+
+
+def is_too_deep(error: BaseException | None) -> bool:
+    """Return whether an error of pickling comes from the recursion limit."""
+    while error is not None and not isinstance(error, RecursionError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def note_on_result(error: BaseException, value: Any) -> None:
     """Note on an error that a result cannot be sent, and what to return instead."""
     advice = "return numbers, arrays, or other objects that can be pickled"
@@ -229,3 +243,5 @@ def note_on_result(error: BaseException, value: Any) -> None:
         if hasattr(value, "__await__"):
             advice = "run it, and return what asyncio.run(...) gives"
     noted(error, f"its result, a {type(value).__name__}, cannot be sent: {advice}")
+    if is_too_deep(error):
+        noted(error, TOO_DEEP)
