@@ -112,6 +112,34 @@ def test_a_cell_becomes_a_module_that_workers_import(notebook):
     assert parallel_map(notebook["root"], [1, 4, 9]).tolist() == [1, 2, 3]
 
 
+# Cells with a function `f` that uses the shell.
+OF_THE_SHELL = {
+    "!": "def f(x):\n    !echo {x}",
+    "= !": "def f(x):\n    out = !echo {x}\n    return out",
+    "%": "def f(x):\n    %timeit -n1 -r1 x",
+    "get_ipython": "def f(x): return get_ipython().getoutput('echo')",
+    "called": "def run(x):\n    !echo {x}\ndef f(x): return run(x)",
+    "method": "class Runs:\n    def run(self, x):\n        !echo {x}\nf = Runs().run",
+    "imported": "from IPython import get_ipython\ndef f(x): return get_ipython().system('echo')",
+    "file": "%%writefile by_shell.py\ndef f(x): return get_ipython().getoutput('echo')",
+}
+
+
+@pytest.mark.parametrize("kind", OF_THE_SHELL)
+def test_a_function_that_uses_the_shell_is_told_what_to_use(notebook, kind):
+    """Workers have no shell, whether the function is of a cell or of a file."""
+    assert notebook.run(OF_THE_SHELL[kind]).success
+    func = import_file("by_shell.py").f if kind == "file" else notebook["f"]
+    with pytest.raises((UnsendableError, NameError, AttributeError)) as caught:
+        parallel_map(func, [0], progress=False)
+    said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert "Lines that begin with ! or %" in said
+    assert "use subprocess.run" in said
+    if kind not in ("imported", "file"):
+        with pytest.raises(UnsendableError, match=r"use subprocess\.run"):
+            parallel_map(abs, [0], initializer=func, initargs=[0], progress=False)
+
+
 def test_workers_run_the_new_code_after_each_rewrite(notebook):
     """Time and again, also where the new file is as long as the old one."""
     for i in range(5):

@@ -7,6 +7,10 @@ _BETWEEN_PROCESSES = (
     "a queue, or return results instead."
 )
 _SYNCHRONIZED = "threading", "_thread", "multiprocessing", "queue", "_queue", "_ctypes", "mmap"
+IN_SHELL = (
+    "Lines that begin with ! or %, and get_ipython(), work in the notebook's process only: use "
+    "subprocess.run for a command, and Python for a magic."
+)
 # By the module of the object's class. None of these is searched for a part.
 _REMEDIES = {
     **dict.fromkeys(_SYNCHRONIZED, _BETWEEN_PROCESSES),
@@ -15,6 +19,7 @@ _REMEDIES = {
     "sqlite3": "Pass the path, and connect inside the function or in initializer=.",
     "_io": "Pass the path, and open the file inside the function.",
     "socket": "Pass the address, and connect inside the function or in initializer=.",
+    "IPython": IN_SHELL,
     "logging": "Get the logger and add its handlers inside the function or in initializer=.",
 }
 OTHERS = "Pass plain data instead, and create the object inside the function."

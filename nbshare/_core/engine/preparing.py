@@ -19,7 +19,7 @@ from nbshare._core.engine.call import MAX_REPLACED, Call, Engine
 from nbshare._core.engine.folding import FoldingCall
 from nbshare._core.engine.placing import Placed, place
 from nbshare._core.engine.request import Request
-from nbshare._core.functions.pickling import TOO_DEEP, dumps, is_too_deep
+from nbshare._core.functions.pickling import dumps
 from nbshare._core.functions.reference import assigned_around, label_of, with_keywords
 from nbshare._core.memory import segment_of
 from nbshare._core.system import room
@@ -84,11 +84,10 @@ def _pack_initializer(
         )
     try:
         key = hashlib.blake2b(dumps((function, arguments))).digest()
-    except Exception as error:
-        advice = f". {TOO_DEEP}" if is_too_deep(error) else ""
-        raise UnsendableError(
-            f"initializer= or initargs= cannot be pickled ({type(error).__name__}: {error}){advice}"
-        ) from error
+    except Exception:
+        arena.pack(function, "the initializer")  # say which one, and which part of it
+        arena.pack(arguments, "initargs=")
+        raise
     what = function, arguments
     return Itself(what, {}) if arena.stays_here else arena.pack(what, "the initializer"), key
 

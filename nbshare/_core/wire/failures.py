@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from nbshare import errors
+from nbshare._core.arrays.remedies import IN_SHELL
 from nbshare._core.functions.pickling import dumps
 from nbshare._core.system import processes
 from nbshare._core.wire import is_worker
@@ -29,6 +30,11 @@ UNLOADABLE = "an item that cannot be loaded"  # in the place of its repr
 COPY = "the function called os.fork. This copy of the process ends here, the original continues"
 # Words in the errors of objects that work in their own thread only, such as database cursors.
 _OF_A_THREAD = re.compile("thread|greenlet|event loop|outside of .* context|ContextVar", re.I)
+# Errors of a module's code that uses the shell of a notebook.
+_IN_SHELL = re.compile(
+    "NameError: .*'get_ipython'.*|AttributeError: 'NoneType' object has no attribute "
+    "'(getoutput|system|run_line_magic|run_cell_magic)'.*"
+)
 CRASHED = " It crashed in compiled code. A stack trace was printed to stderr."
 LEAST_CRASH = 1 << 31  # of the exit codes by which Windows ends a process
 CRASHES = {
@@ -235,6 +241,8 @@ def explained(error: BaseException) -> BaseException:
             "worker sees only its own changes. Or pass share(x) as an item or in a "
             "functools.partial: all workers write to the same memory.",
         )
+    elif _IN_SHELL.fullmatch(f"{type(error).__name__}: {_text(error)}"):
+        noted(error, IN_SHELL)
     elif type(error) is ModuleNotFoundError and (module := sys.modules.get(error.name or "")):
         path = getattr(module, "__file__", None)
         if path and not os.path.exists(path):
