@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, TypeVar
 
 from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.tasks import TaskQueue
+from nbshare._core.functions.reference import refuse_async
 from nbshare._core.notebook.prints import Printer
 from nbshare._core.options import MapOptions, checked_count, checked_request, refuse_others
 from nbshare._core.tracebacks import shown_from_the_call
@@ -227,7 +228,10 @@ class Executor(futures.Executor):
         ------
         RuntimeError
             If called after `shutdown`, when the interpreter exits, or in a forked process.
+        TypeError
+            If `fn` is asynchronous (``async def``).
         """
+        refuse_async(fn)
         return self._submit(Task(fn, args, kwargs))
 
     def _submit(self, task: Task, *, more: bool = False) -> futures.Future[Any]:
@@ -308,6 +312,7 @@ class Executor(futures.Executor):
         Exception
             If `fn` raised it. The iterator raises it again.
         """
+        refuse_async(fn)
         size = checked_count("chunksize", chunksize)
         n_ahead = checked_count("buffersize", buffersize)
         until_s = None if timeout is None else time.monotonic() + timeout

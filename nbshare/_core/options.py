@@ -24,7 +24,13 @@ from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.request import Request, has_rows
 from nbshare._core.functions.changes import record_imports, warn_of_changes
-from nbshare._core.functions.reference import bind_arguments, closest, label_of, resolve
+from nbshare._core.functions.reference import (
+    bind_arguments,
+    closest,
+    label_of,
+    refuse_async,
+    resolve,
+)
 from nbshare._core.interrupts import refuse_patched_modules
 from nbshare._core.memory import can_share, need_shared
 from nbshare._core.notebook.live_plot import Plot
@@ -336,6 +342,7 @@ def check_functions(options: MapOptions) -> None:
         given = getattr(options, name)
         if given is not None and not callable(given):
             raise TypeError(f"{name}={cut(repr(given))}: must be a function")
+        refuse_async(given)
     if options.reduce is None:
         return
     if options.out is not None:
@@ -405,6 +412,11 @@ def _need_xarray() -> None:
 
 def check_iterable(iterable: Any) -> None:
     """Raise with the remedy if an argument is not iterable, or has too many items."""
+    if hasattr(type(iterable), "__aiter__") and not isinstance(iterable, Iterable):
+        raise TypeError(
+            f"{type(iterable).__name__} gives its items asynchronously. Take them first: pass "
+            "[x async for x in items]"
+        )
     is_iterable = isinstance(iterable, Iterable) or hasattr(type(iterable), "__getitem__")
     if not is_iterable or getattr(iterable, "ndim", 1) == 0:
         kind = "a 0-d array" if is_iterable else type(iterable).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import itertools
@@ -551,3 +552,84 @@ def test_an_object_that_is_nested_too_deeply_names_the_recursion_limit(call, tmp
         CALLS_OF_DEEP[call](tmp_path)
     said = [str(caught.value), *getattr(caught.value, "__notes__", [])]
     assert "sys.setrecursionlimit(" in "\n".join(said)
+
+
+async def awaited(x):
+    return x
+
+
+async def yielded(x):
+    yield x
+
+
+class _Async:
+    """Has methods that are to be awaited."""
+
+    async def __call__(self, x):
+        return x
+
+    async def method(self, x):
+        return x
+
+    @staticmethod
+    async def static(x):
+        return x
+
+    @classmethod
+    async def of(cls, x):
+        yield x
+
+
+# Functions, and what their error tells to write.
+ASYNCHRONOUS = {
+    "function": (awaited, "asyncio.run(awaited(item))"),
+    "generator": (yielded, "asyncio.run(collect(yielded(item)))"),
+    "object": (_Async(), "asyncio.run(func(item))"),
+    "method": (_Async().method, "asyncio.run(method(item))"),
+    "static method": (_Async.static, "asyncio.run(static(item))"),
+    "class method": (_Async.of, "asyncio.run(collect(of(item)))"),
+    "partial": (partial(awaited), "asyncio.run(awaited(item))"),
+    "partial of an object": (partial(_Async()), "asyncio.run(func(item))"),
+    "cached": (partial(functools.cache(yielded)), "asyncio.run(collect(yielded(item)))"),
+}
+CALLS_OF_FUNCTIONS = {
+    "workers": lambda func: parallel_map(func, [1]),
+    "serial": lambda func: parallel_map(func, [1], backend="serial"),
+    "threads": lambda func: parallel_map(func, [1], backend="threads"),
+    "background": lambda func: map_async(func, [1]),
+    "initializer": lambda func: parallel_map(one, [1], initializer=func, initargs=[1]),
+    "reduce": lambda func: parallel_map(one, [1], reduce=func),
+    "until": lambda func: parallel_map(one, [1], until=func),
+    "submit": lambda func: Executor().submit(func, 1),
+    "map": lambda func: Executor().map(func, [1]),
+    "initializer of tasks": lambda func: Executor(initializer=func, initargs=[1]),
+    "loader": lambda func: pipeline(func, one, shape=1),
+    "stage": lambda func: pipeline(list, func, shape=1),
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [*(("workers", kind) for kind in ASYNCHRONOUS)]
+    + [(call, kind) for call in CALLS_OF_FUNCTIONS for kind in ("function", "cached")],
+)
+def test_an_asynchronous_function_is_refused_with_what_to_write(call, kind):
+    """Before it is called, which would give a coroutine that nobody awaits."""
+    func, told = ASYNCHRONOUS[kind]
+    with pytest.raises(TypeError, match="asynchronous") as caught:
+        CALLS_OF_FUNCTIONS[call](func)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("wrap", [lambda items: items, lambda items: [items]])
+def test_items_that_are_to_be_awaited_are_refused(wrap):
+    """An asynchronous generator is told how to become a list."""
+    with pytest.raises(TypeError, match=r"async for|Await it"):
+        parallel_map(one, wrap(yielded(1)))
+
+
+def test_a_plain_function_that_wraps_an_asynchronous_one_is_called():
+    """As by a decorator that runs it."""
+    run = functools.wraps(awaited)(lambda x: asyncio.run(awaited(x)))
+    assert parallel_map(run, [1, 2]).tolist() == [1, 2]
+    assert Executor().submit(run, 3).result() == 3

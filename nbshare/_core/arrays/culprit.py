@@ -103,4 +103,6 @@ def _remedy(obj: Any) -> str | None:
         return _CACHED_PROPERTY
     if inspect.isgenerator(obj):
         return "Pass list(...) of the generator."
+    if inspect.iscoroutine(obj) or inspect.isasyncgen(obj):
+        return "Await it first, and pass what it gives."
     return remedy_for(type(obj))

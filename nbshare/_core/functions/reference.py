@@ -6,6 +6,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import _lru_cache_wrapper
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,19 +23,49 @@ def resolve(func: Any) -> Callable[..., Any]:
     Raises
     ------
     TypeError
-        It is not callable.
+        It is not callable, or asynchronous.
     ValueError, FileNotFoundError, AttributeError
         The string names no file, or no function in it.
     """
     if isinstance(func, str):
-        return _from_file(func)
+        func = _from_file(func)
     if not callable(func):
         raise TypeError(
             f"func must be callable or 'file.py:name', not {type(func).__name__}. Pass the "
             "function itself, f, not its result, f(...). The order is parallel_map(function, "
             "items), as in the built-in map."
         )
+    refuse_async(func)
     return func  # type: ignore[no-any-return]
+
+
+_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # flags of code
+
+
+def refuse_async(func: Any) -> None:
+    """Raise TypeError for a function whose call runs nothing, because it is to be awaited."""
+    is_plain = type(func) is FunctionType and not vars(func)  # decorators may mark others
+    if is_plain and not func.__code__.co_flags & _ASYNC:
+        return
+    inner = func
+    while isinstance(inner, functools.partial | _lru_cache_wrapper):
+        inner = inner.func if isinstance(inner, functools.partial) else inner.__wrapped__
+    called = f"{getattr(inner, '__name__', 'func')}(item)"
+    of_class = getattr(type(inner), "__call__", None)  # noqa: B004 - not whether there is one
+    if any(map(inspect.iscoroutinefunction, (inner, of_class))):
+        advice = f"def run(item): return asyncio.run({called})"
+    elif any(map(inspect.isasyncgenfunction, (inner, of_class))):
+        advice = (
+            "async def collect(values): return [x async for x in values], and "
+            f"def run(item): return asyncio.run(collect({called}))"
+        )
+    else:
+        return
+    raise TypeError(
+        f"{label_of(func)} is asynchronous (async def), and a call of it runs nothing. Pass a "
+        f"function that runs it: {advice}. If it waits most of the time, as for a network, use "
+        "asyncio.gather without nbshare."
+    )
 
 
 def _from_file(reference: str) -> Callable[..., Any]:
