@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import gc
 import inspect
 import io
@@ -277,6 +278,67 @@ def test_a_shielded_await_leaves_the_map_running(long_job):
         return running
 
     assert asyncio.run(look())
+
+
+@pytest.mark.parametrize("items", [range(4), iter(range(4))], ids=["list", "generator"])
+def test_a_loop_in_a_coroutine_gives_results_while_other_tasks_go_on(items, tmp_path):
+    """The run waits for another task, which runs while the loop waits."""
+    go = tmp_path / "go"
+    job = map_async(streams.wait_for, items, shared={"path": go}, max_workers=2)
+
+    async def let_go():
+        go.touch()
+
+    async def loop():
+        letting = asyncio.create_task(let_go())
+        taken = [pair async for pair in job]
+        return taken, letting.done()
+
+    taken, is_done = asyncio.run(asyncio.wait_for(loop(), 20))
+    assert (sorted(taken), is_done) == ([(i, i) for i in range(4)], True)
+
+
+def test_a_loop_in_a_coroutine_raises_the_error_after_the_results():
+    """As a plain loop does, and a run with reduce= is refused."""
+
+    async def look():
+        loop = aiter(map_async(float, ["1.5", "off"], max_workers=1, chunksize=1))
+        assert await anext(loop) == (0, 1.5)
+        with pytest.raises(ValueError, match="'off'"):
+            await anext(loop)
+        with pytest.raises(TypeError, match="reduce="):
+            await anext(aiter(map_async(float, ["1.5"], reduce=max)))
+
+    asyncio.run(look())
+
+
+def test_a_cancelled_loop_in_a_coroutine_ends_the_map(long_job):
+    """As a cancelled await does."""
+
+    async def loop():
+        async for _ in long_job:
+            pass
+
+    async def impatient():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(loop(), 0.1)
+
+    asyncio.run(impatient())
+    assert long_job.wait(5)
+    assert long_job.state == "interrupted"
+
+
+def test_waits_for_futures_tell_what_to_use_for_jobs(long_job):
+    """Those of asyncio would hang, because a job calls functions in a thread."""
+
+    async def wait():
+        await asyncio.wait([long_job])
+
+    with pytest.raises(TypeError, match="ensure_future"):
+        asyncio.run(asyncio.wait_for(wait(), 5))
+    with pytest.raises(AttributeError, match=r"wait\(\)"):
+        concurrent.futures.wait([long_job])
+    long_job.cancel()
 
 
 def test_results_come_in_order_of_completion():

@@ -9,7 +9,15 @@ import os
 import re
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import fields
 from functools import partial
 from itertools import zip_longest
@@ -128,8 +136,9 @@ class Job(Generic[T]):
     ndarray given as ``out=`` is filled whenever a thread waits. A forked process cannot use a job
     of its parent, unless the run was over by then.
 
-    If an asyncio task that awaits the job is cancelled, also by `asyncio.wait_for`, the run stops.
-    ``asyncio.shield(job)`` keeps it going.
+    In a coroutine, ``await job`` waits and ``async for i, result in job`` iterates, while other
+    tasks run. If the task is cancelled, also by `asyncio.wait_for`, the run stops.
+    ``asyncio.shield(job)`` keeps it going. `asyncio.wait` needs ``asyncio.ensure_future(job)``.
     """
 
     __module__ = "nbshare"
@@ -433,9 +442,11 @@ class Job(Generic[T]):
             )
 
         def __getattr__(self, name: str) -> Any:
+            advice = "result() waits for the results, partial() returns those that are finished"
+            if name == "_condition":  # of a Future of concurrent.futures
+                advice = "concurrent.futures.wait and as_completed take none: use its wait()"
             raise AttributeError(
-                f"a Job has no attribute {name!r}; result() waits for the results, partial() "
-                "returns those that are finished",
+                f"a Job has no attribute {name!r}; {advice}",
                 name=name,
                 obj=self,
             )
@@ -628,7 +639,19 @@ class Job(Generic[T]):
         function : callable
             Called as ``function(job)`` in a thread of nbshare. An exception of it is printed and
             changes nothing.
+
+        Raises
+        ------
+        TypeError
+            The function is one of asyncio's, which must run in the event loop, as of
+            ``asyncio.wait([job])``. Use ``asyncio.wait([asyncio.ensure_future(job)])``.
         """
+        if str(getattr(function, "__module__", "")).partition(".")[0] == "asyncio":
+            raise TypeError(
+                "a Job calls functions in a thread, and those of asyncio work in the event loop "
+                "only. Pass a task: asyncio.wait([asyncio.ensure_future(job)]). Or use "
+                "asyncio.gather(job), asyncio.as_completed([job]), or await job"
+            )
         self._run.call_when_over(partial(function, self))
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -643,17 +666,32 @@ class Job(Generic[T]):
         import asyncio
 
         look_s = 0.0
-        try:
+        with self._ending_with_its_task():
             while not self.done():  # the kernel's interrupt wakes no loop that sleeps
                 await asyncio.sleep(look_s)
                 look_s = _longer(look_s)
+        self._cancel_if_interrupted()
+        return self.result()
+
+    @contextlib.contextmanager
+    def _ending_with_its_task(self) -> Iterator[None]:
+        """Stop the run if the asyncio task that waits for it is cancelled."""
+        try:
+            yield
         except BaseException as error:
             self._interrupt()
             shown_as(error, f"{type(error).__name__}: {self._count(kept_in='its partial()')}")
             raise
-        if self.state == "interrupted":  # elsewhere (a KeyboardInterrupt would end the event loop)
+
+    def _cancel_if_interrupted(self) -> None:
+        """Cancel this task if the run was interrupted elsewhere.
+
+        A KeyboardInterrupt would end the event loop.
+        """
+        import asyncio
+
+        if self.state == "interrupted":
             raise asyncio.CancelledError(f"{self.label} was interrupted: {self._count()}")
-        return self.result()
 
     def __iter__(self) -> Iterator[tuple[int, T]]:
         """Iterate over (index, result) in order of completion, during the run.
@@ -678,6 +716,31 @@ class Job(Generic[T]):
         """
         return self._loop(self._next_result)
 
+    async def __aiter__(self) -> AsyncIterator[tuple[int, T]]:
+        """Iterate in a coroutine, as in ``async for i, result in job``.
+
+        Other tasks go on meanwhile. If the task is cancelled, the run stops. After ``break`` it
+        continues.
+
+        Yields
+        ------
+        tuple of int and object
+            As in a plain loop.
+        """
+        import asyncio
+
+        self._refuse_if_reduced()
+        look_s, is_over = 0.0, False
+        while not is_over:
+            with self._ending_with_its_task():
+                await asyncio.sleep(look_s)
+                is_over = self._tick(0.0)
+            while (new := self._next_result()) is not None:
+                yield new
+            look_s = _longer(look_s)
+        self._cancel_if_interrupted()
+        self._end_loop()
+
     def _loop(self, take: Callable[[], tuple[int, T] | None]) -> Iterator[tuple[int, T]]:
         """Yield what there is to take, until the run is over and nothing is left."""
         self._refuse_if_reduced()
@@ -690,6 +753,10 @@ class Job(Generic[T]):
             if is_over:
                 break
             look_s = _longer(look_s)
+        self._end_loop()
+
+    def _end_loop(self) -> None:
+        """Raise the error of a run all of whose results have been taken."""
         if self.state != "done":
             unwrapped(*self._outcome())
         self._warn_of_chance()
