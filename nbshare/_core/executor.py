@@ -102,6 +102,9 @@ class Executor(futures.Executor):
     `BrokenProcessPool`. The executor continues. If a task cannot be pickled, its future raises
     `nbshare.errors.UnsendableError`.
 
+    A web server needs only one, for all requests. adaptive does not ask it how many workers it has:
+    ``adaptive.Runner(learner, executor=executor, ntasks=4)``.
+
     All calls of nbshare use the same workers. They are kept after `shutdown`, and are restarted
     when a file that they imported has changed. `nbshare.shutdown` fails the tasks that are running.
     New workers do the others. Tasks see the environment, the import path and the files as they were

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, wraps
+from operator import itemgetter
 
 import numpy as np
 import pandas as pd
@@ -262,3 +263,130 @@ def test_a_function_of_a_frame_and_more_is_not_taken_for_one_of_its_key(table, n
 def test_a_function_of_two_gets_the_key_first(table, names):
     func = eval(f"lambda {names}: {names.split(', ')[0]}")
     assert parallel_map(func, table.groupby("k")).tolist() == sorted(table["k"].unique())
+
+
+# -------------------------------------------------- functions of a pair, as `map` passes one
+
+
+def unpacks(pair):
+    key, part = pair
+    return f"{key}: {len(part)}"
+
+
+def unpacks_in_a_closure(pair):
+    def show():
+        return pair
+
+    key, part = pair
+    return key, part, show
+
+
+def passes_its_parts(pair):
+    return with_key(*pair)
+
+
+def unpacks_with_a_default(pair, digits=2):
+    key, part = pair
+    return key, part, digits
+
+
+class _Unpacks:
+    def __call__(self, pair):
+        key, part = pair
+        return key, part
+
+    def method(self, pair):
+        key, part = pair
+        return key, part
+
+
+def decorated(func):
+    @wraps(func)
+    def call(*args, **others):
+        return func(*args, **others)
+
+    return call
+
+
+OF_PAIRS = {
+    "function": unpacks,
+    "closure": unpacks_in_a_closure,
+    "parts": passes_its_parts,
+    "default": unpacks_with_a_default,
+    "lambda": lambda pair: with_key(*pair),
+    "object": _Unpacks(),
+    "method": _Unpacks().method,
+    "partial": partial(unpacks_with_a_default, digits=3),
+    "decorated": decorated(unpacks),
+}
+
+
+@pytest.mark.parametrize("kind", OF_PAIRS)
+@pytest.mark.parametrize("by", ["frames", "series"])
+def test_a_function_that_unpacks_a_group_is_told_what_it_gets(table, kind, by):
+    """It would get the names of two columns, or two values, for a key and a frame."""
+    grouped = table[["k", "x"]].groupby("k")
+    with pytest.raises(TypeError, match="unpacks 'pair', which is the frame of a group") as caught:
+        parallel_map(OF_PAIRS[kind], grouped if by == "frames" else grouped["x"], progress=False)
+    assert "def f(key, frame)" in str(caught.value)
+    assert "list(...) of the groups" in str(caught.value)
+
+
+def test_pairs_are_what_map_gives(table):
+    """The function runs for a list of the groups."""
+    grouped = table[["k", "x"]].groupby("k")
+    found = parallel_map(unpacks, list(grouped), progress=False)
+    assert found == list(map(unpacks, grouped))
+
+
+def unpacks_values(frame):
+    frame = frame["x"].to_numpy()[:2]
+    first, second = frame
+    return first + second
+
+
+def unpacks_a_list(frame):
+    first, second = list(frame)
+    return first, second
+
+
+@pytest.mark.parametrize("func", [unpacks_values, unpacks_a_list])
+def test_a_function_of_a_frame_may_unpack_other_things(table, func):
+    grouped = table[["s", "x"]].groupby("s")
+    assert list(parallel_map(func, grouped, progress=False)) == [func(part) for _, part in grouped]
+
+
+def unpacks_later(pair):
+    return unpacks(pair)
+
+
+def wants_one(part):
+    return part
+
+
+FAIL_FOR_PAIRS = {
+    "second": lambda pair: pair[1],
+    "first": lambda pair: pair[0],
+    "in C": itemgetter(1),
+    "called": unpacks_later,
+    "arguments": lambda pair: wants_one(*list(pair)),
+}
+
+
+@pytest.mark.parametrize("kind", FAIL_FOR_PAIRS)
+@pytest.mark.parametrize("backend", [None, "serial"])
+def test_the_error_of_a_function_of_a_pair_tells_what_it_gets(table, kind, backend):
+    """The note is on errors only that using a frame as a pair gives."""
+    grouped = table[["k", "x", "s"]].groupby("k")
+    with pytest.raises((KeyError, ValueError, TypeError)) as caught:
+        parallel_map(FAIL_FOR_PAIRS[kind], grouped, progress=False, backend=backend)
+    assert "def f(key, frame)" in caught.value.__notes__[-1]
+    with pytest.raises(KeyError) as caught:
+        parallel_map(lambda frame: frame["y"], grouped, progress=False, backend=backend)
+    assert "def f(key, frame)" not in caught.value.__notes__[-1]
+
+
+def test_windows_of_groups_are_the_frames_of_a_loop(table):
+    """A rolling window gives frames without keys, also of groups."""
+    for windows in (table[["x"]].rolling(2), table[["k", "x"]].groupby("k").rolling(2)):
+        assert parallel_map(len, windows, progress=False).tolist() == [*map(len, windows)]

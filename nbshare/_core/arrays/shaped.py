@@ -54,6 +54,9 @@ class ShapedItems(Sequence[Any]):
             It does not take these items.
         """
 
+    def note_on(self, error: BaseException) -> None:
+        """Note on the error of an item how the function takes the items, if that may be it."""
+
     @abstractmethod
     def shaped(self, results: Any) -> Any:
         """Return the results of all items, in the order of the items, in their final form.

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from nbshare._core.arrays.shaped import Adapted, ShapedItems, is_single, users_function, with_gaps
-from nbshare._core.functions.reference import bind_arguments, label_of
+from nbshare._core.functions.reference import bind_arguments, label_of, uses_of
+from nbshare.errors import noted, warn
 
 
 def rows(table: Any) -> Rows:
@@ -167,8 +168,12 @@ def is_grouped(items: Any) -> bool:
 
 def gives_pairs(items: Any) -> bool:
     """Whether an object gives pairs of a key and a frame, as windows of time do."""
-    kind = type(items).__name__
-    return kind.endswith("Resampler") or kind in ("DynamicGroupBy", "RollingGroupBy")
+    kind = type(items)
+    is_polars = kind.__module__.startswith("polars")  # windows of pandas give frames
+    return kind.__name__.endswith("Resampler") or (is_polars and kind.__name__ in _WINDOWS)
+
+
+_WINDOWS = "DynamicGroupBy", "RollingGroupBy"
 
 
 def groups_of(grouped: Any) -> ShapedItems:
@@ -176,10 +181,22 @@ def groups_of(grouped: Any) -> ShapedItems:
     return Groups(grouped) if hasattr(grouped, "ngroup") else PolarsGroups(grouped)
 
 
+_AS_PAIRS = (
+    "A function of one argument gets the frame of each group, without its key. For the key, too, "
+    "let it take two: def f(key, frame). For pairs, as in map, pass list(...) of the groups."
+)
+# How errors begin of functions that take a frame for a pair.
+_OF_A_PAIR = re.compile(
+    "KeyError: [01]$|ValueError: .*unpack|TypeError: .*positional argument|"
+    "(IndexError|OutOfBoundsError): .*(index|bounds)"
+)
+
+
 class _Keyed(ShapedItems):
     """Groups that a function gets with their keys, or without."""
 
     _has_keys = False  # the function takes them
+    _gives_rows = False  # a frame gives its rows by their numbers
 
     def taken_by(
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
@@ -195,7 +212,27 @@ class _Keyed(ShapedItems):
                 f"{{{needed[1]!r}: ...}}; if it is to take both, name them key and frame"
             )
         bind_arguments(func, [None] * (1 + self._has_keys), shared, extra)
+        if len(needed) == 1 and "unpacked" in (uses := uses_of(func, needed[0])):
+            raise TypeError(
+                f"{label_of(func)} unpacks {needed[0]!r}, which is the frame of a group. "
+                f"{_AS_PAIRS} To unpack a frame itself, unpack list({needed[0]})"
+            )
+        if len(needed) == 1 and self._gives_rows and "[1]" in uses:
+            warn(
+                f"{label_of(func)} takes {needed[0]}[1], which is a row of the frame of a group. "
+                f"{_AS_PAIRS} For a row, write {needed[0]}.slice(1, 1)",
+                UserWarning,
+            )
         return WithKey(func) if self._has_keys else func
+
+    def note_on(self, error: BaseException) -> None:
+        """Note on the error of a function which takes a frame for a pair."""
+        try:
+            said = f"{type(error).__name__}: {error}"
+        except Exception:  # noqa: BLE001 - a user's __str__
+            return
+        if not self._has_keys and _OF_A_PAIR.match(said):
+            noted(error, _AS_PAIRS)
 
 
 class _Frames(Sequence[Any]):
@@ -264,6 +301,8 @@ class PolarsGroups(_Keyed):
     grouped : polars GroupBy
         The groups.
     """
+
+    _gives_rows = True
 
     def __init__(self, grouped: Any) -> None:
         import polars as pl  # type: ignore[import-not-found, unused-ignore]  # which the caller has

@@ -199,6 +199,38 @@ def _cures(
             yield "For all combinations of values, use nbshare.grid."
 
 
+def uses_of(func: Any, parameter: str) -> set[str]:
+    """Return which of the uses of a pair a function makes of a parameter.
+
+    They are ``a, b = pair`` or ``f(*pair)``, "unpacked", and ``pair[1]``, "[1]". Others are not
+    seen, nor is code in C, or behind ``*args``.
+    """
+    while isinstance(func, functools.partial):
+        func = func.func
+    func = inspect.unwrap(func)
+    if not hasattr(func, "__code__"):
+        func = getattr(type(func), "__call__", None)  # noqa: B004 - of an object
+    if (code := getattr(func, "__code__", None)) is None:
+        return set()
+    import dis  # late, as few calls ask
+
+    found: set[str] = set()
+    steps = [step for step in dis.get_instructions(code) if step.opname != "PUSH_NULL"]
+    for loads, step, then in zip(steps, steps[1:], steps[2:], strict=False):
+        names = loads.argval if isinstance(loads.argval, tuple) else (loads.argval,)
+        if loads.opname.startswith("STORE_") and parameter in names:  # now it means another thing
+            break
+        if not loads.opname.startswith("LOAD_") or names[-1] != parameter:
+            continue
+        if step.opname == "CALL_FUNCTION_EX" or (
+            step.opname == "UNPACK_SEQUENCE" and step.argval == 2
+        ):
+            found.add("unpacked")
+        if step.argval == 1 and (then.opname == "BINARY_SUBSCR" or then.argrepr == "[]"):
+            found.add("[1]")
+    return found
+
+
 def assigned_around(func: Any) -> str | None:
     """Return a variable that a function assigns, and that belongs to the function around it."""
     code = getattr(func, "__code__", None)

@@ -18,6 +18,7 @@ import numpy as np
 
 from nbshare import errors
 from nbshare._core.arrays.remedies import IN_SHELL
+from nbshare._core.arrays.shaped import ShapedItems
 from nbshare._core.functions.pickling import dumps
 from nbshare._core.system import processes
 from nbshare._core.wire import is_worker
@@ -251,7 +252,7 @@ def explained(error: BaseException) -> BaseException:
 
 
 def note_on_iterables(error: BaseException, iterables: Sequence[Any]) -> BaseException:
-    """Return the error of an item, with a note on where its arguments come from, if of several.
+    """Return the error of an item, with a note on where its arguments come from.
 
     Data that every call needs may have been passed as one more iterable, as other libraries take
     it. Then the function fails because it gets a part instead of the whole.
@@ -263,6 +264,9 @@ def note_on_iterables(error: BaseException, iterables: Sequence[Any]) -> BaseExc
             f"Each call gets one item of each of the {len(iterables)} iterables ({kinds}). Pass "
             "an argument that is the same for every call, as a whole, in shared={name: ...}.",
         )
+    for items in iterables:
+        if isinstance(items, ShapedItems):
+            items.note_on(error)
     return error
 
 
