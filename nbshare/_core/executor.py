@@ -346,6 +346,8 @@ class Executor(futures.Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no more tasks. Workers stay alive for other calls.
 
+        `nbshare.shutdown` ends them, too, and so writes files that tasks have left open.
+
         Examples
         --------
         Wait for all tasks, after which new ones are refused:

@@ -157,6 +157,7 @@ for n, pairs in found.items():
 def test_p2_the_owner_forks(run, child_does):
     """A forked child has workers of its own or none. The parent's workers are unaffected."""
     run(f"""{LEAVE}
+nbshare.shutdown()  # workers of another script may be about to end
 tasks.check_double()
 kept = quiet(tasks.double, range(1000))
 # More than two, if the second map came before a worker had found out that the first was over.

@@ -184,8 +184,7 @@ class Calls:
         if call.items_event is not None:
             fds.append(call.items_event.fd)
         worker, slot = self._pool.assign(call, number, fds)
-        worker.is_employed = True
-        worker.has_initializer |= call.initializer_key is not None
+        worker.is_employed = worker.has_worked = True
         call.imported |= worker.imported
         worker.lend(*(segment for segment, _ in call.segments))
         call.workers[worker] = slot
@@ -328,7 +327,7 @@ class Calls:
             call.note_failure(error)
             call.halt()
         try:
-            self._pool.dismiss_all()
+            self._pool.dismiss_all(busy=self._busy())
             for worker in self._pool:
                 worker.child.kill()
             for worker in list(self._pool):
@@ -341,6 +340,15 @@ class Calls:
                 call.workers.clear()  # they hold the call
                 call.finish(is_whole=False)
             self.running.clear()
+
+    def _busy(self) -> set[WorkerProcess]:
+        """Return the workers that are in an item, or load the function."""
+        return {
+            worker
+            for call in self.running.values()
+            for worker, slot in call.workers.items()
+            if not call.board.row(slot)[LOADED] or busy_since(call.board.row(slot)) is not None
+        }
 
 
 def _has_ended(call: Call, *, is_done: bool) -> bool:

@@ -49,8 +49,8 @@ class WorkerProcess:
         The files that it has imported, and that users may edit.
     has_closed : bool
         Whether it closed its channel while it lived.
-    has_initializer : bool
-        Whether it may have something to leave when it ends.
+    has_worked : bool
+        Whether it was sent a call, and so may have something to write or remove when it ends.
     ends_by : float
         Time on the monotonic clock by which it must have ended, if it was told to.
     """
@@ -69,7 +69,7 @@ class WorkerProcess:
         self.imported: dict[str, Stamp | None] = {}
         self.late_at = 0.0
         self.child = child
-        self.has_closed = self.is_ready = self.has_initializer = False
+        self.has_closed = self.is_ready = self.has_worked = False
         self.ends_by = 0.0
         self._launcher = launcher
         self.borrowed: list[Segment] = []

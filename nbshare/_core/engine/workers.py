@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from nbshare._core.engine.call import Call
@@ -22,7 +22,7 @@ from nbshare._core.functions.freshness import (
 from nbshare._core.memory import scratch_file
 from nbshare._core.wire.context import Context
 
-LEAVE_S = 1.0  # for a worker that ends to leave what its initializer has entered
+LEAVE_S = 1.0  # for a worker that ends to run atexit handlers, and to write what is open
 READ_S = 0.002  # between looks at what it prints then
 NO_STAMP = Stamp(-1, -1, -1, -1)
 
@@ -239,20 +239,14 @@ class WorkerPool:
         `wanted` are the generations of the calls that run.
         """
         wanted.add(self._code.generation)
-        for worker in self._without_call():
+        # Those that are starting end later, as nothing else tells when they have left their memory.
+        for worker in [w for w in self._members if w.is_ready and not (w.is_employed or w.ends_by)]:
             if worker.generation not in wanted:
                 self.dismiss(worker)
 
-    def _without_call(self) -> list[WorkerProcess]:
-        """Return the workers that have no call, and were not told to end.
-
-        Those that are starting end later, as nothing else tells when they have left their memory.
-        """
-        return [w for w in self._members if w.is_ready and not (w.is_employed or w.ends_by)]
-
     def dismiss(self, worker: WorkerProcess) -> None:
-        """End a worker without a call, once it has left what its initializer has entered."""
-        if not worker.has_initializer:
+        """Have a worker without an item end as any process does. What takes longer is cut short."""
+        if not worker.has_worked:  # so nothing of the user's is there
             self.remove(worker)
             return
         self.idle_since.pop(worker, None)
@@ -262,10 +256,11 @@ class WorkerPool:
         except OSError:  # it is dead
             self.remove(worker)
 
-    def dismiss_all(self) -> None:
-        """End all workers without a call, and wait for those that have something to leave."""
-        for worker in self._without_call():
-            self.dismiss(worker)
+    def dismiss_all(self, busy: Collection[WorkerProcess]) -> None:
+        """End all workers that are not in an item, and wait until they have ended."""
+        for worker in list(self._members):
+            if worker.is_ready and not worker.ends_by and worker not in busy:
+                self.dismiss(worker)
         for worker in self._members:
             while worker.ends_by > time.monotonic() and not worker.child.await_end(READ_S):
                 self._pipes.read_all()  # or one that prints much would wait

@@ -98,6 +98,10 @@ class Channel:
         """Close this end."""
         self.end.close()
 
+    def keep_open(self) -> None:
+        """Keep this end open until the system closes it, with the process."""
+        channels.keep_open(self.end)
+
 
 def channel_pair() -> tuple[Channel, Channel]:
     """Return our end, and the end to pass to the other process and close."""

@@ -14,6 +14,7 @@ interpreter lock is killed as well.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import pickle
@@ -22,7 +23,7 @@ import sys
 import weakref
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
@@ -58,8 +59,12 @@ class InheritedFds(NamedTuple):
     err_fd: int
 
 
-def run(inherited: InheritedFds) -> NoReturn:
-    """Work until the owner ends."""
+def run(inherited: InheritedFds) -> None:
+    """Work until the owner wants no more. The process must then end as any does.
+
+    So its threads are waited for, ``atexit`` handlers run, and what functions have left open is
+    written. The owner waits for that a while. If the owner ends, so does this process, immediately.
+    """
     try:
         channel = _set_up(inherited)
         # A child that an item forks must not keep it open, because its end signals the death of
@@ -85,7 +90,9 @@ def run(inherited: InheritedFds) -> NoReturn:
             workers.kill_group()
         if message is None:
             leave()
-            workers.kill_group()
+            faulthandler.disable()  # results are delivered, so a crash at the end is of no interest
+            channel.keep_open()  # its end would tell the owner that this process has ended
+            return
         call, slot, order = message
         caller = _RemoteCaller(call, channel, imports, mappings, state)
         work_on(order, slot, fds, caller, lock)

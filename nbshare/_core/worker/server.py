@@ -26,7 +26,16 @@ from nbshare._core.worker import process as worker
 
 
 def serve(channel_fd: int, life_fd: int, owner: int) -> None:
-    """Run the server until its owner ends."""
+    """Run the server until its owner ends, and a worker in each process that it forks."""
+    if inherited := _fork_workers(channel_fd, life_fd, owner):
+        _live(inherited)
+
+
+def _fork_workers(channel_fd: int, life_fd: int, owner: int) -> worker.InheritedFds | None:
+    """Fork workers until the owner ends. Return what one of them inherits, in that process.
+
+    There, nothing of the server is in use any more.
+    """
     for fd in (channel_fd, life_fd):
         os.set_inheritable(fd, False)
     workers.die_with(life_fd)
@@ -45,20 +54,20 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
         if not (found := waiter.wait(inf)):  # no wait is endless
             continue
         if "end" in found:
-            return
+            return None
         try:
             message, fds = channel.receive()
         except (EOFError, OSError):
-            return
+            return None
         match message:
             case "fork":
                 try:
                     pid = os.fork()
                 except OSError:  # no more processes are allowed, but maybe for the next server
-                    return
+                    return None
                 if pid == 0:
                     channel.close()
-                    _live(owner_fd, life_fd, *fds)
+                    return worker.InheritedFds(owner_fd, life_fd, *fds)
                 for fd in fds:
                     os.close(fd)
             case ("reap", pid):
@@ -69,13 +78,12 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
                 channel.send(status)
 
 
-def _live(*fds: int) -> None:
-    """Run a worker and end the process, because it must not return into the server's loop."""
+def _live(inherited: worker.InheritedFds) -> None:
+    """Run a worker, which after an error must not wait for its threads, as its owner waits."""
     try:
-        worker.run(worker.InheritedFds(*fds))
+        worker.run(inherited)
     except BaseException:  # noqa: BLE001 - the last frame of this process
         traceback.print_exc()
-    finally:
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()

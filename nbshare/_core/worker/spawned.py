@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-from typing import NoReturn
 
 from nbshare._core.system import workers
 from nbshare._core.worker import process as worker
 
 
-def live() -> NoReturn:
+def live() -> None:
     """Take over what the owner has given to this process, and work until it ends."""
     gc.enable()  # off since the start, because during imports it takes a tenth of the time
     owner, fds = workers.given()

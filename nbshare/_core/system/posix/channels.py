@@ -46,6 +46,11 @@ def given_in(ancillary: Sequence[Any], flags: int) -> list[int]:
     return list(fds)
 
 
+def keep_open(end: _socket.socket) -> None:
+    """Keep an end of a connection open until this process has ended."""
+    end.detach()
+
+
 def pipe() -> tuple[int, int]:
     """Return the reading and the writing end of a new pipe."""
     return with_room(os.pipe)

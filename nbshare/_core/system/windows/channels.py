@@ -158,6 +158,11 @@ def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:  #
     return data, fds
 
 
+def keep_open(end: End) -> None:
+    """Keep an end of a connection open until this process has ended."""
+    handles.duplicate(end.fileno())
+
+
 def pair() -> tuple[End, End]:
     """Return both ends of a new connection."""
     ours, theirs = _ends(_winapi.PIPE_ACCESS_DUPLEX, _MESSAGES)

@@ -1,0 +1,189 @@
+"""Workers that end in peace write what is open and run exit handlers. Killed ones do nothing."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from functools import partial
+
+import pytest
+
+import nbshare
+from nbshare import Executor, parallel_map
+from nbshare._core.engine import dispatcher
+from tests.support import leaving
+from tests.support.faultlab import SOON_S, TESTS, wait_until
+from tests.support.processes import kill_now, lives
+
+# The functions leave things open on purpose, and workers warn as the caller does.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+N = 12  # items, which the workers note
+
+
+def note(folder, **options):
+    """Have two workers note items. Return the processes."""
+    shared = {"folder": str(folder)}
+    return {
+        pid
+        for pid, _ in parallel_map(
+            leaving.note, range(N), shared=shared, max_workers=2, out="list", **options
+        )
+    }
+
+
+def check(folder, pids):
+    """Check that these processes have ended as any interpreter does, and have lost nothing."""
+    found = leaving.left_in(folder)
+    assert found.keys() == pids
+    assert sorted(int(i) for files in found.values() for i in files["log"].split()) == [*range(N)]
+    for files in found.values():
+        assert {"ended", "thread"} <= files.keys()
+    assert not [*folder.glob("temporary-*")]
+
+
+def test_at_shutdown_they_write_what_is_open(tmp_path, cold):
+    """Files, temporary folders, ``atexit`` handlers and threads are as at the end of a script."""
+    pids = note(tmp_path)
+    nbshare.shutdown()
+    check(tmp_path, pids)
+
+
+def test_renewed_ones_write_what_is_open(tmp_path, cold):
+    """After so many items as they may run."""
+    pids = note(tmp_path, max_tasks_per_child=4)
+    assert len(pids) >= 3
+    nbshare.shutdown()
+    check(tmp_path, pids)
+
+
+def test_outdated_ones_write_what_is_open(tmp_path, cold, monkeypatch):
+    """Before the call that renews them returns, as they are replaced one by one."""
+    pids = note(tmp_path)
+    monkeypatch.setenv("CHANGED", "yes")
+    parallel_map(abs, range(N), max_workers=2)
+    wait_until(lambda: not any(map(lives, pids)), SOON_S)
+    check(tmp_path, pids)
+
+
+def test_idle_ones_write_what_is_open(tmp_path, cold, monkeypatch):
+    """When nothing has needed them for long."""
+    monkeypatch.setattr(dispatcher, "IDLE_S", 0.2)
+    pids = note(tmp_path)
+    wait_until(lambda: not any(map(lives, pids)), SOON_S)
+    check(tmp_path, pids)
+
+
+def test_those_that_wait_for_tasks_write_what_is_open(tmp_path, cold):
+    """At the shutdown of nbshare, while an executor takes tasks."""
+    executor = Executor(2)
+    pids = {pid for pid, _ in executor.map(partial(leaving.note, folder=tmp_path), range(N))}
+    nbshare.shutdown()
+    check(tmp_path, pids)
+    executor.shutdown()
+
+
+PROGRAM = """
+import sys
+import nbshare
+from functools import partial
+from tests.support import leaving
+
+def call():
+    return nbshare.parallel_map(
+        leaving.note, range({n}), shared={{"folder": {folder!r}}}, max_workers=2, progress=False
+    )
+
+def tasks(executor):
+    return list(executor.map(partial(leaving.note, folder={folder!r}), range({n})))
+
+def block():
+    with nbshare.Executor(2) as executor:
+        tasks(executor)
+
+{end}
+"""
+OWNERS = {
+    "ends": ("call()", 0),
+    "exits": ("call(); sys.exit(3)", 3),
+    "fails": ("call(); 1 / 0", 1),
+    "ends a block": ("block()", 0),
+    "keeps an executor": ("executor = nbshare.Executor(2); tasks(executor)", 0),
+}
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_with_the_owner_they_write_what_is_open(tmp_path, owner):
+    """However it ends, unless it is killed. Nothing is printed of it."""
+    end, code = OWNERS[owner]
+    program = PROGRAM.format(n=N, folder=str(tmp_path), end=end)
+    began = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=TESTS.parent, capture_output=True, text=True
+    )
+    assert time.monotonic() - began < 20
+    assert (ended.returncode, ended.stdout) == (code, "")
+    assert ended.stderr == "" or code == 1
+    check(tmp_path, leaving.left_in(tmp_path).keys())
+
+
+@pytest.mark.parametrize(
+    "hang", [leaving.hang_in_handler, leaving.hang_in_thread, leaving.hang_in_finalizer]
+)
+def test_one_that_hangs_delays_the_end_by_a_second(hang, cold):
+    """And is killed then."""
+    (pid,) = parallel_map(hang, [0])
+    began = time.monotonic()
+    nbshare.shutdown()
+    assert time.monotonic() - began < 10  # not an hour
+    assert not lives(pid)
+
+
+def test_prints_of_exit_handlers_appear(cold, capfd):
+    parallel_map(leaving.print_at_end, [0], max_workers=1)
+    nbshare.shutdown()
+    assert capfd.readouterr().out == "worker 0 ends\n"
+
+
+@pytest.mark.parametrize(
+    "n_rounds", [20, pytest.param(500, marks=pytest.mark.slow)], ids=["some", "many"]
+)
+def test_only_killed_workers_lose_lines(tmp_path, cold, monkeypatch, n_rounds):
+    """Random calls, deaths, renewals and shutdowns. All lines of other workers are in files."""
+    dice = random.Random(n_rounds)
+    done, killed = [], set()
+    for k in range(n_rounds):
+        fatal = {dice.randrange(N)} if dice.random() < 0.3 else set()
+        results = parallel_map(
+            leaving.note_or_die,
+            range(N),
+            shared={"folder": str(tmp_path), "fatal": fatal},
+            max_workers=2,
+            on_error="return",
+            out="list",
+            max_tasks_per_child=dice.choice([None, None, 5]),
+        )
+        done += [result for result in results if isinstance(result, tuple)]
+        match dice.randrange(6):
+            case 0:
+                nbshare.shutdown()
+            case 1:
+                monkeypatch.setenv("CHANGED", str(k))  # renews them
+            case 2:
+                pid = done[-1][0]
+                killed.add(pid)
+                kill_now(pid)
+    nbshare.shutdown()
+    found = leaving.left_in(tmp_path)
+    killed |= {pid for pid, files in found.items() if "killed" in files}
+    lines, expected = {}, {}
+    for pid, i in done:
+        if pid not in killed:
+            expected.setdefault(pid, []).append(i)
+            lines[pid] = [*map(int, found[pid]["log"].split())]
+    # Items of a dead worker run out of order.
+    assert {pid: sorted(of) for pid, of in lines.items()} == {
+        pid: sorted(of) for pid, of in expected.items()
+    }
