@@ -93,7 +93,7 @@ class PipelineResult:
         if isinstance(self.results, np.ndarray):
             kind += f" of {self.results.shape} {self.results.dtype}"
         parts = [f"{s.name} {counted(s.n_blocks, 'block')}, {s.busy:.0%} busy" for s in self.stages]
-        return f"<PipelineResult: {kind}; {' → '.join(parts)}>"
+        return f"<PipelineResult: {kind}; {' -> '.join(parts)}>"
 
 
 @shown_from_the_call

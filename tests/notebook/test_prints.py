@@ -215,6 +215,44 @@ def test_a_caller_whose_stream_is_closed():
         assert quiet(talkers.flood, [0], shared={"n_lines": 5}).shape == (1,)
 
 
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_what_the_caller_cannot_encode_is_escaped(script, encoding):
+    """And nothing else is lost, as on Windows if the output goes to a file."""
+    printed = script(
+        """
+import sys
+import nbshare
+from tests.support import talkers
+
+sys.stderr.reconfigure(errors="strict")
+nbshare.parallel_map(talkers.in_chinese, range(2), max_workers=1, progress=False)
+sys.stderr = sys.stdout
+nbshare.parallel_map(talkers.in_chinese, range(2), max_workers=1, progress=False)
+result = nbshare.pipeline(lambda: [[1.0, 2.0]], sum, shape=2, progress=False)
+print(result)
+""",
+        PYTHONIOENCODING=encoding,
+    )
+    lines = printed.splitlines()
+    assert lines[-1].startswith("<PipelineResult")
+    said = ["before", "\\u6570 0", "after", "before", "\\u6570 1", "after"]
+    assert lines[:6] == said
+    assert sorted(lines[6:-1]) == sorted([*said, "\\u6570", "\\u6570"])
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_stream_that_fails_harms_no_other(name, capsys):
+    """Nor is the run harmed."""
+    closed = io.StringIO()
+    closed.close()
+    redirect = {"stdout": contextlib.redirect_stdout, "stderr": contextlib.redirect_stderr}[name]
+    with redirect(closed):
+        quiet(talkers.to_both, [0, 1], max_workers=1)
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err)[name == "stdout"].count("\n") == 2
+    assert (printed.out, printed.err)[name == "stderr"] == ""
+
+
 # --------------------------------------------------------------------- floods, and readers
 
 

@@ -23,6 +23,13 @@ def to_both(i):
     print(f"err {i}", file=sys.stderr)
 
 
+def in_chinese(i):
+    print("before")
+    print("数", i)
+    print("数", file=sys.stderr)
+    print("after")
+
+
 def without_end(i):
     print(i, end=" ")
 

@@ -74,6 +74,7 @@ class Prints:
 
     def __init__(self, write: Write | None = None) -> None:
         self._write = write
+        self._broken: set[str] = set()  # streams that can show no more
         self._waiting: deque[tuple[str, str]] = deque()
         self._n_added = self._n_taken = 0  # characters, each with one writer
         self.when_shown: Callable[[], None] = lambda: None
@@ -129,10 +130,11 @@ class Prints:
                 text = "".join(piece for _, piece in pieces)
                 if not self.is_attended:
                     self.kept.extend(text.splitlines())
-                if self._write is not None:
-                    self._write(name, text)
-        except Exception:  # noqa: BLE001 - the caller's stream may be closed, or anything
-            self._write = None
+                if self._write is not None and name not in self._broken:
+                    try:
+                        self._write(name, text)
+                    except Exception:  # noqa: BLE001 - the caller's may be closed, or anything
+                        self._broken.add(name)
         except BaseException:  # an interrupt, so show no more
             self._write = None
             raise

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias, cast
 
 Bundle: TypeAlias = tuple[dict[str, str], dict[str, Any] | None]  # MIME types, and metadata
@@ -29,8 +30,9 @@ def surroundings() -> Literal["kernel", "marimo", "terminal", "log"]:
     runs_in_marimo: Any = getattr(sys.modules.get("marimo"), "running_in_notebook", None)
     if runs_in_marimo is not None and runs_in_marimo():
         return "marimo"
-    isatty = getattr(sys.stderr, "isatty", None)
-    return "terminal" if isatty is not None and isatty() else "log"
+    with suppress(AttributeError, ValueError):  # there is no stderr, or it is closed
+        return "terminal" if sys.stderr.isatty() else "log"
+    return "log"
 
 
 def is_static() -> bool:

@@ -104,7 +104,13 @@ class _Stream:
             session.send(where, "stream", content, parent=self._parent, ident=self.stream.topic)
             return
         with _bars_aside(self.stream):
-            self.stream.write(text)
+            try:
+                self.stream.write(text)
+            except UnicodeEncodeError as error:
+                # As workers may print anything, which the terminal or file of the caller may not
+                # be able to show.
+                known = text.encode(error.encoding, "backslashreplace")
+                self.stream.write(known.decode(error.encoding))
             if not self._is_kernel:
                 self.stream.flush()
 
