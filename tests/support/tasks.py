@@ -347,3 +347,8 @@ def add_in_place(*_, array=None):
     array = _[0] if array is None else array
     array += 1
     return array[1]
+
+
+def write_to(stream, x):
+    """Write a line to a stream."""
+    print(x, file=stream)

@@ -6,7 +6,21 @@ _BETWEEN_PROCESSES = (
     "Use nbshare.SharedLock as a lock, nbshare.zeros for values and flags, nbshare.RingBuffer as "
     "a queue, or return results instead."
 )
-_SYNCHRONIZED = "threading", "_thread", "multiprocessing", "queue", "_queue", "_ctypes", "mmap"
+_SYNCHRONIZED = "threading", "_thread", "multiprocessing", "queue", "_queue", "_ctypes"
+_FILES = (
+    "_io",
+    "_csv",
+    "tempfile",
+    "gzip",
+    "zipfile",
+    "tarfile",
+    "shelve",
+    "dbm",
+    "h5py",
+    "netCDF4",
+    "tables",
+)
+_OPEN_IT = "Pass the path, and open the file inside the function or in initializer=."
 IN_SHELL = (
     "Lines that begin with ! or %, and get_ipython(), work in the notebook's process only: use "
     "subprocess.run for a command, and Python for a magic."
@@ -17,7 +31,9 @@ _REMEDIES = {
     "loguru": "Write `from loguru import logger` inside the function.",
     "tqdm": "Leave the bar out: nbshare shows the progress, and nbshare.report that of an item.",
     "sqlite3": "Pass the path, and connect inside the function or in initializer=.",
-    "_io": "Pass the path, and open the file inside the function.",
+    **dict.fromkeys(_FILES, _OPEN_IT),
+    "mmap": "Pass a numpy.memmap, which workers map themselves.",
+    "subprocess": "Start the program inside the function.",
     "socket": "Pass the address, and connect inside the function or in initializer=.",
     "IPython": IN_SHELL,
     "logging": "Get the logger and add its handlers inside the function or in initializer=.",

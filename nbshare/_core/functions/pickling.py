@@ -42,6 +42,10 @@ def dumps(value: Any) -> bytes:
     return dumps_apart(value, sys.maxsize)[0]
 
 
+# Modules of classes that hold the number of a descriptor, or write their file when they end. Their
+# copies, which pickle makes, would close descriptors of the worker, and overwrite files.
+_OPEN = "multiprocessing.connection", "shelve", "dbm.dumb"
+
 Keep = Callable[[pickle.PickleBuffer], bool]  # whether a pickle is to hold a buffer itself
 
 
@@ -74,7 +78,7 @@ def dumps_apart(
     data = MAIN.encode()
     with suppress(Exception):  # an object's __reduce__ may raise anything
         data = attempt(False)
-    if may_name_main(data):
+    if may_name_main(data) or any(name in sys.modules and name.encode() in data for name in _OPEN):
         data = attempt(True)
     return data, buffers
 
@@ -99,6 +103,11 @@ def value_pickler() -> Any:
 
     class ValuePickler(Pickler):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
+            if obj is sys.stdout or obj is sys.stderr:
+                return getattr, (sys, "stdout" if obj is sys.stdout else "stderr")
+            if type(obj) is io.TextIOWrapper or type(obj).__module__ in _OPEN:
+                # cloudpickle would send the text, and each worker have a position of its own.
+                raise TypeError(f"cannot pickle {type(obj).__name__!r} object")
             if type(obj) is FunctionType and obj.__module__ in _LOADERS:
                 return NotImplemented  # by name (finding that out takes 10 µs)
             if type(obj) is _lru_cache_wrapper and is_by_value(obj):
