@@ -19,6 +19,7 @@
     MapInterrupted           (KeyboardInterrupt)     the kernel's interrupt or Ctrl-C
     PartialResultWarning     (UserWarning)           a run was stopped: n of N results
     LengthsWarning           (UserWarning)           the iterables have different lengths
+    ReusedItemWarning        (UserWarning)           an iterable changes what it gave before
     MixedResultsWarning      (UserWarning)           results of different kinds became a list
     UnseededWarning          (UserWarning)           a function drew random numbers without a seed
     DisplayWarning           (UserWarning)           drawing failed; the run continues
@@ -421,6 +422,30 @@ class LengthsWarning(UserWarning):
     """
 
     __module__ = "nbshare.errors"
+
+
+class ReusedItemWarning(UserWarning):
+    """An iterable gives the same object again and again, and changes it each time.
+
+    Readers of trajectories and of films do so. Items wait for a worker, and the object has changed
+    by then, so results are those of later items. Arrays, lists, tuples and dicts are copied, and no
+    other objects.
+
+    Examples
+    --------
+    A reader with one frame, of which each item gets a copy:
+
+    >>> import copy
+    >>> import types
+    >>> import nbshare
+    >>> def reader():
+    ...     frame = types.SimpleNamespace(time=0)
+    ...     for frame.time in range(5):
+    ...         yield frame
+    >>> frames = (copy.copy(frame) for frame in reader())
+    >>> nbshare.parallel_map(lambda frame: frame.time, frames)
+    array([0, 1, 2, 3, 4])
+    """
 
 
 class MixedResultsWarning(UserWarning):

@@ -259,6 +259,8 @@ def parallel_map(
     -----
     nbshare.errors.PartialResultWarning
         The run was stopped, and no progress display says so.
+    nbshare.errors.ReusedItemWarning
+        An iterable gives the same object again and again, and changes it.
     nbshare.errors.MixedResultsWarning
         Results of different kinds fit no array and became a list.
     nbshare.errors.UnseededWarning

@@ -35,6 +35,11 @@ def resolve(func: Any) -> Callable[..., Any]:
             "function itself, f, not its result, f(...). The order is parallel_map(function, "
             "items), as in the built-in map."
         )
+    if (library := _delaying(func)) is not None:
+        raise TypeError(
+            f"func is {library}'s delayed({label_of(func)}), which runs nothing, and only notes "
+            f"its call. Pass the function itself: parallel_map({label_of(func)}, items)"
+        )
     refuse_async(func)
     return func  # type: ignore[no-any-return]
 
@@ -66,6 +71,15 @@ def refuse_async(func: Any) -> None:
         f"function that runs it: {advice}. If it waits most of the time, as for a network, use "
         "asyncio.gather without nbshare."
     )
+
+
+def _delaying(func: Any) -> str | None:
+    """Return the library whose ``delayed`` has made a function, if one has."""
+    kind = type(func)
+    if kind is FunctionType and func.__code__.co_name == "delayed_function":
+        library = str(func.__globals__.get("__name__")).partition(".")[0]
+        return library if library in ("joblib", "sklearn") else None
+    return "dask" if kind.__module__ == "dask.delayed" else None
 
 
 def _from_file(reference: str) -> Callable[..., Any]:

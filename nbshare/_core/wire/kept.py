@@ -4,27 +4,37 @@ Many functions fill the same array, list or dict for each item and return it, an
 yield one that they fill again. A loop gives correct results with them. So a result is copied before
 the next item runs, if it is not stored by then, and an item of a generator before the generator is
 asked for the next one.
+
+Objects of other kinds are not copied, because their pickle may take long. If an iterable gives the
+same one again and again, and changes it each time, a warning says so.
 """
 
 from __future__ import annotations
 
 import pickle
+import warnings
+import zlib
 from array import array
 from collections import deque
-from collections.abc import Iterable, MappingView, Set
-from itertools import repeat
+from collections.abc import Iterable, Iterator, MappingView, Set
+from contextlib import suppress
+from itertools import chain, groupby, islice, repeat
 from typing import Any
 
 import numpy as np
 
-from nbshare._core.functions.pickling import dumps, note_on_result
+from nbshare._core.functions.pickling import dumps, dumps_apart, note_on_result
+from nbshare.errors import ReusedItemWarning, users_line
 
 # Classes whose objects nobody can change.
 SCALARS: set[type] = {type(None), bool, int, float, complex, str, bytes}
 SCALARS |= {np.dtype(t).type for t in "?bhilqBHILQfd"}
 # Iterables whose items are all there, so that none changes because of the next one.
 CONTAINERS = list, tuple, np.ndarray, Set, MappingView, deque, repeat
+GROUP = type(next(groupby([0]))[1])  # the class of what `itertools.groupby` gives with each key
 DEPTH = 3  # of lists in lists, as a list may be in itself
+WATCHED = 3  # items among which one is looked for that is given again, with other content
+IN_BAND = 4096  # bytes of a buffer that is not copied to be compared
 
 
 def kept_result(value: Any) -> Any:
@@ -42,7 +52,57 @@ def kept_result(value: Any) -> Any:
 
 def kept_items(iterable: Iterable[Any]) -> Iterable[Any]:
     """Return the items of an iterable, each as it is when it comes."""
-    return iterable if isinstance(iterable, CONTAINERS) else map(kept_item, iterable)
+    if isinstance(iterable, CONTAINERS):
+        return iterable
+    items = map(kept_item, iterable)
+    return chain(_watched(items, type(iterable).__name__, users_line()), items)
+
+
+def _watched(items: Iterator[Any], kind: str, line: tuple[str, int]) -> Iterator[Any]:
+    """Yield the first items. Warn if an object comes again that has changed meanwhile.
+
+    One that comes again unchanged, such as a configuration next to each item, is in order.
+    """
+    before: dict[int, tuple[Any, int | None]] = {}  # the objects of the last item, and their states
+    for item in islice(items, WATCHED):
+        now: dict[int, tuple[Any, int | None]] = {}
+        for part in _others_in(item, DEPTH):
+            is_again = id(part) in before
+            state = _state_of(part) if is_again else None
+            if is_again and None not in (state, known := before[id(part)][1]) and state != known:
+                warnings.warn_explicit(
+                    f"an iterable ({kind}) gives the same {type(part).__name__} again and again, "
+                    "and changes it. Items that wait for a worker have the state of a later one, "
+                    "so results are wrong. Give a copy each time, as in (x.copy() for x in "
+                    "reader), or pass indices, and read in the function",
+                    ReusedItemWarning,
+                    *line,
+                )
+                yield item
+                return
+            now[id(part)] = part, state
+        before = now
+        yield item
+
+
+def _others_in(item: Any, depth: int) -> Iterator[Any]:
+    """Yield the objects in an item that were not copied (see `kept_item`)."""
+    kind = type(item)
+    if kind is tuple or kind is list or kind is dict:
+        for part in (item.values() if kind is dict else item) if depth else ():
+            yield from _others_in(part, depth - 1)
+    elif kind not in SCALARS and not _is_copied(item):
+        yield item
+
+
+def _state_of(value: Any) -> int | None:
+    """Return a number that tells whether an object has changed, or None if none does."""
+    with suppress(Exception):  # its own pickling may raise anything
+        data, buffers = dumps_apart(value, IN_BAND)
+        for buffer in buffers:
+            data += zlib.crc32(buffer).to_bytes(4, "little")
+        return zlib.crc32(data)
+    return None
 
 
 def kept_item(item: Any, depth: int = DEPTH) -> Any:
@@ -54,16 +114,20 @@ def kept_item(item: Any, depth: int = DEPTH) -> Any:
     kind = type(item)
     if kind in SCALARS or not depth:
         return item
-    if _is_plain(item):
-        return item.copy()
-    if kind is bytearray or kind is array:
-        return item[:]
+    if _is_copied(item):
+        return item.copy() if _is_plain(item) else item[:]
+    if kind is GROUP:  # which is empty as soon as the next one is asked for
+        return [kept_item(part, depth - 1) for part in item]
     if kind is tuple or kind is list:
         is_flat = SCALARS.issuperset(map(type, item))
         return item[:] if is_flat else kind([kept_item(part, depth - 1) for part in item])
     if kind is dict:
         return {key: kept_item(value, depth - 1) for key, value in item.items()}
     return item
+
+
+def _is_copied(value: Any) -> bool:
+    return _is_plain(value) or type(value) in (bytearray, array)
 
 
 def _is_plain(value: Any) -> bool:
