@@ -59,10 +59,12 @@ def without_frames(error: BaseException) -> BaseException:
 
     They hold all that was there, in cycles if that holds the error.
     """
+    known = BaseException.__dict__  # whatever the error's class has of that name
     before: BaseException | None = error
     while before is not None:
-        before.__traceback__ = None
-        before = before.__cause__ or before.__context__
+        BaseException.with_traceback(before, None)
+        cause, context = (known[name].__get__(before) for name in ("__cause__", "__context__"))
+        before = context if cause is None else cause
     return error
 
 

@@ -8,6 +8,7 @@ import itertools
 import os
 import time
 import warnings
+import weakref
 from contextlib import suppress
 
 import numpy as np
@@ -26,6 +27,7 @@ from nbshare._core.wire.context import threads_per_worker
 from nbshare.errors import MixedResultsWarning, TaskError
 from tests.support import figures
 from tests.support.faultlab import wait_until
+from tests.support.outcomes import backends
 
 
 @pytest.fixture
@@ -501,3 +503,25 @@ def test_room_for_results_does_not_shrink():
     rows.reserve(1)
     rows.decide(spec_for(np.zeros(1 << 16)))
     assert rows.array.shape == (3, 1 << 16)
+
+
+class Large:
+    """Something of the caller's."""
+
+
+@backends
+@pytest.mark.parametrize("items", [nbshare.grid(a=range(3)), range(3)], ids=["grid", "list"])
+def test_kept_errors_keep_nothing_of_the_caller(backend, items):
+    """Results with errors in their places hold no frame that holds them, nor its variables."""
+
+    def call():
+        large = Large()
+        results = parallel_map(figures.fail_one, items, on_error="return", backend=backend)
+        (error,) = (x for x in results if isinstance(x, BaseException))
+        assert "in fail_one" in "\n".join(error.__notes__)
+        return weakref.ref(large)
+
+    is_left = call()
+    parallel_map(abs, [1], backend=backend)  # the last job
+    gc.collect()
+    assert is_left() is None

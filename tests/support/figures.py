@@ -152,3 +152,10 @@ def await_load(i, path):
     if i:
         wait_until(Path(path).exists, what="the first result is not loaded")
     return Loaded(path)
+
+
+def fail_one(a):
+    """Fail for 1, and return an object for others."""
+    if a == 1:
+        raise ValueError("bad")
+    return {"a": a}

@@ -41,11 +41,11 @@ from nbshare._core.store.logs import LogKey
 from nbshare._core.store.rows import Decided
 from nbshare._core.store.specs import OutputSpec
 from nbshare._core.wire import running_items
-from nbshare._core.wire.failures import describe, explained, note_on_iterables
+from nbshare._core.wire.failures import describe, explained, note_on_iterables, traceback_of
 from nbshare._core.worker.process import inputs_of
 from nbshare._core.worker.state import initializing_anew, leave
 from nbshare._core.worker.work import Caller, Work
-from nbshare.errors import is_interrupt, noted
+from nbshare.errors import is_interrupt, noted, without_frames
 
 PAUSE_S = 1e-3  # of a thread, between looks for items
 
@@ -81,13 +81,21 @@ class _Here(Caller):
     def failed(self, i: int, error: BaseException, item: str) -> None:
         if is_interrupt(error):
             raise error
+        is_kept = self._call.request.policy.returns_errors
         if issubclass(type(error), Exception):
-            noted(error, f"raised for {self._call.name_of(i, item)}")
+            where = f"raised for {self._call.name_of(i, item)}"
+            if is_kept:
+                # As text, because its frames hold the caller's, and so the results that will hold
+                # it. The garbage collector does not look into an array for such a cycle.
+                text = traceback_of(error)
+                where = f"{where}:\n{text}" if text else where
+                without_frames(error)
+            noted(error, where)
             note_on_iterables(explained(error), self._call.request.iterables)
         else:  # SystemExit must not end the caller
             error = describe(error, i, item).as_error(self._call.name_of(i, item), None)
         self._call.note_error(error, range(i, i + 1))
-        if not self._call.request.policy.returns_errors:
+        if not is_kept:
             self._call.note_failure(error)
             self._call.board.stop()
 

@@ -86,7 +86,8 @@ def _pack_initializer(
         key = hashlib.blake2b(dumps((function, arguments))).digest()
     except Exception:
         arena.pack(function, "the initializer")  # say which one, and which part of it
-        arena.pack(arguments, "initargs=")
+        for k, argument in enumerate(arguments):
+            arena.pack(argument, f"initargs=, argument {k},")
         raise
     what = function, arguments
     return Itself(what, {}) if arena.stays_here else arena.pack(what, "the initializer"), key

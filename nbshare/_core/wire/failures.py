@@ -150,7 +150,7 @@ def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failu
         pickled=pickled,
         type_name=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
         text=cut(_text(error), n),
-        traceback=_format(error, with_notes=pickled is None),
+        traceback=traceback_of(error, with_notes=pickled is None),
         notes=lost,
     )
 
@@ -324,7 +324,7 @@ def _pickled(error: BaseException) -> tuple[bytes | None, list[str]]:
         return None, []
 
 
-def _format(error: BaseException, *, with_notes: bool) -> str:
+def traceback_of(error: BaseException, *, with_notes: bool = False) -> str:
     """Return the traceback below the engine, or nothing if it would only repeat the message."""
     frames = _own_frames(object.__getattribute__(error, "__traceback__"))  # whatever its own does
     try:
