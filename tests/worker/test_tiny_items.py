@@ -199,3 +199,26 @@ def test_tiny_items_fill_a_given_array_of_another_dtype(backend, make, dtype):
     )
     assert result is out
     np.testing.assert_array_equal(out, (np.arange(SOME) * factor).astype(dtype))
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+@pytest.mark.parametrize("bad", [{700}, {700, 701, 702, 1500}, {1999}], ids=len)
+def test_of_short_items_the_deadly_one_is_known(retries, bad, tally):
+    """It runs as often as `retries` allows, though it runs in a batch, and no other one fails."""
+    n = 2_000
+    result = parallel_map(
+        policies.attempt_slowly,
+        range(n),
+        shared={"tally": tally, "bad": bad, "ways": ["die"] * 3},
+        retries=retries,
+        on_error="return",
+        max_workers=2,
+        out="list",
+    )
+    found = [i for i, text in enumerate(result) if text != f"item {i:.1f}"]
+    assert found == sorted(bad)
+    assert set(last_job().errors) == bad
+    assert all(last_job().errors[i].index == i for i in bad)
+    n_runs = runs(tally, n)
+    assert [n_runs[i] for i in sorted(bad)] == [retries + 1] * len(bad)
+    assert min(n_runs) == 1

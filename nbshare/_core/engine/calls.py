@@ -31,7 +31,7 @@ from nbshare._core.memory import Segment
 from nbshare._core.store.pages import ATTEMPTS, SUSPECT
 from nbshare._core.store.specs import OutputSpec
 from nbshare._core.system import locks, room
-from nbshare._core.wire.board import LEAVES, LOADED, SINCE, busy_since, give_back
+from nbshare._core.wire.board import LEAVES, LOADED, REACHED, SINCE, busy_since, give_back
 from nbshare._core.wire.failures import Death, Failure
 
 # For running items of a stopped call, before their workers are killed. After an interrupt the next
@@ -404,7 +404,10 @@ def account_for_death(
         doing = f"waited for a block in stage {stage!r}"
         return unbegun, call.error_of(Death(-1, status, worker.has_closed, doing), slot + 1)
     call.torn_rows += items
-    end = Death(items.start, status, worker.has_closed)
+    culprits = items
+    if timed_out_at is None and len(items) > 1 and row[REACHED] in items:
+        culprits = range(row[REACHED], row[REACHED] + 1)
+    end = Death(culprits.start, status, worker.has_closed)
     is_guilty = True
     if timed_out_at is not None and policy.timeout_s is not None:
         end = end._replace(timeout_s=policy.timeout_s)
@@ -416,14 +419,15 @@ def account_for_death(
         call.most_fitting = len(call.workers)
     if is_guilty and board.stopped:
         return unbegun, None
-    if is_guilty and not _may_run_again(call, items):
+    again = range(items.start, max(items.stop, unbegun.stop))
+    if is_guilty and not _may_run_again(call, culprits):
         error = call.error_of(end, slot + 1)
-        call.note_error(error, items)
+        call.note_error(error, culprits)
         if not policy.returns_errors:
             return unbegun, error
-        board.fail(items.start)
-        return unbegun, None
-    return range(items.start, max(items.stop, unbegun.stop)), None
+        board.fail(culprits.start)  # others leave it out
+        again = range(board.first(again.start, again.stop, is_done=False), again.stop)
+    return again, None
 
 
 def _may_run_again(call: Call, items: range) -> bool:

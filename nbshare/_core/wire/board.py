@@ -56,7 +56,8 @@ LOOK_ITEMS = 4096  # at a time, when done ones are skipped
 ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
 # LEAVES: whether the owner wants it to leave. PEAK_BEFORE: of its process, before the call.
 PID, BEGUN, LOADED, ENDED, WORKED, N_ITEMS, PEAK, PEAK_BEFORE, LEAVES = range(5, 14)
-SLOWEST = 14  # N_SLOWEST pairs of ns and item
+REACHED = 14  # of items that run together, the one that runs, or NO_ITEM if it is not known
+SLOWEST = 15  # N_SLOWEST pairs of ns and item
 N_SLOWEST = 3
 REPORTED = SLOWEST + 2 * N_SLOWEST  # SINCE of the item that has reported (see `reports`)
 FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text takes the rest
@@ -433,14 +434,14 @@ class Board:
         if start == NO_ITEM:
             return range(0)
         stop = stop or start + 1
-        return range(start + self.n_done_in(start, stop), stop)
+        return range(self.first(start, stop, is_done=False), stop)
 
     def unbegun(self, slot: int) -> range:
         """Return the items that a dead worker had claimed and not begun."""
         item, after, _, start, stop = self.row(slot)[ITEM : CHUNK_STOP + 1]
         if item != NO_ITEM:
             start = after or item + 1
-        return range(start + self.n_done_in(start, stop), stop)
+        return range(self.first(start, stop, is_done=False), stop)
 
 
 class Claims:

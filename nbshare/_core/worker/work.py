@@ -37,6 +37,7 @@ from nbshare._core.wire.board import (
     PEAK,
     PEAK_BEFORE,
     PID,
+    REACHED,
     REPORTED,
     ROUND,
     SINCE,
@@ -291,6 +292,9 @@ class Work:
             while position < chunk.stop:
                 if self._board.stopped:
                     raise _Stopped
+                if self._board.has_failed(position, position + 1) and self._board.state(position):
+                    position += 1  # it has ended a worker, whose other items these are
+                    continue
                 is_alone = position < alone_until
                 n_together = 0 if is_alone else self._n_together(position)
                 size = 1 if is_alone else n_together or LOAD_ITEMS
@@ -325,7 +329,7 @@ class Work:
         """Record what this worker is doing now. Return the time in ns."""
         slot = self._slot
         slot[SINCE] = since = time.monotonic_ns()
-        slot[ITEM_STOP] = items.stop
+        slot[ITEM_STOP], slot[REACHED] = items.stop, NO_ITEM
         if memory_order.IS_WEAK:
             memory_order.before_marks()
         slot[ITEM] = items.start
@@ -402,20 +406,26 @@ class Work:
     def _run_and_store(self, items: range, columns: list[Sequence[Any]]) -> int:
         values: list[Any] = []  # numbers, or frozen objects
         odd: list[Any] = []
-        store, header, clock = self._store, self._board.header, time.monotonic
+        store, header, clock, slot = self._store, self._board.header, time.monotonic, self._slot
         until_s = clock() + 2 * TOGETHER_S
         # After each 20 µs or so, because a long item may follow, and no other may begin after a
         # stop.
         every = max(1, min(MOST_UNSEEN, int(TINY_S / max(self._item_s, SHORTEST_S))))
         are_objects = store.takes_objects
+        slot[REACHED] = items.start if every == 1 else NO_ITEM
+
+        def goes_on() -> bool:
+            if every == 1:
+                slot[REACHED] += 1
+            return clock() < until_s and not header[STOP]
+
         try:
             results = map(self._func, *columns)
             parts = frozen(results) if are_objects else numbers(results, store.number)
             try:
-                is_end = gather(
-                    parts, values, odd, every, lambda: clock() < until_s and not header[STOP]
-                )
+                is_end = gather(parts, values, odd, every, goes_on)
             finally:
+                slot[REACHED] = NO_ITEM
                 end_copy(self._process)
                 self._tell_imports()
             if is_end and len(values) < len(items):
