@@ -123,7 +123,6 @@ def dial(boot: Boot) -> Any:
 def connect(address: Address, key: bytes, timeout: float) -> Any:
     """Return a new connection to a process that has the same key."""
     sock = socket.create_connection(address, timeout)
-    sock.settimeout(None)
     connection = kept_alive(sock)
     answer_challenge(connection, key)
     deliver_challenge(connection, key)
@@ -132,6 +131,7 @@ def connect(address: Address, key: bytes, timeout: float) -> Any:
 
 def kept_alive(sock: socket.socket) -> Any:
     """Return a connection that ends if the machine at its other end vanishes, after 20 s."""
+    sock.settimeout(None)  # despite socket.setdefaulttimeout
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, 5),
@@ -186,6 +186,7 @@ def _connect(boot: Boot) -> Any:
     name = f"\0nbshare-{os.getuid()}-{boot.name}-{os.environ.get('NBSHARE_HOST', '')}"
     while True:
         sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(None)  # despite socket.setdefaulttimeout
         try:
             sock.connect(name)
         except ConnectionRefusedError:

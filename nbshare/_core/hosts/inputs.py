@@ -136,6 +136,7 @@ class InputServer:
 
     def __init__(self, address: Address, key: bytes) -> None:
         self._socket = socket.create_server(address)
+        self._socket.settimeout(None)  # despite socket.setdefaulttimeout
         self.address: Address = self._socket.getsockname()[:2]
         self._key = key
         self._own: Address | None = self.address
