@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import nbshare
+from nbshare._core.wire.settings import SETTINGS
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 RENDER = runpy.run_path(str(FOLDER / "render.py"))
@@ -48,6 +49,14 @@ def test_its_links_lead_somewhere():
                 assert place in {*marks, *(head.lower().replace(" ", "-") for head in heads)}, (
                     target
                 )
+
+
+def test_the_table_of_workers_has_what_they_take_over():
+    """Each setting of the list that calls carry, and no other, with those of the machine."""
+    rows = re.findall(r"^\| (.+) \| the same \| (.*)\|$", DETAILS.read_text("utf-8"), re.MULTILINE)
+    told = {name: "own" in note for names, note in rows for name in names.split(", ")}
+    carried = {s.told: s.is_local for s in SETTINGS.values() if s.told}
+    assert told == {"environment": True, **carried}
 
 
 @pytest.mark.parametrize(

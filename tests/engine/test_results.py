@@ -23,7 +23,7 @@ from nbshare._core.engine.request import Request
 from nbshare._core.memory import segment_of
 from nbshare._core.store.specs import spec_for
 from nbshare._core.wire.board import Board
-from nbshare._core.wire.context import threads_per_worker
+from nbshare._core.wire.threads import threads_per_worker
 from nbshare.errors import MixedResultsWarning, TaskError
 from tests.support import figures
 from tests.support.faultlab import wait_until

@@ -19,7 +19,7 @@ from nbshare._core.checkpoint.key import Key, Parts, differences
 from nbshare._core.checkpoint.sources import definitions_in
 from nbshare._core.functions.freshness import Stamp, stamp_of
 from nbshare._core.store import files
-from nbshare._core.wire.context import cwd
+from nbshare._core.wire.settings import cwd
 
 CODE_FILE = "code.json"
 

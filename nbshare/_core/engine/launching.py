@@ -14,8 +14,8 @@ import numpy as np
 
 from nbshare._core import PACKAGE
 from nbshare._core.system import SYSTEM, channels, owned, processes, with_room, workers
-from nbshare._core.wire.context import thread_variables
 from nbshare._core.wire.messages import Channel, channel_pair
+from nbshare._core.wire.threads import thread_variables
 
 ANSWER_S = 3.0  # the server answers as quickly, unless the machine is overloaded
 

@@ -24,11 +24,11 @@ from nbshare._core.functions.reference import assigned_around, label_of, with_ke
 from nbshare._core.memory import segment_of
 from nbshare._core.system import room
 from nbshare._core.wire.board import Board
-from nbshare._core.wire.context import threads_per_worker
 from nbshare._core.wire.failures import SharedName
 from nbshare._core.wire.feed import ItemFeed
 from nbshare._core.wire.folding import Blocks
 from nbshare._core.wire.orders import CallOrder, Fixed, Sources, Stage
+from nbshare._core.wire.threads import threads_per_worker
 from nbshare.errors import UnsendableError
 
 PLAIN = {bool, int, float, complex, str, bytes, type(None)}  # what is copied as well as shared

@@ -45,6 +45,7 @@ from nbshare._core.store.pages import ATTEMPTS
 from nbshare._core.store.rows import runs_of
 from nbshare._core.wire.board import ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims, give_back
 from nbshare._core.wire.orders import Sources
+from nbshare._core.wire.settings import portable
 from nbshare.errors import WorkerDiedError, noted, without_frames
 
 BLOCK_S = 0.5  # of work
@@ -388,6 +389,5 @@ def _settings(request: Request, modules: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings of this process that other hosts take over, with files of `modules`."""
     given = pickle.loads(request.context.settings)
     own = [folder for folder in given["path"] if not is_installed(os.path.join(folder, "_.py"))]
-    same = {name: value for name, value in given.items() if name not in ("affinity", "authkey")}
     files = {**modules, **given["files"]}  # they may be missing there, or older
-    return {**same, "files": files, "path": own, "affinity": None, "authkey": None}
+    return {**portable(given), "files": files, "path": own}

@@ -21,8 +21,9 @@ from nbshare._core.hosts.protocol import Block, Common, Reply, ReportedError
 from nbshare._core.store.logs import LogKey
 from nbshare._core.store.pages import FAILED, IN_LOG, IN_OUTPUT, NOT_DONE
 from nbshare._core.wire.board import PID
-from nbshare._core.wire.context import Context, current_context, threads_per_worker
+from nbshare._core.wire.context import Context, current_context
 from nbshare._core.wire.failures import Death, Failure
+from nbshare._core.wire.threads import threads_per_worker
 
 
 class RemoteCall(Call):

@@ -25,8 +25,6 @@ from nbshare._core.engine.local import dispatcher
 from nbshare._core.engine.preparing import prepare
 from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.request import Request
-from nbshare._core.functions.files import register_files
-from nbshare._core.functions.imports import import_as_the_caller
 from nbshare._core.job import Job, jobs
 from nbshare._core.mapping import map_async
 from nbshare._core.notebook.prints import Printer
@@ -36,7 +34,7 @@ from nbshare._core.runs.attached import CALL_FILE, CALL_START, check_call
 from nbshare._core.store.files import damaged, mapped, opened
 from nbshare._core.store.logs import parts_in
 from nbshare._core.system import processes
-from nbshare._core.wire.context import set_arithmetic
+from nbshare._core.wire.settings import apply, portable
 from nbshare.errors import CheckpointError
 
 __all__ = ["resume", "run"]
@@ -75,15 +73,10 @@ def _stored_call(path: Path) -> tuple[os.stat_result, Callable[[Any], bool], dic
     if zlib.crc32(call[CALL_START:].data) != int.from_bytes(call[:CALL_START].tobytes(), "little"):
         raise damaged(path / CALL_FILE, "its checksum differs")
     settings, data, *buffers = parts_in(call[CALL_START:])
-    imports = pickle.loads(settings)
-    if imports["cwd"] is not None:
-        with suppress(OSError):  # it was removed
-            os.chdir(imports["cwd"])
-    sys.path, sys.argv = imports["path"], imports["argv"]
-    import_as_the_caller(imports["overridden"])
-    register_files(imports["files"])
-    set_arithmetic(imports)
+    given = portable(pickle.loads(settings))  # this may be another machine
+    apply(given)
     func, columns, options = pickle.loads(data, buffers=buffers)
+    apply(given, ["warnings"])  # with the categories of modules that the function has imported
     shared = {name: _from_file(value) for name, value in options["shared"].items()}
     options["shared"], options["checkpoint"].path = shared, path  # the folder may have moved
     return status, partial(_run_alone, func, list(map(_from_file, columns))), options

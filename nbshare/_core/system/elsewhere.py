@@ -64,5 +64,5 @@ def _nothing(**_: object) -> None:
 
 
 begun_ns = resident_bytes = peak_bytes = n_killed = _no_figure
-affinity = umask = at_fork = heed_interrupts = _nothing
+affinity = umask = limits = priority = user = at_fork = heed_interrupts = _nothing
 replace = os.replace

@@ -97,7 +97,8 @@ def run(inherited: InheritedFds) -> None:
         caller = _RemoteCaller(call, channel, imports, mappings, state)
         work_on(order, slot, fds, caller, lock)
         is_idle = False
-        channel.send(("finished", call, imports.take(), mappings.end_call(), caller.is_spent))
+        is_spent = caller.is_spent or not state.is_restored()
+        channel.send(("finished", call, imports.take(), mappings.end_call(), is_spent))
         # Now, because descriptors of the next message could take the numbers of closed ones.
         state.restore_after()
 
@@ -208,7 +209,7 @@ def work_on(
         except KeyboardInterrupt:  # between items, sent to this process alone
             os._exit(1)
         work.note_peak()
-        caller.is_spent = work.is_spent
+        caller.is_spent |= work.is_spent
     except BaseException as error:  # noqa: BLE001 - loading the function runs users' code
         caller.failed(NO_ITEM, error, "")
     finally:
@@ -257,7 +258,7 @@ class _RemoteCaller(Caller):
         self._tokens: waiting.TokenWaiter | None = None
         self._n_looks = 0  # for items, since the last ones came
         self.is_tidy = False  # this process is ready for the next item
-        self.is_spent = False  # it has run as many items as it may
+        self.is_spent = False  # it has run as many items as it may, or cannot be restored
 
     def tell_news(self) -> None:
         if self.news_fd >= 0:
@@ -266,15 +267,18 @@ class _RemoteCaller(Caller):
     def await_items(self) -> bool:
         if self._tokens is None:
             self._tokens = waiting.TokenWaiter(self.items_fd)
-        self.tidy_up()  # now, while no item waits
+        if not self.tidy_up():  # now, while no item waits
+            return False
         self._n_looks = 0 if self._tokens.wait(LOOK_S) else self._n_looks + 1
         return self._n_looks * LOOK_S < KEEP_S  # then other calls may need this worker
 
-    def tidy_up(self) -> None:
+    def tidy_up(self) -> bool:
         if not self.is_tidy:
+            self.is_spent = not self.state.is_restored()
             self.state.restore_after()
             self.state.restore(self.order.settings, self.order.n_threads)
             self.is_tidy = True
+        return not self.is_spent
 
     def tell_imports(self) -> bool:
         # When all items are done, the next call may begin, which needs the list of imported files.

@@ -10,7 +10,6 @@ import faulthandler
 import os
 import pickle
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -19,14 +18,13 @@ from types import GeneratorType
 from typing import Any
 
 from nbshare._core.arrays.inputs import Inputs
-from nbshare._core.functions.files import register_files
-from nbshare._core.functions.imports import import_as_the_caller
 from nbshare._core.functions.namespaces import Namespaces
 from nbshare._core.functions.reference import label_of
-from nbshare._core.system import files, processes, room
-from nbshare._core.wire import context
-from nbshare._core.wire.context import limit_threads, thread_variables
+from nbshare._core.system import processes
+from nbshare._core.wire import settings
+from nbshare._core.wire.context import encoded_environ
 from nbshare._core.wire.orders import Fixed
+from nbshare._core.wire.threads import LibraryThreads, numbers_in, thread_variables
 from nbshare._core.worker import streams
 from nbshare.errors import noted
 
@@ -44,28 +42,48 @@ class WorkerState:
         self._environ = dict(os.environ)
         self._restored: Any = None  # the environment as last set, encoded
         self._n_threads = 0
-        self._settings: tuple[bytes, Any] = b"", {}  # the caller's, pickled, and unpickled
+        self._numbers: dict[str, int] = {}  # of threads, by variable of the environment
+        self._threads = LibraryThreads()
+        self._sent = b""  # the caller's settings, pickled
+        self._own = settings.own()
         self._kept: dict[str, Any] = {}  # set here by an initializer, and kept in all calls
+        self._wanted: dict[str, Any] = {}  # of all three, the settings for the items
+        self._reached: dict[str, Any] = {}  # at the call's start, what cannot always be undone
         self._note_signals()
 
-    def restore(self, settings: bytes, n_threads: int) -> None:
+    def restore(self, sent: bytes, n_threads: int) -> None:
         """Set the environment, threads of libraries, and the caller's settings, before a call.
 
-        `settings` come from `wire.context`.
+        They are those of `wire.settings`, pickled.
         """
         # Comparing it encoded takes 3 µs, decoded 100.
-        if n_threads != self._n_threads or context.encoded_environ() != self._restored:
+        if n_threads != self._n_threads or encoded_environ() != self._restored:
             os.environ.clear()
             os.environ.update({**thread_variables(n_threads), **self._environ})
-            self._restored, self._n_threads = context.encoded_environ(), n_threads
-        limit_threads(n_threads)
-        if settings != self._settings[0]:
-            self._settings = settings, pickle.loads(settings)
-            self._apply()
-        self._enter()
+            self._restored, self._n_threads = encoded_environ(), n_threads
+            self._numbers = numbers_in(os.environ)
+            settings.set_time_zone()
+        self._threads.limit(self._numbers)
+        if sent == self._sent:
+            settings.apply(self._wanted, ["cwd"])  # a new folder may have the old name
+        else:
+            self._sent = sent
+            self._wanted = {**self._own, **pickle.loads(sent), **self._kept}
+            settings.apply(self._wanted)
+            self._reached = settings.sticky()
+
+    def is_restored(self) -> bool:
+        """Undo changes that the system may refuse to undo. Return whether that was possible."""
+        if settings.sticky() == self._reached:
+            return True
+        settings.apply(self._wanted, self._reached)
+        return settings.sticky() == self._reached
 
     def restore_after(self) -> None:
-        """Reset signals and timers that could end or slow down an idle worker, after a call."""
+        """Reset settings, and signals and timers that could end or slow down an idle worker.
+
+        After a call, when `is_restored` has done its part.
+        """
         processes.stop_timers(self._timers)
         processes.block_signals(self._blocked)
         if self._handlers != [_signal.getsignal(number) for number in _SIGNALS]:
@@ -76,52 +94,30 @@ class WorkerState:
             show_crashes()
         streams.restore()
         try:
-            self._apply()
-            self._enter()
+            settings.apply(self._wanted, settings.REVERSIBLE)
         except Exception:  # noqa: BLE001 - items may have changed them to anything
-            self._settings = b"", {}  # the next call sends them
+            self._sent = b""  # the next call sends them
 
-    def _apply(self) -> None:
-        values = {**self._settings[1], **self._kept}
-        if sys.path != values["path"]:
-            sys.path = list(values["path"])
-        import_as_the_caller(values["overridden"])
-        register_files(values["files"])
-        if values["authkey"]:
-            import multiprocessing.process  # late, because few callers have managers
-
-            multiprocessing.process.current_process().authkey = values["authkey"]
-        sys.argv = [*values["argv"]]
-        if values["umask"] is not None:
-            os.umask(values["umask"])
-        context.set_arithmetic(values)
-        context.filter_warnings(values["warnings"])
-        if values["affinity"] is not None:
-            room.set_affinity(values["affinity"])
-
-    def filter_warnings(self) -> None:
-        """Set the filters again, for categories of modules that were imported since."""
-        context.filter_warnings({**self._settings[1], **self._kept}["warnings"])
-
-    def _enter(self) -> None:
-        """Change to the caller's directory."""
-        cwd = self._kept.get("cwd", self._settings[1]["cwd"])
-        if cwd is not None:
-            with suppress(OSError):  # it was removed
-                files.enter(cwd)
+    def note_imports(self) -> None:
+        """Set the filters again, with new categories, and keep threads that modules have set."""
+        settings.apply(self._wanted, ["warnings"])
+        self._threads.keep(is_initialized=False)
 
     @contextmanager
     def keep_changes(self) -> Iterator[None]:
         """Keep the changes made in the block, until they are changed again."""
-        environ, settings = dict(os.environ), context.settings()
+        environ, before = dict(os.environ), settings.carried() | settings.own()
         yield
         for name in environ.keys() | os.environ.keys():
             if environ.get(name) != os.environ.get(name):
                 self._environ.pop(name, None)
                 if name in os.environ:
                     self._environ[name] = os.environ[name]
-        now = context.settings()
-        self._kept |= {name: now[name] for name in now if now[name] != settings[name]}
+        now = settings.carried() | settings.own()
+        self._kept |= {name: now[name] for name in now if now[name] != before[name]}
+        self._wanted |= self._kept
+        self._reached = settings.sticky()
+        self._threads.keep(is_initialized=True)
         self._note_signals()
         streams.keep()
 
@@ -130,10 +126,10 @@ class WorkerState:
         self._blocked, self._timers = processes.blocked_signals(), processes.running_timers()
 
 
-def filter_warnings() -> None:
-    """Set the caller's filters when the function's modules have been imported."""
+def note_imports() -> None:
+    """Note that the function's modules have been imported."""
     if _mine is not None:
-        _mine.filter_warnings()
+        _mine.note_imports()
 
 
 def show_crashes() -> None:

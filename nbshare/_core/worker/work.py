@@ -73,7 +73,7 @@ from nbshare._core.worker.items import (
     seeded,
 )
 from nbshare._core.worker.reports import Reporter
-from nbshare._core.worker.state import filter_warnings, initialized
+from nbshare._core.worker.state import initialized, note_imports
 
 if TYPE_CHECKING:
     from nbshare._core.worker.stages import Column
@@ -114,8 +114,9 @@ class Caller:
         """Wait for items for a while. Return whether to continue waiting."""
         raise NotImplementedError
 
-    def tidy_up(self) -> None:
-        """Undo what items have changed in this process."""
+    def tidy_up(self) -> bool:
+        """Undo what items have changed in this process. Return whether that was possible."""
+        return True
 
     def tell_news(self) -> None:
         """Announce new results, or that few items are left."""
@@ -229,7 +230,7 @@ class Work:
                         shared = inputs.load(fixed.shared, is_named=fixed.are_named)
                         func = with_keywords(func, shared)
                     namespaces.keep()
-            filter_warnings()
+            note_imports()
             return func
         finally:
             end_copy(self._process)
@@ -264,7 +265,8 @@ class Work:
             self._store.turn_to(self._page, chunk.stop)
         if self._round != self._board.header[ROUND]:
             self._round = self._board.header[ROUND]
-            self._caller.tidy_up()
+            if not self._caller.tidy_up():
+                os._exit(1)  # it has not begun the chunk, so another worker gets it
         self._is_odd = False
         if (draws := self._draws) is not None:
             draws.note()

@@ -118,6 +118,29 @@ def umask() -> int | None:
     return None
 
 
+def limits() -> list[tuple[int, int]] | None:
+    """Return None, because a process has no resource limits here."""
+    return None
+
+
+def set_limits(wanted: object) -> None:
+    """Do nothing (see `limits`)."""
+
+
+def priority() -> int | None:
+    """Return None, because workers inherit the priority class."""
+    return None
+
+
+def set_priority(niceness: int) -> None:
+    """Do nothing (see `priority`)."""
+
+
+def user() -> tuple[int, ...] | None:
+    """Return None, because a process cannot become another user's here."""
+    return None
+
+
 def number_space() -> int:
     """Return a constant, because process numbers mean the same processes everywhere here."""
     return 0

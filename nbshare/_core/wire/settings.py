@@ -1,0 +1,326 @@
+"""The settings of a process that its workers take over.
+
+There is one list of them, `SETTINGS`, and one function that applies them, `apply`: in workers, in
+the process of a detached run, and on other hosts. `notebooks/details.md` shows the list to users.
+"""
+
+from __future__ import annotations
+
+import _locale  # `locale` takes 1 ms to import
+import decimal
+import gc
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nbshare._core.functions.files import register_files
+from nbshare._core.functions.imports import import_as_the_caller
+from nbshare._core.system import files, processes, room
+
+
+class Setting(NamedTuple):
+    """A part of the state of a process.
+
+    Attributes
+    ----------
+    told : str
+        Its name in the table of `details.md`, empty if that has none.
+    read : callable, optional
+        Returns its present value, which can be pickled and compared. None: `current_context` does.
+    set : callable
+        Sets a value. Without `read` it is called even if nothing has changed.
+    is_compared : bool
+        Whether it is set only if its present value is another one.
+    is_local : bool
+        Whether it is of this machine, so that a worker elsewhere, or a run that is resumed later,
+        has its own.
+    is_carried : bool
+        Whether workers have the caller's. Else they have their own, as it was at their start.
+    may_stick : bool
+        Whether the system may refuse to undo a change.
+    """
+
+    told: str
+    read: Callable[[], Any] | None
+    set: Callable[[Any], object]
+    is_compared: bool = True
+    is_local: bool = False
+    is_carried: bool = True
+    may_stick: bool = False
+
+
+def cwd() -> str | None:
+    """Return the working directory, or None if it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
+def _enter(folder: str) -> None:
+    with suppress(OSError):  # it was removed
+        files.enter(folder)
+
+
+def _set_path(path: list[str]) -> None:
+    sys.path = [*path]
+
+
+def _argv() -> list[str]:
+    return [*map(str, getattr(sys, "argv", ()))]  # an embedded interpreter has none
+
+
+def _set_argv(argv: list[str]) -> None:
+    sys.argv = [*argv]
+
+
+def _set_authkey(key: bytes) -> None:
+    import multiprocessing.process  # late, because few callers have managers
+
+    multiprocessing.process.current_process().authkey = key
+
+
+def _time_zone() -> tuple[Any, ...]:
+    return time.tzname, time.timezone, time.altzone
+
+
+def set_time_zone(_zone: object = None) -> None:
+    """Have the C library use the time zone of the environment."""
+    if hasattr(time, "tzset"):  # Windows has none
+        time.tzset()
+
+
+_LocaleError: type[Exception] = getattr(_locale, "Error")  # noqa: B009 - unknown to mypy
+
+
+def _locale_name() -> str | None:
+    with suppress(_LocaleError):  # the C library has a name for none
+        return _locale.setlocale(_locale.LC_ALL)
+    return None
+
+
+def _set_locale(name: str) -> None:
+    with suppress(_LocaleError):  # another host may not have it
+        _locale.setlocale(_locale.LC_ALL, name)
+
+
+def _bytecode() -> tuple[Any, ...]:
+    return sys.dont_write_bytecode, sys.pycache_prefix
+
+
+def _set_bytecode(values: tuple[Any, ...]) -> None:
+    sys.dont_write_bytecode, sys.pycache_prefix = values
+
+
+def _socket_timeout() -> tuple[float | None]:
+    socket = sys.modules.get("socket")  # nobody can have set one without it
+    return (None if socket is None else socket.getdefaulttimeout(),)
+
+
+def _set_socket_timeout(values: tuple[float | None]) -> None:
+    import socket  # late, because it takes 2 ms
+
+    socket.setdefaulttimeout(*values)
+
+
+def _switch_us() -> int:
+    return round(sys.getswitchinterval() * 1e6)
+
+
+def _set_switch_us(interval_us: int) -> None:
+    sys.setswitchinterval((interval_us + 0.5) * 1e-6)  # Python stores whole µs, rounded down
+
+
+def _set_recursion_limit(limit: int) -> None:
+    with suppress(RecursionError):  # it is lower than what runs here
+        sys.setrecursionlimit(limit)
+
+
+def _decimal_context() -> tuple[Any, ...]:
+    """Return the arguments of a new context like the present one, without flags."""
+    _, (*before, _, traps) = decimal.getcontext().__reduce__()
+    return (*before, [], traps)
+
+
+def _set_decimal_context(arguments: tuple[Any, ...]) -> None:
+    decimal.setcontext(decimal.Context(*arguments))
+
+
+def _set_errstate(errstate: Mapping[str, Any]) -> None:
+    if np.geterrcall() is None:  # the caller's stays there
+        errstate = {
+            kind: "warn" if how in ("call", "log") else how for kind, how in errstate.items()
+        }
+    if errstate != np.geterr():
+        np.seterr(**errstate)
+
+
+_FUNCTIONS = "formatter", "override_repr"  # of print options. The caller's stay there
+
+
+def _print_options() -> dict[str, Any]:
+    """Return NumPy's print options, and whether there are functions among them."""
+    options: dict[str, Any] = np.get_printoptions()  # type: ignore[assignment]  # a copy
+    for name in _FUNCTIONS:
+        if name in options:  # not in all versions
+            options[name] = options[name] is not None
+    return options
+
+
+def _set_print_options(wanted: Mapping[str, Any]) -> None:
+    present: dict[str, Any] = dict(np.get_printoptions())  # another NumPy may have others
+    options = {name: wanted[name] for name in present.keys() & wanted.keys()}
+    has = {name: present[name] if options[name] else None for name in _FUNCTIONS if name in options}
+    np.set_printoptions(**options | has)
+
+
+def _gc() -> tuple[Any, ...]:
+    return gc.isenabled(), gc.get_threshold()
+
+
+def _set_gc(values: tuple[Any, ...]) -> None:
+    is_enabled, thresholds = values
+    (gc.enable if is_enabled else gc.disable)()
+    gc.set_threshold(*thresholds)
+
+
+# ---------------------------------------------------------------------------- warning filters
+
+NamedFilter = tuple[Any, ...]  # of `warnings.filters`, with the names of its category
+
+# If Python runs without the GIL, `catch_warnings` changes those of its thread only.
+_present_filters: Callable[[], Sequence[Any]] = getattr(
+    warnings, "_get_filters", lambda: warnings.filters
+)
+
+
+def _warning_filters() -> tuple[NamedFilter, ...]:
+    return _named(*_present_filters())
+
+
+@lru_cache(2)
+def _named(*filters: tuple[Any, ...]) -> tuple[NamedFilter, ...]:
+    return tuple((*f[:2], _name_of(f[2]), *f[3:]) for f in filters)
+
+
+def _name_of(category: Any) -> tuple[str, str]:
+    """Return a class by name, so that a worker need not import a library for a filter."""
+    return category.__module__, category.__qualname__
+
+
+def filter_warnings(named: tuple[NamedFilter, ...]) -> None:
+    """Set warning filters, but those of categories whose modules have not been imported here."""
+    filters = _filters(named)
+    if warnings.filters != filters:
+        warnings.filters[:] = filters  # type: ignore[index]
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
+_found: tuple[Any, list[Any]] = None, []  # filters by name, all of which were found, and they
+
+
+def _filters(named: tuple[NamedFilter, ...]) -> list[Any]:
+    global _found
+    if _found[0] is named:
+        return _found[1]
+    filters = []
+    for action, text, (module, name), *where in named:
+        category: Any = sys.modules.get(module)
+        for part in name.split("."):
+            category = getattr(category, part, None)
+        if category is not None:
+            filters.append((action, text, category, *where))
+    if len(filters) == len(named):
+        _found = named, filters
+    return filters
+
+
+# ----------------------------------------------------------------------------------- the list
+
+
+def _nothing(_: object) -> None:
+    pass
+
+
+SETTINGS = {
+    "path": Setting("import path", lambda: [*sys.path], _set_path),
+    "overridden": Setting("", None, import_as_the_caller),
+    "files": Setting("", None, register_files),
+    "authkey": Setting("", None, _set_authkey, is_local=True),
+    "argv": Setting("`sys.argv`", _argv, _set_argv),
+    "umask": Setting("umask", processes.umask, os.umask, is_compared=False),
+    "affinity": Setting("CPU affinity", room.affinity, room.set_affinity, is_local=True),
+    "limits": Setting(
+        "resource limits", processes.limits, processes.set_limits, is_local=True, may_stick=True
+    ),
+    "priority": Setting(
+        "`os.nice`", processes.priority, processes.set_priority, is_local=True, may_stick=True
+    ),
+    "user": Setting("", processes.user, _nothing, is_local=True, is_carried=False, may_stick=True),
+    "time_zone": Setting("time zone", _time_zone, set_time_zone, is_local=True),
+    "locale": Setting("locale", _locale_name, _set_locale),
+    "recursion_limit": Setting("recursion limit", sys.getrecursionlimit, _set_recursion_limit),
+    "int_digits": Setting(
+        "`sys.set_int_max_str_digits`", sys.get_int_max_str_digits, sys.set_int_max_str_digits
+    ),
+    "switch_interval": Setting("`sys.setswitchinterval`", _switch_us, _set_switch_us),
+    "bytecode": Setting("`sys.dont_write_bytecode`", _bytecode, _set_bytecode),
+    "socket_timeout": Setting("`socket.setdefaulttimeout`", _socket_timeout, _set_socket_timeout),
+    "gc": Setting("", _gc, _set_gc, is_carried=False),
+    "errstate": Setting("`np.errstate`", np.geterr, _set_errstate, is_compared=False),
+    "print_options": Setting("`np.set_printoptions`", _print_options, _set_print_options),
+    "decimal": Setting(
+        "`decimal` context", _decimal_context, _set_decimal_context, is_compared=False
+    ),
+    "warnings": Setting("warning filters", _warning_filters, filter_warnings, is_compared=False),
+    "cwd": Setting("working directory", cwd, _enter, is_compared=False),
+}
+
+_CARRIED = {name: s.read for name, s in SETTINGS.items() if s.read and s.is_carried}
+_OWN = {name: s.read for name, s in SETTINGS.items() if s.read and not s.is_carried}
+_STICKY = {name: s.read for name, s in SETTINGS.items() if s.read and s.may_stick}
+REVERSIBLE = [name for name, s in SETTINGS.items() if not s.may_stick]
+
+
+def carried() -> dict[str, Any]:
+    """Return the settings of this process that others take over."""
+    return {name: read() for name, read in _CARRIED.items()}
+
+
+def own() -> dict[str, Any]:
+    """Return the settings that each process has for itself."""
+    return {name: read() for name, read in _OWN.items()}
+
+
+def sticky() -> dict[str, Any]:
+    """Return the settings that perhaps cannot be set again to what they were."""
+    return {name: read() for name, read in _STICKY.items()}
+
+
+def portable(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that mean the same on another machine, or later."""
+    return {name: value for name, value in values.items() if not SETTINGS[name].is_local}
+
+
+def apply(values: Mapping[str, Any], names: Iterable[str] = SETTINGS) -> None:
+    """Set what differs in this process, by default all. None is what a system does not tell."""
+    for name in names:
+        if (value := values.get(name)) is None:
+            continue
+        setting = SETTINGS[name]
+        if not (setting.is_compared and setting.read is not None and _is(setting.read, value)):
+            setting.set(value)
+
+
+def _is(read: Callable[[], Any], value: Any) -> bool:
+    try:
+        return bool(read() == value)
+    except Exception:  # noqa: BLE001 - an item may have made anything of it
+        return False
