@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -148,7 +150,7 @@ class WorkerStarter:
         worker.generation, worker.index = code.generation, index
         assert code.snapshot is not None
         try:
-            message = index, dict(code.environ)
+            message = index, _owner(), dict(code.environ)
             worker.channel.send(message, [code.snapshot.fileno()], wait=False)
         except ConnectionError:  # it is dead already, which is handled later
             pass
@@ -208,6 +210,12 @@ class WorkerStarter:
     def is_up(self) -> bool:
         """Whether a worker would start quickly."""
         return self._launcher.is_up
+
+
+def _owner() -> tuple[int, str]:
+    """Return this process's number and its name for `multiprocessing`."""
+    module = sys.modules.get("multiprocessing.process")
+    return os.getpid(), "MainProcess" if module is None else module.current_process().name
 
 
 def _drop(worker: WorkerProcess) -> None:
