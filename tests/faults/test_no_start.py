@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 import nbshare
+from nbshare._core import interpreter
 from nbshare.errors import WorkerDiedError
 from tests.support.faultlab import SOON_S
 
@@ -51,6 +53,25 @@ def test_workers_that_cannot_be_started_are_an_error_of_each_call(why, call, mon
                 call()
             assert time.monotonic() - begun < SOON_S
     assert nbshare.parallel_map(abs, [-1], progress=False).tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "executable", ["", None, "/nowhere/python", "/bin/true", "/bin/sleep", "/bin/cat", "pretender"]
+)
+@pytest.mark.parametrize("call", ["map_async", "detached"])
+def test_an_executable_that_is_no_python_is_named(executable, call, monkeypatch, tmp_path, cold):
+    """As in a program with Python inside, such as QGIS. The message says what to set."""
+    if executable == "pretender":
+        executable = str(tmp_path / "qgis")
+        Path(executable).write_text("#!/bin/sh\nexec sleep 60\n")
+        Path(executable).chmod(0o700)
+        monkeypatch.setattr(interpreter, "CHECK_S", 0.2)
+    monkeypatch.setattr(sys, "executable", executable)
+    options = {"checkpoint": tmp_path / "run", "detach": True} if call == "detached" else {}
+    with pytest.raises(WorkerDiedError) as caught:
+        nbshare.map_async(abs, [1], **options).result(SOON_S)
+    assert f"sys.executable is {executable!r}, and no Python" in str(caught.value)
+    assert "sys.executable = '/usr/bin/python3'" in str(caught.value)
 
 
 def test_an_audit_hook_that_forbids_processes_is_told():

@@ -15,6 +15,7 @@ from __future__ import annotations
 import _thread
 import errno
 import math
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -317,7 +318,8 @@ class Calls:
             died = errors.WorkerDiedError(
                 f"{call.n_replaced} workers in a row died before "
                 "they began an item. The cause may be a module that they import, or the "
-                "initializer; or memory may be short, or the number of processes limited."
+                "initializer; or memory may be short, or the number of processes limited; or "
+                f"sys.executable, which is {sys.executable!r}, may be no Python that has NumPy."
             )
             self.fail(call, died)
 

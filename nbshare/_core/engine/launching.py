@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from nbshare._core import PACKAGE
+from nbshare._core.interpreter import command
 from nbshare._core.system import SYSTEM, channels, owned, processes, with_room, workers
 from nbshare._core.wire.messages import Channel, channel_pair
 from nbshare._core.wire.threads import thread_variables
@@ -137,7 +138,7 @@ class ForkServer:
 def _start_server(channel_fd: int, life_fd: int) -> subprocess.Popen[bytes]:
     arguments = channel_fd, life_fd, os.getpid()
     return subprocess.Popen(
-        _command(f"from nbshare._core.worker.server import serve; serve{arguments}"),
+        command(_BOOT + f"from nbshare._core.worker.server import serve; serve{arguments}"),
         pass_fds=(channel_fd, life_fd),
         stdin=subprocess.DEVNULL,
         # With several threads it must not fork.
@@ -145,11 +146,6 @@ def _start_server(channel_fd: int, life_fd: int) -> subprocess.Popen[bytes]:
         # In a group of its own it does not receive the terminal's or the kernel's interrupt.
         process_group=0,
     )
-
-
-def _command(call: str) -> list[str]:
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return [sys.executable, *flags, "-P", "-c", _BOOT + call]
 
 
 def _environ() -> dict[str, str]:
@@ -172,8 +168,8 @@ if sys.platform == "win32" or not TYPE_CHECKING:  # what it needs, Linux has not
 
         def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:
             """Start a new interpreter."""
-            command = _command("from nbshare._core.worker.spawned import live; live()")
-            return workers.spawned(command, _environ(), fds, channel.end, self._life)
+            starting = command(_BOOT + "from nbshare._core.worker.spawned import live; live()")
+            return workers.spawned(starting, _environ(), fds, channel.end, self._life)
 
         def reap(self, child: processes.Child) -> int | None:
             """Return the exit status."""

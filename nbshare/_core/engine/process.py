@@ -175,9 +175,11 @@ class WorkerStarter:
         except Exception as error:
             for fd, _ in pipes:
                 close(fd)
+            if isinstance(error, errors.WorkerDiedError):  # it says why
+                raise
             reason = "The system may allow no more processes or open files (ulimit -u, ulimit -n)."
             if not isinstance(error, OSError):
-                reason = "An audit hook, a patched function or sys.executable may be the cause."
+                reason = "An audit hook or a patched function may be the cause."
             raise errors.WorkerDiedError(
                 f"no worker process could be started ({type(error).__name__}: {error}). {reason}"
             ) from error

@@ -36,6 +36,7 @@ from nbshare._core.engine.request import Request, tiles_of
 from nbshare._core.engine.results import MISSING
 from nbshare._core.engine.run import Run, RunState
 from nbshare._core.functions.pickling import dumps, dumps_apart
+from nbshare._core.interpreter import command
 from nbshare._core.job import Job
 from nbshare._core.memory import file_of
 from nbshare._core.memory.disk import open_own, write_all
@@ -539,17 +540,16 @@ def _by_file(value: Any) -> Any:
 
 def _start_driver(path: Path) -> subprocess.Popen[bytes]:
     """Start a driver, which outlives this process."""
-    options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     code = f"import sys; sys.path = {[os.path.abspath(p) for p in sys.path]!r}; "
     code += f"[stream.reconfigure(**{AS_READ}) for stream in (sys.stdout, sys.stderr)]; "
     code += "from nbshare.__main__ import main; sys.exit(main())"
-    command = [sys.executable, *options, "-P", "-c", code, "resume", str(path)]
+    driving = [*command(code), "resume", str(path)]
     _drivers[:] = [driver for driver in _drivers if driver.poll() is None]
     log = open_own(path / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.lseek(log.fileno(), 0, os.SEEK_END)  # on Windows, only this process appends
     kept: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
     kept["env"] = {**os.environ, "MPLBACKEND": "Agg"}  # the notebook's own needs a kernel
-    _drivers.append(workers.detached(command, **kept))
+    _drivers.append(workers.detached(driving, **kept))
     return _drivers[-1]
 
 
