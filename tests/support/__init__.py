@@ -11,10 +11,10 @@ Functions for workers
     `tasks`, one function for each thing that a call can meet; `policies` failures, time, chance;
     `figures` results; `feeds`, `streams` sources of items; `large` memory; `draws` chance;
     `numbered`, `renewed`, `leaving`, `reporters`, `identities` workers; `settings`,
-    `library_threads` their state; `pool_tasks` executors; `plumbing` pipelines; `graphs` of objects;
-    `rings`, `locking`, `mapped`, `objects`, `receivers`, `filters` arrays; `reductions` for
-    ``reduce=``; `sweeps`, `small_sweeps`, `format_work` stored runs; `talkers` prints; `duties` the
-    contract of backends.
+    `library_threads` their state; `pool_tasks` executors; `plumbing` pipelines; `graphs`,
+    `objects`, `rings`, `locking`, `mapped`, `receivers`, `filters` objects and arrays;
+    `reductions` for ``reduce=``; `sweeps`, `small_sweeps`, `format_work` stored runs; `talkers`
+    prints; `duties` the contract of backends.
 Ask what came of it
     `outcomes` of calls; `contract` what each backend keeps; `ring_states` slots; `played` jobs for
     the drawing code; `grids` of parameters, of which the quick suite runs a part.
