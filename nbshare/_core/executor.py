@@ -234,7 +234,6 @@ class Executor(futures.Executor):
         TypeError
             If `fn` is asynchronous (``async def``).
         """
-        refuse_async(fn)
         return self._submit(Task(fn, args, kwargs))
 
     def _submit(self, task: Task, *, more: bool = False) -> futures.Future[Any]:
@@ -249,6 +248,7 @@ class Executor(futures.Executor):
 
     def _run_here(self, task: Task) -> futures.Future[Any]:
         self._tasks.check_open()
+        refuse_async(task.func)
         future: futures.Future[Any] = futures.Future()
         future.set_running_or_notify_cancel()
         try:

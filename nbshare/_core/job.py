@@ -34,7 +34,7 @@ from nbshare._core.engine.local import is_ending, refuse_to_wait_for_itself
 from nbshare._core.engine.results import MISSING
 from nbshare._core.engine.run import Run
 from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
-from nbshare._core.functions.reference import label_of
+from nbshare._core.functions.reference import label_of, refuse_async
 from nbshare._core.tracebacks import shown_as, shown_from_the_call, unwrapped
 from nbshare._core.wire import running_items
 from nbshare._core.wire.board import NUMPY, PYTHON
@@ -643,8 +643,8 @@ class Job(Generic[T]):
         Raises
         ------
         TypeError
-            The function is one of asyncio's, which must run in the event loop, as of
-            ``asyncio.wait([job])``. Use ``asyncio.wait([asyncio.ensure_future(job)])``.
+            The function is asynchronous, or one of asyncio's, which must run in the event loop, as
+            of ``asyncio.wait([job])``. Use ``asyncio.wait([asyncio.ensure_future(job)])``.
         """
         if str(getattr(function, "__module__", "")).partition(".")[0] == "asyncio":
             raise TypeError(
@@ -652,6 +652,7 @@ class Job(Generic[T]):
                 "only. Pass a task: asyncio.wait([asyncio.ensure_future(job)]). Or use "
                 "asyncio.gather(job), asyncio.as_completed([job]), or await job"
             )
+        refuse_async(function)
         self._run.call_when_over(partial(function, self))
 
     def __await__(self) -> Generator[Any, None, Any]:

@@ -26,7 +26,7 @@ import pytest
 from tqdm import tqdm
 
 from nbshare import Executor, SharedBuffer, errors, map_async, parallel_map, pipeline
-from tests.support import objects
+from tests.support import objects, pool_tasks
 
 
 def two(a, b):
@@ -600,7 +600,10 @@ CALLS_OF_FUNCTIONS = {
     "initializer": lambda func: parallel_map(one, [1], initializer=func, initargs=[1]),
     "reduce": lambda func: parallel_map(one, [1], reduce=func),
     "until": lambda func: parallel_map(one, [1], until=func),
+    "plot": lambda func: parallel_map(one, [1], plot=func),
+    "callback": lambda func: map_async(one, [1]).add_done_callback(func),
     "submit": lambda func: Executor().submit(func, 1),
+    "submit in a worker": lambda func: parallel_map(pool_tasks.submits, [1], shared={"func": func}),
     "map": lambda func: Executor().map(func, [1]),
     "initializer of tasks": lambda func: Executor(initializer=func, initargs=[1]),
     "loader": lambda func: pipeline(func, one, shape=1),
@@ -610,8 +613,8 @@ CALLS_OF_FUNCTIONS = {
 
 @pytest.mark.parametrize(
     ("call", "kind"),
-    [*(("workers", kind) for kind in ASYNCHRONOUS)]
-    + [(call, kind) for call in CALLS_OF_FUNCTIONS for kind in ("function", "cached")],
+    [("workers", kind) for kind in ASYNCHRONOUS]
+    + [(call, "function") for call in CALLS_OF_FUNCTIONS if call != "workers"],
 )
 def test_an_asynchronous_function_is_refused_with_what_to_write(call, kind):
     """Before it is called, which would give a coroutine that nobody awaits."""

@@ -38,6 +38,7 @@ from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.supply import MOST_BYTES, Pace
 from nbshare._core.functions.changes import warn_of_changes
+from nbshare._core.functions.reference import refuse_async
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.memory import need_shared
 from nbshare._core.store.logs import Unloadable
@@ -211,9 +212,12 @@ class TaskQueue(Supply):
         ------
         RuntimeError
             If `close` was called, or the interpreter is about to end.
+        TypeError
+            If the function is asynchronous.
         """
         func = id(getattr(task.func, "__func__", task.func))  # a method is a new object each time
         if func != self._func or not len(self):
+            refuse_async(task.func)
             self._func = func
             warn_of_changes(task.func)
         with self._lock:

@@ -7,7 +7,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import _lru_cache_wrapper
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -44,28 +44,31 @@ def resolve(func: Any) -> Callable[..., Any]:
     return func  # type: ignore[no-any-return]
 
 
+_AROUND = functools.partial, _lru_cache_wrapper
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # flags of code
 
 
 def refuse_async(func: Any) -> None:
     """Raise TypeError for a function whose call runs nothing, because it is to be awaited."""
-    is_plain = type(func) is FunctionType and not vars(func)  # decorators may mark others
-    if is_plain and not func.__code__.co_flags & _ASYNC:
-        return
     inner = func
-    while isinstance(inner, functools.partial | _lru_cache_wrapper):
+    while isinstance(inner, _AROUND):
         inner = inner.func if isinstance(inner, functools.partial) else inner.__wrapped__
-    called = f"{getattr(inner, '__name__', 'func')}(item)"
-    of_class = getattr(type(inner), "__call__", None)  # noqa: B004 - not whether there is one
-    if any(map(inspect.iscoroutinefunction, (inner, of_class))):
-        advice = f"def run(item): return asyncio.run({called})"
-    elif any(map(inspect.isasyncgenfunction, (inner, of_class))):
+    if type(inner) is MethodType:
+        inner = inner.__func__
+    called = inner if type(inner) is FunctionType else getattr(type(inner), "__call__", None)  # noqa: B004
+    if type(called) is not FunctionType:  # code in C, or a class
+        return
+    flags = called.__code__.co_flags
+    is_marked = bool(vars(called)) and inspect.iscoroutinefunction(called)  # by a decorator
+    if not flags & _ASYNC and not is_marked:
+        return
+    call = f"{getattr(inner, '__name__', 'func')}(item)"
+    advice = f"def run(item): return asyncio.run({call})"
+    if flags & inspect.CO_ASYNC_GENERATOR:
         advice = (
             "async def collect(values): return [x async for x in values], and "
-            f"def run(item): return asyncio.run(collect({called}))"
+            f"def run(item): return asyncio.run(collect({call}))"
         )
-    else:
-        return
     raise TypeError(
         f"{label_of(func)} is asynchronous (async def), and a call of it runs nothing. Pass a "
         f"function that runs it: {advice}. If it waits most of the time, as for a network, use "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
+from nbshare._core.functions.reference import refuse_async
 from nbshare._core.tracebacks import shown_from_the_call
 
 if TYPE_CHECKING:
@@ -318,6 +319,7 @@ def _short(x: float, digits: int) -> str:
 
 
 def _checked_kind(kind: Any) -> str | Draw:
+    refuse_async(kind)
     if kind in KINDS if isinstance(kind, str) else callable(kind) and not isinstance(kind, type):
         return cast("str | Draw", kind)
     error = ValueError if isinstance(kind, str) else TypeError
