@@ -232,7 +232,8 @@ def _replace(file: Path, source: bytes) -> None:
             temporary.chmod(stat.S_IMODE(file.stat().st_mode))
         files.replace(temporary, file)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the first error tells the cause
+            temporary.unlink()
         raise
 
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import operator
 import os
 import random
 import subprocess
 import sys
+import threading
 import time
+from functools import partial
 
 import numpy as np
 import psutil
 import pytest
 
 import nbshare
+from nbshare import Checkpoint, open_checkpoint, parallel_map
+from nbshare._core import magics
 from nbshare._core.system import files, processes
 from tests.support.faultlab import SOON_S, wait_until
+
+if sys.platform == "win32":
+    import _winapi
 
 pytestmark = pytest.mark.skipif(sys.platform != "win32", reason="this is not Windows")
 
@@ -94,3 +102,152 @@ def test_a_process_knows_its_memory_and_that_of_others():
     assert taken.nbytes < own <= own_peak
     assert processes.resident_bytes(os.getpid()) > taken.nbytes
     assert peak == processes.peak_bytes() > taken.nbytes
+
+
+# ------------------------------------------------ files that another program has open
+
+
+NOTHING, READING, BOTH = 0, 1, 3  # what others may do meanwhile, which is never to remove it
+
+
+def held(path, shared=BOTH):
+    """Open a file, as a virus scanner, a backup or OneDrive does. Return what closes it."""
+    handle = _winapi.CreateFile(str(path), _winapi.GENERIC_READ, shared, 0, 3, 0, 0)
+    return partial(_winapi.CloseHandle, handle)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Wait only shortly for what others have open."""
+    monkeypatch.setattr(files, "HELD_S", 0.3)
+    monkeypatch.setattr(files, "READ_S", 0.1)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Return a new file, and one in whose place it is to be."""
+    source, target = tmp_path / "new", tmp_path / "target"
+    source.write_text("new")
+    target.write_text("old")
+    return source, target
+
+
+ACTIONS = {
+    "replace, new": (files.replace, 0),
+    "replace, old": (files.replace, 1),
+    "remove": (lambda _, path: files.remove(path), 1),
+    "read": (lambda _, path: os.close(files.open_safely(path, os.O_RDONLY)), 1),
+    "write": (lambda _, path: os.close(files.open_safely(path, os.O_RDWR)), 1),
+    "move": (lambda source, _: files.move(source, source.with_name("moved")), 0),
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("shared", [NOTHING, READING, BOTH])
+def test_a_file_is_awaited_that_another_program_has_open(pair, action, shared):
+    """Each change of a file, and its opening, waits for the end of that."""
+    act, which = ACTIONS[action]
+    threading.Timer(0.1, held(pair[which], shared)).start()
+    act(*pair)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_file_that_stays_open_elsewhere_destroys_none(pair, which, impatient):
+    """Neither the new one nor that in whose place it would be. The error tells the cause."""
+    close = held(pair[which])
+    with pytest.raises(PermissionError, match=pair[which].name) as raised:
+        files.replace(*pair)
+    close()
+    assert raised.value.winerror == 32  # sharing violation
+    assert "virus scanner" in raised.value.__notes__[0]
+    assert [path.read_text() for path in pair] == ["new", "old"]
+    assert len(list(pair[0].parent.iterdir())) == 2
+
+
+def test_the_first_file_of_its_name_may_be_held_too(pair, impatient):
+    """The error is about the new file, though there is no other one."""
+    source, target = pair
+    target.unlink()
+    close = held(source)
+    with pytest.raises(PermissionError, match=r"new.* -> .*target"):
+        files.replace(source, target)
+    close()
+    assert source.read_text() == "new"
+
+
+def test_a_file_that_was_moved_aside_for_nothing_comes_back(pair):
+    """When the new one turns out to be gone."""
+    source, target = pair
+    source.unlink()
+    with pytest.raises(FileNotFoundError, match="new"):
+        files._exchange(source, target)
+    assert target.read_text() == "old"
+
+
+def test_a_folder_is_no_file(pair, tmp_path):
+    """It is refused at once."""
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        files.replace(pair[0], tmp_path / "folder")
+
+
+class Scanner:
+    """Has new files open from before they are in their place on, if their name is `wanted`."""
+
+    def __init__(self, replace):
+        self.wanted, self._replace, self._closing = "", replace, []
+
+    def __call__(self, source, target):
+        """Replace a file."""
+        if os.path.basename(target) == self.wanted:
+            self._closing.append(held(source))
+        self._replace(source, target)
+
+    def end(self):
+        """Close them, and open no more. Return whether there were any."""
+        found, self._closing, self.wanted = self._closing, [], ""
+        for close in found:
+            close()
+        return bool(found)
+
+
+@pytest.fixture
+def scanner(monkeypatch, impatient):
+    """Give a scanner, which does nothing yet."""
+    scanner = Scanner(files.replace)
+    monkeypatch.setattr(files, "replace", scanner)
+    yield scanner
+    scanner.end()
+
+
+def double(i):
+    return 2.0 * i
+
+
+def triple(i):
+    return 3.0 * i
+
+
+@pytest.mark.parametrize("name", ["meta.json", "code.json", "order.npy", "lease.json"])
+def test_a_scanner_that_holds_what_is_written_destroys_no_checkpoint(tmp_path, scanner, name):
+    """A call that has to write it fails or goes on. All results are there, for the next one."""
+    path = tmp_path / "run"
+    call = partial(parallel_map, backend="threads", progress=False)
+    call(double, range(6), checkpoint=path)
+    changed = Checkpoint(path, if_changed="accept")
+    scanner.wanted = name
+    with contextlib.suppress(PermissionError):
+        call(triple, range(8), checkpoint=changed)
+    assert open_checkpoint(path).n_done >= 6
+    assert scanner.end()
+    assert call(triple, range(6), checkpoint=changed).tolist() == [2.0 * i for i in range(6)]
+
+
+def test_a_scanner_that_holds_a_worker_file_leaves_that_before(tmp_path, scanner):
+    """The cell is refused, and its functions are those of the cell before."""
+    file = tmp_path / "steps.py"
+    magics._replace(file, b"old")
+    scanner.wanted = file.name
+    with pytest.raises(PermissionError, match=r"-> .*steps\.py"):
+        magics._replace(file, b"new")
+    assert file.read_bytes() == b"old"

@@ -46,6 +46,7 @@ from nbshare._core.store.files import read_json
 from nbshare._core.store.pages import FAILED
 from nbshare._core.store.reading import STORED
 from nbshare._core.store.rows import runs_of
+from nbshare._core.system import files as system_files
 from nbshare._core.system import waiting
 from nbshare.errors import CheckpointInUseError
 
@@ -134,7 +135,7 @@ class Sweep(Supply):
         elif found is not None:
             if found["id"] != self._id:
                 self._id, self.began_at = found["id"], found["began_at"]
-                (self._folder / STOP).unlink(missing_ok=True)  # of earlier processes
+                files.remove(self._folder / STOP)  # of earlier processes
                 self._claims.clear()
             if not self._look():
                 return False
@@ -179,7 +180,7 @@ class Sweep(Supply):
         with files.tolerated(errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT):
             (new / CLAIMS).mkdir(parents=True)
             files.replace_json(new / SWEEP, told, is_needed=False)
-            new.rename(self._folder)
+            system_files.move(new, self._folder)
         shutil.rmtree(new, ignore_errors=True)
 
     # ------------------------------------------------------------------------- items
@@ -235,7 +236,7 @@ class Sweep(Supply):
                 os.link(new, claims / str(len(self._claims)))
             return new.stat().st_nlink == 2  # NFS may have done it, and say that it exists
         finally:
-            new.unlink()
+            files.remove(new)
 
     # ------------------------------------------------------------------------- a call
 

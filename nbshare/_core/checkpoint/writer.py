@@ -19,6 +19,7 @@ from typing import Any, Literal, cast
 from nbshare._core.memory import disk
 from nbshare._core.store import files
 from nbshare._core.system import Descriptor, locks, processes
+from nbshare._core.system import files as system_files
 from nbshare.errors import CheckpointInUseError, CheckpointWarning, warn
 
 # A run by itself, one of the processes that share a run, which writes to a part, or one of them
@@ -191,7 +192,7 @@ class Writer:
                 self.take(ended=time.time(), boot=boot, **told)
             except OSError:
                 with suppress(OSError):  # what is read-only now may be writable in the next call
-                    (self._folder / LEASE).unlink(missing_ok=True)
+                    system_files.remove(self._folder / LEASE)
         self._release()
 
     def _release(self) -> None:

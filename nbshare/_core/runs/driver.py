@@ -33,6 +33,7 @@ from nbshare._core.running import in_background
 from nbshare._core.runs.attached import CALL_FILE, CALL_START, check_call
 from nbshare._core.store.files import damaged, mapped, opened
 from nbshare._core.store.logs import parts_in
+from nbshare._core.system import files as system_files
 from nbshare._core.system import processes
 from nbshare._core.wire.settings import apply, portable
 from nbshare.errors import CheckpointError
@@ -57,7 +58,7 @@ def resume(path: Path, grace: float) -> int:
     with suppress(OSError):
         # It may be as large as the inputs. Another run may have begun, and stored its own.
         if code == 0 and os.path.samestat(status, (path / CALL_FILE).stat()):
-            (path / CALL_FILE).unlink()
+            system_files.remove(path / CALL_FILE)
     return code
 
 

@@ -12,11 +12,12 @@ import msvcrt
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from ctypes import wintypes
-from typing import Any
+from typing import Any, TypeVar
 
+from nbshare._core.interrupts import uninterrupted
 from nbshare._core.system.windows import handles, sections
 from nbshare._core.system.windows.handles import Handle, unix_ns
 
@@ -28,8 +29,20 @@ READ, WRITE = _winapi.GENERIC_READ, _winapi.GENERIC_WRITE
 ACCESS = {os.O_RDONLY: READ, os.O_WRONLY: WRITE, os.O_RDWR: READ | WRITE}
 OPEN_ALWAYS, CREATE_ALWAYS = 4, 2  # an empty file is made if there is none, or in any case
 SHARE_ALL = 7
-OPEN_S = 2.0  # that another process may have a file open
+
+# A virus scanner, a backup or a program that copies a folder to the cloud opens new files for some
+# seconds, and does not share all of what we do with them.
+HELD = {32, 33}  # ERROR_SHARING_VIOLATION, ERROR_LOCK_VIOLATION
+MAYBE_HELD = {*HELD, 5}  # ERROR_ACCESS_DENIED, if it is the target, or in a folder, or unlinked
+HELD_S = 10.0  # that we wait for it
+READ_S = 2.0  # in which another process of ours has read a file
 PAUSE_S = 0.01
+STAYS_HELD = (
+    f"Another program, maybe a virus scanner or a backup, has had it open for {HELD_S:g} s. Close "
+    "it there, or exclude the folder from it, and try again."
+)
+
+T = TypeVar("T")
 
 END = 6  # the class of information FileEndOfFileInfo
 _set = handles.function(
@@ -46,8 +59,9 @@ def open_safely(path: str | os.PathLike[str], flags: int) -> int:
     access = ACCESS[flags & (os.O_WRONLY | os.O_RDWR)]
     made = CREATE_ALWAYS if flags & os.O_TRUNC else OPEN_ALWAYS
     how = made if flags & os.O_CREAT else _winapi.OPEN_EXISTING
+    name = os.fspath(path)
     try:
-        handle = _winapi.CreateFile(os.fspath(path), access, SHARE_ALL, 0, how, 0, 0)
+        handle = _when_free(HELD, _winapi.CreateFile, name, access, SHARE_ALL, 0, how, 0, 0)
     except OSError as error:
         error.filename = path
         raise
@@ -87,36 +101,67 @@ def allocate(fd: int, start: int, stop: int) -> None:  # noqa: ARG001
         cut(fd, stop)
 
 
-def _retried(action: Callable[..., None], *paths: str | os.PathLike[str]) -> None:
-    """Do something to files that others may have open for a moment."""
-    until_s = time.monotonic() + OPEN_S
+def _when_free(codes: Collection[int], action: Callable[..., T], *args: Any) -> T:
+    """Do something with files, once no other program holds one, which the system's `codes` tell."""
+    until_s = time.monotonic() + HELD_S
     while True:
         try:
-            return action(*paths)
-        except PermissionError:
+            return action(*args)
+        except OSError as error:
+            if error.winerror not in codes:
+                raise
             if time.monotonic() > until_s:
+                if error.winerror in HELD:
+                    error.add_note(STAYS_HELD)
                 raise
         time.sleep(PAUSE_S)
 
 
 def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Give a folder another name. No file in it may be open."""
-    _retried(os.rename, source, target)
+    _when_free(MAYBE_HELD, os.rename, source, target)
 
 
 def replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Put a file in the place of another. One that stays open is moved aside.
 
+    If that fails, the other is still in its place.
+
     Raises
     ------
-    IsADirectoryError, PermissionError
-        As `remove`.
+    IsADirectoryError
+        It is a folder.
+    PermissionError
+        A program that does not let one of them be moved has it open.
     """
+    begun_s = time.monotonic()
+
+    def attempt() -> None:
+        try:
+            os.replace(source, target)
+        except PermissionError as error:
+            _check_file(target)
+            is_source = error.winerror in HELD  # else the target is open
+            is_early = time.monotonic() < begun_s + READ_S
+            if is_source or is_early or not os.path.exists(target):
+                raise
+            with uninterrupted():
+                _exchange(source, target)
+
+    _when_free(MAYBE_HELD, attempt)
+
+
+def _exchange(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Put a file in the place of another, which is moved aside, or neither."""
+    old = _name_aside(target)
+    os.rename(target, old)
     try:
-        _retried(os.replace, source, target)
-    except PermissionError:
-        remove(target)
-        os.replace(source, target)
+        os.rename(source, target)
+    except OSError:
+        _when_free(HELD, os.rename, old, target)
+        raise
+    with suppress(PermissionError):
+        os.unlink(old)
 
 
 def remove(path: str | os.PathLike[str]) -> None:
@@ -129,12 +174,20 @@ def remove(path: str | os.PathLike[str]) -> None:
     PermissionError
         A program that does not let it be moved has it open.
     """
-    if os.path.isdir(path):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    old = os.path.join(os.path.dirname(path), f"{OLD}{os.urandom(7).hex()}")
-    os.rename(path, old)
+    _check_file(path)
+    old = _name_aside(path)
+    _when_free(HELD, os.rename, path, old)
     with suppress(PermissionError):
         os.unlink(old)
+
+
+def _name_aside(path: str | os.PathLike[str]) -> str:
+    return os.path.join(os.path.dirname(path), f"{OLD}{os.urandom(7).hex()}")
+
+
+def _check_file(path: str | os.PathLike[str]) -> None:
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
 
 
 def remove_old(folder: str | os.PathLike[str]) -> None:
