@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import ctypes
 import operator
 import os
 import random
@@ -20,11 +21,19 @@ import pytest
 import nbshare
 from nbshare import Checkpoint, open_checkpoint, parallel_map
 from nbshare._core import magics
-from nbshare._core.system import files, processes
+from nbshare._core.system import files, processes, workers
 from tests.support.faultlab import SOON_S, wait_until
+
+BREAKAWAY = 0x800  # JOB_OBJECT_LIMIT_BREAKAWAY_OK
 
 if sys.platform == "win32":
     import _winapi
+
+    from nbshare._core.system.windows import handles
+
+    put = handles.function(
+        *("AssignProcessToJobObject", handles.BOOL, handles.HANDLE, handles.HANDLE)
+    )
 
 pytestmark = pytest.mark.skipif(sys.platform != "win32", reason="this is not Windows")
 
@@ -102,6 +111,62 @@ def test_a_process_knows_its_memory_and_that_of_others():
     assert taken.nbytes < own <= own_peak
     assert processes.resident_bytes(os.getpid()) > taken.nbytes
     assert peak == processes.peak_bytes() > taken.nbytes
+
+
+def test_a_process_that_is_gone_cannot_be_interrupted():
+    """As on other systems."""
+    with pytest.raises(ProcessLookupError):
+        processes.interrupt(1 << 30)
+
+
+# ---------------------------------------------------- processes that outlive this one
+
+
+ASLEEP = sys.executable, "-c", "import time; time.sleep(1000)"
+
+
+def test_a_detached_process_is_no_descendant(tmp_path):
+    """Jupyter ends those of a kernel that it shuts down."""
+    with open(tmp_path / "log", "wb") as log:
+        process = workers.detached(ASLEEP, os.environ, log)
+    assert process.poll() is None
+    assert process.pid not in {child.pid for child in psutil.Process().children(recursive=True)}
+    process.terminate()
+    wait_until(lambda: process.poll() is not None)
+    process.terminate()  # again does nothing
+
+
+def test_a_detached_process_that_cannot_start_says_so(tmp_path):
+    """With the system's error."""
+    with open(tmp_path / "log", "wb") as log, pytest.raises(OSError, match="cannot be started"):
+        workers.detached(["python", "a\0b"], os.environ, log)
+
+
+DETACHES = f"""
+import os
+from nbshare._core.system import workers
+with open(os.devnull, "wb") as log:
+    print(workers.detached({ASLEEP!r}, os.environ, log).pid, flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("lets_go", [True, False])
+def test_a_detached_process_leaves_a_job_that_lets_it_go(lets_go):
+    """As programs of an editor, of ssh or of tests are in one, which ends all that is in it."""
+    job = processes.new_job()
+    limits = processes._Limits(flags=processes.KILL_ON_CLOSE | (BREAKAWAY if lets_go else 0))
+    processes._limit_job(job.fileno(), 9, ctypes.byref(limits), ctypes.sizeof(limits))
+    with subprocess.Popen(
+        [sys.executable, "-c", DETACHES], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        put(job.fileno(), int(program._handle))
+        detached = psutil.Process(int(program.stdout.readline()))
+        job.close()
+    wait_until(lambda: lets_go or not detached.is_running())
+    assert detached.is_running() == lets_go
+    if lets_go:
+        detached.kill()
 
 
 # ------------------------------------------------ files that another program has open

@@ -23,12 +23,11 @@ import pytest
 import nbshare
 from nbshare import Checkpoint, attach, map_async, parallel_map
 from nbshare.__main__ import main
-from nbshare._core.runs import attached
 from nbshare.errors import CheckpointError, CheckpointInUseError, TaskError, WorkerDiedError
 from tests.support import graphs, sweeps
-from tests.support.faultlab import PREAMBLE, PYTHON_PATH, SOON_S, Lab, wait_until
-from tests.support.kernels import Page
-from tests.support.processes import kill_now
+from tests.support.faultlab import LIMIT_S, PREAMBLE, PYTHON_PATH, SOON_S, Lab, wait_until
+from tests.support.kernels import Kernel, Page
+from tests.support.processes import end_drivers, kill_now
 
 HAS_NOTICES = pytest.mark.skipif(
     sys.platform == "win32", reason="no other process can send signals there"
@@ -47,7 +46,8 @@ call = functools.partial(nbshare.map_async, gated, range(12), shared={"log": "lo
 def nobody_left():
     """End what a test that failed leaves behind."""
     yield
-    for process in [*attached._drivers, *Command.processes]:
+    end_drivers()
+    for process in Command.processes:
         process.kill()
         process.wait()
     Command.processes.clear()
@@ -154,6 +154,26 @@ def test_it_outlives_its_kernel(lab):
         cell = kernel.run_well("nbshare.attach('run')")
         assert "gated done  12/12" in cell.rows[0]
         assert sweeps.noted(lab.folder / "log") == []
+    finally:
+        kernel.close()
+
+
+def test_it_outlives_a_kernel_that_jupyter_shuts_down(lab):
+    """Before a restart, or for good. The kernel itself ends all of its children then."""
+    kernel = Kernel(lab)
+    try:
+        for name, end in ("first", "restart_kernel"), ("second", "shutdown_kernel"):
+            kernel.run_well(f"{PREAMBLE}{CELL}call(detach=True, checkpoint={name!r})")
+            await_gate(lab.folder / name)
+            getattr(kernel.manager, end)(now=False)
+            if end == "restart_kernel":
+                kernel.client.wait_for_ready(timeout=LIMIT_S)
+        drivers = [driver_of(lab.folder / name) for name in ("first", "second")]
+        jobs = [attach(lab.folder / name) for name in ("first", "second")]
+        assert all(driver.is_running() for driver in drivers)
+        lab.raise_flag("gate")
+        assert [job.result().tolist() for job in jobs] == [TWICE, TWICE]
+        psutil.wait_procs(drivers, LIMIT_S)
     finally:
         kernel.close()
 

@@ -11,19 +11,17 @@ import pytest
 
 from nbshare import attach, map_async, open_checkpoint, parallel_map
 from nbshare._core.checkpoint.writer import Writer
-from nbshare._core.runs import attached
 from nbshare.errors import CheckpointInUseError, WorkerDiedError
 from tests.support import sweeps
 from tests.support.faultlab import wait_until
+from tests.support.processes import end_drivers
 
 
 @pytest.fixture(autouse=True)
 def nobody_left():
     """Leave no driver of a detached run, not even one that has ended."""
     yield
-    for driver in attached._drivers:
-        driver.kill()
-        driver.wait()
+    end_drivers()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,14 @@ else:
         """Kill a process, if it has not ended."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def end_drivers() -> None:
+    """End the processes of detached runs that this one has started."""
+    from nbshare._core.runs import attached  # late, as workers import this module
+
+    for driver in attached._drivers:
+        if driver.poll() is None:
+            kill_now(driver.pid)
+        while driver.poll() is None:
+            time.sleep(0.01)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from numbers import Real
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -74,7 +74,20 @@ LOOK_S = 0.1
 LEAST = 1 << 16  # bytes of an array that is stored next to the pickle, and mapped from there
 BEGUN_S = 0.01
 
-_drivers: list[subprocess.Popen[bytes]] = []  # of this process
+
+class Driver(Protocol):
+    """The process of a run, as that which has started it sees it."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return its exit code, or None if it has not ended."""
+
+    def terminate(self) -> None:
+        """End it."""
+
+
+_drivers: list[Driver] = []  # of this process
 
 
 def check_call(path: Path) -> None:
@@ -538,7 +551,7 @@ def _by_file(value: Any) -> Any:
     return ArrayReference(*found, value.shape, value.strides, value.dtype, False, False)
 
 
-def _start_driver(path: Path) -> subprocess.Popen[bytes]:
+def _start_driver(path: Path) -> Driver:
     """Start a driver, which outlives this process."""
     code = f"import sys; sys.path = {[os.path.abspath(p) for p in sys.path]!r}; "
     code += f"[stream.reconfigure(**{AS_READ}) for stream in (sys.stdout, sys.stderr)]; "
@@ -547,13 +560,12 @@ def _start_driver(path: Path) -> subprocess.Popen[bytes]:
     _drivers[:] = [driver for driver in _drivers if driver.poll() is None]
     log = open_own(path / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.lseek(log.fileno(), 0, os.SEEK_END)  # on Windows, only this process appends
-    kept: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-    kept["env"] = {**os.environ, "MPLBACKEND": "Agg"}  # the notebook's own needs a kernel
-    _drivers.append(workers.detached(driving, **kept))
+    environ = {**os.environ, "MPLBACKEND": "Agg"}  # the notebook's own needs a kernel
+    _drivers.append(workers.detached(driving, environ, log))
     return _drivers[-1]
 
 
-def _await_beginning(path: Path, driver: subprocess.Popen[bytes], n_printed: int) -> None:
+def _await_beginning(path: Path, driver: Driver, n_printed: int) -> None:
     """Wait until a driver writes to the checkpoint. Raise what it says if it was refused.
 
     `n_printed` is the size of the log before.

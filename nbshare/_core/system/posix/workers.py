@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from nbshare._core.system.descriptors import Descriptor
 from nbshare._core.system.posix.waiting import is_readable
 
 if TYPE_CHECKING:
@@ -28,11 +29,20 @@ def kill_group_after(owner_fd: int) -> None:
     kill_group()
 
 
-def detached(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+def detached(
+    command: Sequence[str], env: Mapping[str, str], log: Descriptor
+) -> subprocess.Popen[bytes]:
     """Start a process that outlives this one, and gets none of its signals."""
     import subprocess
 
-    return subprocess.Popen(command, **options, start_new_session=True)
+    return subprocess.Popen(
+        command,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
 
 
 def stream(fd: int) -> int:

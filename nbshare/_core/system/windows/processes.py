@@ -6,6 +6,7 @@ import _overlapped
 import _thread
 import _winapi
 import ctypes
+import errno
 import os
 import signal
 from ctypes import byref, wintypes
@@ -60,7 +61,8 @@ def begun_ns() -> int:
     return handles.unix_ns(identity()[1])
 
 
-def _open(pid: int) -> handles.OwnedHandle:
+def opened_process(pid: int) -> handles.OwnedHandle:
+    """Open a process, to ask about it and await its end."""
     return handles.OwnedHandle(_winapi.OpenProcess(QUERY | SYNCHRONIZE, False, pid))
 
 
@@ -68,7 +70,7 @@ def has_ended(who: Identity) -> bool:
     """Return whether a process will never touch memory again, in doubt False."""
     pid, start = who
     try:
-        process = _open(pid)
+        process = opened_process(pid)
     except PermissionError:  # another user's
         return False
     except OSError:
@@ -84,7 +86,7 @@ def _memory(process: int) -> _Counters:
 
 
 def _memory_of(pid: int) -> _Counters:
-    process = _open(pid)  # until it has been asked
+    process = opened_process(pid)  # until it has been asked
     return _memory(process.fileno())
 
 
@@ -192,8 +194,21 @@ def heed_interrupts() -> None:
 
 
 def _interrupts_of(pid: int) -> handles.OwnedHandle:
-    """Open the event by which a process is interrupted."""
-    name = f"nbshare-interrupts-{pid}"
+    """Open the event by which a process is interrupted, also one of another session.
+
+    Raises
+    ------
+    ProcessLookupError
+        There is no such process.
+    """
+    try:
+        process = opened_process(pid)
+    except PermissionError:  # another user's
+        raise
+    except OSError:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from None
+    # Other users of the machine cannot know the name before.
+    name = f"Global\\nbshare-interrupts-{pid}-{_start(process.fileno())}"
     return handles.OwnedHandle(_overlapped.CreateEvent(None, False, False, name))
 
 

@@ -5,19 +5,20 @@ No console is there, so none flashes up, and no interrupt reaches a worker. Its 
 
 from __future__ import annotations
 
+import _winapi
 import msvcrt
 import os
 import pickle
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import Any, cast
 
+from nbshare._core.system.descriptors import Descriptor
 from nbshare._core.system.windows import channels, handles, order, processes
 from nbshare._core.system.windows.handles import Handle
 from nbshare._core.system.windows.processes import Child
-
-if TYPE_CHECKING:
-    import subprocess  # only the owner needs it
 
 NEEDED: dict[str, Callable[[], object]] = {"order of memory": order.register}
 
@@ -50,16 +51,67 @@ def spawned(
     return child
 
 
-def detached(
-    command: Sequence[str], *, env: Mapping[str, str], **options: Any
-) -> subprocess.Popen[bytes]:
+class Detached:
+    """A process that is no child of this one.
+
+    Parameters
+    ----------
+    pid : int
+        Its number, which no other process has while this object holds it.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self._process = pid, processes.opened_process(pid)
+
+    def poll(self) -> int | None:
+        """Return its exit code, or None if it has not ended."""
+        process = self._process.fileno()
+        has_ended = _winapi.WaitForSingleObject(process, 0) == _winapi.WAIT_OBJECT_0
+        return _winapi.GetExitCodeProcess(process) if has_ended else None
+
+    def terminate(self) -> None:
+        """End it."""
+        with suppress(PermissionError):  # it has ended
+            os.kill(self.pid, signal.SIGTERM)
+
+
+# Jupyter ends all children of a kernel that is shut down, and theirs. A process that a program
+# started which has ended is none of them. The job of this process may end what is in it, too.
+START_DETACHED = """
+import pickle, subprocess, sys
+command, env, flags = pickle.load(sys.stdin.buffer)
+for more in (subprocess.CREATE_BREAKAWAY_FROM_JOB, 0):
+    try:
+        process = subprocess.Popen(
+            command, env=env, creationflags=flags | more,
+            stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=sys.stderr,
+        )
+        print(process.pid, flush=True)
+        break
+    except OSError as error:  # the job may not let it go
+        if not more:
+            print(error, flush=True)
+sys.stdin.buffer.read()  # until its number is known
+"""
+
+
+def detached(command: Sequence[str], env: Mapping[str, str], log: Descriptor) -> Detached:
     """Start an interpreter that outlives this process, and gets none of its console's signals."""
     import subprocess
 
     from nbshare._core.system.windows.starting import QUIET
 
     command, env = _of_base(command, env)
-    return subprocess.Popen(command, env=env, creationflags=QUIET, **options)
+    starter = command[0], "-I", "-S", "-c", START_DETACHED
+    ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+    with subprocess.Popen(starter, creationflags=QUIET, **ends) as process:
+        stdin, stdout = cast("Any", process.stdin), cast("Any", process.stdout)
+        pickle.dump((command, dict(env), QUIET), stdin)
+        stdin.flush()
+        told = stdout.readline().decode().strip()
+        if not told.isdecimal():
+            raise OSError(f"{command[0]} cannot be started: {told or 'its starter has ended'}")
+        return Detached(int(told))
 
 
 def _of_base(
