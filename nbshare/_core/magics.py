@@ -13,7 +13,6 @@ import keyword
 import linecache
 import os
 import re
-import shlex
 import stat
 import symtable
 import warnings
@@ -22,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from nbshare._core.functions.files import import_file, imported_files, other_module
-from nbshare._core.system import files
+from nbshare._core.system import files, shell
 from nbshare._core.tracebacks import shown_as
 
 _MARK = b"# Written by %%workerfile"
@@ -75,7 +74,7 @@ class _WorkerFile:
         ----------
         NAME
             The file, such as ``workers.py`` or ``lib/workers.py``, in or below the current
-            directory or anywhere else. ``.py`` may be left out.
+            directory or anywhere else. ``.py`` may be left out. Quote it if it has spaces.
         --force
             Overwrite a file that was not written by ``%%workerfile``, or use the name of another
             module.
@@ -169,7 +168,7 @@ def _refused(message: str) -> Exception:
 def _parse(line: str) -> tuple[str, bool]:
     """Return the file, as the user names it, and whether --force is given."""
     try:
-        words = shlex.split(line)
+        words = shell.words_in(line)
     except ValueError:  # an unclosed quotation
         words = []
     names = [word for word in words if not word.startswith("-")]

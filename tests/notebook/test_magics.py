@@ -395,6 +395,16 @@ def test_a_name_that_cannot_be_imported_is_refused(notebook, name, better):
     notebook.write("x = 1", better)
 
 
+@pytest.mark.parametrize("line", [f"a{os.sep}by_magic.py", '"a b/by_magic"', "'a b/by_magic.py'"])
+def test_the_file_may_be_in_another_folder(notebook, line):
+    """Spelled with the system's own separator, or quoted, with spaces."""
+    notebook.write("def f(x): return 1", line)
+    (file,) = Path().rglob("*.py")
+    assert file.parent.name in ("a", "a b")
+    assert file.name == "by_magic.py"
+    assert Path(notebook["f"].__code__.co_filename) == file.absolute()
+
+
 @pytest.mark.parametrize("line", ["", "a.py b.py", "a.py --frce", "-f a.py", "--force", "'a.py"])
 def test_bad_options_give_a_usage_line(notebook, line):
     """No name, two names, unknown options, a quotation without an end."""

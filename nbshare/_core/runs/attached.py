@@ -6,7 +6,6 @@ import _thread
 import builtins
 import os
 import pickle
-import shlex
 import subprocess
 import sys
 import time
@@ -51,7 +50,7 @@ from nbshare._core.store.files import check_folder, damaged, opened, read, repla
 from nbshare._core.store.logs import entry_parts
 from nbshare._core.store.reading import STORED
 from nbshare._core.system import files as system_files
-from nbshare._core.system import processes, workers
+from nbshare._core.system import processes, shell, workers
 from nbshare._core.tracebacks import shown_from_the_call
 from nbshare._core.wire.folding import Fold, by_item, counted, items_in
 from nbshare._core.wire.orders import Policy
@@ -434,7 +433,7 @@ class AttachedRun(Run):
         return cast("RunState", state), None
 
     def _death(self) -> WorkerDiedError:
-        resume = f", or: python -m nbshare resume {shlex.quote(str(self._path))}"
+        resume = f", or: python -m nbshare resume {shell.as_word(str(self._path))}"
         return WorkerDiedError(
             f"{self._path}: the process of this run was killed, or the machine restarted, after "
             f"{self.n_done} of {self.n_items} items. Their results are kept, and partial() returns "

@@ -13,6 +13,8 @@ same on all systems. A system has these names, which are chosen once::
     order         in which other CPUs see memory
     locks         between processes; they are released if their holder dies
     workers       born in a group, they die with their owner
+
+`shell` has the words of command lines, for all of them.
 """
 
 import os
