@@ -10,6 +10,8 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
+
 from nbshare import worker_index
 from tests.support.faultlab import SIGKILL
 
@@ -74,4 +76,10 @@ def hang_in_finalizer(i):
 
 def print_at_end(i):
     atexit.register(print, f"worker {worker_index()} ends")
+    return i
+
+
+def break_numpy(i):
+    """Leave this worker's NumPy without a function that loads calls."""
+    np.frombuffer = None
     return i

@@ -6,8 +6,10 @@ import random
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 
+import numpy as np
 import pytest
 
 import nbshare
@@ -187,3 +189,12 @@ def test_only_killed_workers_lose_lines(tmp_path, cold, monkeypatch, n_rounds):
     assert {pid: sorted(of) for pid, of in lines.items()} == {
         pid: sorted(of) for pid, of in expected.items()
     }
+
+
+def test_one_that_cannot_load_a_call_is_replaced(cold):
+    """As an item of an earlier call may have broken what every call needs."""
+    parallel_map(leaving.break_numpy, range(4), max_workers=2)
+    for _ in range(2):
+        with suppress(TypeError):  # of the broken workers, once for each
+            parallel_map(np.sum, np.ones((4, 1000)), max_workers=2)
+    assert parallel_map(np.sum, np.ones((4, 1000)), max_workers=2).tolist() == [1000] * 4

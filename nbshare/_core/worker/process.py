@@ -216,6 +216,9 @@ def work_on(
         work.note_peak()
         caller.is_spent |= work.is_spent
     except BaseException as error:  # noqa: BLE001 - loading the function runs users' code
+        # An item of an earlier call may have broken this process, by a change in NumPy, for
+        # example. So the next call has another one.
+        caller.is_spent = True
         caller.failed(NO_ITEM, error, "")
     finally:
         caller.close()
