@@ -7,7 +7,6 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,14 +21,7 @@ from nbshare._core.functions.freshness import NO_CODE, Stamp
 from nbshare._core.memory import Mode, Segment
 from nbshare._core.system import processes, room, waiting
 from nbshare._core.wire.board import LEAVES, PEAK_BEFORE, PID, REPORTED, SLOWEST, Board
-from nbshare._core.wire.failures import (
-    UNLOADABLE,
-    Death,
-    Failure,
-    name_of_item,
-    note_on_iterables,
-    text_of,
-)
+from nbshare._core.wire.failures import Death, Failure, name_of_item, note_on_iterables, text_of
 from nbshare._core.wire.feed import ItemFeed
 from nbshare._core.wire.orders import CallOrder
 
@@ -250,9 +242,6 @@ class Call(OwnRun):
     def error_of(self, what: Failure | Death, worker: object) -> BaseException:
         """Return the error that a worker's report or death means."""
         text = what.item_repr if isinstance(what, Failure) else None
-        if text == UNLOADABLE:
-            with suppress(Exception):  # this process has the item, or can load it
-                text = self.text_of(what.item) or text
         error = what.as_error(self.name_of(what.item, text) if what.item >= 0 else "", worker)
         return note_on_iterables(error, self.request.iterables) if text else error
 

@@ -6,7 +6,6 @@ import _thread
 import builtins
 import os
 import pickle
-import subprocess
 import sys
 import time
 import weakref

@@ -27,7 +27,6 @@ from nbshare.errors import TaskError, TaskTimeoutError, cut, is_ours, noted
 MAX_PICKLE = 1 << 20  # bytes. An exception larger than that holds data, and travels as text
 MAX_ITEM = 60  # characters of an item's repr in a message
 MAX_PART = 10_000  # characters of one frame or message of a traceback
-UNLOADABLE = "an item that cannot be loaded"  # in the place of its repr
 COPY = "the function called os.fork. This copy of the process ends here, the original continues"
 # Words in the errors of objects that work in their own thread only, such as database cursors.
 _OF_A_THREAD = re.compile("thread|greenlet|event loop|outside of .* context|ContextVar", re.I)

@@ -48,7 +48,6 @@ from nbshare._core.wire.board import (
     Claims,
 )
 from nbshare._core.wire.failures import (
-    UNLOADABLE,
     ItemStopped,
     end_copy,
     end_fork,
@@ -492,7 +491,7 @@ class Work:
         try:
             args = [column(range(i, i + 1))[0] for column in columns]
         except BaseException:  # noqa: BLE001 - it is the item that cannot be loaded
-            return UNLOADABLE
+            return "an item that cannot be loaded"
         return text_of(args)
 
     # For `Job.stats`.

@@ -39,8 +39,8 @@ def detached(
         command,
         env=env,
         stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
+        stdout=log.fileno(),
+        stderr=log.fileno(),
         start_new_session=True,
     )
 
