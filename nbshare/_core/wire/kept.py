@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.functions.pickling import dumps, dumps_apart, note_on_result
 from nbshare.errors import ReusedItemWarning, users_line
 
@@ -86,12 +87,15 @@ def _watched(items: Iterator[Any], kind: str, line: tuple[str, int]) -> Iterator
 
 
 def _others_in(item: Any, depth: int) -> Iterator[Any]:
-    """Yield the objects in an item that were not copied (see `kept_item`)."""
+    """Yield the objects in an item that were not copied (see `kept_item`), and might change unseen.
+
+    An array in shared memory or in a file is the same everywhere, so changes are meant.
+    """
     kind = type(item)
     if kind is tuple or kind is list or kind is dict:
         for part in (item.values() if kind is dict else item) if depth else ():
             yield from _others_in(part, depth - 1)
-    elif kind not in SCALARS and not _is_copied(item):
+    elif kind not in SCALARS and kind not in (np.memmap, SharedArray) and not _is_copied(item):
         yield item
 
 
