@@ -445,8 +445,8 @@ class ReusedItemWarning(UserWarning):
     ...     for frame.time in range(5):
     ...         yield frame
     >>> frames = (copy.copy(frame) for frame in reader())
-    >>> nbshare.parallel_map(lambda frame: frame.time, frames)
-    array([0, 1, 2, 3, 4])
+    >>> nbshare.parallel_map(lambda frame: frame.time, frames).tolist()
+    [0, 1, 2, 3, 4]
     """
 
 

@@ -60,7 +60,7 @@ TOPICS = {
     "GPU for each worker": "worker_index",
     "initializer": "parallel_map.initializer",
     "lengths of iterables": "parallel_map.iterables",
-    "memory-mapped files": "details.arrays",
+    "memory-mapped files": "details.arrays-and-objects",
     "number of workers": "parallel_map.max_workers",
     "plots of your own": "LivePlot.kind",
     "prints and logs": "details.prints",

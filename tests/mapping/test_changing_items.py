@@ -85,12 +85,15 @@ FRAME = pd.DataFrame({"a": [1, 2, 3, 4], "b": list("xxyy")})
 TEXT = "a,b\n" + "1,2\n" * 5
 
 
+CONNECTION = sqlite3.connect(":memory:")
+
+
 def rows_of_a_table():
-    connection = sqlite3.connect(":memory:")
-    connection.execute("create table t (x)")
-    connection.executemany("insert into t values (?)", [(1,)] * 5)
-    connection.row_factory = sqlite3.Row
-    return map(tuple, connection.execute("select * from t"))
+    CONNECTION.execute("drop table if exists t")
+    CONNECTION.execute("create table t (x)")
+    CONNECTION.executemany("insert into t values (?)", [(1,)] * 5)
+    CONNECTION.row_factory = sqlite3.Row
+    return map(tuple, CONNECTION.execute("select * from t"))
 
 
 OTHERS = {
