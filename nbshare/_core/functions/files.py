@@ -95,8 +95,9 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
         The module, named like the file (with a suffix if another module has that name). Pass its
         functions to `parallel_map`, because workers import the same file. It is the same object
         each time, as with `importlib.reload`, but names that the file no longer defines are gone.
-        If this process has imported the file by that name, and it has not changed since, that
-        module is returned as it is.
+        If this process has imported the file by that name, and it has surely not changed since,
+        that module is returned as it is. It is sure if nbshare was in use before that import, or
+        if the file is older than the process.
 
     Raises
     ------
