@@ -19,7 +19,7 @@ from nbshare._core.executor import Executor
 from nbshare._core.functions.changes import warn_of_changes
 from nbshare._core.system import room
 from nbshare._core.wire import is_worker
-from nbshare._core.wire.threads import LibraryThreads, numbers_in, thread_variables
+from nbshare._core.wire.threads import LibraryThreads, fixed_variables, numbers_in, thread_variables
 
 __all__ = ["NbshareBackend", "register"]
 
@@ -35,7 +35,8 @@ def run_batch(batch: Callable[[], Any], n_threads: int | None) -> Any:
     """Run a batch of calls, in a worker."""
     register()  # a call of Parallel within a task may name the backend
     if n_threads is not None:
-        os.environ.update(variables := thread_variables(n_threads))
+        variables = thread_variables(n_threads)
+        os.environ.update(variables | fixed_variables())
         LibraryThreads().limit(numbers_in(variables))
     return batch()
 

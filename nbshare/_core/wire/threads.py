@@ -55,10 +55,13 @@ def threads_per_worker(n_cpus: int, n_workers: int, environ: Mapping[str, str]) 
 
 def thread_variables(n: int) -> dict[str, str]:
     """Return the environment variables for libraries with `n` threads."""
-    variables = dict.fromkeys(VARIABLES, str(n))
-    if (numba := _running_numba()) is not None:  # it fails if its variable changes from now on
-        variables["NUMBA_NUM_THREADS"] = str(numba.config.NUMBA_NUM_THREADS)
-    return variables
+    return dict.fromkeys(VARIABLES, str(n))
+
+
+def fixed_variables() -> dict[str, str]:
+    """Return the variables that must not change any more, as the library that is loaded fails."""
+    numba = _running_numba()
+    return {} if numba is None else {"NUMBA_NUM_THREADS": str(numba.config.NUMBA_NUM_THREADS)}
 
 
 def numbers_in(environ: Mapping[str, str]) -> dict[str, int]:
