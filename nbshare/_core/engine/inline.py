@@ -33,6 +33,8 @@ from contextlib import ExitStack, nullcontext
 from contextvars import copy_context
 from typing import Any
 
+import numpy as np
+
 from nbshare._core.engine.call import Call, Engine
 from nbshare._core.functions.freshness import ImportLog
 from nbshare._core.interrupts import start_thread, uninterrupted
@@ -42,6 +44,7 @@ from nbshare._core.store.rows import Decided
 from nbshare._core.store.specs import OutputSpec
 from nbshare._core.wire import running_items
 from nbshare._core.wire.failures import describe, explained, note_on_iterables, traceback_of
+from nbshare._core.wire.settings import apply
 from nbshare._core.worker.process import inputs_of
 from nbshare._core.worker.state import initializing_anew, leave
 from nbshare._core.worker.work import Caller, Work
@@ -163,7 +166,7 @@ class ThreadEngine(Engine):
         if call.results.is_over:
             return
         call.state = "running"
-        lock = _thread.allocate_lock()
+        lock, errstate = _thread.allocate_lock(), np.geterr()
         try:
             made, entered = _works(call, call.request.max_workers, lock)
             works = dict(enumerate(made))
@@ -173,6 +176,7 @@ class ThreadEngine(Engine):
 
         def run(k: int) -> None:
             try:
+                apply({"errstate": errstate}, ["errstate"])  # NumPy 1 has one for each thread
                 with running_items(k):
                     works[k].run()
             except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
