@@ -94,13 +94,14 @@ assert pair(mask, range(4), out="list", initializer=block_for_good) == [[int(sig
 """)
 
 
-def test_c6_a_crash_in_c_after_an_item_has_set_handlers(run_script):
+@pytest.mark.parametrize("how", ["handles signals", "hides crashes"])
+def test_c6_a_crash_in_c_after_an_item_has_set_handlers(run_script, how):
     """The stack is shown as it is without them."""
-    subject = run_script("""
+    subject = run_script(f"""
 from nbshare.errors import WorkerDiedError
-pair(functools.partial(tasks.litter, "handles signals"), range(2))
+pair(functools.partial(tasks.litter, {how!r}), range(2))
 try:
-    pair(functools.partial(tasks.stumble, "segfaults"), [f"stone-{i}" for i in range(4)])
+    pair(functools.partial(tasks.stumble, "segfaults"), [f"stone-{{i}}" for i in range(4)])
 except WorkerDiedError as error:
     assert "SIGSEGV" in str(error)
 """)

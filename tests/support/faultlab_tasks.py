@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import mmap
 import os
 import pickle
@@ -411,6 +412,10 @@ def _changes_affinity() -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
+def _hides_crashes() -> None:
+    faulthandler.disable()
+
+
 LITTER = {
     "prints 10 MB": _prints,
     "closes stdout": _closes_stdout,
@@ -421,6 +426,7 @@ LITTER = {
     "changes path": _changes_path,
     "changes signals": _changes_signals,
     "handles signals": _handles_signals,
+    "hides crashes": _hides_crashes,
     "changes affinity": _changes_affinity,
 }
 

@@ -92,6 +92,7 @@ class WorkerState:
                 if handler is not None and handler != _signal.getsignal(number):
                     signal.signal(number, handler)
             faulthandler.disable()
+        if not faulthandler.is_enabled():
             show_crashes()
         streams.restore()
         try:
