@@ -35,6 +35,18 @@ def _limits():
     return {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in LIMITS}
 
 
+def _change_priority(i):
+    os.nice(1)
+    if SYSTEM == "linux":
+        policy = [os.SCHED_BATCH, os.SCHED_OTHER][i - 1]
+        os.sched_setscheduler(0, policy, os.sched_param(0))
+
+
+def _priority():
+    policy = os.sched_getscheduler(0) if SYSTEM == "linux" else None
+    return os.getpriority(os.PRIO_PROCESS, 0), policy
+
+
 def _change_time_zone(i):
     os.environ["TZ"] = f"XYZ-{i}"
     time.tzset()
@@ -80,8 +92,8 @@ LOOKS = {
     "warnings": lambda: [f[1].pattern for f in warnings.filters if "message" in str(f[1])],
 }
 if SYSTEM != "windows":
-    CHANGES |= {"limits": _change_limits, "priority": lambda _: os.nice(1)}
-    LOOKS |= {"limits": _limits, "priority": lambda: os.getpriority(os.PRIO_PROCESS, 0)}
+    CHANGES |= {"limits": _change_limits, "priority": _change_priority}
+    LOOKS |= {"limits": _limits, "priority": _priority}
 if SYSTEM == "linux":
     first = min(os.sched_getaffinity(0))
     CHANGES |= {

@@ -261,7 +261,11 @@ SETTINGS = {
         "resource limits", processes.limits, processes.set_limits, is_local=True, may_stick=True
     ),
     "priority": Setting(
-        "`os.nice`", processes.priority, processes.set_priority, is_local=True, may_stick=True
+        "`os.nice`, scheduling policy",
+        processes.priority,
+        processes.set_priority,
+        is_local=True,
+        may_stick=True,
     ),
     "user": Setting("", processes.user, _nothing, is_local=True, is_carried=False, may_stick=True),
     "time_zone": Setting("time zone", _time_zone, set_time_zone, is_local=True),

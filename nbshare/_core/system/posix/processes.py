@@ -96,15 +96,23 @@ def _resources() -> tuple[Callable[[int], tuple[int, int]], list[int]]:
     return resource.getrlimit, [number for number in numbers if number is not None]
 
 
-def priority() -> int | None:
-    """Return the niceness of this thread, on macOS of this process."""
-    return os.getpriority(os.PRIO_PROCESS, 0)
+_CAN_SCHEDULE = hasattr(os, "sched_getscheduler")  # not on macOS
 
 
-def set_priority(niceness: int) -> None:
-    """Set it, if this process may."""
+def priority() -> tuple[int, int | None] | None:
+    """Return the niceness and the scheduling policy of this thread, on macOS of this process."""
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    return niceness, os.sched_getscheduler(0) if _CAN_SCHEDULE else None
+
+
+def set_priority(wanted: tuple[int, int | None]) -> None:
+    """Set them, if this process may."""
+    niceness, policy = wanted
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    if policy is not None:
+        with suppress(OSError):  # a real-time policy would need a priority of its own
+            os.sched_setscheduler(0, policy, os.sched_param(0))
 
 
 def user() -> tuple[int, ...] | None:

@@ -129,12 +129,12 @@ def set_limits(wanted: object) -> None:
     """Do nothing (see `limits`)."""
 
 
-def priority() -> int | None:
+def priority() -> tuple[int, int | None] | None:
     """Return None, because workers inherit the priority class."""
     return None
 
 
-def set_priority(niceness: int) -> None:
+def set_priority(wanted: object) -> None:
     """Do nothing (see `priority`)."""
 
 
