@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import fcntl
 import mmap
 import os
 import select
 from contextlib import closing
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
@@ -14,7 +17,11 @@ import pytest
 import nbshare
 from nbshare._core import system
 from nbshare._core.memory import segment_of
-from nbshare._core.system import processes, sections
+from nbshare._core.system import locks, processes, sections
+from nbshare.errors import StaleReferenceError
+
+with contextlib.suppress(ImportError):
+    from nbshare._core.system.macos import lending
 
 pytestmark = pytest.mark.skipif(
     system.SYSTEM != "macos", reason="NBSHARE_SYSTEM=macos is not set: see CONTRIBUTING.md"
@@ -92,3 +99,60 @@ def test_a_process_knows_when_it_began():
     assert start_us > 0
     assert processes.has_ended((pid, start_us + 1))
     assert not processes.has_ended((pid, start_us))
+
+
+def test_the_file_of_locks_is_where_nothing_is_cleaned(tmp_path, monkeypatch):
+    """In the user's home folder, whatever the variable HOME is, which programs may change."""
+    monkeypatch.setattr(locks, "_support", lambda: str(tmp_path / "new"))
+    file = locks._file()
+    assert os.path.samestat(os.fstat(file.fileno()), os.stat(tmp_path / "new" / "locks"))
+    monkeypatch.undo()
+    support = locks._support()
+    assert support.endswith("/Library/Application Support/nbshare")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert locks._support() == support
+
+
+@pytest.mark.parametrize(("refused", "by"), [("lockf", fcntl), ("makedirs", os)])
+def test_where_that_is_impossible_it_is_in_the_folder_for_temporary_files(
+    tmp_path, monkeypatch, refused, by
+):
+    """As of a user without a home folder, or with one on a server that refuses locks."""
+
+    def refuse(*_, **__):
+        raise OSError(45, "Operation not supported")
+
+    monkeypatch.setattr(locks, "_support", lambda: str(tmp_path))
+    monkeypatch.setattr(by, refused, refuse)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(locks, "folder", lambda: str(temporary))
+    file = locks._file()
+    monkeypatch.undo()
+    found = os.stat(temporary / f"nbshare-{os.geteuid()}.locks")
+    assert os.path.samestat(os.fstat(file.fileno()), found)
+
+
+def test_a_lock_of_a_file_that_was_removed_is_refused():
+    """A process that has another file would exclude nobody."""
+    memory = np.zeros(8, np.uint64)
+    locks.mutexes().initialise(memory.ctypes.data)
+    locks.mutexes().at(memory.ctypes.data)
+    inode = ctypes.c_uint64.from_address(memory.ctypes.data + 16)
+    inode.value += 1
+    with pytest.raises(StaleReferenceError, match="was removed"):
+        locks.mutexes().at(memory.ctypes.data)
+
+
+def test_a_socket_that_was_removed_is_made_again(tmp_path):
+    """When memory is sent the next time. As long as it is sent, the system does not remove it."""
+    path, memory = lending._path(os.getpid()), nbshare.share(np.ones(100_000))
+    with open(tmp_path / "file", "wb") as file:
+        for _ in range(2):
+            ForkingPickler.dumps(memory)
+            os.utime(path, (0, 0))
+            ForkingPickler.dumps(memory)
+            assert os.stat(path).st_mtime > 0
+            name = lending.name_of(file.fileno())
+            lending.borrowed(os.getpid(), file.fileno(), name, os.O_RDONLY).close()
+            os.unlink(path)

@@ -21,7 +21,7 @@ import pytest
 import nbshare
 from nbshare import Checkpoint, open_checkpoint, parallel_map
 from nbshare._core import magics
-from nbshare._core.system import files, processes, workers
+from nbshare._core.system import descriptors, files, processes, workers
 from tests.support.faultlab import SOON_S, wait_until
 
 BREAKAWAY = 0x800  # JOB_OBJECT_LIMIT_BREAKAWAY_OK
@@ -117,6 +117,13 @@ def test_a_process_that_is_gone_cannot_be_interrupted():
     """As on other systems."""
     with pytest.raises(ProcessLookupError):
         processes.interrupt(1 << 30)
+
+
+def test_too_many_open_files_are_an_error_that_says_what_helps():
+    """No limit can be raised there."""
+    text = str(descriptors.too_many())
+    assert "too many open files" in text
+    assert "ulimit" not in text
 
 
 # ---------------------------------------------------- processes that outlive this one

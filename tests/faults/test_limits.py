@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import shutil
 import signal
 import subprocess
 
 import pytest
 
+from nbshare._core.system import descriptors
 from tests.support.catalogue import CENSUS
 from tests.support.faultlab import PREAMBLE, SOON_S, Lab
 from tests.support.grids import thinned
@@ -181,6 +183,21 @@ for i, array in enumerate(arrays):
     array[-1] = i % 256
 assert quiet(np.max, arrays).tolist() == [i % 256 for i in range(600)]
 """)
+
+
+def test_r1_a_limit_that_the_system_refuses_is_tried_lower(monkeypatch):
+    """As macOS up to version 11 does, where the hard limit is none but the system has another."""
+    none, given = (1 << 63) - 1, []
+
+    def setrlimit(_, limits):
+        if limits[0] > 24_576:
+            raise ValueError("current limit exceeds maximum limit")
+        given.append(limits)
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, none))
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
+    descriptors.raise_limit()
+    assert given == [(10_240, none)]
 
 
 def test_r1_past_the_limit_an_error_says_what_to_do(lab):

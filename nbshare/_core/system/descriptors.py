@@ -14,11 +14,14 @@ from __future__ import annotations
 import errno
 import os
 import select
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-MOST = 1 << 20  # the usual hard limit, as some programs are slow with a much higher one
+# The usual hard limit, as some programs are slow with a much higher one; and what any system allows
+# whose hard limit is none, such as macOS up to version 11 (OPEN_MAX of its syslimits.h).
+MOST, SAFE = 1 << 20, 10_240
 
 NOT_MINE = (
     "this thread does not hold the SharedLock, and cannot release it: only the thread that has "
@@ -90,20 +93,32 @@ def with_room(action: Callable[[], T]) -> T:
 
 
 def raise_limit() -> None:
-    """Raise the limit of open files to the hard limit."""
-    with suppress(ImportError, OSError, ValueError):
+    """Raise the limit of open files to the hard limit, or as far as the system lets us."""
+    with suppress(ImportError):
         import resource  # late, as it is not on every system
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft < min(hard, MOST):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, MOST), hard))
+        most, safe = min(hard, MOST), min(hard, SAFE)
+        for limits in (
+            (most, hard),
+            (safe, hard),
+            (safe, safe),
+        ):  # the last one lowers the hard one
+            if soft < limits[0]:
+                with suppress(OSError, ValueError):
+                    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+                    return
 
 
 def too_many() -> OSError:
     """Return the error for too many open files."""
+    if sys.platform == "win32":
+        limit, remedy = "no more", "or put several into one SharedBuffer"
+    else:
+        limit = f"{os.sysconf('SC_OPEN_MAX')} (ulimit -n)"
+        remedy = "put several into one SharedBuffer, or raise the limit"
     return OSError(
         errno.EMFILE,
-        f"too many open files: this process may have {os.sysconf('SC_OPEN_MAX')} (ulimit -n). An "
-        "array in shared memory of more than 32 KiB takes one or two, a worker several. Use fewer "
-        "and larger arrays, put several into one SharedBuffer, or raise the limit.",
+        f"too many open files: this process may have {limit}. An array in shared memory of more "
+        f"than 32 KiB takes one or two, a worker several. Use fewer and larger arrays, {remedy}.",
     )

@@ -29,7 +29,7 @@ MOST = 1 << 12  # bytes of a question
 REPLY_S = 10.0  # for the other side, which may be paused
 FILE = "file-"  # begins the names of files, which end with the inode
 
-_listening: list[_socket.socket] = []  # at most one
+_listening: list[_socket.socket] = []  # the last one can be reached
 
 
 def folder() -> str:
@@ -45,11 +45,15 @@ def _path(pid: int) -> str:
 
 
 def lend() -> None:
-    """Answer those that ask this process for descriptors, from now on."""
-    if _listening:
+    """Answer those that ask this process for descriptors, from now on.
+
+    The system removes temporary files that nobody has used for three days.
+    """
+    path = _path(os.getpid())
+    if _listening and _touched(path):
         return
     sweep(folder(), has_ended)
-    listening, path = _socket.socket(_socket.AF_UNIX), _path(os.getpid())
+    listening = _socket.socket(_socket.AF_UNIX)
     with suppress(FileNotFoundError):
         os.unlink(path)  # of an earlier process of that number
     listening.bind(path)
@@ -58,6 +62,13 @@ def lend() -> None:
     _listening.append(listening)
     atexit.register(_end, os.getpid())
     _thread.start_new_thread(_serve, (listening,))
+
+
+def _touched(path: str) -> bool:
+    """Have a file count as used just now. Return whether it exists."""
+    with suppress(OSError):
+        os.utime(path)
+    return os.path.exists(path)
 
 
 def _end(pid: int) -> None:

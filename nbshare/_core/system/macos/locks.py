@@ -3,6 +3,9 @@
 macOS has no mutexes that outlive their holder. So a `nbshare.SharedLock` is a byte, at a random
 place, of one empty file that all processes of the user have. The kernel lets one process at a time
 lock it, and a table says which of its threads that is.
+
+A process that finds another file under the name, because somebody has removed it, would exclude
+nobody. So the memory of a lock tells which file it was made with.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import struct
 import threading
 import time
 import weakref
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -22,13 +26,21 @@ from nbshare._core.system.descriptors import NOT_MINE, Descriptor, opened
 from nbshare._core.system.macos.lending import folder
 from nbshare._core.system.posix.locks import *
 from nbshare._core.system.posix.locks import FileLock as FileLock
+from nbshare.errors import StaleReferenceError
 
-PLACE_AT = 8  # bytes from the number of the holder to the place
+PLACE_AT, FILE_AT = 8, 16  # bytes from the number of the holder to the place, and the inode
 PLACES = 1 << 62
 SHORT_S, LONG_S = 1e-4, 5e-3  # between looks of a waiting thread
 FLOCK = "qqihh"  # of sys/fcntl.h (start, length, process, type, whence)
 
 _BUSY = (BlockingIOError, PermissionError)
+SUPPORT = "Library", "Application Support", "nbshare"  # a folder in the user's own
+GONE = (
+    "this SharedLock cannot exclude this process from those that have it already, because the file "
+    f"~/{'/'.join(SUPPORT)}/locks, or nbshare-{os.geteuid()}.locks in the folder for temporary "
+    "files, was removed since it was made. Restart this notebook's kernel, and all programs that "
+    "share the lock, and keep the file while they run."
+)
 
 
 class _Thread:
@@ -56,6 +68,7 @@ class _Mutexes:
 
     def __init__(self) -> None:
         self._file = _file()
+        self._inode = os.fstat(self._file.fileno()).st_ino
         self._local = threading.local()
         self._begin()
         os.register_at_fork(after_in_child=self._begin)
@@ -68,9 +81,18 @@ class _Mutexes:
         """Make a mutex in zeroed memory."""
         place = int.from_bytes(os.urandom(8), "little") % PLACES
         ctypes.c_uint64.from_address(address + PLACE_AT).value = place
+        ctypes.c_uint64.from_address(address + FILE_AT).value = self._inode
 
     def at(self, address: int) -> tuple[_Mutex, _Mutex]:
-        """Return the mutex at an address, as a parameter, and what has the number of its holder."""
+        """Return the mutex at an address, as a parameter, and what has the number of its holder.
+
+        Raises
+        ------
+        StaleReferenceError
+            It was made with another file than that of this process.
+        """
+        if ctypes.c_uint64.from_address(address + FILE_AT).value != self._inode:
+            raise StaleReferenceError(GONE)
         word = ctypes.c_uint32.from_address(address)
         mutex = _Mutex(ctypes.c_uint64.from_address(address + PLACE_AT).value, word)
         return mutex, mutex
@@ -152,8 +174,29 @@ mutexes = cache(_Mutexes)
 
 
 def _file() -> Descriptor:
-    """Open the file of all locks of this user."""
-    path = os.path.join(folder(), f"nbshare-{os.geteuid()}.locks")
+    """Open the file of all locks of this user.
+
+    It is where the system removes nothing. The other place, where it removes what was not used for
+    three days, is for users without a home folder, or with one on a server that refuses locks.
+    """
+    with suppress(OSError, KeyError):
+        os.makedirs(support := _support(), exist_ok=True)
+        file = _opened(os.path.join(support, "locks"))
+        with suppress(*_BUSY):
+            fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, PLACES)
+            fcntl.lockf(file.fileno(), fcntl.LOCK_UN, 1, PLACES)
+        return file
+    return _opened(os.path.join(folder(), f"nbshare-{os.geteuid()}.locks"))
+
+
+def _support() -> str:
+    """Return our folder for files that stay, of this user, whatever the variable HOME is."""
+    import pwd  # late, as few processes need it
+
+    return os.path.join(pwd.getpwuid(os.geteuid()).pw_dir, *SUPPORT)
+
+
+def _opened(path: str) -> Descriptor:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     return opened(os.open, path, flags, 0o600)
 
