@@ -133,7 +133,7 @@ class OutOfMemoryError(NbshareError, MemoryError):
     """More memory is asked for than this machine or container has left.
 
     Raised before anything is allocated. The message has both figures. Process the data in parts,
-    use `numpy.memmap` or ``float32``, return less from each item, or set
+    use `numpy.memmap` or ``float32``, return less from each item, or on Linux set
     ``NBSHARE_MEMORY=file:DIRECTORY`` to keep arrays in files.
 
     Examples

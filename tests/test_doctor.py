@@ -245,6 +245,29 @@ assert first.state == "failed" and "not over after 1 s" in first.detail, first
 """)
 
 
+@pytest.mark.parametrize("code", ["import time; time.sleep(60)", "raise ImportError('no BLAS')"])
+def test_python_that_does_not_start_is_no_fault_of_memory(script, code):
+    """On a busy machine, or where NumPy is broken. The remedy is about that."""
+    printed = script(f"""
+{BROKEN_NUMPY.format(code=code)}
+from nbshare._core import checkup
+checkup.LIMIT_S = 1.0
+first = nbshare.doctor().steps[0]
+print(first.detail)
+print(first.remedy)
+""").splitlines()
+    assert "before a new Python had imported nbshare" in printed[0]
+    assert "try again later" in printed[1]
+    assert "MEMORY" not in printed[1]
+
+
+def test_a_slow_step_says_that_the_machine_may_be_busy():
+    """It has the remedy of the step as well."""
+    first, *_ = checkup._steps_of("started\n", "it was not over after 30 s", is_late=True)
+    assert first.remedy == checkup._SLOW + checkup.STEPS[first.name]
+    assert "busy" in first.remedy
+
+
 def test_an_interrupt_ends_the_self_test_too(lab):
     """Ctrl-C in the middle is a KeyboardInterrupt, and no process is left."""
     code = "from tests.support import faultlab as f; f.raise_flag('begun'); f.time.sleep(60)"

@@ -53,9 +53,18 @@ N_ROWS, N_COLUMNS = 200, 1000
 MOST_HELD = 1 << 16  # bytes that stay, for locks (the table is 25 times larger)
 
 _REPORT_IT = "Report it, with this whole text."
+_NOT_STARTED = (
+    'Check that python -c "import nbshare" works in a terminal, with this Python. A machine that '
+    "is very busy, or has a slow disk, may need longer: try again later."
+)
+_SLOW = "The machine may be very busy: try again later. If it is not: "
 # The steps, in order, and the remedy for each if its error gives none.
 STEPS = {
-    "share an array": "Set NBSHARE_MEMORY=file:DIRECTORY, with a directory that you can write to.",
+    "share an array": (
+        f"Set {SETTING}=file:DIRECTORY, with a directory that you can write to."
+        if sections.CAN_BE_FILES
+        else 'Use backend="threads" or "serial", which need no shared memory.'
+    ),
     "start workers": 'Use backend="threads" or "serial", which need no worker processes.',
     "run a parallel map": _REPORT_IT,
     "interrupt a run": _REPORT_IT,
@@ -255,6 +264,7 @@ def self_test() -> list[CheckStep]:
         return [_failed("start workers", problem)]
     refuse_frozen("the self-test", "run python -m nbshare doctor where the program was made")
     code = f"import sys; sys.path[:] = {sys.path!r}; from nbshare._core.checkup import run; run()"
+    is_late = False
     with subprocess.Popen(
         [sys.executable, "-c", code],
         stdin=subprocess.DEVNULL,
@@ -265,12 +275,14 @@ def self_test() -> list[CheckStep]:
     ) as child:
         try:
             told, errors = child.communicate(timeout=LIMIT_S)
-            steps = _steps_of(told, _problem(child.returncode, errors))
+            problem = _problem(child.returncode, errors)
         except subprocess.TimeoutExpired:
             child.kill()
-            steps = _steps_of(child.communicate()[0], f"it was not over after {LIMIT_S:.0f} s")
+            told, is_late = child.communicate()[0], True
+            problem = f"it was not over after {LIMIT_S:.0f} s"
         finally:
             child.kill()  # if this was interrupted
+    steps = _steps_of(told, problem, is_late=is_late)
     return [*steps[:-1], _await_end(child.pid)]
 
 
@@ -285,12 +297,18 @@ def _problem(status: int, errors: str) -> str:
     return f"the process ended with {how}: {last_line}" if status else ""
 
 
-def _steps_of(told: str, problem: str) -> list[CheckStep]:
-    """Return all steps. The process ended in the first one that was not reported."""
-    done = [CheckStep(**json.loads(line)) for line in told.splitlines()]
+def _steps_of(told: str, problem: str, *, is_late: bool) -> list[CheckStep]:
+    """Return all steps. The process ended in the first one that was not reported, or before."""
+    has_started, _, lines = told.partition("\n")
+    done = [CheckStep(**json.loads(line)) for line in lines.splitlines()]
     rest = [CheckStep(name) for name in list(STEPS)[len(done) :]]
     if problem and all(step.state == "ok" for step in done):
-        rest[0] = _failed(rest[0].name, problem)
+        rest[0] = failed = _failed(rest[0].name, problem)
+        if not has_started:
+            detail = f"{problem}, before a new Python had imported nbshare"
+            rest[0] = replace(failed, detail=detail, remedy=_NOT_STARTED)
+        elif is_late:
+            rest[0] = replace(failed, remedy=_SLOW + failed.remedy)
     return done + rest
 
 
@@ -310,6 +328,7 @@ def _await_end(session: int) -> CheckStep:
 
 def run() -> None:
     """Run the steps and report each."""
+    print("started", flush=True)  # noqa: T201
     signal.signal(signal.SIGINT, signal.default_int_handler)  # off in a shell's background job
     steps = _steps()
     with warnings.catch_warnings(record=True) as said:

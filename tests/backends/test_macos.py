@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import nbshare
-from nbshare._core import system
+from nbshare._core import checkup, system
 from nbshare._core.memory import segment_of
-from nbshare._core.system import locks, processes, sections
-from nbshare.errors import StaleReferenceError
+from nbshare._core.system import locks, processes, room, sections
+from nbshare.errors import OutOfMemoryError, StaleReferenceError
 
 with contextlib.suppress(ImportError):
     from nbshare._core.system.macos import lending
@@ -156,3 +156,16 @@ def test_a_socket_that_was_removed_is_made_again(tmp_path):
             name = lending.name_of(file.fileno())
             lending.borrowed(os.getpid(), file.fileno(), name, os.O_RDONLY).close()
             os.unlink(path)
+
+
+def test_remedies_are_possible_here(monkeypatch):
+    """Arrays in files of a directory are refused, so no text recommends them."""
+    assert "file:" not in checkup.STEPS["share an array"]
+    monkeypatch.setenv("NBSHARE_MEMORY", "memfd")
+    with pytest.raises(ValueError, match=r"allowed are shm, or leave it unset"):
+        nbshare.zeros(100_000)
+    monkeypatch.delenv("NBSHARE_MEMORY")
+    monkeypatch.setattr(room, "available", lambda: 1 << 24)
+    with pytest.raises(OutOfMemoryError) as raised:
+        nbshare.zeros(1 << 25)
+    assert "file:" not in str(raised.value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nbshare._core.system import room
+from nbshare._core.system import room, sections
 from nbshare.errors import OutOfMemoryError
 
 ALIGNMENT = 64  # bytes, a cache line and the widest vector load
@@ -28,11 +28,12 @@ def check_room(nbytes: int) -> None:
         relieve()
     left = room.available()
     if nbytes > SHARE * left:
+        in_parts = "process the data in parts"
+        to_disk = "set NBSHARE_MEMORY=file:DIRECTORY to keep arrays on disk"
         raise OutOfMemoryError(
             f"{in_words(nbytes)} of shared memory were requested, {in_words(left)} are available "
             "on this machine or in its container. Use a smaller dtype, fewer or smaller results, "
-            "process the data in parts, or set NBSHARE_MEMORY=file:DIRECTORY to keep arrays on "
-            "disk."
+            f"{f'{in_parts}, or {to_disk}' if sections.CAN_BE_FILES else f'or {in_parts}'}."
         )
 
 

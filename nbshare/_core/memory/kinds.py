@@ -142,11 +142,14 @@ def _chosen(setting: str, temporary: str) -> sections.Shared:
                     UserWarning,
                 )
             return kind
-    remedy = "Unset it to use one that works, or set it" if setting else f"Set {SETTING}"
+    remedies = ["Unset it to use one that works"] if setting else []
+    if sections.CAN_BE_FILES:
+        remedies.append(f"Set {SETTING}=file:DIRECTORY, with a directory that you can write to")
+    remedies.append('Use backend="threads" or "serial", which need no shared memory')
     raise OSError(
         code,
         f"{SETTING}={setting}: no memory of this kind can be made here ({'; '.join(reasons)}). "
-        f"{remedy} to file:DIRECTORY with a directory that you can write to.",
+        f"{'. Or '.join(remedies)}.",
     )
 
 
@@ -173,9 +176,10 @@ def _allowed(setting: str, temporary: str) -> list[sections.Shared]:
     if word == "file" and os.path.isabs(folder):
         return [sections.in_folder(setting, folder)]
     if setting and setting not in known:
+        files = ", file:DIRECTORY with an absolute path" if sections.CAN_BE_FILES else ""
         raise ValueError(
-            f"{SETTING}={setting!r}: allowed are {', '.join(known)}, file:DIRECTORY with an "
-            "absolute path, or leave it unset to use one that works."
+            f"{SETTING}={setting!r}: allowed are {', '.join(known)}{files}, or leave it unset to "
+            "use one that works."
         )
     return [known[setting]] if setting else list(known.values())
 
@@ -204,10 +208,9 @@ def _words_for_full(kind: sections.Shared, nbytes: int) -> Iterator[None]:
             )
         elif error.errno in FULL:
             free = budget.in_words(room.free_in(kind.folder))
-            why = (
-                f"were requested, {free} are free in {kind.folder}. Make room, or set "
-                f"{SETTING}=file:DIRECTORY with a directory that has more"
-            )
+            why = f"were requested, {free} are free in {kind.folder}. Make room"
+            if sections.CAN_BE_FILES:
+                why += f", or set {SETTING}=file:DIRECTORY with a directory that has more"
         else:
             raise
         raise OutOfMemoryError(f"{budget.in_words(nbytes)} of shared memory {why}.") from None

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 IS_WEAK = False  # one process needs no order of memory between processes
 Waiter = object  # it has none
 
-CAN_WRITE = False  # memory has no file
+CAN_BE_FILES = CAN_WRITE = False  # memory has no file
 
 # Memory that is not shared with forked processes. Windows knows no flags, and no forks.
 PRIVATE: dict[str, Any] = (

@@ -32,6 +32,7 @@ ROW = rb"(?m)^(\w+)-(\w+) r..s (\w+) \S+ (\d+) +(/.*)"
 
 # Whether fresh memory can also be written as a file is, which costs half of the page faults through
 # a mapping.
+CAN_BE_FILES = True  # of any directory
 CAN_WRITE = True
 
 

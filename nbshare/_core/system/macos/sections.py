@@ -28,6 +28,7 @@ from nbshare._core.system.posix.sections import PRIVATE as PRIVATE
 from nbshare._core.system.posix.sections import file_at, new_name, unnamed_file
 from nbshare.errors import NotBuiltYetError
 
+CAN_BE_FILES = False  # not built yet
 CAN_WRITE = False  # only through a mapping
 
 

@@ -19,6 +19,7 @@ FILE_MAP_READ, FILE_MAP_WRITE = 0x4, 0x2
 LENGTH = 8  # bytes that are zero after what was written
 SCRATCH = 64 << 20  # bytes that a small file may have (reserved, so only used ones take memory)
 
+CAN_BE_FILES = False  # not built yet
 CAN_WRITE = False  # only through a mapping
 PRIVATE: dict[str, Any] = {}
 _ACCESS = {"r": mmap.ACCESS_READ, "r+": mmap.ACCESS_WRITE, "c": mmap.ACCESS_COPY}
