@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from nbshare import errors
 from nbshare._core.engine.launching import Launcher, new_launcher
 from nbshare._core.memory import Segment, scratch_file
-from nbshare._core.system import channels, close, processes
+from nbshare._core.system import channels, close, processes, shell
 from nbshare._core.wire.messages import Channel, channel_pair
 from nbshare._core.wire.orders import STREAMS
 
@@ -177,7 +177,8 @@ class WorkerStarter:
                 close(fd)
             if isinstance(error, errors.WorkerDiedError):  # it says why
                 raise
-            reason = "The system may allow no more processes or open files (ulimit -u, ulimit -n)."
+            reason = "The system may allow no more processes or open files"
+            reason = f"{shell.with_limits(reason, 'u', 'n')}."
             if not isinstance(error, OSError):
                 reason = "An audit hook or a patched function may be the cause."
             raise errors.WorkerDiedError(

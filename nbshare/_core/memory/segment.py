@@ -26,7 +26,7 @@ from nbshare._core.memory.kinds import (
     grow,
     new_memory,
 )
-from nbshare._core.system import Descriptor, sections, with_room
+from nbshare._core.system import Descriptor, sections, shell, with_room
 from nbshare.errors import OutOfMemoryError
 
 HUGE = 4 << 20  # bytes (NumPy asks for huge pages from this size, too)
@@ -134,7 +134,7 @@ class Segment(mmap.mmap):
                 raise
             raise OutOfMemoryError(
                 f"{budget.in_words(nbytes)} more cannot be mapped into this process. Check "
-                "the limit of its address space (ulimit -v)"
+                f"{shell.with_limits('the limit of its address space', 'v')}"
             ) from None
         if file is None and nbytes >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
             with suppress(OSError):  # a kernel without them

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 
 IS_WINDOWS = os.name == "nt"
 
-_PLAIN = re.compile(r"[\w\\/:.~+-]+")  # no shell of Windows sees anything else in it
+_PLAIN = r"[\w\\/:.~+-]+"  # no shell of Windows sees anything else in it
 
 
 def words_in(line: str, *, is_windows: bool = IS_WINDOWS) -> list[str]:
@@ -19,6 +18,8 @@ def words_in(line: str, *, is_windows: bool = IS_WINDOWS) -> list[str]:
     ValueError
         A quotation is not closed.
     """
+    import shlex  # late, as workers import this module
+
     words = shlex.split(line, posix=not is_windows)
     return [_unquoted(word) for word in words] if is_windows else words
 
@@ -27,8 +28,15 @@ def _unquoted(word: str) -> str:
     return word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "\"'" else word
 
 
+def with_limits(text: str, *letters: str) -> str:
+    """Return a text about limits of the system, with the commands that show them, if any do."""
+    return text if IS_WINDOWS else f"{text} ({', '.join(f'ulimit -{each}' for each in letters)})"
+
+
 def as_word(path: str, *, is_windows: bool = IS_WINDOWS) -> str:
     """Return a path as one word of a line."""
     if not is_windows:
+        import shlex
+
         return shlex.quote(path)
-    return path if _PLAIN.fullmatch(path) else f'"{path}"'  # no path has that character there
+    return path if re.fullmatch(_PLAIN, path) else f'"{path}"'  # no path has that character there

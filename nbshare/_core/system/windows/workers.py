@@ -103,8 +103,13 @@ def detached(command: Sequence[str], env: Mapping[str, str], log: Descriptor) ->
 
     command, env = _of_base(command, env)
     starter = command[0], "-I", "-S", "-c", START_DETACHED
-    ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
-    with subprocess.Popen(starter, creationflags=QUIET, **ends) as process:
+    with subprocess.Popen(
+        starter,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log.fileno(),
+        creationflags=QUIET,
+    ) as process:
         stdin, stdout = cast("Any", process.stdin), cast("Any", process.stdout)
         pickle.dump((command, dict(env), QUIET), stdin)
         stdin.flush()
