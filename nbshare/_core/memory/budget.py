@@ -28,12 +28,12 @@ def check_room(nbytes: int) -> None:
         relieve()
     left = room.available()
     if nbytes > SHARE * left:
-        in_parts = "process the data in parts"
-        to_disk = "set NBSHARE_MEMORY=file:DIRECTORY to keep arrays on disk"
+        here = "" if sections.CAN_BE_FILES else "on Linux "
         raise OutOfMemoryError(
             f"{in_words(nbytes)} of shared memory were requested, {in_words(left)} are available "
             "on this machine or in its container. Use a smaller dtype, fewer or smaller results, "
-            f"{f'{in_parts}, or {to_disk}' if sections.CAN_BE_FILES else f'or {in_parts}'}."
+            f"process the data in parts, or {here}set NBSHARE_MEMORY=file:DIRECTORY to keep arrays "
+            "on disk."
         )
 
 
