@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import reprlib
 import sys
@@ -23,6 +22,7 @@ from nbshare._core.arrays.tiles import Tiles
 from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.request import Request, has_rows
+from nbshare._core.functions.annotations import signature_of, text_of
 from nbshare._core.functions.changes import record_imports, warn_of_changes
 from nbshare._core.functions.reference import (
     bind_arguments,
@@ -293,8 +293,8 @@ def checked_initializer(
         bind_arguments(function, arguments, {})
     except TypeError:
         raise TypeError(
-            f"the initializer {label_of(function)}{inspect.signature(function)} cannot be called "
-            f"with initargs={cut(repr(arguments))}: they are its positional arguments"
+            f"the initializer {label_of(function)}{text_of(signature_of(function))} cannot be "
+            f"called with initargs={cut(repr(arguments))}: they are its positional arguments"
         ) from None
     return function, arguments
 

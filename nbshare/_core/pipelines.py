@@ -1,6 +1,5 @@
 """pipeline runs stages in processes of their own, joined by ring buffers."""
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,8 @@ from nbshare._core.engine.pipe import Pipe
 from nbshare._core.engine.preparing import prepare
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.stats import StageStats
-from nbshare._core.functions.reference import label_of, resolve
+from nbshare._core.functions.annotations import signature_of
+from nbshare._core.functions.reference import label_of, needed_by, resolve
 from nbshare._core.job import StatsTable
 from nbshare._core.memory import file_of, segment_of
 from nbshare._core.notebook import check_display
@@ -33,7 +33,6 @@ from nbshare._core.running import run_and_draw
 from nbshare._core.tracebacks import shown_from_the_call, unwrapped
 from nbshare._core.wire import is_worker
 from nbshare._core.wire.orders import Stage
-from nbshare._core.worker.stages import n_arguments
 from nbshare.errors import counted
 
 WORKERS = ("max_workers", "n_jobs", "processes", "num_workers", "n_workers", "num_cpus")
@@ -325,7 +324,7 @@ def _requests(
 
 def _takes(func: Callable[..., Any], name: str) -> bool:
     try:
-        inspect.signature(func).bind_partial(**{name: None})
+        signature_of(func).bind_partial(**{name: None})
     except (TypeError, ValueError):  # it does not, or some functions in C have no signature
         return False
     return True
@@ -338,7 +337,7 @@ def _n_blocks(
 
     They are the block, or the slots of a loader, and the slot for the next block.
     """
-    n = n_arguments(partial(func, **keywords))
+    n = len(needed_by(partial(func, **keywords)))
     if k == 0 and n > 1:
         raise TypeError(f"{label_of(func)} must take no argument, or one: the slots to fill")
     if k > 0 and n not in ((1,) if is_last else (1, 2)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nbshare._core.arrays.shaped import Adapted, ShapedItems, is_single, users_function, with_gaps
-from nbshare._core.functions.reference import bind_arguments, label_of, uses_of
+from nbshare._core.functions.reference import bind_arguments, label_of, needed_by, uses_of
 from nbshare.errors import noted, warn
 
 
@@ -203,7 +202,8 @@ class _Keyed(ShapedItems):
     ) -> Callable[..., Any]:
         """Return a function of one group. The user's takes the frame, or its key and the frame."""
         func = users_function(func)
-        needed = _needed(func, {*shared, *extra})
+        given = {*shared, *extra}
+        needed = [name for name in needed_by(func) if name not in given]
         self._has_keys = len(needed) == 2
         if self._has_keys and _FRAME.search(needed[0]) and not _FRAME.search(needed[1]):
             raise TypeError(
@@ -383,17 +383,3 @@ def _keys_and_sizes(grouped: Any) -> tuple[Any, Any]:
 
 
 _FRAME = re.compile(r"(^|_)(df|frame|table|data|part|rows)(_|\d*$)")  # names of a frame
-
-
-def _needed(func: Callable[..., Any], given: set[str]) -> list[str]:
-    """Return the names of the arguments that a function needs by position."""
-    try:
-        parameters = inspect.signature(func).parameters.values()
-    except (TypeError, ValueError):  # some functions in C have none
-        return [""]
-    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return [
-        p.name
-        for p in parameters
-        if p.kind in kinds and p.default is p.empty and p.name not in given
-    ]

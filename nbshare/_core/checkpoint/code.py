@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from contextlib import suppress
 from dis import Instruction, get_instructions, hasname
 from importlib.util import resolve_name
-from inspect import CO_VARARGS, CO_VARKEYWORDS, get_annotations, getsource
+from inspect import CO_VARARGS, CO_VARKEYWORDS, getsource
 from itertools import takewhile
 from types import (
     CellType,
@@ -33,7 +33,8 @@ from nbshare._core.checkpoint.sources import (
     asked_for,
     dependency_on,
 )
-from nbshare._core.functions.pickling import MAINS, is_by_value
+from nbshare._core.functions.annotations import annotations_of
+from nbshare._core.functions.pickling import MAINS, is_by_value, is_dispatching
 
 UNNAMED = "", "builtins"  # module of a function that was made by `exec`
 # Attributes that Python adds to a class, and that do not change what it does.
@@ -41,6 +42,11 @@ NOT_OF_A_CLASS = {
     "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__",
     "__static_attributes__", "__annotations__", "__annotate_func__", "__annotations_cache__",
     "__abstractmethods__", "_abc_impl", "__slotnames__", "__orig_bases__", "__parameters__",
+    "__classdictcell__",
+    # What pydantic makes of the annotations and of `__pydantic_fields__`, with the class's address.
+    "__pydantic_core_schema__", "__pydantic_serializer__", "__pydantic_validator__",
+    "__pydantic_complete__", "__pydantic_fields_complete__", "__pydantic_parent_namespace__",
+    "__pydantic_setattr_handlers__", "__signature__",
 }  # fmt: skip
 NOT_OF_A_MODULE = {"__name__", "__file__"}  # which tell its place
 OF_VALUES, OF_ATTRIBUTES = (
@@ -112,11 +118,13 @@ class CodeDigests:
             label = name if self._counts[name] == 1 else f"{name} ({self._counts[name]})"
             self._names[id(obj)] = obj, label  # first, because it may lead to itself
             content = self._function(obj) if isinstance(obj, FunctionType) else _members(obj)
-            self._parts[label] = self.digests.of(content, label).hex()
+            self._parts[label] = self.digests.of_attributes(content, label).hex()
         return self._names[id(obj)][1]
 
-    def _function(self, func: FunctionType) -> list[Any]:
+    def _function(self, func: FunctionType) -> dict[str, Any]:
         """Return what a function itself depends on, and note its global values."""
+        if is_dispatching(func):
+            return {"registry": [*func.registry.items()]}  # type: ignore[attr-defined]
         steps = list[Instruction]()
         form = form_of(func.__code__, steps)
         # Not `__module__`, because a decorator may have copied that of another function.
@@ -124,10 +132,14 @@ class CodeDigests:
         if module in MAINS or module in UNNAMED or self._is_edited(module):
             self._uses(module, func.__globals__, steps, form)
         cells = zip(func.__code__.co_freevars, func.__closure__ or (), strict=True)
-        closure = {name: cell.cell_contents for name, cell in cells if cell != UNSET}
-        content = [form, func.__defaults__, func.__kwdefaults__, closure, get_annotations(func)]
-        attributes = {k: v for k, v in vars(func).items() if k != "__wrapped__"}
-        return [*content, attributes] if attributes else content
+        return {
+            "__code__": form,
+            "__defaults__": func.__defaults__,
+            "__kwdefaults__": func.__kwdefaults__,
+            "__closure__": {name: cell.cell_contents for name, cell in cells if cell != UNSET},
+            "__annotations__": annotations_of(func),
+            **{name: value for name, value in vars(func).items() if name != "__wrapped__"},
+        }
 
     def _uses(
         self, module: str, values: dict[str, Any], steps: list[Instruction], form: list[Any]
@@ -269,17 +281,17 @@ def _stored_by(step: Instruction) -> Any:
     return step.argval[0] if isinstance(step.argval, tuple) else step.argval
 
 
-def _members(cls: type) -> list[Any]:
-    """Return what a class consists of."""
-    found: list[Any] = [cls.__bases__, get_annotations(cls)]
+def _members(cls: type) -> dict[str, Any]:
+    """Return what a class consists of, by name."""
+    found: dict[str, Any] = {"__bases__": cls.__bases__, "__annotations__": annotations_of(cls)}
     if isinstance(cls, ABCMeta):
-        found.append({registered() for registered in _get_dump(cls)[0]})
+        found["_abc_impl"] = {registered() for registered in _get_dump(cls)[0]}
     if type(cls) is not type:
-        found.append(type(cls))
+        found["__class__"] = type(cls)
     for name, member in vars(cls).items():
         if isinstance(member, property | staticmethod | classmethod):  # they have no pickle
-            parts = [getattr(member, each, None) for each in ("fget", "fset", "fdel", "__func__")]
-            found.append((name, type(member), parts))
+            parts = ("fget", "fset", "fdel", "__func__")
+            found[name] = type(member), *(getattr(member, part, None) for part in parts)
         elif not (name in NOT_OF_A_CLASS or isinstance(member, OF_SLOTS)):
-            found.append((name, member))
+            found[name] = member
     return found

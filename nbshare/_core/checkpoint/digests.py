@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.arrays.shared_array import SharedArray
+from nbshare._core.functions.annotations import OF_ANNOTATIONS, parts_of
 from nbshare._core.functions.pickling import TOO_DEEP
 from nbshare.errors import CheckpointError, cut
 
@@ -73,8 +74,15 @@ class Digests:
         CheckpointError
             If there is none that is the same tomorrow.
         """
+        return self._found(lambda walk: walk.of(value, where), where)
+
+    def of_attributes(self, values: Mapping[str, Any], where: str) -> bytes:
+        """Return the digest of the attributes of what messages call `where`."""
+        return self._found(lambda walk: walk.pairs("state", values, where), where)
+
+    def _found(self, digest_in: Callable[[_Walk], bytes], where: str) -> bytes:
         try:
-            return _Walk(self).of(value, where)
+            return digest_in(_Walk(self))
         except RecursionError:
             raise CheckpointError(
                 f"{where} is nested too deeply to have a digest. {TOO_DEEP}"
@@ -115,7 +123,7 @@ class _Walk:
         if kind is list:
             return self._all("list", value, where)
         if kind in (dict, types.MappingProxyType):
-            return self._pairs(kind.__name__, value, where)
+            return self.pairs(kind.__name__, value, where)
         if isinstance(value, set | frozenset):
             found = sorted(self._digests.of(each, where) for each in value)
             reduce = set.__reduce__ if isinstance(value, set) else frozenset.__reduce__
@@ -136,6 +144,8 @@ class _Walk:
             flags = value.flags.allows_duplicate_labels
             parts = [value.columns, value.index, value.attrs, flags, *columns]
             return self._all("frame", parts, where)
+        if isinstance(value, OF_ANNOTATIONS):
+            return self._all("annotation", [kind.__name__, *parts_of(value)], where)
         if _is_unnamed_tuple(kind):
             return self._all("named tuple", [kind.__name__, value._fields, *value], where)
         return self._object(value, kind, where)
@@ -149,7 +159,8 @@ class _Walk:
             found.append(self.of(value, f"{where}[{i}]"))
         return digest(tag.encode(), *found)
 
-    def _pairs(self, tag: str, pairs: Mapping[Any, Any], where: str) -> bytes:
+    def pairs(self, tag: str, pairs: Mapping[Any, Any], where: str) -> bytes:
+        """Return the digest of names or keys with values."""
         if _PLAIN.issuperset(map(type, (*pairs, *pairs.values()))):
             return _of_text(tag, repr(dict(pairs)))
         found = []
@@ -203,10 +214,10 @@ class _Walk:
             return _of_text("name", name, str(getattr(value, "__module__", None)), reduced)
         func, args, state, items, pairs = (*reduced, None, None, None)[:5]
         found = [self._all("object", [func, args, list(items or ())], where)]
-        found.append(self._pairs("pairs", dict(pairs or ()), where))
+        found.append(self.pairs("pairs", dict(pairs or ()), where))
         for each in state if type(state) is tuple else (state,):
             if isinstance(each, dict):
-                found.append(self._pairs("state", _without_answers(each, kind), where))
+                found.append(self.pairs("state", _without_answers(each, kind), where))
             else:
                 found.append(self.of(each, where))
         return digest(*found)

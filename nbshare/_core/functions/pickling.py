@@ -18,12 +18,19 @@ import pickle
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import _lru_cache_wrapper, cache, lru_cache
+from functools import _lru_cache_wrapper, cache, lru_cache, singledispatch
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
+from nbshare._core.functions.annotations import (
+    NAMED,
+    OF_ANNOTATIONS,
+    annotations_of,
+    reduced_annotation,
+    with_references,
+)
 from nbshare._core.functions.definitions import codes_in
 from nbshare._core.functions.freshness import is_installed
 from nbshare._core.functions.namespaces import SentVariables, shared_state
@@ -112,23 +119,67 @@ def value_pickler() -> Any:
                 return NotImplemented  # by name (finding that out takes 10 µs)
             if type(obj) is _lru_cache_wrapper and is_by_value(obj):
                 return _cached, (obj.__wrapped__, obj.cache_parameters())
+            if type(obj) is FunctionType and is_by_value(obj) and is_dispatching(obj):
+                return _dispatching(obj)
             if type(obj) is CodeType:  # cloudpickle leaves out the file, which tracebacks name
                 return _in_file, (obj.co_filename, self.dispatch_table[CodeType](obj)[1])
             if type(obj) is ModuleType and _is_of_another_file(obj):
                 return _module, (obj.__name__, _variables_of(obj))
+            if isinstance(obj, OF_ANNOTATIONS):
+                return reduced_annotation(obj) if _needs_value(obj) else NotImplemented
             reduced = _by_name(obj)
             if reduced is NotImplemented:
                 if type(obj) is FunctionType and id(obj.__globals__) not in self.globals_ref:
                     self.globals_ref[id(obj.__globals__)] = SentVariables(obj.__globals__)
-                reduced = shared_state(obj, super().reducer_override(obj))
+                reduced = shared_state(obj, self._by_value(obj))
+            return reduced
+
+        def _by_value(self, obj: Any) -> Any:
+            """Return how cloudpickle sends an object, whatever its annotations name."""
+            try:
+                reduced = super().reducer_override(obj)
+            except Exception:  # on Python 3.14 and later
+                if type(obj) is not FunctionType:
+                    raise
+                return super().reducer_override(with_references(obj))
+            if issubclass(type(obj), type) and isinstance(reduced, tuple) and len(reduced) == 6:
+                members = reduced[2][0]
+                members.pop("__annotations_cache__", None)  # not there if nobody has asked
+                members.pop("__classdictcell__", None)  # for those who ask
+                if found := annotations_of(obj):
+                    members["__annotations__"] = found
             return reduced
 
     return ValuePickler
 
 
+def _needs_value(obj: Any) -> bool:
+    """Whether workers cannot import an object of an annotation, such as a `typing.NewType`."""
+    module, name = getattr(obj, "__module__", None), getattr(obj, "__name__", "")
+    if isinstance(obj, NAMED) and module and module not in MAINS:
+        with suppress(Exception):  # its module may raise anything
+            return _named(module, getattr(obj, "__qualname__", name)) is not obj
+    return not isinstance(obj, TypeVar)  # which cloudpickle sends by value
+
+
 def _cached(func: Any, parameters: dict[str, Any]) -> Any:
     """Return a function with a new cache, as `functools.lru_cache` and `functools.cache` do."""
     return lru_cache(**parameters)(func)
+
+
+def is_dispatching(func: FunctionType) -> bool:
+    """Whether a function chooses among others by a type, after `functools.singledispatch`."""
+    return vars(func).keys() >= {"registry", "dispatch", "register", "__wrapped__"}
+
+
+def _dispatching(func: Any) -> tuple[Any, ...]:
+    registered = [*func.registry.items()]
+    return singledispatch, (func.__wrapped__,), registered, None, None, _register
+
+
+def _register(func: Any, registered: list[tuple[type, Callable[..., Any]]]) -> None:
+    for cls, implementation in registered:
+        func.register(cls, implementation)
 
 
 def _in_file(path: str, parts: tuple[Any, ...]) -> CodeType:

@@ -11,6 +11,7 @@ from types import FunctionType, MethodType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from nbshare._core.functions.annotations import signature_of, text_of
 from nbshare._core.functions.files import import_file
 
 # Functions that fit what they were called with last, which `inspect` takes 50 µs to tell.
@@ -142,7 +143,7 @@ def bind_arguments(
         if _fitting.get(func) == call:
             return
     try:
-        signature = inspect.signature(func)
+        signature = signature_of(func)
     except (TypeError, ValueError):  # some functions in C have none
         return
     preset = func.keywords if isinstance(func, functools.partial) else {}
@@ -170,10 +171,20 @@ def bind_arguments(
             if close := closest(strange[0], signature.parameters):
                 cures += [f"Did you mean {close!r}?"]
         raise TypeError(
-            f"{label_of(func)}{signature} cannot be called as {called}: {error}. {' '.join(cures)}"
+            f"{label_of(func)}{text_of(signature)} cannot be called as {called}: {error}. "
+            f"{' '.join(cures)}"
         ) from None
     if is_plain:
         _fitting[func] = call
+
+
+def needed_by(func: Callable[..., Any]) -> list[str]:
+    """Return the names of the arguments that a function needs by position, one if unknown."""
+    try:
+        parameters = signature_of(func).parameters.values()
+    except (TypeError, ValueError):  # some functions in C have none
+        return [""]
+    return [p.name for p in parameters if p.kind < p.VAR_POSITIONAL and p.default is p.empty]
 
 
 def _cures(

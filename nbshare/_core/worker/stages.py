@@ -16,7 +16,6 @@ a slot takes. One slot is enough.
 
 from __future__ import annotations
 
-import inspect
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +28,7 @@ import numpy as np
 from nbshare._core.arrays.ring import RingBuffer
 from nbshare._core.arrays.ring_waiting import SlotLease
 from nbshare._core.arrays.shared_array import SharedArray
+from nbshare._core.functions.reference import needed_by
 from nbshare._core.store.pages import IN_OUTPUT
 from nbshare._core.store.writing import ResultStore
 from nbshare._core.wire.board import ITEM, N_ITEMS, NO_ITEM, SINCE, Board
@@ -111,7 +111,7 @@ class LoadedBlocks(Blocks):
         super().__init__(*others)
         self.func = self._next  # so its time counts for the block
         self.columns = [partial(indices_of, 0)]
-        self._load, self._fills_slots = load, n_arguments(load) == 1
+        self._load, self._fills_slots = load, len(needed_by(load)) == 1
         self._blocks: Iterator[Any] | None = None
 
     def _await_block(self) -> range:
@@ -212,7 +212,7 @@ class QueuedBlocks(Blocks):
         *others: Any,
     ) -> None:
         super().__init__(*others)
-        self.func, self._fills_slots = func, n_arguments(func) == 2
+        self.func, self._fills_slots = func, len(needed_by(func)) == 2
         self.columns = [lambda _: [self._block]]
         if self._fills_slots:
             self.columns.append(lambda _: [self._slots and next(self._slots)])
@@ -253,16 +253,6 @@ class PassingStore(ResultStore):
     def put(self, i: int, value: Any) -> None:
         """Pass it on."""
         self._blocks.pass_on(i, value)
-
-
-def n_arguments(func: Callable[..., Any]) -> int:
-    """Return the number of required positional arguments of a function, 1 if unknown."""
-    try:
-        parameters = inspect.signature(func).parameters.values()
-    except (TypeError, ValueError):  # some functions in C have none
-        return 1
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.kind in positional and p.default is p.empty for p in parameters)
 
 
 def copy_to(out: SharedArray, block: Any) -> int | None:
