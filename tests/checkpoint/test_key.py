@@ -15,12 +15,14 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nbshare import import_file, share
 from nbshare._core.checkpoint import digests, sources
 from nbshare._core.checkpoint.code import CodeDigests
 from nbshare._core.checkpoint.items import ItemDigests, Lookup, as_bytes
-from nbshare._core.checkpoint.key import differences, key_of
+from nbshare._core.checkpoint.key import differences, key_of, places
 from nbshare._core.options import MapOptions, checked_request
 from nbshare.errors import CheckpointError
 
@@ -754,7 +756,43 @@ def mesh(n: int, value: int = 0) -> list[Holder]:
     return nodes
 
 
+class Labelled:
+    """An object that its address names, as those of packages do."""
+
+    def __init__(self, parts, x=0):
+        self.parts, self.x = parts, x
+        self.key, self.label = id(parts), f"{id(self)} of {id(type(self))}"
+        self.hashes = (object.__hash__(parts), 3)
+
+
+def in_cycle(kind, value=0, n=3):
+    """Return an object of several that lead to each other through containers of a kind."""
+    nodes = [Holder(value + k) for k in range(n)]
+    for node in nodes:
+        node.others = kind(nodes)
+    return nodes[0]
+
+
+def net(n: int, edges: list[tuple[int, int]]) -> Holder:
+    """Return one of some equal objects, each of which has the set of its neighbours."""
+    nodes = [Holder(set()) for _ in range(n)]
+    for i, j in edges:
+        nodes[i].x.add(nodes[j])
+        nodes[j].x.add(nodes[i])
+    return nodes[0]
+
+
+RING = [(k, (k + 1) % 6) for k in range(6)]
+TRIANGLES = [(0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3), (0, 3)]
+PRISM = [(0, 1), (1, 2), (2, 3), (3, 0), (4, 5), (0, 4), (1, 5)]
+
 SAME = {
+    "a cycle through sets": (in_cycle(set), in_cycle(set)),
+    "a cycle through frozen sets": (in_cycle(frozenset), in_cycle(frozenset)),
+    "a cycle through keys": (in_cycle(dict.fromkeys), in_cycle(dict.fromkeys)),
+    "equal objects in a ring of sets": (net(6, RING), net(6, RING)),
+    "labels by addresses": (Labelled([1]), Labelled([1])),
+    "parts of a memoryview": (memoryview(b"abcdef")[::2], memoryview(b"axcxex")[::2]),
     "an array in shared memory": (np.arange(6.0), share(np.arange(6.0))),
     "the order in memory": (np.eye(3)[:2], np.asfortranarray(np.eye(3)[:2])),
     "strides": (np.arange(0.0, 12, 2), np.arange(12.0)[::2]),
@@ -768,6 +806,11 @@ SAME = {
     "the rest of a long double": (long_double(0), long_double(255)),
 }  # fmt: skip
 OTHER = {
+    "cycles through sets": (in_cycle(set), in_cycle(set, 1)),
+    "cycles through keys": (in_cycle(dict.fromkeys), in_cycle(dict.fromkeys, 1)),
+    "how sets lead to each other": (net(6, TRIANGLES), net(6, PRISM)),
+    "what an address leads to": (Labelled([1]), Labelled([2])),
+    "next to an address": (Labelled([1], 1), Labelled([1], 2)),
     "int and float": (1, 1.0),
     "bool and int": (True, 1),
     "scalars": (np.float64(1), 1.0),
@@ -859,6 +902,10 @@ def test_digests_are_the_same_in_every_process():
         "def step_2(x): return 2\n"
         "value = [{'a', 'b', 'c'}, {'x': frozenset('defg')}, object, range(3), 1j, None]\n"
         "value += [Own('abc'), np.random.mtrand._rand, {step, step_2}]\n"
+        "value.append({lambda x, k=k: x + k for k in range(5)})\n"
+        "nodes = [type('Node', (), {'__module__': '__main__', 'k': k})() for k in 'abc']\n"
+        "for node in nodes: node.near, node.key = {*nodes}, id(node)\n"
+        "value.append({*nodes})\n"
         "code = CodeDigests(None)\n"
         "print(code.digests.of(value, '').hex(), sorted(code.parts.items()))"
     )
@@ -872,6 +919,40 @@ def test_digests_are_the_same_in_every_process():
         for seed in (1, 2, 3)
     }
     assert len(found) == 1
+
+
+@given(
+    labels=st.lists(st.integers(0, 5), min_size=2, max_size=6),
+    links=st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 5), st.sampled_from("ldsf")), max_size=14
+    ),
+    data=st.data(),
+)
+def test_graphs_through_any_containers_have_digests(labels, links, data):
+    """Made again, they have the same one, though sets are in another order. A change is seen."""
+
+    def graph(labels):
+        nodes = [Holder((k, label)) for k, label in enumerate(labels)]  # no two are equal
+        for node in nodes:
+            node.by = {"l": [], "d": {}, "s": set(), "f": []}
+        for i, j, kind in links:
+            here, there = nodes[i % len(nodes)], nodes[j % len(nodes)]
+            if kind == "l":
+                here.by["l"].append(there)
+            elif kind == "d":
+                here.by["d"][there] = j
+            elif kind == "s":
+                here.by["s"].add(there)
+            else:
+                here.by["f"].append(frozenset([there, here]))
+        return nodes
+
+    found = digest_of(graph(labels))
+    padding = [Holder(None) for _ in range(data.draw(st.integers(0, 9)))]  # other addresses
+    assert digest_of(graph(labels)) == found
+    k = data.draw(st.integers(0, len(labels) - 1))
+    assert digest_of(graph([*labels[:k], labels[k] + 1, *labels[k + 1 :]])) != found
+    del padding
 
 
 def test_tables_count_by_their_values():
@@ -953,6 +1034,39 @@ def test_what_has_no_digest_is_named_with_the_cure():
     first = parts_of(identity, shared={"a": value}, version="1")
     assert first == parts_of(identity, shared={"a": value}, version="1")
     assert first != parts_of(identity, shared={"a": value}, version="2")
+
+
+def test_a_long_way_to_an_object_is_shortened():
+    """The message says what of the call leads there."""
+    value = threading.Lock()
+    for _ in range(50):
+        value = Holder(value)
+    with pytest.raises(
+        CheckpointError, match=r"shared\['a'\][.x]+ \.\.\. [.x]+ is a _thread.lock"
+    ) as e:
+        parts_of(identity, shared={"a": value})
+    assert len(str(e.value)) < 400
+    f = cell("import threading\nclass C:\n    lock = threading.Lock()\ndef f(x): return C\n")
+    with pytest.raises(CheckpointError, match=r"C\.lock, to which the function leads, is a"):
+        parts_of(f)
+
+
+def test_what_has_changed_in_a_part_is_told():
+    """The innermost ways, not the digests of code."""
+    old = {"a": {".x": "1", ".x.y": "1", ".xx": "1", ".__code__[0]": "1"}, "b": {".x": "1"}}
+    new = {"a": {".x": "2", ".x.y": "2", ".xx": "3", ".__code__[0]": "2"}, "c": {".x": "1"}}
+    assert places(old, new) == {"a": "in .x.y and .xx"}
+    assert places(old, old) == {}
+
+
+def test_an_outline_has_the_outer_parts_first():
+    """However many parts the first one has."""
+    digests = CodeDigests(None).digests
+    value = Holder([[Holder(k) for k in range(500)] for _ in range(20)])
+    value.last = 1
+    digests.of_part(value, "value")
+    assert {".x", ".last", ".x[19]"} <= digests.outlines["value"].keys()
+    assert len(digests.outlines["value"]) <= 200
 
 
 def test_what_does_not_matter_is_not_in_the_key():

@@ -18,7 +18,12 @@ import pytest
 
 import nbshare
 from nbshare import Checkpoint, MapInterrupted, map_async, open_checkpoint, parallel_map
-from nbshare.errors import CheckpointError, MixedResultsWarning, PartialResultWarning
+from nbshare.errors import (
+    CheckpointError,
+    CheckpointWarning,
+    MixedResultsWarning,
+    PartialResultWarning,
+)
 from tests.support import sweeps
 from tests.support.faultlab import memfd_bytes, wait_until
 from tests.support.grids import thinned
@@ -631,3 +636,34 @@ def test_nothing_is_stored_when_the_run_is_over(tmp_path):
         warnings.simplefilter("always")
         assert sorted(job) == [(i, str(i)) for i in range(20)]
     assert not told
+
+
+class Setting:
+    """An object that is another one each time it is made, if it has a number."""
+
+    def __init__(self, k, number=0):
+        self.parts, self.number = {"k": k}, number
+
+
+def taken(x, a=None):
+    return 1.5
+
+
+def test_a_refusal_tells_what_has_changed_in_an_object(tmp_path):
+    """And what to do if it has only been made again."""
+    options = {"checkpoint": tmp_path / "run", "backend": "serial"}
+    parallel_map(taken, [1], shared={"a": Setting([1, 2])}, **options)
+    with pytest.raises(CheckpointError, match=r"shared\['a'\] changed \(in \.parts\['k'\]\)") as e:
+        parallel_map(taken, [1], shared={"a": Setting([1, 3])}, **options)
+    assert '"accept" to keep them as they are, for example if an equal object' in str(e.value)
+
+
+def test_items_that_are_never_found_again_warn(tmp_path):
+    """They would run in each call, though nothing is refused."""
+    options = {"checkpoint": tmp_path / "run", "backend": "serial"}
+    parallel_map(taken, [Setting(k, 1) for k in range(3)], **options)
+    parallel_map(taken, [Setting(k, 1) for k in range(1, 5)], **options)  # some are there
+    parallel_map(taken, [Setting(k, 1) for k in range(5)], **options)
+    with pytest.warns(CheckpointWarning, match="none of the 2 items is among the 5 .*Setting"):
+        parallel_map(taken, [Setting(k, 2) for k in range(2)], **options)
+    parallel_map(taken, ["a", "b"], **options)  # these are surely others

@@ -21,7 +21,7 @@ from types import (
 )
 from typing import Any
 
-from nbshare._core.checkpoint.digests import Digests, digest
+from nbshare._core.checkpoint.digests import Attributes, Digests, digest
 from nbshare._core.checkpoint.sources import (
     ALL,
     ANYWHERE,
@@ -117,8 +117,9 @@ class CodeDigests:
             self._counts[name] += 1
             label = name if self._counts[name] == 1 else f"{name} ({self._counts[name]})"
             self._names[id(obj)] = obj, label  # first, because it may lead to itself
+            self.digests.labels[id(obj)] = label
             content = self._function(obj) if isinstance(obj, FunctionType) else _members(obj)
-            self._parts[label] = self.digests.of_attributes(content, label).hex()
+            self._parts[label] = self.digests.of_part(Attributes(content), label)
         return self._names[id(obj)][1]
 
     def _function(self, func: FunctionType) -> dict[str, Any]:
@@ -178,7 +179,7 @@ class CodeDigests:
         else:
             where = "" if module in MAINS else f" of {self.sources.label(module)}"
             label = f"the global {name}{where}"
-            self._parts[label] = self.digests.of(value, label).hex()
+            self._parts[label] = self.digests.of_part(value, label)
 
 
 def _home_of(value: Any) -> str:

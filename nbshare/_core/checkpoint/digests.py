@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import copyreg
 import hashlib
+import re
 import sys
 import types
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import chain, islice
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -22,21 +25,33 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.arrays.shared_array import SharedArray
+from nbshare._core.checkpoint.foreign import parts_in
 from nbshare._core.functions.annotations import OF_ANNOTATIONS, parts_of
-from nbshare._core.functions.pickling import TOO_DEEP
+from nbshare._core.functions.pickling import TOO_DEEP, is_by_value
 from nbshare.errors import CheckpointError, cut
 
 SIZE = 16  # bytes
+MOST_SHOWN = 60  # characters of the way to a part in a message
 PIECE_NBYTES = 16 << 20  # of an array, hashed at a time
 N_THREADS = 4  # that hash pieces
+MOST_DEEP, MOST_KEPT = 6, 200  # levels and parts in an outline
 OF_WRAPPERS = "cache_info", "targetoptions"  # of functions with a cache, and of Numba's
 # Answers that objects keep once they were asked, and what splines leave of their work.
 ANSWERS = {
     "_cs_matrix._has_sorted_indices", "_cs_matrix._has_canonical_format", "ExtensionArray._cache",
     "ExtensionArray._readonly", "UnivariateSpline._data",
     "Delaunay._transform", "Delaunay._vertex_to_simplex", "Delaunay._vertex_neighbor_vertices",
+    "_VectorizerMixin._stop_words_id",
 }  # fmt: skip
 
+DIGITS = re.compile(r"\d{9,}")  # of an address
+OF_ADDRESSES = id, object.__hash__
+
+LEVELS = 24  # of containers and objects that an element of a set is known by
+
+_NOT_MET = None, b""
+_BYTES = {bytes, bytearray, memoryview}
+_CODE = types.ModuleType | types.FunctionType | type
 _PLAIN = {type(None), bool, int, float, complex, str, type(Ellipsis), type(NotImplemented), range}
 _OF_NAMED_TUPLES = set(vars(namedtuple("Any", ())))
 _ARRAYS = {np.ndarray, np.memmap, SharedArray, np.ma.MaskedArray}  # others have attributes
@@ -51,6 +66,10 @@ def digest(*parts: Any) -> bytes:
     return bytes(hashed.digest()[:SIZE])
 
 
+class Attributes(dict[str, Any]):
+    """What a function or class consists of, by name."""
+
+
 class Digests:
     """Digests of values.
 
@@ -61,12 +80,25 @@ class Digests:
         it reaches.
     version : str, optional
         Given by the user. With it, an object without a digest counts by its type alone.
+
+    Attributes
+    ----------
+    outlines : dict
+        By what messages call a value, short digests of its parts, by the ways that lead to them.
+    labels : dict
+        What messages call functions and classes that were met by value, by their addresses.
+    odd : set of str
+        The types of objects of other packages, of which some hold what is new in each process.
     """
 
     def __init__(self, definition: Callable[[Any], str], version: str | None) -> None:
         self.definition, self.version = definition, version
+        self.outlines: dict[str, dict[str, str]] = {}
+        self.labels: dict[int, str] = {}
+        self.odd = set[str]()
+        self._names: list[str] = []  # of values under way, each of which has led to the next
 
-    def of(self, value: Any, where: str) -> bytes:
+    def of(self, value: Any, where: str, outline: Outline | None = None) -> bytes:
         """Return the digest of a value, which messages call `where`.
 
         Raises
@@ -74,37 +106,70 @@ class Digests:
         CheckpointError
             If there is none that is the same tomorrow.
         """
-        return self._found(lambda walk: walk.of(value, where), where)
-
-    def of_attributes(self, values: Mapping[str, Any], where: str) -> bytes:
-        """Return the digest of the attributes of what messages call `where`."""
-        return self._found(lambda walk: walk.pairs("state", values, where), where)
-
-    def _found(self, digest_in: Callable[[_Walk], bytes], where: str) -> bytes:
+        self._names.append(where)
         try:
-            return digest_in(_Walk(self))
+            return _Walk(self, outline).of(value, where)
         except RecursionError:
             raise CheckpointError(
                 f"{where} is nested too deeply to have a digest. {TOO_DEEP}"
             ) from None
+        finally:
+            self._names.pop()
+
+    def of_part(self, value: Any, where: str) -> str:
+        """Return the digest of a part of a key, and note the digests of its parts."""
+        outline = Outline(where)
+        found = self.of(value, where, outline).hex()
+        self.outlines[where] = outline.told()
+        return found
+
+    def way_to(self, where: str) -> str:
+        """Return what a message calls an object, and what has led to it."""
+        half = MOST_SHOWN // 2
+        shown = where if len(where) <= MOST_SHOWN else f"{where[:half]} ... {where[-half:]}"
+        first = self._names[0]
+        return shown if where.startswith(first) else f"{shown}, to which {first} leads,"
+
+
+class Outline:
+    """Short digests of parts of a value, the outer ones first, to tell later which has changed.
+
+    Parameters
+    ----------
+    where : str
+        What messages call the value.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._start = len(where)
+        self._found = [dict[str, str]() for _ in range(MOST_DEEP)]  # by depth, and the way there
+
+    def note(self, where: str, depth: int, found: bytes) -> None:
+        """Note a part, which is `depth` levels below the value."""
+        if depth <= MOST_DEEP and len(self._found[depth - 1]) < MOST_KEPT:
+            self._found[depth - 1].setdefault(where[self._start :], found[:4].hex())
+
+    def told(self) -> dict[str, str]:
+        """Return the digests, by the ways to the parts."""
+        return dict(islice(chain.from_iterable(map(dict.items, self._found)), MOST_KEPT))
 
 
 class _Walk:
     """Goes through a value, and takes each object once."""
 
-    def __init__(self, digests: Digests) -> None:
-        self._digests = digests
+    def __init__(self, digests: Digests, outline: Outline | None = None) -> None:
+        self._digests, self._outline = digests, outline
         self._known: dict[int, tuple[Any, bytes]] = {}  # with the objects, which are kept
         self._in_cycles = set[int]()  # those that are not gone through, or lead to themselves
-        self._n_cycles = 0
+        self._n_cycles = self._depth = 0
 
     def of(self, value: Any, where: str) -> bytes:
         """Return the digest of a value."""
         kind, key = type(value), id(value)
         if kind in _PLAIN:
             return _of_text(kind.__name__, repr(value))
-        if kind in (bytes, bytearray, memoryview):
-            return digest(kind.__name__.encode(), value)
+        if kind in _BYTES:
+            return _of_bytes(value)
         if kind is tuple:  # not kept, as it may hold the copy of an array that a pickle would have
             return self._all("tuple", value, where)
         if key in self._known:
@@ -123,14 +188,16 @@ class _Walk:
         if kind is list:
             return self._all("list", value, where)
         if kind in (dict, types.MappingProxyType):
-            return self.pairs(kind.__name__, value, where)
+            return self._pairs(kind.__name__, value, where)
+        if kind is Attributes:
+            return self._pairs("state", value, where)
         if isinstance(value, set | frozenset):
-            found = sorted(self._digests.of(each, where) for each in value)
             reduce = set.__reduce__ if isinstance(value, set) else frozenset.__reduce__
-            return self._all("set", [kind, reduce(value)[2], *found], where)  # with its attributes
+            attributes = reduce(value)[2]
+            return self._all("set", [kind, attributes, *self._elements(value, where)], where)
         if kind in _ARRAYS or isinstance(value, np.generic):
             return self._array(value, where)
-        if isinstance(value, types.ModuleType | types.FunctionType | type):
+        if isinstance(value, _CODE):
             return _of_text(self._digests.definition(value))
         if isinstance(value, types.MethodType):
             return self._all("method", [value.__func__, value.__self__], where)
@@ -138,35 +205,60 @@ class _Walk:
             options = getattr(value, "targetoptions", None)
             of_cache = getattr(value, "cache_parameters", lambda: None)()
             return self._all("wrapper", [kind, value.__wrapped__, options, of_cache], where)
-        if kind.__name__ == "DataFrame" and kind.__module__.startswith("pandas"):
-            # Not its blocks, because how columns share them depends on how it was made.
-            columns = [column.array for _, column in value.items()]
-            flags = value.flags.allows_duplicate_labels
-            parts = [value.columns, value.index, value.attrs, flags, *columns]
-            return self._all("frame", parts, where)
+        if (parts := parts_in(value, kind)) is not None:
+            return self._all(kind.__name__, parts, where)
         if isinstance(value, OF_ANNOTATIONS):
             return self._all("annotation", [kind.__name__, *parts_of(value)], where)
         if _is_unnamed_tuple(kind):
             return self._all("named tuple", [kind.__name__, value._fields, *value], where)
         return self._object(value, kind, where)
 
+    def _elements(self, values: Iterable[Any], where: str) -> list[bytes]:
+        """Return the digests of a set's elements in an order that does not depend on their hashes.
+
+        Those that lead to themselves are gone through in the order of sketches of them. Only equal
+        sketches of different elements make a digest that is another one in the next process.
+        """
+        sketches = [
+            (*self._sketch.of_element(value, where), self._known.get(id(value), _NOT_MET)[1], value)
+            for value in values
+        ]
+        sketches.sort(key=itemgetter(0, 2))
+        return [
+            found if is_whole else self.of(value, where) for found, is_whole, _, value in sketches
+        ]
+
+    @cached_property
+    def _sketch(self) -> _Sketch:
+        return _Sketch(self._digests)
+
     def _all(self, tag: str, values: Iterable[Any], where: str) -> bytes:
         values = list(values)
         if _PLAIN.issuperset(map(type, values)):
             return _of_text(tag, repr(values))
         found = []
+        self._depth += 1
         for i, value in enumerate(values):  # no comprehension, which would need one more level
-            found.append(self.of(value, f"{where}[{i}]"))
+            found.append(self.of(value, way := f"{where}[{i}]"))
+            if self._outline is not None:
+                self._outline.note(way, self._depth, found[-1])
+        self._depth -= 1
         return digest(tag.encode(), *found)
 
-    def pairs(self, tag: str, pairs: Mapping[Any, Any], where: str) -> bytes:
-        """Return the digest of names or keys with values."""
+    def _pairs(self, tag: str, pairs: Mapping[Any, Any], where: str) -> bytes:
         if _PLAIN.issuperset(map(type, (*pairs, *pairs.values()))):
+            if self._outline is not None and len(pairs) <= MOST_KEPT:
+                for key, value in pairs.items():
+                    self._outline.note(_way(tag, where, key), self._depth + 1, self.of(value, ""))
             return _of_text(tag, repr(dict(pairs)))
         found = []
+        self._depth += 1
         for key, value in pairs.items():
-            name = f".{key}" if tag == "state" else f"[{cut(repr(key))}]"
-            found += [self.of(key, where), self.of(value, where + name)]
+            way = _way(tag, where, key)
+            found += [self.of(key, where), self.of(value, way)]
+            if self._outline is not None:
+                self._outline.note(way, self._depth, found[-1])
+        self._depth -= 1
         return digest(tag.encode(), *found)
 
     def _array(self, array: Any, where: str) -> bytes:
@@ -205,22 +297,94 @@ class _Walk:
             if self._digests.version is not None:
                 return _of_text("object", name)
             raise CheckpointError(
-                f"{where} is a {name}, which has no stable digest, as it has no values "
-                'that can be compared. Pass checkpoint=nbshare.Checkpoint(path, version="1"), and '
-                "another version when results would change: with it such objects count by their "
-                "type alone."
+                f"{self._digests.way_to(where)} is a {name}, which has no stable digest, as it has "
+                'no values that can be compared. Pass checkpoint=nbshare.Checkpoint(path, version="'
+                '1"), and another version when results would change: with it such objects count by '
+                "their type alone."
             ) from error
         if isinstance(reduced, str):
             return _of_text("name", name, str(getattr(value, "__module__", None)), reduced)
+        if kind.__module__.partition(".")[0] not in sys.stdlib_module_names | {"numpy"}:
+            self._digests.odd.add(name)
         func, args, state, items, pairs = (*reduced, None, None, None)[:5]
         found = [self._all("object", [func, args, list(items or ())], where)]
-        found.append(self.pairs("pairs", dict(pairs or ()), where))
+        found.append(self._pairs("pairs", dict(pairs or ()), where))
         for each in state if type(state) is tuple else (state,):
             if isinstance(each, dict):
-                found.append(self.pairs("state", _without_answers(each, kind), where))
+                found.append(
+                    self._pairs("state", _values_in(each, value, kind, self._digests.labels), where)
+                )
             else:
                 found.append(self.of(each, where))
         return digest(*found)
+
+
+class _Sketch(_Walk):
+    """Goes through values to some depth, wherever they are, which gives an order of them."""
+
+    def __init__(self, digests: Digests) -> None:
+        super().__init__(digests)
+        self._left = self._least = 0  # levels here, and at the end of the longest way
+        self._is_cut = False
+        # By object, and levels from there if it is cut, else 0: the object, its digest, its levels.
+        self._found: dict[tuple[int, int], tuple[Any, bytes, int]] = {}
+
+    def of_element(self, value: Any, where: str) -> tuple[bytes, bool]:
+        """Return the digest of an element of a set, and whether it is that of all its parts."""
+        self._left, self._is_cut = LEVELS, False
+        return self.of(value, where), not self._is_cut
+
+    def of(self, value: Any, where: str) -> bytes:
+        """Return the digest of what is seen of a value from here."""
+        kind, key = type(value), (id(value), self._left)
+        if kind in _PLAIN or kind in _BYTES:
+            return super().of(value, where)
+        if isinstance(value, types.FunctionType | type) and is_by_value(value):
+            self._is_cut = True  # its name tells how many were met before
+            return _of_text("code", *_texts_in(value))
+        if not self._left:
+            self._is_cut = True
+            return _of_text("cut", kind.__name__)
+        whole = self._found.get((id(value), 0))
+        if whole is not None and whole[2] <= self._left:
+            self._least = min(self._least, self._left - whole[2])
+            return whole[1]
+        if (known := self._found.get(key)) is not None:
+            self._is_cut = True
+            return known[1]
+        was_cut, least = self._is_cut, self._least
+        self._left -= 1
+        self._is_cut, self._least = False, self._left
+        found = self._of_parts(value, kind, where)
+        self._left += 1
+        n_levels = self._left - self._least
+        self._found[key if self._is_cut else (id(value), 0)] = value, found, n_levels
+        self._is_cut, self._least = self._is_cut or was_cut, min(self._least, least)
+        return found
+
+    def _of_parts(self, value: Any, kind: type, where: str) -> bytes:
+        if kind is tuple:
+            return self._all("tuple", value, where)
+        return super()._of_parts(value, kind, where)
+
+    def _elements(self, values: Iterable[Any], where: str) -> list[bytes]:
+        return sorted(self.of(value, where) for value in values)
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """Yield what tells functions or classes of one name apart, if code or plain values do."""
+    yield value.__qualname__
+    if isinstance(value, type):
+        for name, member in vars(value).items():
+            if type(member) in _PLAIN:
+                yield f"{name} {member!r}"
+            elif isinstance(member, types.FunctionType):
+                yield from _texts_in(member)
+        return
+    code = value.__code__
+    cells = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
+    values = *code.co_consts, *(value.__defaults__ or ()), *cells
+    yield repr((code.co_code, code.co_names, [x for x in values if type(x) in _PLAIN]))
 
 
 def _is_unnamed_tuple(kind: Any) -> bool:
@@ -237,15 +401,48 @@ def _of_text(*words: str) -> bytes:
     return digest(" ".join(words).encode("utf8", "surrogatepass"))
 
 
-def _without_answers(state: dict[str, Any], kind: type) -> dict[str, Any]:
-    """Return attributes without those that follow from others, and are there once asked for."""
+def _way(tag: str, where: str, key: Any) -> str:
+    """Return what a message calls an attribute, or an entry of a dictionary."""
+    return where + (f".{key}" if tag == "state" else f"[{cut(repr(key))}]")
+
+
+def _of_bytes(value: Any) -> bytes:
+    kind = type(value).__name__.encode()
+    return digest(kind, value.tobytes() if isinstance(value, memoryview) else value)
+
+
+def _values_in(
+    state: dict[str, Any], owner: Any, kind: type, labels: Mapping[int, str]
+) -> dict[str, Any]:
+    """Return attributes without those that follow from others, and are there once asked for.
+
+    Those that have the address of another attribute, the object, its class or one of the `labels`,
+    such as a name made by ``id(self)``, have the name of that instead.
+    """
     answers = {
         name
         for name in state
         for base in kind.__mro__
         if f"{base.__name__}.{name}" in ANSWERS or isinstance(vars(base).get(name), cached_property)
     }
-    return {name: value for name, value in state.items() if name not in answers}
+    values = {name: value for name, value in state.items() if name not in answers}
+    texts = {name: _text_with_numbers(x) for name, x in values.items()}
+    if found := {name: text for name, text in texts.items() if DIGITS.search(text)}:
+        parts = {**state, "self": owner, "type": kind}
+        names = {str(address(x)): name for name, x in parts.items() for address in OF_ADDRESSES}
+        names |= {str(address): label for address, label in labels.items()}
+        for name, text in found.items():
+            if not names.keys().isdisjoint(DIGITS.findall(text)):
+                values[name] = DIGITS.sub(lambda each: names.get(each[0], each[0]), text)
+    return values
+
+
+def _text_with_numbers(value: Any) -> str:
+    """Return a number, some, or a text that may have numbers in it, and else nothing."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    is_short = type(value) is tuple and len(value) < 9 and _PLAIN.issuperset(map(type, value))
+    return repr(value) if type(value) is int or is_short else ""
 
 
 def _pieces(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:

@@ -283,7 +283,8 @@ class Directory:
                 f"{self.path}: {'; '.join(versions.changes_of(words['code'][old]))}. "
                 f"{int(old.sum())} of {int(is_stored.sum())} results are of the older version. "
                 'Use another path, or checkpoint=nbshare.Checkpoint(path, if_changed="restart") to '
-                'run them again, or if_changed="accept" to keep them as they are.'
+                'run them again, or if_changed="accept" to keep them as they are, for example if '
+                "an equal object was only made again."
             )
         versions.settle(accepts_all=bool(old.any()) and if_changed == "accept")
         if if_changed == "restart" and old.any():
@@ -340,6 +341,11 @@ class Directory:
     def _note_form(self, told: dict[str, Any] | None) -> None:
         files.replace_json(self.path / "meta.json", self._meta | {"results": told})
         self._meta["results"] = told
+
+    @property
+    def n_rows(self) -> int:
+        """Number of items that have a row."""
+        return self._items.n
 
     def rows_for(self, pairs: Pairs) -> RowNumbers:
         """Return the rows of items. New ones get new rows."""

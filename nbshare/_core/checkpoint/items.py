@@ -76,6 +76,11 @@ class ItemDigests:
         Whether a result depends on the item's index, too.
     columns : sequence, optional
         The items of each iterable, if all are there.
+
+    Attributes
+    ----------
+    odd : set of str
+        That of `Digests`, of the items.
     """
 
     def __init__(
@@ -83,6 +88,7 @@ class ItemDigests:
     ) -> None:
         self._digests, self._is_seeded, self._has_all = digests, is_seeded, columns is not None
         self._counts: dict[bytes, int] = {}  # of those so far
+        digests.odd = self.odd = set[str]()
         self._all: Pairs | None = None
         self._all = self.next(columns) if columns is not None else None
 

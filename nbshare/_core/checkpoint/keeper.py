@@ -37,7 +37,7 @@ from nbshare._core.store.rows import FilePlace, RowNumbers, RowWriter, TransferS
 from nbshare._core.store.specs import ASK, KIND_OF, OutputSpec
 from nbshare._core.wire.board import KIND
 from nbshare._core.wire.failures import describe
-from nbshare.errors import CheckpointWarning, noted, users_line, warn_at_most
+from nbshare.errors import CheckpointWarning, counted, noted, users_line, warn_at_most
 
 LOOK_S = 0.5  # between looks at what is new
 PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
@@ -119,8 +119,11 @@ class CheckpointKeeper(Keeper, Medium):
         call.known_files = self._directory.versions.known_files()
         has_all = call.request.source is None and bool(call.request.n_items)
         if has_all:
+            n_before = self._directory.n_rows
             rows = self._find(call.request.iterables, 0)
             self._directory.note_order(rows)
+            if n_before and rows.min() >= n_before and self._items.odd:
+                self._warn_of_new(len(rows), n_before)
         call.results.output.medium = self
         call.board.header[KIND] = ASK  # so each worker learns of the files
         if (spec := self._directory.reader.spec) is not None:
@@ -128,6 +131,17 @@ class CheckpointKeeper(Keeper, Medium):
         if has_all:
             self._restore(0, rows)
             call.board.next_item = call.board.next_claim()
+
+    def _warn_of_new(self, n: int, n_before: int) -> None:
+        """Warn that no item is stored, because an object may be another one in each process."""
+        warn_at_most(
+            f"{self._directory.path}: none of the {counted(n, 'item')} is among the {n_before} "
+            "that are stored here, so all run. If they were to be the same, an object of "
+            f"{' or '.join(sorted(self._items.odd)[:3])} is not the same each time it is made. "
+            "Pass items that it can be made from, such as numbers, arrays or file names",
+            CheckpointWarning,
+            self._line,
+        )
 
     # ------------------------------------------------------------ where results are
 

@@ -14,6 +14,9 @@ from nbshare._core.engine.request import Request
 from nbshare._core.wire.folding import Fold
 
 MOST_NAMED = 6  # differences in a message
+MOST_WAYS = 2  # of a changed part, to what has changed in it
+
+OF_CODE = ".__code__"  # whose parts say nothing to a reader
 
 Parts = Mapping[str, str]  # digests, by what messages call the parts
 
@@ -24,6 +27,7 @@ class Key(NamedTuple):
     parts: Parts
     items: ItemDigests  # each result depends on one of them
     sources: Sources
+    outlines: Mapping[str, Parts]  # of some parts, by their names
 
 
 def key_of(request: Request, version: str | None) -> Key:
@@ -43,12 +47,13 @@ def key_of(request: Request, version: str | None) -> Key:
     if request.initializer is not None:
         inputs["the initializer"] = request.initializer
     inputs |= {"seed=": request.policy.seed, "version=": version}
-    parts = {name: code.digests.of(value, name).hex() for name, value in inputs.items()}
+    parts = {name: code.digests.of_part(value, name) for name, value in inputs.items()}
     columns = request.iterables if request.source is None and request.n_items else None
     digests = Digests(_defined_in_full(version), version) if columns is None else code.digests
     is_seeded = request.workers_policy.seed is not None
     items = ItemDigests(digests, is_seeded=is_seeded, columns=columns)
-    return Key(parts | code.parts, items, code.sources)  # last, because items may be of own classes
+    parts |= code.parts  # last, because items may be of own classes
+    return Key(parts, items, code.sources, code.digests.outlines)
 
 
 def _defined_in_full(version: str | None) -> Callable[[Any], str]:
@@ -63,6 +68,24 @@ def _defined_in_full(version: str | None) -> Callable[[Any], str]:
         return f"{code.definition(obj)} {sorted(code.parts.items())}"
 
     return definition
+
+
+def places(old: Mapping[str, Parts], new: Mapping[str, Parts]) -> dict[str, str]:
+    """Return what has changed in parts of a key, by the name of the part, from their outlines."""
+    found = {}
+    for name in old.keys() & new.keys():
+        before, after = old[name], new[name]
+        changed = [way for way in after if way in before and before[way] != after[way]]
+        inner = [way for way in changed if not any(_is_in(other, way) for other in changed)]
+        shown = [way for way in inner if not way.startswith(OF_CODE)][:MOST_WAYS]
+        if shown:
+            found[name] = f"in {' and '.join(shown)}"
+    return found
+
+
+def _is_in(other: str, way: str) -> bool:
+    """Whether a way leads on from another."""
+    return other.startswith(way) and other[len(way) : len(way) + 1] in (".", "[")
 
 
 def differences(old: Parts, new: Parts, lines: Mapping[str, str]) -> list[str]:

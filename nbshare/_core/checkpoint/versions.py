@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.checkpoint.key import Key, Parts, differences
+from nbshare._core.checkpoint.key import Key, Parts, differences, places
 from nbshare._core.checkpoint.sources import definitions_in
 from nbshare._core.functions.freshness import Stamp, stamp_of
 from nbshare._core.store import files
@@ -69,7 +69,8 @@ class Versions:
 
     def _changes(self, number: int) -> list[str]:
         old, new = dict(self._all[number]["parts"]), dict(self._key.parts)
-        lines = dict(self._key.sources.lines)
+        lines = places(self._all[number].get("outlines", {}), self._key.outlines)
+        lines |= {name: place for name, place in self._key.sources.lines.items() if place}
         for name, before in self._all[number]["files"].items():
             old |= before
             path = self._path(name)
@@ -98,11 +99,13 @@ class Versions:
 
     def _number_of(self, version: dict[str, Any]) -> int:
         """Return the number of a version, which is stored if it is new."""
-        if version not in self._all:
+        known = [_without_outlines(each) for each in self._all]
+        if (wanted := _without_outlines(version)) not in known:
             versions = [*self._all, version]
             files.replace_json(self._folder / CODE_FILE, {"versions": versions})
             self._all = versions
-        return self._all.index(version)
+            return len(known)
+        return known.index(wanted)
 
     # ------------------------------------------------------------------- of the call
 
@@ -127,7 +130,12 @@ class Versions:
 
     def _begin(self, imported: Mapping[str, Parts], accepts: Iterable[int]) -> None:
         version = {"parts": dict(self._key.parts), "accepts": [*accepts], "files": {**imported}}
+        version["outlines"] = self._key.outlines
         self.number = self._number_of(version)
+
+
+def _without_outlines(version: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in version.items() if name != "outlines"}
 
 
 def _versions_in(folder: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,40 @@
+"""Values of other packages whose pickles differ between equal values, or processes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+
+def parts_in(value: Any, kind: type) -> list[Any] | None:
+    """Return what a value is made of, or None if its pickle tells."""
+    package = kind.__module__.partition(".")[0]
+    if package == "pandas" and kind.__name__ == "DataFrame":
+        # Not its blocks, because how columns share them depends on how it was made.
+        columns = [column.array for _, column in value.items()]
+        flags = value.flags.allows_duplicate_labels
+        return [value.columns, value.index, value.attrs, flags, *columns]
+    if package == "torch":
+        return _parts_in_torch(value, kind)
+    return None
+
+
+def _parts_in_torch(value: Any, kind: type) -> list[Any] | None:
+    """Return what a tensor, or its storage, is made of. The pickle of a storage has its address."""
+    torch = sys.modules["torch"]
+    if kind.__module__ == "torch.storage":
+        raw = getattr(value, "_untyped_storage", value)
+        data = torch.empty(0, dtype=torch.uint8).set_(raw.cpu())
+        return [kind, str(getattr(value, "dtype", "")), str(raw.device), np.asarray(data)]
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    is_known = kind in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    if not is_known or value.is_quantized or value.device.type == "meta":
+        return None
+    # Not its storage, of which it may be a small part.
+    plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    data = np.asarray(plain.reshape(-1).view(torch.uint8))
+    about = [str(value.dtype), str(value.device), tuple(value.shape), value.requires_grad]
+    return [kind, *about, vars(value), data]
