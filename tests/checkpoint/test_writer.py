@@ -11,6 +11,8 @@ import pytest
 
 from nbshare import attach, map_async, open_checkpoint, parallel_map
 from nbshare._core.checkpoint.writer import Writer
+from nbshare._core.store.files import read_json, replace_json
+from nbshare._core.system import SYSTEM, processes
 from nbshare.errors import CheckpointInUseError, WorkerDiedError
 from tests.support import sweeps
 from tests.support.faultlab import wait_until
@@ -97,3 +99,41 @@ def test_a_removed_working_directory(tmp_path, monkeypatch):
     for k, more in enumerate([{}, {"detach": True}]):
         job = map_async(abs, [-1, 2], checkpoint=tmp_path / str(k), **more)
         assert job.result().tolist() == [1, 2]
+
+
+def left_by_another(path, monkeypatch):
+    """Leave the lease of a run whose process number is another user's, as after a restart."""
+    parallel_map(abs, [-1, -2], checkpoint=path, backend="serial")
+    lease = read_json(path / "lease.json")
+    me = dict.fromkeys(lease.keys() & {"ended", "n_printed"}, False)
+    replace_json(path / "lease.json", lease | me)
+    monkeypatch.setattr(processes, "has_ended", lambda who: None)
+
+
+def test_the_number_of_another_users_process_does_not_keep_a_writer_away(tmp_path, monkeypatch):
+    """A process that can lock the folder goes on at once."""
+    left_by_another(tmp_path / "run", monkeypatch)
+    assert parallel_map(abs, [-1, -2, -3], checkpoint=tmp_path / "run").tolist() == [1, 2, 3]
+
+
+def test_the_number_of_another_users_process_is_no_run_for_ever(tmp_path, monkeypatch):
+    """Readers, which have no lock, know a run that goes on by its lease."""
+    left_by_another(tmp_path / "run", monkeypatch)
+    assert open_checkpoint(tmp_path / "run").state == "running"
+    os.utime(tmp_path / "run" / "lease.json", (0, 0))
+    assert open_checkpoint(tmp_path / "run").state == "ended"
+    with pytest.raises(WorkerDiedError, match="was killed, or the machine restarted"):
+        attach(tmp_path / "run").result()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the number of a process is known there")
+def test_a_process_that_may_not_be_asked_may_be_known(monkeypatch):
+    """Where the system tells when it began. Elsewhere nothing is known of it."""
+
+    def refused(pid, signal):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refused)
+    pid, start = processes.identity()
+    assert processes.has_ended((pid, start + 1)) is (True if SYSTEM == "linux" else None)
+    assert not processes.has_ended((pid, start))

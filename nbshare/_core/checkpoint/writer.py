@@ -55,15 +55,21 @@ def writer_of(folder: Path) -> dict[str, Any] | None:
     return cast("dict[str, Any] | None", files.read_json(folder / LEASE, None))
 
 
-def is_alive(folder: Path, other: dict[str, Any]) -> bool:
-    """Whether the writer of a checkpoint has not ended yet, as far as that can be known."""
+def is_alive(folder: Path, other: dict[str, Any], *, has_lock: bool = False) -> bool:
+    """Whether the writer of a checkpoint has not ended yet, as far as that can be known.
+
+    `has_lock` says that this process holds the lock of the checkpoint.
+    """
     if is_here(other):
         with suppress(OSError):
             here = folder.stat().st_ino
             if other.get("folder", here) != here:  # copied while it was written to
                 return False
-        process = other["pid"], other["start"]
-        return other["boot"] == processes.boot_id() and not processes.has_ended(process)
+        has_ended = processes.has_ended((other["pid"], other["start"]))
+        if has_ended is not None or has_lock or other["boot"] != processes.boot_id():
+            return other["boot"] == processes.boot_id() and has_ended is False
+        # The number is that of another user's process, as after a restart of the machine. Nothing
+        # tells but the lease, as for a writer on another host.
     with suppress(OSError):
         now_s = time.time()
         with suppress(OSError):  # who may only read has no better clock
@@ -98,19 +104,24 @@ def this_process() -> dict[str, Any]:
     return me
 
 
-def check_free(folder: Path) -> None:
-    """Raise CheckpointInUseError if a process writes to a checkpoint, or to a part of it."""
+def check_free(folder: Path, *, has_lock: bool = False) -> None:
+    """Raise CheckpointInUseError if a process writes to a checkpoint, or to a part of it.
+
+    `has_lock` says that this process holds the lock of the checkpoint.
+    """
     me = this_process()
     for each in (folder, *part_folders(folder)):
-        other = running_writer_of(each)
+        other = running_writer_of(each, has_lock=has_lock and each == folder)
         if other is not None and me.items() - other.items():
             raise CheckpointInUseError(_refusal(folder, other))
 
 
-def running_writer_of(folder: Path) -> dict[str, Any] | None:
+def running_writer_of(folder: Path, *, has_lock: bool = False) -> dict[str, Any] | None:
     """Return the writer of a checkpoint that has not ended, or None if there is none."""
     other = writer_of(folder)
-    return other if other is not None and not other["ended"] and is_alive(folder, other) else None
+    if other is None or other["ended"] or not is_alive(folder, other, has_lock=has_lock):
+        return None
+    return other
 
 
 class Writer:
@@ -138,8 +149,7 @@ class Writer:
             if _writers.setdefault(self._place, self) is not self:  # also of another thread
                 raise CheckpointInUseError(f"{folder}: another run of this process writes to it")
             self._file = disk.open_own(folder / "lock", os.O_RDWR | os.O_CREAT)
-            self._lock(self._file)
-            check_free(folder)
+            check_free(folder, has_lock=self._lock(self._file))
             self._me = this_process() | {"role": role, "is_driver": is_driver}
             self._me |= {"nonce": secrets.token_hex(8)}
             self._me |= {"folder": status.st_ino, "ended": False}
@@ -153,9 +163,11 @@ class Writer:
         self._me |= told
         files.replace_json(self._folder / LEASE, self._me, is_needed=False)
 
-    def _lock(self, file: Descriptor) -> None:
+    def _lock(self, file: Descriptor) -> bool:
+        """Lock the folder. Return whether the file system lets us."""
         try:
             locks.lock_file(file.fileno())
+            return True
         except (BlockingIOError, PermissionError):
             raise CheckpointInUseError(_refusal(self._folder, writer_of(self._folder))) from None
         except OSError as error:
@@ -166,6 +178,7 @@ class Writer:
                 "processes with this checkpoint at the same time",
                 CheckpointWarning,
             )
+            return False
 
     def renew(self) -> bool:
         """Renew the lease now and then. Return whether the folder still exists, and is ours."""
@@ -205,9 +218,11 @@ class Writer:
 
 def _refusal(folder: Path, other: dict[str, Any] | None) -> str:
     name = f"process {other['pid']} on {other['host']}" if other else "another process"
-    is_elsewhere = other is not None and not is_here(other)
+    is_unsure = other is not None and (
+        not is_here(other) or processes.has_ended((other["pid"], other["start"])) is None
+    )
     return (
         f"{folder}: {name} is writing to this checkpoint. Wait for its end or stop it; "
         f"nbshare.attach({str(folder)!r}) shows it, and its Stop ends a detached run."
-        f"{' If it was killed there, try again in a minute.' if is_elsewhere else ''}"
+        f"{' If it was killed, try again in a minute.' if is_unsure else ''}"
     )

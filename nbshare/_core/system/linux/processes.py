@@ -39,18 +39,21 @@ def begun_ns() -> int:
     return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + since_boot_ns
 
 
-def has_ended(who: Identity) -> bool:
+def has_ended(who: Identity) -> bool | None:
     """Return whether a process, with all its threads, will never touch memory again.
 
-    In doubt False, since the caller will reuse its memory.
+    None if that cannot be known, which callers that reuse its memory take for False.
     """
     pid, start = who
     try:
-        os.kill(pid, 0)
         status = _status(pid)
-    except ProcessLookupError:
-        return True
-    except OSError:  # another user's, no /proc, no descriptor left
+    except OSError:  # it has ended, or is hidden; or there is no /proc, or no descriptor left
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return None
         return False
     # A dead process exists until its parent reaps it, and its first thread may end before the
     # others.
@@ -183,7 +186,7 @@ class Child:
         if self.fd >= 0:
             return is_readable(self.fd, timeout_s)
         until_s = time.monotonic() + timeout_s
-        while not (is_dead := has_ended((self.pid, 0))) and time.monotonic() < until_s:
+        while not (is_dead := bool(has_ended((self.pid, 0)))) and time.monotonic() < until_s:
             time.sleep(1e-3)
         return is_dead
 

@@ -38,15 +38,15 @@ def begun_ns() -> int:
     return identity()[1] * 1000
 
 
-def has_ended(who: Identity) -> bool:
-    """Return whether a process will never touch memory again, in doubt False."""
+def has_ended(who: Identity) -> bool | None:
+    """Return whether a process will never touch memory again, None if that cannot be known."""
     pid, start = who
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except OSError:  # another user's
-        return False
+        return None
     # A dead process exists until its parent reaps it. The system tells nothing of it, or this.
     info = library.process(pid, library.ProcessInfo)
     return info is None or info.status == ZOMBIE or (start != 0 and _start(info) != start)

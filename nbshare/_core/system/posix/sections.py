@@ -41,7 +41,7 @@ def new_name() -> str:
     return f"nbshare-{os.getpid():x}-{os.urandom(7).hex()}"
 
 
-def unnamed_file(folder: str, has_ended: Callable[[Identity], bool]) -> Descriptor:
+def unnamed_file(folder: str, has_ended: Callable[[Identity], bool | None]) -> Descriptor:
     """Make an empty file in a directory, which loses its name at once."""
     sweep(folder, has_ended)
     path = os.path.join(folder, new_name())
@@ -53,7 +53,7 @@ def unnamed_file(folder: str, has_ended: Callable[[Identity], bool]) -> Descript
 
 
 @cache
-def sweep(folder: str, has_ended: Callable[[Identity], bool]) -> None:
+def sweep(folder: str, has_ended: Callable[[Identity], bool | None]) -> None:
     """Remove files of processes that were killed before they could do it.
 
     Once per process and folder. Another process number space (a container's, another machine's) may

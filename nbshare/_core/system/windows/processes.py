@@ -66,13 +66,13 @@ def opened_process(pid: int) -> handles.OwnedHandle:
     return handles.OwnedHandle(_winapi.OpenProcess(QUERY | SYNCHRONIZE, False, pid))
 
 
-def has_ended(who: Identity) -> bool:
-    """Return whether a process will never touch memory again, in doubt False."""
+def has_ended(who: Identity) -> bool | None:
+    """Return whether a process will never touch memory again, None if that cannot be known."""
     pid, start = who
     try:
         process = opened_process(pid)
     except PermissionError:  # another user's
-        return False
+        return None
     except OSError:
         return True
     is_ended = _winapi.WaitForSingleObject(process.fileno(), 0) == _winapi.WAIT_OBJECT_0
