@@ -666,4 +666,3 @@ def test_items_that_are_never_found_again_warn(tmp_path):
     parallel_map(taken, [Setting(k, 1) for k in range(5)], **options)
     with pytest.warns(CheckpointWarning, match="none of the 2 items is among the 5 .*Setting"):
         parallel_map(taken, [Setting(k, 2) for k in range(2)], **options)
-    parallel_map(taken, ["a", "b"], **options)  # these are surely others

@@ -601,3 +601,52 @@ def test_the_display_says_enough(capsys):
 def test_what_does_not_go_together_is_refused(options, error, says):
     with pytest.raises(error, match=says):
         parallel_map(itself, [1, 2], **options)
+
+
+def fails_at(x, folder, at):
+    if x in at and (folder / "broken").exists():
+        raise OSError("the disk is asleep")
+    return x
+
+
+@pytest.mark.parametrize("n", [10, 3000])  # blocks of one item, and of more
+def test_items_that_failed_run_again_with_a_checkpoint(n, tmp_path):
+    """Also if others of their block did not fail. What is stored tells what will run."""
+    items, options = range(n), {"reduce": operator.add, "on_error": "return", "max_workers": 2}
+    options |= {"shared": {"folder": tmp_path, "at": {3, n - 4}}, "checkpoint": tmp_path / "run"}
+    (tmp_path / "broken").touch()
+    assert parallel_map(fails_at, items, **options) == sum(items) - n + 1
+    stored = open_checkpoint(tmp_path / "run")
+    assert (stored.state, stored.results()) == ("done", sum(items) - n + 1)
+    assert stored.outdated(fails_at, items, **options).n_new == 2
+    (tmp_path / "broken").unlink()
+    job = map_async(fails_at, items, **options)
+    assert job.result() == sum(items)
+    assert n - 110 < job._n_restored < n
+    assert open_checkpoint(tmp_path / "run").outdated(fails_at, items, **options).n_new == 0
+    (tmp_path / "broken").touch()
+    assert parallel_map(fails_at, items, **options) == sum(items)  # nothing runs
+
+
+def test_the_number_of_done_items_is_that_of_the_done_blocks(tmp_path):
+    """Whichever blocks are done, here and as others see it."""
+    options = {"reduce": operator.add, "shared": {"folder": tmp_path}, "max_workers": 2}
+    job = map_async(waits_for_first, range(3000), checkpoint=tmp_path / "run", **options)
+    wait_until(lambda: job.present.sum() == 2999)
+    assert job.n_done == 2999
+    assert "2999 of 3000 items done" in repr(job)
+    seen = attach(tmp_path / "run", progress=False)
+    wait_until(lambda: seen.present.sum() == 2999)
+    assert (seen.n_done, seen.n_items) == (2999, 3000)
+    (tmp_path / "go").touch()
+    assert job.result() == 3000
+    assert job.n_done == 3000
+    again = map_async(waits_for_first, range(3200), checkpoint=tmp_path / "run", **options)
+    assert again.result() == 3200
+    assert 2950 < again._n_restored <= 3000
+
+
+def waits_for_first(x, folder):
+    while x == 0 and not (folder / "go").exists():
+        time.sleep(0.001)
+    return 1

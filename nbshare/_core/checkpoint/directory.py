@@ -58,7 +58,7 @@ from nbshare._core.engine.outputs import Output, spec_given_by
 from nbshare._core.engine.request import Request
 from nbshare._core.functions.pickling import dumps
 from nbshare._core.store import files
-from nbshare._core.store.pages import FAILED
+from nbshare._core.store.pages import FAILED, IN_LOG
 from nbshare._core.store.reading import MOST_BYTES, STORED, told_of
 from nbshare._core.store.rows import (
     HEAD,
@@ -305,6 +305,12 @@ class Directory:
     def _forget(self, rows: RowNumbers) -> None:
         """Mark some rows as missing."""
         RowWriter(self.place()).commit(rows, np.zeros(len(rows), INDEX))
+
+    def forget_incomplete(self, rows: RowNumbers) -> None:
+        """Forget blocks in which an item has failed, of some rows, so that they run again."""
+        found = rows[self.states(rows) == IN_LOG]
+        blocks = self.reader.objects(found, found, self.reader.words()[found])
+        self._forget(np.array([row for row, block in blocks if block.failures], np.int64))
 
     def _drop_damaged(self) -> None:
         """Forget rows whose results are damaged."""

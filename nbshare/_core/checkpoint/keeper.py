@@ -37,6 +37,7 @@ from nbshare._core.store.rows import FilePlace, RowNumbers, RowWriter, TransferS
 from nbshare._core.store.specs import ASK, KIND_OF, OutputSpec
 from nbshare._core.wire.board import KIND
 from nbshare._core.wire.failures import describe
+from nbshare._core.wire.folding import Fold
 from nbshare.errors import CheckpointWarning, counted, noted, users_line, warn_at_most
 
 LOOK_S = 0.5  # between looks at what is new
@@ -197,6 +198,8 @@ class CheckpointKeeper(Keeper, Medium):
     def _restore(self, first: int, rows: RowNumbers) -> None:
         """Place stored results of items, from item `first` on, where workers would put theirs."""
         board, results, reader = self._call.board, self._call.results, self._directory.reader
+        if isinstance(self._call.request.func, Fold):
+            self._directory.forget_incomplete(rows)
         states = self._directory.states(rows)
         if (spec := results.output.spec) is not None and spec.is_given:
             states[states == IN_LOG] = 0  # they run again, and fit the caller's array or fail
@@ -213,12 +216,12 @@ class CheckpointKeeper(Keeper, Medium):
                 page.index[:, logged] = reader.entries(words)
             page.mark(there, IN_OUTPUT)
             page.mark(logged, IN_LOG)
-        board.n_skipped += int(np.isin(states, STORED).sum())
+        self._call.note_restored(first + np.flatnonzero(np.isin(states, STORED)))
 
     def leave_out(self, start: int, stop: int) -> None:
         """Mark items as done, though there are no results, because other processes run them."""
         board = self._call.board
-        board.n_skipped += stop - start
+        self._call.note_restored(np.arange(start, stop))
         for page, low, high in board.parts(start, stop):
             page.rows[low:high] = -1  # first, as items without a row are not stored
             page.mark(slice(low, high), FAILED)

@@ -48,6 +48,7 @@ from nbshare._core.store.reading import STORED
 from nbshare._core.store.rows import runs_of
 from nbshare._core.system import files as system_files
 from nbshare._core.system import waiting
+from nbshare._core.wire.folding import Fold
 from nbshare.errors import CheckpointInUseError
 
 SWEEP, CLAIMS, STOP = "sweep.json", "claims", "stop"
@@ -163,6 +164,8 @@ class Sweep(Supply):
         try:
             rows = directory.rows_for(self._pairs)
             directory.note_order(rows)
+            if not self._id and isinstance(self._request.func, Fold):
+                directory.forget_incomplete(rows)
             states = directory.states(rows)
             # Those that have failed run again, but not in the same run.
             is_over = bool((states > 0).all() if self._id else np.isin(states, STORED).all())

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.engine.call import Call
@@ -71,7 +72,8 @@ class FoldingCall(Call):
         self._reduction = Reduction(self.request.reduce)
         self._folding = _thread.allocate_lock()
         self._value: tuple[int, Any] = (0, None)  # of how many items, and of the reduction
-        self._n_folded = self._n_brought = 0  # items, the latter from a source
+        self._n_folded = self._n_restored = 0  # items
+        self._n_brought = 0  # those from a source
         self._failed: dict[int, BaseException] = {}
         self._broken: BaseException | None = None  # raised by `reduce`, which leaves no value
         self.results.given.is_iterated = True  # what has been combined is not kept
@@ -86,12 +88,12 @@ class FoldingCall(Call):
     @property
     def n_done(self) -> int:
         """Number of items in blocks that are done."""
-        return counted(self.board.n_done(), self._n_there)
+        return counted(self.board.finished(), self._n_there)
 
     @property
     def n_restored(self) -> int:
         """Number of items in blocks that were done before it began."""
-        return counted(self.board.n_skipped, self._n_there)
+        return self._n_restored
 
     @property
     def n_folded(self) -> int:
@@ -173,6 +175,11 @@ class FoldingCall(Call):
     def _block(self, k: int) -> Block:
         (block,) = super().item(k)
         return block  # type: ignore[no-any-return]
+
+    def note_restored(self, items: npt.NDArray[np.int64]) -> None:
+        """Note blocks that need not run."""
+        super().note_restored(items)
+        self._n_restored += sum(len(self._items_in(k)) for k in items.tolist())
 
     def append(self, columns: Sequence[Sequence[Any]]) -> None:
         """Bring blocks. For one thread."""

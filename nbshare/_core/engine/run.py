@@ -237,6 +237,10 @@ class OwnRun(Run):
         """Number of items that were done before it began."""
         return self.board.n_skipped
 
+    def note_restored(self, items: npt.NDArray[np.int64]) -> None:
+        """Note items that need not run."""
+        self.board.n_skipped += len(items)
+
     @property
     def errors(self) -> Mapping[int, BaseException]:
         """Failures by item."""

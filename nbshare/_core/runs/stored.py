@@ -35,6 +35,7 @@ from nbshare._core.store.files import read_json
 from nbshare._core.store.pages import IN_LOG, IN_OUTPUT
 from nbshare._core.store.reading import STORED, copy_rows
 from nbshare._core.tracebacks import shown_from_the_call
+from nbshare._core.wire.folding import Fold
 from nbshare.errors import CheckpointError, TaskError
 
 __all__ = ["Outdated", "StoredRun", "open_checkpoint"]
@@ -181,7 +182,8 @@ class StoredRun:
         """State of its job, "running", "done", "stopped" or "failed", or else "ended".
 
         "ended" is a run whose process is gone, because it was killed, or its machine is off. The
-        same call continues it. A run that was interrupted is "stopped".
+        same call continues it. A run that was interrupted, or of which a result was damaged later,
+        is "stopped".
         """
         is_running, writer = self._writer()
         if is_running:
@@ -211,12 +213,15 @@ class StoredRun:
     def _whole(self, *, is_read: bool = False) -> Whole:
         """Return what is stored.
 
-        Results that are to be read, or that the disk may not have, are checked, each once.
+        Results are checked, each once, so that all questions have one answer. Those of a run that
+        goes on are checked once somebody reads them, or if the disk may not have them.
         """
         folders = [self.path, *part_folders(self.path)]
         writers = [writer_of(folder) for folder in folders if running_writer_of(folder) is None]
         is_sure = all(writer is not None and is_of_this_boot(writer) for writer in writers)
-        return whole_of(self.path, self._checked if is_read or not is_sure else None)
+        goes_on = len(writers) < len(folders) and is_sure
+        is_checked = is_read or self._checked or not goes_on
+        return whole_of(self.path, self._checked if is_checked else None)
 
     @property
     def n_items(self) -> int:
@@ -226,8 +231,14 @@ class StoredRun:
     @property
     def n_done(self) -> int:
         """Number of its items that are done (int), those that failed in the last run included."""
-        _, writer = self._writer()
-        return int(self.present.sum()) + len(self._failures(writer.get("began_at", 0.0)))
+        return int(self._finished().sum())
+
+    def _finished(self) -> npt.NDArray[np.bool_]:
+        """Return flags of its items that are done, those that failed in the last run included."""
+        finished, (_, writer) = self.present, self._writer()
+        failed = [*self._failures(writer.get("began_at", 0.0))]
+        finished[[i for i in failed if i < len(finished)]] = True
+        return finished
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:
@@ -430,6 +441,9 @@ class StoredRun:
             rows = Lookup(self._reader.digests()).find(key.items.next(request.iterables))
             is_wanted[rows[(rows >= 0) & (rows < len(is_wanted))]] = True
         is_stored = np.isin(whole.words["state"], STORED)
+        if isinstance(request.func, Fold):  # blocks in which an item has failed run again
+            blocks = whole.objects(is_stored[whole.order])
+            is_stored[whole.order[[k for k, block in blocks if block.failures]]] = False
         n_stored, n_old, changes = int((is_wanted & is_stored).sum()), 0, list[str]()
         for k, reader in enumerate(whole.readers):
             versions, codes = Versions(reader.folder, key), whole.words["code"]

@@ -151,9 +151,12 @@ class StoredRows:
         words = words.copy()
         is_new = words["state"] > 0
         n = min(len(words), len(before))
-        is_new[:n] &= words["crc"][:n] != before["crc"][:n]
+        is_known = words["crc"][:n] == before["crc"][:n]
+        words[:n][is_known] = before[:n][is_known]
+        is_new[:n] &= ~is_known
         rows = np.flatnonzero(is_new)
         bad = rows[~self.are_whole(rows, words[rows])]
+        crcs = words["crc"][bad]
         if len(bad) and self.folder.exists():  # not moved away since (see `look`)
             warn(
                 f"{self.folder}: {len(bad)} results did not reach the disk whole, or are damaged: "
@@ -161,6 +164,7 @@ class StoredRows:
                 CheckpointWarning,
             )
             words[bad] = 0
+            words["crc"][bad] = crcs  # so that they are known next time
         return words
 
     def are_whole(self, rows: RowNumbers, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

@@ -304,6 +304,12 @@ class Board:
             order.after_marks()  # all may be done, and then nobody looks again
         return n_gone + n
 
+    def finished(self) -> npt.NDArray[np.bool_]:
+        """Return a flag per item, True if it is done or has failed, also on a page that is gone."""
+        finished = np.asarray(self.done() != 0)
+        finished[: self._n_pages_gone * self.page_items] = True
+        return finished
+
     def present(self) -> npt.NDArray[np.bool_]:
         """Return a flag per item, True if its result is there."""
         return np.isin(self.done(), (IN_OUTPUT, IN_LOG))

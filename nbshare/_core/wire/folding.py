@@ -45,15 +45,19 @@ def items_in(k: int, n: int | None = None) -> range:
     return range(start, stop if n is None else min(stop, n))
 
 
-def counted(k: int, n: int) -> int:
-    """Return how many of `n` items are in the first `k` blocks."""
-    return min(int(start_of(k)), n)
+def sizes(n_blocks: int, n: int) -> npt.NDArray[np.int64]:
+    """Return how many of `n` items are in each of the first blocks."""
+    return np.asarray(np.diff(np.minimum(start_of(np.arange(n_blocks + 1)), n)))
+
+
+def counted(blocks: npt.NDArray[np.bool_], n: int) -> int:
+    """Return how many of `n` items are in the blocks that have a flag."""
+    return int(sizes(len(blocks), n)[blocks].sum())
 
 
 def by_item(blocks: npt.NDArray[Any], n: int) -> npt.NDArray[Any]:
     """Return for each of `n` items what an array has for its block."""
-    starts = np.minimum(start_of(np.arange(len(blocks) + 1)), n)
-    return np.repeat(blocks, np.diff(starts))
+    return np.repeat(blocks, sizes(len(blocks), n))
 
 
 def n_items_in(blocks: range) -> int:
