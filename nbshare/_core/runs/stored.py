@@ -182,8 +182,8 @@ class StoredRun:
         """State of its job, "running", "done", "stopped" or "failed", or else "ended".
 
         "ended" is a run whose process is gone, because it was killed, or its machine is off. The
-        same call continues it. A run that was interrupted, or of which a result was damaged later,
-        is "stopped".
+        same call continues it. A run that was interrupted is "stopped". So is one of which a result
+        was damaged later.
         """
         is_running, writer = self._writer()
         if is_running:
