@@ -121,11 +121,8 @@ def test_with_the_owner_they_write_what_is_open(tmp_path, owner):
     """However it ends, unless it is killed. Nothing is printed of it."""
     end, code = OWNERS[owner]
     program = PROGRAM.format(n=N, folder=str(tmp_path), end=end)
-    began = time.monotonic()
-    ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=TESTS.parent, capture_output=True, text=True
-    )
-    assert time.monotonic() - began < 20
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (code, "")
     assert ended.stderr == "" or code == 1
     check(tmp_path, leaving.left_in(tmp_path).keys())
