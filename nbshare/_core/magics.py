@@ -174,7 +174,10 @@ def _parse(line: str) -> tuple[str, bool]:
     names = [word for word in words if not word.startswith("-")]
     options = {word for word in words if word.startswith("-")}
     if len(names) != 1 or options - {"--force"}:
-        raise _refused("usage: %%workerfile NAME [--force], such as %%workerfile workers.py")
+        raise _refused(
+            "usage: %%workerfile NAME [--force], such as %%workerfile workers.py. Quote a NAME "
+            "that has spaces."
+        )
     shown = names[0] if names[0].endswith(".py") else f"{names[0]}.py"
     stem = Path(shown).stem
     if not stem.isidentifier() or keyword.iskeyword(stem):
