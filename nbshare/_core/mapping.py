@@ -440,6 +440,9 @@ def map_async(
     reference to it, and ends with the process, unless it is detached. Prints of its workers appear
     as they come, in a notebook below the cell that started it.
 
+    On Windows, a program may end all processes that come from it, as some that run tests or serve
+    ssh do. A detached run outlives such a program only if that lets processes go.
+
     A thread draws the plot, so a function given as ``plot=`` runs there and should not use pyplot.
     Plots have the style that Matplotlib is set to, which is one for all threads.
     """

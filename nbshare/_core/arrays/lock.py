@@ -92,6 +92,9 @@ class SharedLock(ByReference):
     `multiprocessing.Lock`. Then `release` it.
 
     Plain `pickle` and `copy` refuse it, because a lock in a file would lock nothing.
+
+    On macOS all locks of a user are places in one empty file, which stays:
+    ``~/Library/Application Support/nbshare/locks``. Do not remove it while locks are used.
     """
 
     __module__ = "nbshare"
