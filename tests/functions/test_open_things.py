@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import dbm.dumb
+import gc
 import gzip
 import io
 import logging
@@ -32,6 +33,13 @@ from tests.support import tasks
 pytestmark = pytest.mark.filterwarnings(  # of files that are opened by the way, and kept by none
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
+
+
+@pytest.fixture(autouse=True)
+def _closed_here():
+    """Let go of what stays open while the filters above count, or another test would be blamed."""
+    yield
+    gc.collect()
 
 
 def ended_program(_):
