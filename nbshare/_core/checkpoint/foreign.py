@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+TENSORS = {"Tensor", "Parameter", "Buffer"}  # of torch, whose classes of others have attributes
+
 
 def parts_in(value: Any, kind: type) -> list[Any] | None:
     """Return what a value is made of, or None if its pickle tells."""
@@ -30,8 +32,7 @@ def _parts_in_torch(value: Any, kind: type) -> list[Any] | None:
         return [kind, str(getattr(value, "dtype", "")), str(raw.device), np.asarray(data)]
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
-    is_known = kind in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-    if not is_known or value.is_quantized or value.device.type == "meta":
+    if kind.__name__ not in TENSORS or value.is_quantized or value.device.type == "meta":
         return None
     # Not its storage, of which it may be a small part.
     plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
