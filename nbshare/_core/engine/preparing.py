@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -103,24 +103,28 @@ def pack_sources(arena: Arena, iterables: Sequence[Any], first: int = 0) -> Sour
     """Pack the items of all iterables, counted from the `first`. Those that are None are fed."""
     together: list[Sequence[Any]] = []  # in one pickle, as iterables may give the same object
     numbers = itertools.count()  # of iterables that are fed
-
-    def source(iterable: Any) -> tuple[Any, ...]:
-        if iterable is None:
-            return "fed", next(numbers)
-        if isinstance(iterable, np.ndarray):
-            is_shared = isinstance(iterable, SharedArray) or segment_of(iterable) is None  # or file
-            return "rows", *arena.refer(iterable, writable=is_shared)
-        if isinstance(iterable, Blocks):
-            return "folded", iterable.n_items, list(map(source, iterable.columns))
-        if isinstance(iterable, ShapedItems):
-            return "whole", arena.pack(iterable, "the items", writable=True)
-        if isinstance(iterable, range) or _is_plain(iterable):
-            return "plain", iterable
-        together.append(iterable)
-        return "packed", len(together) - 1
-
-    found = list(map(source, iterables))
+    found = [_source(arena, each, together, numbers) for each in iterables]
     return Sources(found, *arena.pack_items(together, first) if together else (1, []))
+
+
+def _source(
+    arena: Arena, iterable: Any, together: list[Sequence[Any]], numbers: Iterator[int]
+) -> tuple[Any, ...]:
+    """Return the arguments of `worker.items.ItemSource`. Note items that are to be pickled."""
+    if iterable is None:
+        return "fed", next(numbers)
+    if isinstance(iterable, np.ndarray):
+        is_shared = isinstance(iterable, SharedArray) or segment_of(iterable) is None  # or a file
+        return "rows", *arena.refer(iterable, writable=is_shared)
+    if isinstance(iterable, Blocks):
+        columns = [_source(arena, column, together, numbers) for column in iterable.columns]
+        return "folded", iterable.n_items, columns
+    if isinstance(iterable, ShapedItems):
+        return "whole", arena.pack(iterable, "the items", writable=True)
+    if isinstance(iterable, range) or _is_plain(iterable):
+        return "plain", iterable
+    together.append(iterable)
+    return "packed", len(together) - 1
 
 
 def prepare(
