@@ -19,7 +19,7 @@ import nbshare
 from nbshare import Executor, parallel_map, pipeline
 from nbshare._core.functions.changes import warn_of_changes
 from nbshare._core.functions.definitions import is_same, simple_value
-from nbshare._core.functions.freshness import STANDARD_LIBRARY
+from nbshare._core.functions.installed import STANDARD_LIBRARY
 from nbshare._core.mapping import map_async
 
 ROOT = Path(nbshare.__file__).parents[1]
@@ -608,12 +608,13 @@ import nbshare._core.functions.definitions as definitions
 sys.argv[1:], names = [], sys.argv[1:]
 for name in names:
     importlib.import_module(name)
-changes.own_file = lambda name: getattr(sys.modules[name], "__file__", None)
+from nbshare._core.functions.modules import file_of
+own = {name: path for name, each in sys.modules.items() if (path := file_of(each))}
 changes.is_installed = definitions.is_installed = lambda path: False
 changes.is_as_read = lambda path, stamp: True
 seen = {}
 for name in [*sys.modules]:
-    found = None if name.startswith(("__main__", "nbshare")) else changes._look_at(name)
+    found = None if name.startswith(("__main__", "nbshare")) else changes._look_at(name, own, 1 << 30)
     if found is not None:
         seen[name] = found
 for name, each in seen.items():

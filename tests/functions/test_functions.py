@@ -20,8 +20,7 @@ import pytest
 
 import nbshare
 from nbshare import import_file, parallel_map
-from nbshare._core.functions import freshness
-from nbshare._core.functions.freshness import STANDARD_LIBRARY, is_installed
+from nbshare._core.functions.installed import STANDARD_LIBRARY
 from nbshare.errors import MixedResultsWarning, UnsendableError
 from tests.support import tasks
 from tests.support.processes import IS_WINE
@@ -178,36 +177,6 @@ def test_the_standard_library_is_where_its_modules_are():
     library, compiled = map(os.path.realpath, STANDARD_LIBRARY)
     assert library == os.path.realpath(os.path.dirname(textwrap.__file__))
     assert compiled == os.path.realpath(os.path.dirname(_ctypes.__file__))
-
-
-@pytest.mark.parametrize("name", ["numpy", "json", "_socket", "nbshare", "math"])
-def test_installed_modules_are_not_watched(name):
-    """Nor is nbshare, wherever it is. Some modules have no file."""
-    path = getattr(importlib.import_module(name), "__file__", None)
-    assert path is None or is_installed(path)
-
-
-def test_a_project_may_be_in_the_folder_of_an_environment():
-    """Which is one for packages, too, on Windows. Its code is edited."""
-    assert not {sys.prefix, sys.exec_prefix} & {*freshness._SITES}
-
-
-@pytest.mark.skipif(IS_WINE, reason="Wine makes no links")
-def test_what_is_a_link_where_others_are_installed_is_watched(folder, monkeypatch):
-    """A package or a module that is developed elsewhere, and edited there."""
-    for part in ("site/installed", "work/package"):
-        folder.joinpath(part).mkdir(parents=True)
-    for file in ("work/single.py", "work/package/module.py", "site/plain.py"):
-        folder.joinpath(file).touch()
-    folder.joinpath("site/package").symlink_to(folder / "work/package")
-    folder.joinpath("site/single.py").symlink_to(folder / "work/single.py")
-    site = str(folder / "site")
-    monkeypatch.setattr(freshness, "_SITES", [site])
-    monkeypatch.setattr(freshness, "_INSTALLED", (os.path.realpath(site) + os.sep,))
-    assert is_installed(str(folder / "site/plain.py"))
-    assert is_installed(str(folder / "site/installed/module.py"))
-    assert not is_installed(str(folder / "site/single.py"))
-    assert not is_installed(str(folder / "site/package/module.py"))
 
 
 def test_files_of_one_name_in_two_folders_are_two_modules(folder):

@@ -34,7 +34,8 @@ from nbshare._core.checkpoint.sources import (
     dependency_on,
 )
 from nbshare._core.functions.annotations import annotations_of
-from nbshare._core.functions.pickling import MAINS, is_by_value, is_dispatching
+from nbshare._core.functions.modules import MAINS, find_named
+from nbshare._core.functions.pickling import is_by_value, is_dispatching
 
 UNNAMED = "", "builtins"  # module of a function that was made by `exec`
 # Attributes that Python adds to a class, and that do not change what it does.
@@ -190,9 +191,7 @@ def _home_of(value: Any) -> str:
 
 def _found(obj: Any) -> Any:
     """Return what has the name of a function or class."""
-    found: Any = sys.modules.get(obj.__module__)
-    for part in obj.__qualname__.split("."):
-        found = getattr(found, part, None)
+    found = find_named(obj.__module__, obj.__qualname__)
     return getattr(found, "__func__", found)
 
 

@@ -30,7 +30,9 @@ from typing import Any, NamedTuple
 from nbshare._core.checkpoint.digests import digest
 from nbshare._core.functions.definitions import imports_in
 from nbshare._core.functions.files import imported_files
-from nbshare._core.functions.freshness import Stamp, is_installed, stamp_of
+from nbshare._core.functions.freshness import Stamp, stamp_of
+from nbshare._core.functions.installed import is_installed
+from nbshare._core.functions.modules import file_of, variables_of
 
 # Words of code that looks up names in its module, and in any that is loaded. With a dot, the
 # attribute of a module that is asked for, by any name. `*` if the module is used as a value.
@@ -99,9 +101,10 @@ def parsed(source: bytes) -> ast.Module:
 
 def _own_path(name: str, folder: str | None) -> str | None:
     """Return the file of a module that is edited, or None if it is installed or there is none."""
-    file = getattr(sys.modules.get(name), "__file__", None)
+    file = file_of(sys.modules.get(name))
     if file is None and ("." not in name or folder):
-        specs = (finder.find_spec(name, folder and [folder]) for finder in sys.meta_path)
+        finds = [getattr(finder, "find_spec", None) for finder in sys.meta_path]
+        specs = (find(name, folder and [folder]) for find in finds if find is not None)
         spec = next(filter(None, specs), None)
         file = spec.origin if spec and spec.has_location else None
     if not file or not file.endswith(".py") or not os.path.exists(file) or is_installed(file):
@@ -343,7 +346,8 @@ class Sources:
 
     def name_of(self, module: ModuleType) -> str:
         """Return a name for a module, also for one that was loaded by its path."""
-        name, file = module.__name__, getattr(module, "__file__", None) or ""
+        name: str = variables_of(module).get("__name__", "")
+        file = file_of(module) or ""
         is_own = file.endswith(".py") and os.path.exists(file) and not is_installed(file)
         if is_own and sys.modules.get(name) is not module:
             known = self._module(name)

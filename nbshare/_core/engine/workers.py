@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from nbshare._core.functions.freshness import (
     own_modules,
     stamp_of,
 )
+from nbshare._core.functions.modules import own_files
 from nbshare._core.memory import scratch_file
 from nbshare._core.wire.context import Context
 
@@ -61,7 +61,7 @@ class WorkerPool:
         # it.
         self._watched: dict[str, Stamp | None] = {}
         self._given: frozenset[str] = frozenset()  # files that came from another machine
-        self._n_modules = 0  # of this process, when their files were last listed
+        self._own: Mapping[str, str] | None = None  # files of this process, when last listed
 
     def __iter__(self) -> Iterator[WorkerProcess]:
         return iter(self._members)
@@ -98,12 +98,12 @@ class WorkerPool:
             self._given = frozenset(snapshot.sources())
             self._code = CodeVersion(self._code.generation + 1, snapshot, context.environ)
             self._imported_under, self._initializer = _home_of(context), None
-            changed, self._stamps, self._n_modules = {*self._stamps} - self._given, {}, 0
+            changed, self._stamps, self._own = {*self._stamps} - self._given, {}, None
         self._initializer = call.initializer_key or self._initializer
         known = snapshot.sources().keys()
         changed |= self._stamps.keys() - known
-        if self._n_modules != len(sys.modules):  # listing their files takes a while
-            self._n_modules = len(sys.modules)
+        if self._own is not own_files():
+            self._own = own_files()
             changed |= {*own_modules().values()} - known
         if changed:
             snapshot.keep(changed)
@@ -114,7 +114,7 @@ class WorkerPool:
         """Whether a call that began now would run the same code as this one. For any thread."""
         return (
             call.code.generation == self._code.generation
-            and self._n_modules == len(sys.modules)
+            and self._own is own_files()
             and self._suits(call)
             and not self._changed()
         )

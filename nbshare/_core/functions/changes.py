@@ -15,11 +15,12 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache, partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from operator import attrgetter
+from operator import attrgetter, is_
 from reprlib import repr as shown
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -39,17 +40,18 @@ from nbshare._core.functions.definitions import (
 from nbshare._core.functions.freshness import (
     Stamp,
     is_as_read,
-    is_installed,
     note_reading,
-    own_file,
     read_source,
     stamp_of,
 )
 from nbshare._core.functions.imports import FreshLoader
-from nbshare._core.functions.pickling import MAINS, is_by_value
+from nbshare._core.functions.installed import is_installed
+from nbshare._core.functions.modules import MAINS, is_module, loader_of, own_files, variables_of
+from nbshare._core.functions.pickling import is_by_value
 from nbshare.errors import warn
 
-MOST = 1 << 18  # bytes of a file that is compared, as parsing more takes 0.1 s, for data mostly
+MOST_OF_FILE = 1 << 18  # bytes of a file that is compared, as more is data mostly
+MOST = 1 << 19  # bytes of all files that a call compares, as parsing them takes 0.2 s
 MOST_NAMED = 5  # changes in a message
 PARTS = attrgetter("__code__", "__defaults__", "__kwdefaults__")  # of a function
 
@@ -91,13 +93,17 @@ def warn_of_changes(*objects: Any) -> None:
 
 
 def changes(objects: Iterable[Any]) -> dict[str, list[Change]]:
-    """Return what was changed in each module that some objects reach."""
+    """Return what was changed in each module that some objects reach, as far as it is compared.
+
+    The nearest ones come first, because a large package may reach all of its files.
+    """
     seen: dict[str, _Seen] = {}
-    names = dict.fromkeys(_modules_of(objects))
-    todo = [*names]
+    own, names = own_files(), dict.fromkeys(_modules_of(objects))
+    todo, left = deque(names), MOST
     while todo:
-        if (each := _look_at(name := todo.pop())) is not None:
+        if (each := _look_at(name := todo.popleft(), own, left)) is not None:
             seen[name] = each
+            left -= each.file.stamp.size
             new = [found for found in each.imports if found not in names]
             names |= dict.fromkeys(new)
             todo += new
@@ -105,17 +111,20 @@ def changes(objects: Iterable[Any]) -> dict[str, list[Change]]:
     return {name: each.changes(files) for name, each in seen.items()}
 
 
-def _look_at(name: str) -> _Seen | None:
-    """Return a module as it is now, if it is an own one."""
-    seen = _seen.get(name)
-    if seen is not None and seen.is_still(sys.modules.get(name)):
-        return seen
-    path = own_file(name)
+def _look_at(name: str, own: Mapping[str, str], most: int) -> _Seen | None:
+    """Return a module as it is now, if it is an own one whose file has so many bytes at most."""
+    path = own.get(name)
     if path is None or not path.endswith(".py") or name in MAINS:  # these are sent by value
         return None
+    seen = _seen.get(name)
+    if seen is not None and seen.is_still(sys.modules.get(name)):
+        return seen if seen.file.stamp.size <= most else None
+    stamp = stamp_of(path)
+    if stamp is None or stamp.size > min(most, MOST_OF_FILE):
+        return None
     try:
-        _seen[name] = seen = _Seen(sys.modules[name], _file(name, path, stamp_of(path)))
-    except (OSError, ImportError, SyntaxError, ValueError):  # it is large, or is being edited
+        _seen[name] = seen = _Seen(name, _file(name, path, stamp), own)
+    except (OSError, ImportError, SyntaxError, ValueError):  # it is being edited
         return None
     return seen
 
@@ -130,8 +139,8 @@ def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
         if id(value := todo.pop()) in known:
             continue
         known[id(value)] = value
-        if isinstance(value, ModuleType):
-            yield value.__name__
+        if is_module(value):
+            yield variables_of(value).get("__name__", "")
         elif isinstance(value, partial):
             todo += [value.func, *value.args, *value.keywords.values()]
         elif isinstance(value, MethodType):
@@ -144,7 +153,7 @@ def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
             elif isinstance(value, FunctionType) and is_by_value(value):
                 used = {name for code in codes_in(value.__code__) for name in code.co_names}
                 found = [value.__globals__[name] for name in used & value.__globals__.keys()]
-                packages = [each.__name__ for each in found if isinstance(each, ModuleType)]
+                packages = [variables_of(x).get("__name__") for x in found if is_module(x)]
                 yield from used  # it may import them
                 yield from (f"{package}.{name}" for package in packages for name in used)
                 todo += [*found, *(value.__defaults__ or ())]
@@ -169,9 +178,9 @@ class _File:
     """
 
     def __init__(self, name: str, path: str, stamp: Stamp) -> None:
-        source = read_source(path, MOST)
+        source = read_source(path, MOST_OF_FILE)
         if source is None or source.stamp != stamp:
-            raise OSError("it is large, or is being edited")
+            raise OSError("it is being edited")
         self.name, self.path, self.stamp = name, path, stamp
         self.statements = ast.parse(source.data).body
         is_package = os.path.basename(path) == "__init__.py"
@@ -214,13 +223,13 @@ class _Seen:
         The own modules that the file imports.
     """
 
-    def __init__(self, module: ModuleType, file: _File) -> None:
-        self.file, self._name, self._names = file, module.__name__, vars(module)
-        self.imports = [x for x in file.imports if x not in sys.modules or own_file(x)]
+    def __init__(self, name: str, file: _File, own: Mapping[str, str]) -> None:
+        module = sys.modules.get(name)
+        self.file, self._name, self._names = file, name, variables_of(module)
+        self.imports = [x for x in file.imports if x not in sys.modules or x in own]
         defined = [*definitions(file.statements, self._names, self._name)]
         # Another loader may do more than compile the file.
-        loader: object = module.__loader__
-        is_plain = type(loader) in (SourceFileLoader, FreshLoader)
+        is_plain = type(loader_of(module)) in (SourceFileLoader, FreshLoader)
         is_plain = is_plain and is_as_read(file.path, file.stamp)
 
         def is_other(each: Definition) -> bool:
@@ -240,14 +249,22 @@ class _Seen:
         values = [each.value for each in watched]
         self._functions = [each for each in values if type(each) is FunctionType]
         self._parts = [*map(PARTS, self._functions)]
+        # Those that are as in the file are compared with it, which is fast, and others by identity.
+        others = {id(each.value) for each in found}
         given = [(each.value, each.given) for each in watched if type(each.value) in CONTAINERS]
-        self._contents = [each for each in given if each[1] is not ABSENT]
-        self._kept = [each for each in values if type(each) in SIMPLE]  # no other gets their ids
+        self._contents = [x for x in given if x[1] is not ABSENT and id(x[0]) not in others]
+        containers = [each.value for each in found if type(each.value) in CONTAINERS]
+        self._changed_contents = [(each, _contents_of(each)) for each in containers]
+        # No other object gets the ids of these.
+        self._kept = [each for each in values if type(each) in SIMPLE or id(each) in others]
 
     def is_still(self, module: ModuleType | None) -> bool:
         """Whether nothing has changed in the module since."""
-        names = getattr(module, "__dict__", None)
-        if self._changes or names is not self._names or self._ids_now() != self._ids:
+        if variables_of(module) is not self._names or self._ids_now() != self._ids:
+            return False
+        if self._changes and stamp_of(self.file.path) != self.file.stamp:  # it may have them now
+            return False
+        if any(not _is_each(_contents_of(x), before) for x, before in self._changed_contents):
             return False
         with suppress(Exception):  # such as of arrays in a list
             is_same = [*map(PARTS, self._functions)] == self._parts
@@ -274,6 +291,24 @@ class _Seen:
         ]
 
 
+def _contents_of(container: Any) -> list[Any]:
+    """Return what is in a list, dict or set, and in those within it."""
+    found, todo, known = [], [container], set[int]()
+    while todo:
+        each = todo.pop()
+        inner = [*each.keys(), *each.values()] if type(each) is dict else [*each]
+        found += inner
+        for part in inner:
+            if type(part) in (*CONTAINERS, tuple) and id(part) not in known:
+                known.add(id(part))
+                todo.append(part)
+    return found
+
+
+def _is_each(parts: list[Any], others: list[Any]) -> bool:
+    return len(parts) == len(others) and all(map(is_, parts, others))
+
+
 def _is_of_main(value: Any) -> bool:
     """Whether a function, a class, or an object of such a class is defined in ``__main__``."""
     for part in parts_of(value):
@@ -296,6 +331,8 @@ class _Recorder:
         if cls not in finders:  # within another finder, that of a driver, whose loader notes them
             return None
         for finder in finders[finders.index(cls) + 1 :]:
+            if not hasattr(finder, "find_spec"):  # Python skips it, too
+                continue
             if (spec := finder.find_spec(name, path, target)) is not None:
                 if spec.has_location and spec.origin and not is_installed(spec.origin):
                     note_reading(spec.origin, stamp_of(spec.origin))

@@ -24,7 +24,8 @@ from inspect import unwrap
 from types import CodeType, FunctionType, MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from nbshare._core.functions.freshness import is_installed
+from nbshare._core.functions.installed import is_installed
+from nbshare._core.functions.modules import find_named, is_module, variables_of
 
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 SIMPLE = {bool, int, float, complex, str, bytes, tuple, list, dict, set, type(None)}
@@ -35,6 +36,8 @@ PLAIN = {  # decorators that keep the functions of what they decorate
     "cache", "lru_cache", "cached_property", "wraps", "override", "final", "dataclass",
     "total_ordering", "runtime_checkable",
 }  # fmt: skip
+PLAIN_HOMES = {"abc", "dataclasses", "functools", "typing", "typing_extensions"}
+OF_PROPERTIES = {"setter", "getter", "deleter"}
 LITERALS = (
     ast.Constant | ast.Tuple | ast.List | ast.Set | ast.Dict | ast.UnaryOp | ast.BinOp
     | ast.unaryop | ast.operator | ast.expr_context
@@ -82,11 +85,23 @@ class Definition(NamedTuple):
             is_made = "." in self.name and type(value) not in SIMPLE
             return is_made or is_same(given, value)
         # A decorator, or what made the class, may have made something else of a function.
-        if self.is_plain and all(isinstance(x, FUNCTIONS) and _is_plain(x) for x in self.nodes):
+        if self.is_plain and all(isinstance(x, FUNCTIONS) and self.keeps(x) for x in self.nodes):
             return self._is_function_of(path)
-        if isinstance(node, ast.ClassDef) and _is_plain(node) and not node.keywords:
+        if isinstance(node, ast.ClassDef) and self.keeps(node) and not node.keywords:
             return len(self.nodes) > 1 or self._is_class_of(path, node)
         return not any(self._is_of_another(part, path) for part in self._unexplained(node))
+
+    def keeps(self, node: Any) -> bool:
+        """Whether the decorators of a definition leave the functions in it as they are."""
+        return all(self._is_plain(getattr(each, "func", each)) for each in node.decorator_list)
+
+    def _is_plain(self, decorator: ast.AST) -> bool:
+        name = getattr(decorator, "id", getattr(decorator, "attr", ""))
+        found = self._found(decorator)
+        if name in OF_PROPERTIES or (found is ABSENT and isinstance(decorator, ast.Name)):
+            return name in PLAIN  # Python has it, or the file has it no more
+        # Another library may use the name, as joblib does for `memory.cache`.
+        return name in PLAIN and getattr(found, "__module__", None) in PLAIN_HOMES
 
     def _is_function_of(self, path: str) -> bool:
         nodes, parts = cast("list[ast.FunctionDef]", self.nodes), parts_of(self.value)
@@ -120,18 +135,20 @@ class Definition(NamedTuple):
             case ast.ImportFrom():
                 package = self.names.get("__package__") or ""
                 home, _, name = dict(imports_in([node], package))[self.key].rpartition(".")
-                return getattr(sys.modules.get(home), name, ABSENT)
+                return variables_of(sys.modules.get(home)).get(name, ABSENT)
             case ast.Attribute(value=owner, attr=name):
-                return getattr(self._found(owner), name, ABSENT)
+                found = self._found(owner)
+                if is_module(found):
+                    return variables_of(found).get(name, ABSENT)
+                return getattr(found, name, ABSENT) if isinstance(found, type) else ABSENT
             case ast.Name(id=name):
-                return self.names.get(name, getattr(sys.modules.get(self.module), name, ABSENT))
+                variables = variables_of(sys.modules.get(self.module))
+                return self.names.get(name, variables.get(name, ABSENT))
         return ABSENT
 
     def _is_of_another(self, part: Any, path: str) -> bool:
         """Whether a function or class is the definition of another name, maybe of another file."""
-        found: Any = sys.modules.get(part.__module__ or "")
-        for each in part.__qualname__.split("."):
-            found = getattr(found, each, None)
+        found = find_named(part.__module__ or "", part.__qualname__)
         # It may name itself after a package, or have a decorator of another file around it.
         is_near = f"{self.module}.".startswith(f"{part.__module__}.")
         inner = unwrap(part)
@@ -160,12 +177,13 @@ def definitions(
                     nodes.append(None)
             given[name].append(node)
     for name, nodes in given.items():
-        yield Definition(where + name, name, names, nodes, module, is_plain)
+        found = Definition(where + name, name, names, nodes, module, is_plain)
+        yield found
         classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
         cls = names.get(name)
         if classes and None not in nodes and isinstance(cls, type) and cls.__name__ == name:
             last, inner = classes[-1], f"{where}{name}."
-            is_plain_class = is_plain and _is_plain(last) and type(cls) in (type, ABCMeta)
+            is_plain_class = is_plain and found.keeps(last) and type(cls) in (type, ABCMeta)
             # A base may put something around the members of its subclasses.
             is_plain_class &= not any(
                 "__init_subclass__" in vars(base) for base in cls.__mro__[:-1]
@@ -236,12 +254,6 @@ def parts_of(value: Any) -> list[Any]:
     if isinstance(value, FunctionType) and is_installed(value.__code__.co_filename):
         return parts_of(getattr(value, "__wrapped__", None)) or [value]
     return [value] if isinstance(value, FunctionType | type) else []
-
-
-def _is_plain(node: Any) -> bool:
-    """Whether the decorators of a definition leave the functions in it as they are."""
-    made_by = [getattr(each, "func", each) for each in node.decorator_list]
-    return all(getattr(each, "id", getattr(each, "attr", "")) in PLAIN for each in made_by)
 
 
 def _place_of(part: Any) -> tuple[str, str, int] | None:

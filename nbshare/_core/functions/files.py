@@ -6,20 +6,14 @@ import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbshare._core.functions.freshness import (
-    Stamp,
-    is_as_read,
-    own_modules,
-    source_of,
-    stamp_of,
-)
+from nbshare._core.functions.freshness import Stamp, is_as_read, source_of, stamp_of
 from nbshare._core.functions.imports import FreshLoader
-from nbshare._core.functions.pickling import MAINS
+from nbshare._core.functions.modules import MAINS, file_of, loaded, variables_of
 from nbshare._core.tracebacks import shown_from_the_call
 
 if TYPE_CHECKING:
@@ -40,10 +34,22 @@ class _FileFinder:
         target: ModuleType | None = None,  # noqa: ARG004
     ) -> ModuleSpec | None:
         file = _paths.get(name)
-        if file is not None:
-            is_there = os.path.exists(file) or source_of(file)
-            loader: Any = FreshLoader(name, file)  # types want load_module, which 3.15 has not
-            return spec_from_file_location(name, file, loader=loader) if is_there else None
+        if file is None or not (os.path.exists(file) or source_of(file)):
+            return None
+        # Types want load_module, which 3.15 has not.
+        loader: Any = FreshLoader(name, file) if file.endswith(".py") else None
+        return spec_from_file_location(name, file, loader=loader)
+
+
+class _FolderFinder:
+    """Finds packages of registered modules that have no file of their own, and are nowhere else."""
+
+    @staticmethod
+    def find_spec(
+        name: str,
+        path: Sequence[str] | None = None,  # noqa: ARG004 - importlib's signature
+        target: ModuleType | None = None,  # noqa: ARG004
+    ) -> ModuleSpec | None:
         if not any(module.startswith(name + ".") for module in list(_paths)):
             return None
         spec = ModuleSpec(name, None, is_package=True)
@@ -146,6 +152,8 @@ def register_files(paths: Mapping[str, str]) -> None:
     if not any(finder is _FileFinder for finder in sys.meta_path):
         # First, so that no other module of that name may take its place.
         sys.meta_path.insert(0, _FileFinder)
+        # Last, as packages that have been installed, or are on the path, are what they are.
+        sys.meta_path.append(_FolderFinder)
     _paths.update(paths)
 
 
@@ -165,7 +173,7 @@ class Origins(NamedTuple):
     files: dict[str, str]
 
 
-_looked_at: tuple[Any, Mapping[str, ModuleType | None], Origins] = None, {}, Origins([], {})
+_looked_at: tuple[Any, Origins] = None, Origins([], {})
 
 
 def origins(path: list[str], cwd: str | None) -> Origins:
@@ -174,15 +182,23 @@ def origins(path: list[str], cwd: str | None) -> Origins:
     Modules of `import_file` are left out.
     """
     global _looked_at
-    state = len(sys.modules), path, cwd
-    before, modules, found = _looked_at
-    if state != before or any(sys.modules.get(name) is not modules[name] for name in modules):
-        files, folders = _top_files(), _absolute(path, cwd)
-        lost = {name: file for name, file in files.items() if _file_of(name, folders) != file}
+    modules = loaded()
+    before, found = _looked_at
+    state = modules.own, modules.elsewhere, path, cwd
+    if state != before:
+        folders = _absolute(path, cwd)
+        tops = _top_files(modules.own)
+        lost = {name: file for name, file in tops.items() if _is_lost(name, file, folders)}
+        lost |= {
+            name: file
+            for name, file in modules.elsewhere.items()
+            if os.path.dirname(_place_of(file)) not in folders and not _file_of(name, folders)
+        }
         # Pickle imports the package of a module that it names, though the module is there.
-        register_files({n: f for n, f in lost.items() if _package_of(n) not in ("", *sys.modules)})
+        packages = {name: _package_of(name) for name in lost}
+        register_files({n: lost[n] for n, p in packages.items() if p and p not in sys.modules})
         found = Origins(folders, lost)
-        _looked_at = state, {name: sys.modules.get(name) for name in files}, found
+        _looked_at = state, found
     return found
 
 
@@ -202,11 +218,25 @@ def _absolute(path: list[str], cwd: str | None) -> list[str]:
     return folders
 
 
-def _top_files() -> dict[str, str]:
+def _top_files(files: Mapping[str, str]) -> dict[str, str]:
     """Return the files of users' modules that do not belong to a package with a file."""
-    files = own_modules()
     left_out = {*MAINS, *_stamps}
     return {n: f for n, f in files.items() if n not in left_out and _package_of(n) not in files}
+
+
+def _is_lost(name: str, file: str, path: Sequence[str]) -> bool:
+    """Whether a search of a path does not find the file of a module."""
+    found = _file_of(name, path)
+    if file.endswith(".py"):
+        return found != file
+    # A package may have put a compiled module in its place.
+    return found is None and file.endswith(tuple(EXTENSION_SUFFIXES))
+
+
+def _place_of(file: str) -> str:
+    """Return the file of a module, or the folder of a package."""
+    folder, name = os.path.split(file)
+    return folder if name == "__init__.py" else file
 
 
 def _package_of(name: str) -> str:
@@ -228,13 +258,15 @@ def other_module(file: Path) -> str | None:
     """Return what the plain name of a file already means, if that is another module."""
     known = sys.modules.get(file.stem)
     try:
-        spec = find_spec(file.stem)
-    except (ImportError, ValueError):  # such as __main__, which may have none
+        # If it is loaded, nothing is searched, and it may be of any kind.
+        spec = find_spec(file.stem) if known is None else variables_of(known).get("__spec__")
+    except (ImportError, ValueError):
         spec = None
     if known is None and spec is None:
         return None
-    folders = (spec and spec.submodule_search_locations) or ()  # of a package without __init__
-    places = [getattr(known, "__file__", None), spec and spec.origin, *folders]
+    places = [file_of(known)]
+    if type(spec) is ModuleSpec:  # with the folders of a package without __init__
+        places += [spec.origin, *(spec.submodule_search_locations or ())]
     place = next(filter(None, places), "a module without a file")
     # Python prefers the file to a folder of that name next to it.
     return None if os.path.realpath(place) in (str(file), str(file.with_suffix(""))) else place

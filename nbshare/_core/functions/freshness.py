@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import site
 import sys
 import weakref
 from collections.abc import Iterable, Mapping
@@ -17,8 +16,9 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
-from nbshare._core import PACKAGE
-from nbshare._core.system import SYSTEM, Descriptor, files, processes, sections
+from nbshare._core.functions.installed import is_installed
+from nbshare._core.functions.modules import own_files
+from nbshare._core.system import Descriptor, files, processes, sections
 
 ATTEMPTS = 3  # at a file that changes while it is read
 MOST = 16 << 20  # bytes that are kept, as larger source files have data in them
@@ -34,39 +34,11 @@ class Stamp(NamedTuple):
     ctime_ns: int  # changes even if a copy keeps the mtime of its source
 
 
-def _standard_library() -> tuple[str, str]:
-    """Return the folders of its source and of its compiled modules.
-
-    As the interpreter finds them, because `sysconfig` takes 2 ms.
-    """
-    library, home = os.path.dirname(os.__file__), sys.base_exec_prefix
-    compiled = os.path.join(home, sys.platlibdir)
-    if SYSTEM != "windows":
-        return library, os.path.join(compiled, os.path.basename(library), "lib-dynload")
-    if os.path.isdir(compiled):
-        return library, compiled
-    # The embeddable Python has a zip file, and compiled modules next to python.exe.
-    return os.path.join(home, f"python{sys.version_info[0]}{sys.version_info[1]}.zip"), home
-
-
-STANDARD_LIBRARY = _standard_library()
-
-# Installed code does not change under a running program, and comparing it would cost a millisecond.
-# Nor does this package, wherever it is. On Windows, the folder of Python or of an environment is
-# also one for packages, but a project may be in it.
-_SITES = [
-    path for path in (*site.getsitepackages(), site.USER_SITE) if path and path not in site.PREFIXES
-]
-_INSTALLED = tuple(
-    os.path.realpath(path) + os.sep for path in (*STANDARD_LIBRARY, *_SITES, PACKAGE)
-)
-
-
 def stamp_of(path: str) -> Stamp | None:
     """Return the stamp of a file, or None if it is gone."""
     try:
         return Stamp(*files.stamp(path))
-    except OSError:
+    except (OSError, ValueError):  # of a name that no file may have
         return None
 
 
@@ -83,27 +55,6 @@ def is_as_read(path: str, stamp: Stamp) -> bool:
     if path in _read:
         return _read[path] == stamp
     return max(stamp.mtime_ns, stamp.ctime_ns) < processes.begun_ns()
-
-
-def is_installed(path: str) -> bool:
-    """Whether a module belongs to the standard library or to site-packages.
-
-    A linked folder or module there is elsewhere, and may be edited. Links within a package's folder
-    are not checked.
-    """
-    folder = os.path.dirname(path)
-    return _is_there(path) if folder in _SITES else _is_there(os.path.join(folder, ""))
-
-
-def own_file(name: str) -> str | None:
-    """Return the file of an imported module that users may edit, or None for other modules."""
-    path: str | None = getattr(sys.modules.get(name), "__file__", None)
-    return path if path and not is_installed(path) else None
-
-
-@cache  # realpath takes 15 µs, and every call asks about all modules of the standard library
-def _is_there(path: str) -> bool:
-    return os.path.join(os.path.realpath(path), "").startswith(_INSTALLED)
 
 
 n_executed = [0]  # files, so that a change is noticed quickly
@@ -140,8 +91,7 @@ class ImportLog:
     """
 
     def __init__(self) -> None:
-        self._known = set(sys.modules)
-        self._n_seen = len(sys.modules)
+        self._known = own_files()
         self.executed: dict[str, Stamp | None] = {}  # since the last time
         _logs[weakref.ref(self, lambda ref: _logs.pop(ref, None))] = None
         _listen()
@@ -154,12 +104,9 @@ class ImportLog:
                 executed, stamp = self.executed.popitem()
                 if stamp_of(executed) is not None:  # else it was a temporary one
                     taken[executed] = _read.get(executed) or stamp
-        if len(sys.modules) == self._n_seen:  # going through them takes 30 µs
-            return taken
-        self._n_seen = len(sys.modules)
-        for name in sys.modules.copy().keys() - self._known:
-            self._known.add(name)
-            if (path := own_file(name)) is not None:
+        before, self._known = self._known, own_files()
+        if self._known is not before:
+            for _, path in self._known.items() - before.items():
                 taken[path] = _read.get(path) or stamp_of(path)
         return taken
 
@@ -247,10 +194,8 @@ NO_CODE = CodeVersion(0, None, {})
 
 
 def own_modules() -> dict[str, str]:
-    """Return the source files of imported modules that users may edit, by the modules' names."""
-    modules = sys.modules.copy()  # in one step, as other threads import some
-    found = [(name, getattr(module, "__file__", None)) for name, module in modules.items()]
-    return {name: p for name, p in found if p and p.endswith(".py") and not is_installed(p)}
+    """Return the source files of loaded modules that users may edit, by the modules' names."""
+    return {name: path for name, path in own_files().items() if path.endswith(".py")}
 
 
 def packed_sources(paths: Iterable[str]) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Sequence
-from functools import lru_cache
 from importlib.machinery import (
     BuiltinImporter,
     FrozenImporter,
@@ -17,14 +16,9 @@ from importlib.util import cache_from_source
 from types import ModuleType
 from typing import Any
 
-from nbshare._core.functions.freshness import (
-    STANDARD_LIBRARY,
-    is_installed,
-    note_reading,
-    own_file,
-    source_of,
-    stamp_of,
-)
+from nbshare._core.functions.freshness import note_reading, source_of, stamp_of
+from nbshare._core.functions.installed import STANDARD_LIBRARY, is_installed
+from nbshare._core.functions.modules import own_files
 
 # A cache stores times in whole seconds, so it hides an edit in the second of the last import. A
 # cache written this long after its source is of this version, unless compiling took longer (1 µs
@@ -121,9 +115,4 @@ def import_as_the_caller(overridden: Collection[str]) -> None:
 
 def overridden_names() -> list[str]:
     """Return the standard module names that mean another module in this process."""
-    return _overridden_names(len(sys.modules))
-
-
-@lru_cache(1)  # a look at all modules takes as long as sending a call
-def _overridden_names(n_modules: int) -> list[str]:  # noqa: ARG001 - when to look again
-    return [name for name in sys.stdlib_module_names & sys.modules.copy().keys() if own_file(name)]
+    return sorted(sys.stdlib_module_names & own_files().keys())

@@ -32,16 +32,24 @@ from nbshare._core.functions.annotations import (
     with_references,
 )
 from nbshare._core.functions.definitions import codes_in
-from nbshare._core.functions.freshness import is_installed
+from nbshare._core.functions.installed import is_installed
+from nbshare._core.functions.modules import (
+    MAIN,
+    MAINS,
+    SPAWNED_MAIN,
+    by_value,
+    file_of,
+    find_named,
+    is_module,
+    loader_of,
+    variables_of,
+)
 from nbshare._core.functions.namespaces import SentVariables, shared_state
 from nbshare.errors import UnsendableError, noted
 
-# The names of the caller's script. The second one in a process spawned by multiprocessing.
-MAIN, SPAWNED_MAIN = MAINS = "__main__", "__mp_main__"
-
 
 def dumps(value: Any) -> bytes:
-    """Pickle an object, by reference or by value if it is of ``__main__`` or has no name.
+    """Pickle an object, by reference or by value if it is of ``__main__`` or has no name elsewhere.
 
     A class of ``__main__`` that was sent by value comes back as itself, because cloudpickle
     recognises it.
@@ -66,8 +74,8 @@ def dumps_apart(
     """Pickle an object as `dumps` does, without its buffers of `threshold` bytes and more.
 
     `make` returns a pickler. The first one pickles by reference. If that fails, or if the pickle
-    may refer to ``__main__`` by name, which workers never run, the second one does it by value.
-    Objects of ``__main__`` or without a name can be sent so, but this takes longer.
+    may refer by name to what workers cannot import, the second one does it by value. Objects of
+    such modules or without a name can be sent so, but this takes longer.
     """
     buffers: list[memoryview] = []
 
@@ -85,17 +93,22 @@ def dumps_apart(
     data = MAIN.encode()
     with suppress(Exception):  # an object's __reduce__ may raise anything
         data = attempt(False)
-    if may_name_main(data) or any(name in sys.modules and name.encode() in data for name in _OPEN):
+    if may_name_unknown(data) or any(
+        name in sys.modules and name.encode() in data for name in _OPEN
+    ):
         data = attempt(True)
     return data, buffers
 
 
-def may_name_main(data: bytes) -> bool:
-    """Return whether a pickle may refer to ``__main__`` by name, and so must be sent by value."""
-    is_spawned = SPAWNED_MAIN in sys.modules  # if not, one search of a long pickle is enough
-    return MAIN.encode() in data or (is_spawned and SPAWNED_MAIN.encode() in data)
+def may_name_unknown(data: bytes) -> bool:
+    """Whether a pickle may refer by name to what workers cannot import, such as ``__main__``."""
+    names = [MAIN, *by_value()]  # one search of a long pickle is enough, usually
+    if SPAWNED_MAIN in sys.modules:
+        names.append(SPAWNED_MAIN)
+    return any(name.encode() in data for name in names)
 
 
+OF_IMPORT = {"__builtins__", "__cached__", "__loader__", "__spec__"}  # variables of a module
 # The modules of functions that every pickle by value names.
 _LOADERS = "cloudpickle.cloudpickle", SentVariables.__module__, __name__
 
@@ -103,12 +116,13 @@ _LOADERS = "cloudpickle.cloudpickle", SentVariables.__module__, __name__
 @cache
 def value_pickler() -> Any:
     """Return the class of picklers that send by value what workers cannot import."""
-    from cloudpickle import Pickler, register_pickle_by_value  # late, as it takes 15 ms
-
-    if SPAWNED_MAIN in sys.modules:
-        register_pickle_by_value(sys.modules[SPAWNED_MAIN])
+    from cloudpickle import Pickler  # late, as it takes 15 ms
 
     class ValuePickler(Pickler):  # type: ignore[misc]
+        def dump(self, obj: Any) -> None:
+            _tell_cloudpickle()
+            super().dump(obj)
+
         def reducer_override(self, obj: Any) -> Any:
             if obj is sys.stdout or obj is sys.stderr:
                 return getattr, (sys, "stdout" if obj is sys.stdout else "stderr")
@@ -123,8 +137,8 @@ def value_pickler() -> Any:
                 return _dispatching(obj)
             if type(obj) is CodeType:  # cloudpickle leaves out the file, which tracebacks name
                 return _in_file, (obj.co_filename, self.dispatch_table[CodeType](obj)[1])
-            if type(obj) is ModuleType and _is_of_another_file(obj):
-                return _module, (obj.__name__, _variables_of(obj))
+            if is_module(obj):
+                return _reduced_module(obj)
             if isinstance(obj, OF_ANNOTATIONS):
                 return reduced_annotation(obj) if _needs_value(obj) else NotImplemented
             reduced = _by_name(obj)
@@ -156,7 +170,7 @@ def value_pickler() -> Any:
 def _needs_value(obj: Any) -> bool:
     """Whether workers cannot import an object of an annotation, such as a `typing.NewType`."""
     module, name = getattr(obj, "__module__", None), getattr(obj, "__name__", "")
-    if isinstance(obj, NAMED) and module and module not in MAINS:
+    if isinstance(obj, NAMED) and module and module not in (*MAINS, *by_value()):
         with suppress(Exception):  # its module may raise anything
             return _named(module, getattr(obj, "__qualname__", name)) is not obj
     return not isinstance(obj, TypeVar)  # which cloudpickle sends by value
@@ -186,18 +200,31 @@ def _in_file(path: str, parts: tuple[Any, ...]) -> CodeType:
     return CodeType(*parts).replace(co_filename=path)
 
 
-def _is_of_another_file(module: ModuleType) -> bool:
-    """Return whether the name of a module means another file in this process, and in workers."""
-    found = sys.modules.get(module.__name__)
-    return found is not None and _file_of(found) != _file_of(module)
+_told: set[str] = set()  # modules whose definitions cloudpickle sends by value
 
 
-def _file_of(module: ModuleType) -> Any:
-    return getattr(module, "__file__", None)
+def _tell_cloudpickle() -> None:
+    """Let cloudpickle send definitions by value that workers cannot import."""
+    global _told
+    from cloudpickle import register_pickle_by_value, unregister_pickle_by_value
+
+    names = {*by_value(), SPAWNED_MAIN} & sys.modules.keys()
+    for name in names - _told:
+        register_pickle_by_value(ModuleType(name))  # only the name counts
+    for name in _told - names:  # a file has replaced it
+        with suppress(ValueError):  # somebody else has done this
+            unregister_pickle_by_value(ModuleType(name))
+    _told = names
 
 
-def _variables_of(module: ModuleType) -> dict[str, Any]:
-    return {name: value for name, value in vars(module).items() if name != "__builtins__"}
+def _reduced_module(module: ModuleType) -> Any:
+    """Return how to send a module: by its name, or its variables if that means another one."""
+    variables = variables_of(module)
+    name: Any = variables.get("__name__")
+    found = sys.modules.get(name)
+    if name in by_value() or (found is not None and file_of(found) != file_of(module)):
+        return _module, (name, {k: v for k, v in variables.items() if k not in OF_IMPORT})
+    return (import_module, (name,)) if found is module else NotImplemented
 
 
 def _module(name: str, variables: dict[str, Any]) -> ModuleType:
@@ -208,7 +235,8 @@ def _module(name: str, variables: dict[str, Any]) -> ModuleType:
 
 def is_by_value(obj: Any) -> bool:
     """Whether workers cannot import a function or class, as one of ``__main__``, or a local one."""
-    return obj.__module__ in MAINS or "<" in obj.__qualname__
+    module: str = obj.__module__
+    return module in MAINS or "<" in obj.__qualname__ or module in by_value()
 
 
 def _by_name(obj: Any) -> Any:
@@ -222,7 +250,7 @@ def _by_name(obj: Any) -> Any:
     if not issubclass(type(obj), (type, FunctionType, _lru_cache_wrapper)):
         return NotImplemented
     name, qualname = obj.__module__, obj.__qualname__
-    loader = getattr(sys.modules.get(name), "__loader__", None)
+    loader = loader_of(sys.modules.get(name))
     if is_by_value(obj) or not isinstance(loader, SourceFileLoader):
         return NotImplemented
     found, path = _named(name, qualname), loader.path
@@ -248,9 +276,9 @@ def _by_name(obj: Any) -> Any:
 
 def _named(name: str, qualname: str) -> Any:
     """Return the object of a name in a module, or None if there is none."""
-    found: Any = sys.modules.get(name) or import_module(name)
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
+    if name not in sys.modules:
+        import_module(name)
+    found = find_named(name, qualname)
     return getattr(found, "__func__", found)  # of a class method
 
 

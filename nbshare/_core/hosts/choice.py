@@ -12,6 +12,7 @@ from concurrent.futures import Executor, Future
 from contextlib import closing, suppress
 from typing import Any
 
+from nbshare._core.functions.modules import variables_of
 from nbshare._core.hosts.protocol import Hosts
 from nbshare._core.memory import need_linux
 from nbshare._core.system import room
@@ -36,8 +37,8 @@ def hosts_for(backend: Any) -> Hosts | None:
     NotBuiltYetError
         This system is not Linux.
     """
-    distributed: Any = sys.modules.get("distributed")
-    is_dask = distributed is not None and isinstance(backend, distributed.Client)
+    client = variables_of(sys.modules.get("distributed")).get("Client")
+    is_dask = isinstance(client, type) and isinstance(backend, client)
     is_ray = isinstance(backend, str) and (backend == "ray" or backend.startswith("ray://"))
     if not (is_dask or is_ray or isinstance(backend, Executor)):
         return None

@@ -34,7 +34,8 @@ from nbshare._core.engine.placing import place
 from nbshare._core.engine.preparing import new_call, pack_fixed, pack_sources
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.supply import Pace
-from nbshare._core.functions.freshness import is_installed, own_modules, packed_sources
+from nbshare._core.functions.freshness import own_modules, packed_sources
+from nbshare._core.functions.installed import is_installed
 from nbshare._core.hosts.inbox import Inbox
 from nbshare._core.hosts.inputs import Held
 from nbshare._core.hosts.line import lines_at, receive, send

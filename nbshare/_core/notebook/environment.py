@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias, cast
 
+from nbshare._core.functions.modules import variables_of
+
 Bundle: TypeAlias = tuple[dict[str, str], dict[str, Any] | None]  # MIME types, and metadata
 Make: TypeAlias = Callable[[], Bundle | None]
 
@@ -24,10 +26,10 @@ def surroundings() -> Literal["kernel", "marimo", "terminal", "log"]:
     kernel started by hand in one may well be.
     """
     # A kernel has loaded IPython. If it is not there, there is no need to import it.
-    get_ipython: Any = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    get_ipython = variables_of(sys.modules.get("IPython")).get("get_ipython")
     if get_ipython is not None and getattr(get_ipython(), "kernel", None) is not None:
         return "kernel"
-    runs_in_marimo: Any = getattr(sys.modules.get("marimo"), "running_in_notebook", None)
+    runs_in_marimo = variables_of(sys.modules.get("marimo")).get("running_in_notebook")
     if runs_in_marimo is not None and runs_in_marimo():
         return "marimo"
     with suppress(AttributeError, ValueError):  # there is no stderr, or it is closed

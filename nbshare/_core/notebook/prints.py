@@ -7,6 +7,8 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from nbshare._core.functions.modules import variables_of
+
 # A page with megabytes of text becomes slow. Limits for one burst, and per second.
 _BURST = 300_000  # characters
 _PER_SECOND = 30_000
@@ -117,7 +119,7 @@ class _Stream:
 
 def _bars_aside(stream: Any) -> AbstractContextManager[Any]:
     """Clear tqdm's bars from the terminal, as `tqdm.write` does, to draw them again after it."""
-    tqdm: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    tqdm = variables_of(sys.modules.get("tqdm")).get("tqdm")
     if tqdm is None or not getattr(tqdm, "_instances", None):
         return nullcontext()
     return tqdm.external_write_mode(file=stream)  # type: ignore[no-any-return]

@@ -19,6 +19,7 @@ import numpy as np
 from nbshare import errors
 from nbshare._core.arrays.remedies import IN_SHELL
 from nbshare._core.arrays.shaped import ShapedItems
+from nbshare._core.functions.modules import file_of, loaded, loader_of
 from nbshare._core.functions.pickling import dumps
 from nbshare._core.system import processes
 from nbshare._core.wire import is_worker
@@ -243,10 +244,16 @@ def explained(error: BaseException) -> BaseException:
         )
     elif _IN_SHELL.fullmatch(f"{type(error).__name__}: {_text(error)}"):
         noted(error, IN_SHELL)
-    elif type(error) is ModuleNotFoundError and (module := sys.modules.get(error.name or "")):
-        path = getattr(module, "__file__", None)
-        if path and not os.path.exists(path):
+    elif type(error) is ModuleNotFoundError and (name := error.name or "") in sys.modules:
+        if (path := file_of(module := sys.modules[name])) and not os.path.exists(path):
             noted(error, f"Its file {path!r} is gone. Restore it, or import it from its new place.")
+        elif name in loaded().unknown:
+            loader = loader_of(module)
+            made_by = "by a program, not from a file"
+            if loader is not None:
+                cls = loader if isinstance(loader, type) else type(loader)
+                made_by = f"by {cls.__name__}, which workers do not have"
+            noted(error, f"Here {name!r} was loaded {made_by}. Put its code into a .py file.")
     return error
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from nbshare._core.functions.files import register_files
 from nbshare._core.functions.imports import import_as_the_caller
+from nbshare._core.functions.modules import find_named
 from nbshare._core.system import files, processes, room
 
 
@@ -232,9 +233,7 @@ def _filters(named: tuple[NamedFilter, ...]) -> list[Any]:
         return _found[1]
     filters = []
     for action, text, (module, name), *where in named:
-        category: Any = sys.modules.get(module)
-        for part in name.split("."):
-            category = getattr(category, part, None)
+        category = find_named(module, name)
         if category is not None:
             filters.append((action, text, category, *where))
     if len(filters) == len(named):

@@ -8,7 +8,7 @@ from itertools import chain, groupby, islice
 from typing import Any
 
 from nbshare._core.arrays.inputs import ArrayReference, Inputs, Packed
-from nbshare._core.functions.pickling import may_name_main
+from nbshare._core.functions.pickling import may_name_unknown
 from nbshare._core.store.logs import OUT_OF_BAND
 from nbshare._core.wire.feed import FedItems
 from nbshare._core.wire.folding import Blocks
@@ -219,7 +219,7 @@ def _pickled(value: Any) -> bytearray:
         data = pickle.dumps(value, 5, buffer_callback=_is_small)
     except Exception:  # noqa: BLE001 - whatever an object's __reduce__ raises
         raise _UnfitError(value) from None
-    if len(data) > MOST_BYTES or may_name_main(data):  # the latter must be sent by value
+    if len(data) > MOST_BYTES or may_name_unknown(data):  # the latter must be sent by value
         raise _UnfitError(value)
     return bytearray(data)
 

@@ -1,0 +1,119 @@
+"""Which files are installed, and which ones are the user's own.
+
+A user edits own files. Workers run them as they are at each call, changes of their values are told,
+and results in a checkpoint depend on them. All of this costs time for each file. Installed code
+does not change under a running program. A file is installed if it is
+
+- of the standard library, or of this package;
+- below a folder that is called ``site-packages`` or ``dist-packages``, of this or any other
+  interpreter: virtual environments, conda, Colab, and the module systems of clusters, which put
+  such folders on PYTHONPATH;
+- in a folder of the import path, and in the ``RECORD`` of a distribution there, as
+  ``pip install --target`` leaves it. Only the package's name is looked up.
+
+All others are own: the folder of the notebook or script, other folders on the path that nobody has
+installed, editable installs (their ``RECORD`` lists no code), and modules loaded by their path. A
+link to a package or module counts by where it leads. Links within a package are not followed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection
+from contextlib import suppress
+from functools import cache, lru_cache
+
+from nbshare._core import PACKAGE
+from nbshare._core.system import SYSTEM
+
+SITES = {"site-packages", "dist-packages"}
+
+
+def _standard_library() -> tuple[str, str]:
+    """Return the folders of its source and of its compiled modules.
+
+    As the interpreter finds them, because `sysconfig` takes 2 ms.
+    """
+    library, home = os.path.dirname(os.__file__), sys.base_exec_prefix
+    compiled = os.path.join(home, sys.platlibdir)
+    if SYSTEM != "windows":
+        return library, os.path.join(compiled, os.path.basename(library), "lib-dynload")
+    if os.path.isdir(compiled):
+        return library, compiled
+    # The embeddable Python has a zip file, and compiled modules next to python.exe.
+    return os.path.join(home, f"python{sys.version_info[0]}{sys.version_info[1]}.zip"), home
+
+
+STANDARD_LIBRARY = _standard_library()
+# On Windows, the folder of Python is also one for packages, but a project may be in it.
+_INSTALLED = tuple(os.path.realpath(path) + os.sep for path in (*STANDARD_LIBRARY, PACKAGE))
+
+
+def is_installed(path: str) -> bool:
+    """Whether the file of a module is installed."""
+    folder = os.path.dirname(path)
+    if is_root(folder):
+        return _is_there(path)
+    is_of_installed = _has_installed(folder)
+    return _is_there(folder) if is_of_installed is None else is_of_installed
+
+
+def is_root(folder: str) -> bool:
+    """Whether a folder is one that modules are imported from."""
+    return os.path.basename(folder) in SITES or folder in roots()
+
+
+def roots() -> Collection[str]:
+    """Return the folders of the import path."""
+    return _absolute(*[each for each in sys.path if type(each) is str])  # Python skips others
+
+
+@lru_cache(4)
+def _absolute(*path: str) -> frozenset[str]:
+    return frozenset(map(os.path.abspath, path))
+
+
+@cache  # as there are thousands of modules
+def _has_installed(folder: str) -> bool | None:
+    """Whether a folder is of an installed package, or None if none is on the way to the top."""
+    above = os.path.dirname(folder)
+    if above == folder:
+        return None
+    # The nearest one counts, as a project may have an environment in one of its folders.
+    return _is_there(folder) if is_root(above) else _has_installed(above)
+
+
+@cache  # realpath takes 15 µs
+def _is_there(place: str) -> bool:
+    """Whether a package or module in a folder of the import path is installed."""
+    try:
+        root, name = os.path.split(real := os.path.realpath(place))
+    except ValueError:  # no file may be called so
+        return False
+    is_of_python = (real + os.sep).startswith(_INSTALLED)
+    return is_of_python or not SITES.isdisjoint(root.split(os.sep)) or _is_recorded(root, name)
+
+
+def _is_recorded(root: str, name: str) -> bool:
+    """Whether a distribution in a folder has installed a package or module of this name."""
+    with suppress(OSError):  # the folder is gone, or part of a zip file
+        found = _distributions(root, os.stat(root).st_mtime_ns)
+        # That of a similar name first, as it need be the only one that is read.
+        start = name.partition(".")[0].lower()
+        likely = sorted(found, key=lambda each: not each.lower().startswith(start))
+        return any(name in _names_in(os.path.join(root, each, "RECORD")) for each in likely)
+    return False
+
+
+@lru_cache(64)
+def _distributions(root: str, _mtime_ns: int) -> list[str]:
+    return [each for each in os.listdir(root) if each.endswith(".dist-info")]
+
+
+@cache
+def _names_in(record: str) -> frozenset[str]:
+    """Return the names in its folder that a distribution has installed."""
+    with suppress(OSError), open(record, encoding="utf8", errors="replace") as lines:
+        return frozenset(line.partition(",")[0].partition("/")[0] for line in lines)
+    return frozenset()

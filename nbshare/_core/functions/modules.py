@@ -1,0 +1,164 @@
+"""The loaded modules of this process, and what is known of each.
+
+`sys.modules` may hold anything: modules that are loaded when they are asked for something, proxies,
+mocks, None. So a module is known by the variables that it has. No code of others runs here, and
+nothing is loaded. Each module is looked at once, as there may be thousands.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib.machinery import (
+    BuiltinImporter,
+    FrozenImporter,
+    NamespaceLoader,
+    all_suffixes,
+)
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from nbshare._core.functions.installed import is_installed
+
+# The names of the caller's script. The second one in a process spawned by multiprocessing.
+MAIN, SPAWNED_MAIN = MAINS = "__main__", "__mp_main__"
+SUFFIXES = tuple(all_suffixes())  # of files that Python imports
+_variables: Any = vars(ModuleType)["__dict__"]  # which a subclass may hide
+
+
+def is_module(value: object) -> bool:
+    """Whether something is a module, whatever it says of itself."""
+    return issubclass(type(value), ModuleType)
+
+
+def variables_of(module: object) -> dict[str, Any]:
+    """Return the variables of a module, or none for another object."""
+    return (_variables.__get__(module) or {}) if is_module(module) else {}
+
+
+def file_of(module: object) -> str | None:
+    """Return the absolute path of a module's file, or None if it has none."""
+    path = variables_of(module).get("__file__")
+    return path if type(path) is str and os.path.isabs(path) else None
+
+
+def loader_of(module: object) -> Any:
+    """Return what has loaded a module, or None if that is unknown."""
+    return variables_of(module).get("__loader__")
+
+
+def find_named(module: str, qualname: str) -> Any:
+    """Return what has this name in a loaded module, or None."""
+    found: Any = sys.modules.get(module)
+    for k, part in enumerate(qualname.split(".")):
+        if is_module(found):
+            found = variables_of(found).get(part)
+        else:
+            found = getattr(found, part, None) if k else None
+    return found
+
+
+class Loaded(NamedTuple):
+    """The modules that were there at the last look. Nothing in it changes, as threads share it.
+
+    Attributes
+    ----------
+    modules : dict
+        All of them, by name.
+    newest : object
+        The name that was added last.
+    own : dict of str to str
+        The files of own modules, by name. The same object until it is another.
+    elsewhere : dict of str to str
+        The files of installed modules without a package, outside of this interpreter's folders.
+    unknown : dict
+        Modules that no other process can import, by name.
+    """
+
+    modules: dict[Any, Any]
+    newest: Any
+    own: dict[str, str]
+    elsewhere: dict[str, str]
+    unknown: dict[str, Any]
+
+
+_loaded = Loaded({}, None, {}, {}, {})
+_PREFIXES = tuple({os.path.join(path, "") for path in (sys.prefix, sys.base_prefix)})
+
+
+def loaded() -> Loaded:
+    """Return what is known of the loaded modules, after a look at those that are new."""
+    global _loaded
+    before, now = _loaded, sys.modules
+    newest = next(reversed(now), None)  # a module that is loaded again comes last, too
+    is_same = len(now) == len(before.modules) and newest is before.newest
+    if is_same and all(now.get(name) is before.modules[name] for name in before.own):
+        return before
+    modules, known = now.copy(), before.modules  # in one step, as other threads import some
+    new = {
+        name: each
+        for name, each in modules.items()
+        if known.get(name, known) is not each and type(name) is str
+    }
+
+    def present(old: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+        """Return the old ones that are still there, and those that were found."""
+        left = {name: x for name, x in old.items() if name in modules and name not in new} | found
+        return old if left.keys() == old.keys() and not found else left
+
+    files = {name: path for name, each in new.items() if (path := file_of(each)) is not None}
+    own = {name: path for name, path in files.items() if not is_installed(path)}
+    elsewhere = {
+        name: path
+        for name, path in files.items()
+        if "." not in name and name not in own and not path.startswith(_PREFIXES)
+    }
+    unknown = {name: each for name, each in new.items() if _is_unknown(name, modules)}
+    _loaded = Loaded(
+        modules,
+        newest,
+        present(before.own, own),
+        present(before.elsewhere, elsewhere),
+        present(before.unknown, unknown),
+    )
+    return _loaded
+
+
+def _is_unknown(name: str, modules: Mapping[Any, Any]) -> bool:
+    """Whether no process can import a module, nor have it by the import of its package.
+
+    Some program has made it, or a loader that only this process has, such as one of notebooks.
+    """
+    top = name.partition(".")[0]
+    return name not in MAINS and not (
+        _is_importable(modules[name]) or (top != name and _is_importable(modules.get(top)))
+    )
+
+
+def _is_importable(module: Any) -> bool:
+    """Whether Python itself finds a module by its name, or by its file."""
+    if (path := file_of(module)) is not None:
+        return path.endswith(SUFFIXES)
+    loader = loader_of(module)
+    is_found = type(loader) is NamespaceLoader or loader is BuiltinImporter
+    return is_found or loader is FrozenImporter
+
+
+def own_files() -> dict[str, str]:
+    """Return the files of loaded modules that users may edit, by the modules' names."""
+    return loaded().own
+
+
+def own_file(name: str) -> str | None:
+    """Return the file of a loaded module that users may edit, or None for other modules."""
+    return own_files().get(name)
+
+
+def by_value() -> list[str]:
+    """Return the names of modules whose definitions only this process has, besides the script's.
+
+    Those that have executed code, as compiled ones have none that may be sent.
+    """
+    unknown = loaded().unknown
+    return [name for name, each in unknown.items() if "__builtins__" in variables_of(each)]
