@@ -13,7 +13,8 @@ import numpy as np
 
 from nbshare._core.arrays.by_reference import ByReference
 from nbshare._core.arrays.remedies import OTHERS, remedy_for
-from nbshare._core.functions.pickling import dumps_apart
+from nbshare._core.functions.modules import is_module
+from nbshare._core.functions.pickling import dumps_apart, sent_variables
 from nbshare.errors import is_interrupt
 
 _MAX_DEPTH = 6  # of a path (deeper, the object above is named)
@@ -70,6 +71,8 @@ def _parts_of(obj: Any, path: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(obj, functools.partial):
         yield from ((str(k), value) for k, value in enumerate(obj.args))
         yield from obj.keywords.items()
+    elif is_module(obj):
+        yield from ((f"{path}.{name}", value) for name, value in sent_variables(obj).items())
     elif isinstance(obj, Mapping):
         yield from ((f"{path}[{key!r}]", obj[key]) for key in islice(obj, _MAX_PARTS))
     elif isinstance(obj, list | tuple | set | frozenset):

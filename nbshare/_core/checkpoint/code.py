@@ -34,8 +34,8 @@ from nbshare._core.checkpoint.sources import (
     dependency_on,
 )
 from nbshare._core.functions.annotations import annotations_of
-from nbshare._core.functions.modules import MAINS, find_named
-from nbshare._core.functions.pickling import is_by_value, is_dispatching
+from nbshare._core.functions.modules import MAINS, by_value, find_named
+from nbshare._core.functions.pickling import is_by_value, is_dispatching, sent_variables
 
 UNNAMED = "", "builtins"  # module of a function that was made by `exec`
 # Attributes that Python adds to a class, and that do not change what it does.
@@ -165,12 +165,18 @@ class CodeDigests:
             self.sources.reach(*dependency)
 
     def _is_edited(self, module: str) -> bool:
-        """Whether a module is of an own file, or was loaded without being known by its name."""
-        return self.sources.is_own(module) or module not in sys.modules
+        """Whether a module is of an own file, or its definitions are known to this process only."""
+        is_known = module in sys.modules and module not in by_value()
+        return self.sources.is_own(module) or not is_known
 
     def _global(self, module: str, name: str, value: Any, paths: set[str], form: list[Any]) -> None:
         """Note a global value of a function, whose attributes `paths` are asked for."""
-        if isinstance(value, ModuleType):
+        if isinstance(value, ModuleType) and value.__name__ in by_value():
+            variables = sent_variables(value)
+            firsts = variables.keys() if ALL in paths else {x.partition(".")[0] for x in paths}
+            for each in sorted(firsts & variables.keys()):
+                self._global(value.__name__, each, variables[each], {ALL}, form)
+        elif isinstance(value, ModuleType):
             own = self.sources.name_of(value)
             for path in sorted(paths):
                 self.sources.reach(own, path)

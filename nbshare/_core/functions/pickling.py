@@ -217,13 +217,17 @@ def _tell_cloudpickle() -> None:
     _told = names
 
 
+def sent_variables(module: ModuleType) -> dict[str, Any]:
+    """Return the variables that a module is sent with, if workers cannot import it."""
+    return {name: x for name, x in variables_of(module).items() if name not in OF_IMPORT}
+
+
 def _reduced_module(module: ModuleType) -> Any:
     """Return how to send a module: by its name, or its variables if that means another one."""
-    variables = variables_of(module)
-    name: Any = variables.get("__name__")
+    name: Any = variables_of(module).get("__name__")
     found = sys.modules.get(name)
     if name in by_value() or (found is not None and file_of(found) != file_of(module)):
-        return _module, (name, {k: v for k, v in variables.items() if k not in OF_IMPORT})
+        return _module, (name, sent_variables(module))
     return (import_module, (name,)) if found is module else NotImplemented
 
 
