@@ -45,6 +45,7 @@ from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.functions.pickling import (
     TOO_DEEP,
     Keep,
+    by_home,
     dumps_apart,
     is_too_deep,
     value_pickler,
@@ -348,6 +349,8 @@ def _pickler_class(by_value: bool) -> Any:
                     )
                 rebuild, parts = obj._reduce_by_reference()
                 return rebuild, tuple(map(self._unlocked, parts)) if obj._is_tool else parts
+            elif type(obj) is np.ufunc:
+                return by_home(obj)
             elif type(obj) is ArrayReference:
                 return load_reference, tuple(obj)
             elif (known := self.arena.known).may_have and (

@@ -19,8 +19,8 @@ link to a package or module counts by where it leads. Links within a package are
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Collection
 from contextlib import suppress
 from functools import cache, lru_cache
 
@@ -50,23 +50,38 @@ STANDARD_LIBRARY = _standard_library()
 _INSTALLED = tuple(os.path.realpath(path) + os.sep for path in (*STANDARD_LIBRARY, PACKAGE))
 
 
+# A name at the beginning of a line, and all lines that follow with the same one.
+_NAMES = re.compile(rb"^([^/,\r\n]+)(?:.*\n\1/)*", re.MULTILINE)
+
+
 def is_installed(path: str) -> bool:
     """Whether the file of a module is installed."""
-    folder = os.path.dirname(path)
-    if is_root(folder):
-        return _is_there(path)
+    folder = path.rpartition(os.sep)[0]  # os.path.dirname takes 1 µs, and there are thousands
     is_of_installed = _has_installed(folder)
-    return _is_there(folder) if is_of_installed is None else is_of_installed
+    return _is_there(path) if is_of_installed is None else is_of_installed
 
 
-def is_root(folder: str) -> bool:
-    """Whether a folder is one that modules are imported from."""
-    return os.path.basename(folder) in SITES or folder in roots()
+@cache
+def _has_installed(folder: str) -> bool | None:
+    """Whether a folder is of an installed package, or None if it is of none."""
+    package = _package_of(folder)
+    return None if package is None else _is_there(package)
 
 
-def roots() -> Collection[str]:
-    """Return the folders of the import path."""
-    return _absolute(*[each for each in sys.path if type(each) is str])  # Python skips others
+@cache
+def _package_of(folder: str) -> str | None:
+    """Return the folder of the package that a folder belongs to, or None if there is none."""
+    above = os.path.dirname(folder)
+    if above == folder or _is_root(folder):
+        return None
+    # The nearest root counts, as a project may have an environment in one of its folders.
+    return folder if _is_root(above) else _package_of(above)
+
+
+def _is_root(folder: str) -> bool:
+    """Whether modules are imported from a folder."""
+    path = [each for each in sys.path if type(each) is str]  # Python skips others
+    return os.path.basename(folder) in SITES or folder in _absolute(*path)
 
 
 @lru_cache(4)
@@ -74,25 +89,21 @@ def _absolute(*path: str) -> frozenset[str]:
     return frozenset(map(os.path.abspath, path))
 
 
-@cache  # as there are thousands of modules
-def _has_installed(folder: str) -> bool | None:
-    """Whether a folder is of an installed package, or None if none is on the way to the top."""
-    above = os.path.dirname(folder)
-    if above == folder:
-        return None
-    # The nearest one counts, as a project may have an environment in one of its folders.
-    return _is_there(folder) if is_root(above) else _has_installed(above)
-
-
-@cache  # realpath takes 15 µs
+@cache
 def _is_there(place: str) -> bool:
     """Whether a package or module in a folder of the import path is installed."""
+    root, name = os.path.split(place)
     try:
-        root, name = os.path.split(real := os.path.realpath(place))
+        if os.path.islink(place):
+            root, name = os.path.split(os.path.realpath(place))
+        root = _real(root)
     except ValueError:  # no file may be called so
         return False
-    is_of_python = (real + os.sep).startswith(_INSTALLED)
+    is_of_python = os.path.join(root, name, "").startswith(_INSTALLED)
     return is_of_python or not SITES.isdisjoint(root.split(os.sep)) or _is_recorded(root, name)
+
+
+_real = cache(os.path.realpath)  # which takes 15 µs
 
 
 def _is_recorded(root: str, name: str) -> bool:
@@ -102,7 +113,8 @@ def _is_recorded(root: str, name: str) -> bool:
         # That of a similar name first, as it need be the only one that is read.
         start = name.partition(".")[0].lower()
         likely = sorted(found, key=lambda each: not each.lower().startswith(start))
-        return any(name in _names_in(os.path.join(root, each, "RECORD")) for each in likely)
+        records = (os.path.join(root, each, "RECORD") for each in likely)
+        return any(os.fsencode(name) in _names_in(record) for record in records)
     return False
 
 
@@ -112,8 +124,8 @@ def _distributions(root: str, _mtime_ns: int) -> list[str]:
 
 
 @cache
-def _names_in(record: str) -> frozenset[str]:
+def _names_in(record: str) -> frozenset[bytes]:
     """Return the names in its folder that a distribution has installed."""
-    with suppress(OSError), open(record, encoding="utf8", errors="replace") as lines:
-        return frozenset(line.partition(",")[0].partition("/")[0] for line in lines)
+    with suppress(OSError), open(record, "rb") as file:
+        return frozenset(_NAMES.findall(file.read()))
     return frozenset()

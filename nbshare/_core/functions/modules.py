@@ -34,13 +34,17 @@ def is_module(value: object) -> bool:
 
 def variables_of(module: object) -> dict[str, Any]:
     """Return the variables of a module, or none for another object."""
-    return (_variables.__get__(module) or {}) if is_module(module) else {}
+    if type(module) is ModuleType:  # the usual case, faster
+        return module.__dict__
+    return _variables.__get__(module) if is_module(module) else {}
 
 
 def file_of(module: object) -> str | None:
     """Return the absolute path of a module's file, or None if it has none."""
     path = variables_of(module).get("__file__")
-    return path if type(path) is str and os.path.isabs(path) else None
+    if type(path) is str and (path.startswith(os.sep) or os.path.isabs(path)):
+        return path
+    return None
 
 
 def loader_of(module: object) -> Any:
@@ -57,6 +61,13 @@ def find_named(module: str, qualname: str) -> Any:
         else:
             found = getattr(found, part, None) if k else None
     return found
+
+
+def home_of(value: Any, name: str) -> str | None:
+    """Return the loaded module that has an object by a name, other than the script."""
+    modules = sys.modules.copy()
+    homes = (x for x, each in modules.items() if variables_of(each).get(name) is value)
+    return next((home for home in homes if home not in MAINS), None)
 
 
 class Loaded(NamedTuple):
@@ -96,33 +107,32 @@ def loaded() -> Loaded:
     if is_same and all(now.get(name) is before.modules[name] for name in before.own):
         return before
     modules, known = now.copy(), before.modules  # in one step, as other threads import some
-    new = {
-        name: each
-        for name, each in modules.items()
-        if known.get(name, known) is not each and type(name) is str
-    }
+    own, elsewhere, unknown, new = dict[str, str](), dict[str, str](), dict[str, Any](), set[str]()
+    for name, each in modules.items():
+        if known.get(name, known) is each or type(name) is not str:
+            continue
+        new.add(name)
+        path = file_of(each)
+        if path is not None and not is_installed(path):
+            own[name] = path
+        elif path is not None and "." not in name and not path.startswith(_PREFIXES):
+            elsewhere[name] = path
+        if (path is None or not path.endswith(SUFFIXES)) and _is_unknown(name, modules):
+            unknown[name] = each
 
     def present(old: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
         """Return the old ones that are still there, and those that were found."""
         left = {name: x for name, x in old.items() if name in modules and name not in new} | found
         return old if left.keys() == old.keys() and not found else left
 
-    files = {name: path for name, each in new.items() if (path := file_of(each)) is not None}
-    own = {name: path for name, path in files.items() if not is_installed(path)}
-    elsewhere = {
-        name: path
-        for name, path in files.items()
-        if "." not in name and name not in own and not path.startswith(_PREFIXES)
-    }
-    unknown = {name: each for name, each in new.items() if _is_unknown(name, modules)}
-    _loaded = Loaded(
+    _loaded = found = Loaded(
         modules,
         newest,
         present(before.own, own),
         present(before.elsewhere, elsewhere),
         present(before.unknown, unknown),
     )
-    return _loaded
+    return found
 
 
 def _is_unknown(name: str, modules: Mapping[Any, Any]) -> bool:
@@ -148,11 +158,6 @@ def _is_importable(module: Any) -> bool:
 def own_files() -> dict[str, str]:
     """Return the files of loaded modules that users may edit, by the modules' names."""
     return loaded().own
-
-
-def own_file(name: str) -> str | None:
-    """Return the file of a loaded module that users may edit, or None for other modules."""
-    return own_files().get(name)
 
 
 def by_value() -> list[str]:

@@ -40,6 +40,7 @@ from nbshare._core.functions.modules import (
     by_value,
     file_of,
     find_named,
+    home_of,
     is_module,
     loader_of,
     variables_of,
@@ -276,6 +277,15 @@ def _by_name(obj: Any) -> Any:
         f"the file {path!r} has changed since {qualname!r} was imported, and has no definition of "
         "that name that is surely its new version. Import the module again and use the new one."
     )
+
+
+def by_home(value: Any) -> Any:
+    """Return how to send an object that knows no module, such as a ufunc of SciPy.
+
+    Pickle asks all modules for the name, which loads lazy ones, and fails if one raises.
+    """
+    home = home_of(value, value.__name__)
+    return NotImplemented if home is None else (_named, (home, value.__name__))
 
 
 def _named(name: str, qualname: str) -> Any:
