@@ -614,7 +614,8 @@ changes.is_installed = definitions.is_installed = lambda path: False
 changes.is_as_read = lambda path, stamp: True
 seen = {}
 for name in [*sys.modules]:
-    found = None if name.startswith(("__main__", "nbshare")) else changes._look_at(name, own, 1 << 30)
+    is_left_out = name.startswith(("__main__", "nbshare"))
+    found = None if is_left_out else changes._look_at(name, own, 1 << 30)
     if found is not None:
         seen[name] = found
 for name, each in seen.items():

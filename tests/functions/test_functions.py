@@ -23,7 +23,6 @@ from nbshare import import_file, parallel_map
 from nbshare._core.functions.installed import STANDARD_LIBRARY
 from nbshare.errors import MixedResultsWarning, UnsendableError
 from tests.support import tasks
-from tests.support.processes import IS_WINE
 
 
 @pytest.fixture

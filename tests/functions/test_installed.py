@@ -29,7 +29,7 @@ def on_path(tmp_path, monkeypatch):
         path.touch()
         return str(path)
 
-    yield file
+    return file
 
 
 def install(folder, name, package):
