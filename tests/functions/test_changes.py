@@ -1,6 +1,7 @@
 """A change here in modules whose files workers run gives one warning, and nothing else does."""
 
 import ast
+import functools
 import gc
 import importlib
 import os
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import Executor, parallel_map, pipeline
+from nbshare._core.functions import changes
 from nbshare._core.functions.changes import warn_of_changes
 from nbshare._core.functions.definitions import is_same, simple_value
 from nbshare._core.functions.installed import STANDARD_LIBRARY
@@ -456,6 +458,92 @@ warn_of_changes(f, Model(), sys.modules[__name__])
 """)
     command = [sys.executable, "-W", "error", str(tmp_path / "script.py")]
     subprocess.run(command, check=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+DECORATED = """
+import joblib
+import functools
+memory = joblib.Memory({folder!r}, verbose=0)
+cache = memory.cache
+class Registry:
+    def property(self, function): return Wrapped(function)
+    cached_property = staticmethod(memory.cache)
+class Wrapped:
+    def __init__(self, function): self.function = function
+    def __call__(self, x): return self.function(x)
+registry = Registry()
+@memory.cache
+def f(x): return x
+@memory.cache(ignore=["y"])
+def g(x, y=1): return x
+@joblib.Memory({folder!r}, verbose=0).cache
+def h(x): return x
+@cache
+def i(x): return x
+@registry.property
+def j(x): return x
+@registry.cached_property
+def k(x): return x
+@functools.cache
+def m(x): return x
+class A:
+    @memory.cache
+    def n(x): return x
+    @property
+    def o(self): return 1
+    @o.setter
+    def o(self, value): pass
+"""
+
+
+def test_decorators_of_others_may_have_the_names_of_pythons(tmp_path, monkeypatch):
+    """As `joblib.Memory.cache` has. They make something else of a function."""
+    (tmp_path / "decorated_here.py").write_text(DECORATED.format(folder=str(tmp_path / "cache")))
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("decorated_here")
+    functions = [getattr(module, name) for name in "fghijkm"]
+    assert found_by(*functions, module.A) == []
+    module.m = functools.cache(lambda x: -x)
+    (text,) = found_by(module.A)
+    assert "decorated_here.m" in text
+    del sys.modules["decorated_here"]
+
+
+def test_a_change_that_was_told_is_compared_no_more(names, monkeypatch):
+    """As long as nothing differs. Each submit of a task asks again."""
+    exec("consts.SCALE = 10; consts.OPTIONS['order'] = np.ones(3); lib.use = lambda x: x", names)
+    assert len(found_by(names["lib"].f)) == 1
+    compared = []
+    monkeypatch.setattr(changes, "definitions", lambda *args: compared.append(args) or [])
+    for _ in range(3):
+        assert found_by(names["lib"].f) == []
+    assert compared == []
+    names["consts"].OPTIONS["solver"]["steps"].append(5)
+    found_by(names["lib"].f)
+    assert len(compared) == 1
+
+
+def test_a_call_compares_the_nearest_files_only(tmp_path, monkeypatch):
+    """However many a large package of the user has, which reaches all of its files."""
+    package = tmp_path / "large_here"
+    package.mkdir()
+    parts = [f"part_{k}" for k in range(100)]
+    (package / "__init__.py").write_text(f"from large_here import {', '.join(parts)}\n")
+    for part in parts:
+        (package / f"{part}.py").write_text("N = 1\ndef f(x): return x\n" + "X = 1\n" * 3000)
+    monkeypatch.syspath_prepend(tmp_path)
+    first = importlib.import_module("large_here.part_0")
+    parsed = []
+    parse = ast.parse
+    monkeypatch.setattr(ast, "parse", lambda data: parsed.append(len(data)) or parse(data))
+    first.N, sys.modules["large_here.part_99"].N = 2, 2
+    (text,) = found_by(first.f)
+    assert "part_0.N" in text
+    assert "part_99" not in text
+    assert 10 < len(parsed) < 40
+    assert found_by(first.f) == []
+    for name in [name for name in sys.modules if name.startswith("large_here")]:
+        del sys.modules[name]
 
 
 BY_VALUE = {
