@@ -65,7 +65,10 @@ def _refusing(name: str, error: type[BaseException]) -> types.ModuleType:
 def _lazy(folder: pathlib.Path, name: str) -> types.ModuleType:
     """Return a module that is loaded when it is asked for anything, in the documented way."""
     path = folder / f"{name}.py"
-    path.write_text(f"from {__name__} import ASKED\nASKED.append('loaded')\nimport not_installed\n")
+    if not path.exists():  # workers have the same folder
+        path.write_text(
+            f"from {__name__} import ASKED\nASKED.append('loaded')\nimport not_installed\n"
+        )
     loader = LazyLoader(SourceFileLoader(name, str(path)))
     spec = spec_from_file_location(name, path, loader=loader)
     assert spec is not None
