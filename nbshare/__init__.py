@@ -124,7 +124,9 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]  # for completion, the public names, imported yet or not
 
 
-if (_shell := getattr(_sys.modules.get("IPython"), "get_ipython", lambda: None)()) is not None:
+# By its variables, as a module of that name may raise anything.
+_variables = getattr(_sys.modules.get("IPython"), "__dict__", {})
+if (_shell := _variables.get("get_ipython", lambda: None)()) is not None:
     import importlib as _importlib
 
     _importlib.import_module("nbshare._core.completion").complete_in(_shell)

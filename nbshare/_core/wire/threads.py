@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from nbshare._core.functions.modules import variables_of
+
 # Libraries read them when they are loaded.
 VARIABLES = (
     "OMP_NUM_THREADS",
@@ -133,10 +135,10 @@ def loaded(numbers: Mapping[str, int]) -> Iterator[Library]:
         set_numba = lambda n: numba.set_num_threads(min(n, most))  # noqa: E731
         yield Library("numba", "NUMBA_NUM_THREADS", numba.get_num_threads, set_numba)
     for name, (variable, *functions) in MODULES.items():
-        module = sys.modules.get(name)
-        with suppress(AttributeError):  # it is being imported, or another module of that name
-            if module is not None:
-                yield Library(name, variable, *[getattr(module, f) for f in functions])
+        variables = variables_of(sys.modules.get(name))
+        # If it is being imported, or is another module of that name, it has none.
+        if variables.keys() >= {*functions}:
+            yield Library(name, variable, *[variables[f] for f in functions])
     # A worker is born with one thread. Without threadpoolctl, which takes 8 ms to import, nobody
     # has changed that.
     if "threadpoolctl" in sys.modules or any(numbers.get(name) != 1 for name in BY_API.values()):
@@ -149,7 +151,7 @@ def _running_numba() -> Any:
     """Return numba if its threads run, as asking for their number would start them."""
     numba = sys.modules.get("numba")
     with suppress(Exception):  # they do not, or it is being imported
-        if numba is not None and numba.threading_layer():
+        if variables_of(numba)["threading_layer"]():
             return numba
     return None
 
