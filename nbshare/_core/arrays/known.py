@@ -82,7 +82,7 @@ def objects_in(memo: Any) -> dict[int, Any]:
 def _told_apart(entries: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
     """Yield the objects of a memo that are told apart by what they are, not by their value."""
     for place, obj in entries:
-        if type(obj) in _VALUES or isinstance(obj, _BY_NAME):
+        if type(obj) in _VALUES or issubclass(type(obj), _BY_NAME):
             continue
         if type(obj) is not FunctionType or is_by_value(obj):
             yield place, obj
