@@ -299,3 +299,23 @@ print(*parallel_map(f, [0], progress=False))
 """
     pytest.importorskip("_ctypes_test")
     assert script(code) == "True\n"
+
+
+def test_a_finder_of_the_old_kind_breaks_no_import(script, tmp_path):
+    """As of notebooks, in Jupyter's documentation. Python skips it, or asks it otherwise."""
+    (tmp_path / "helper.py").write_text("def f(x): return x + 1\n")
+    code = """
+import sys, warnings
+warnings.simplefilter("ignore")
+class Finder:
+    def find_module(self, name, path=None): return None
+sys.meta_path.insert(0, Finder())
+from nbshare import parallel_map
+parallel_map(abs, [1], progress=False)
+try:
+    import not_there
+except ModuleNotFoundError:
+    from helper import f
+    print(*parallel_map(f, [1], checkpoint="run", progress=False))
+"""
+    assert script(code) == "2\n"
