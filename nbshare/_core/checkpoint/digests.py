@@ -27,6 +27,7 @@ from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.checkpoint.foreign import parts_in
 from nbshare._core.functions.annotations import OF_ANNOTATIONS, parts_of
+from nbshare._core.functions.modules import find_named
 from nbshare._core.functions.pickling import TOO_DEEP, is_by_value
 from nbshare.errors import CheckpointError, cut
 
@@ -393,7 +394,7 @@ def _is_unnamed_tuple(kind: Any) -> bool:
     Its fields say all. As code it would be new for each table.
     """
     members = vars(kind).keys() - set(getattr(kind, "_fields", ()))
-    is_named = getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
+    is_named = find_named(kind.__module__, kind.__name__) is kind
     return kind.__bases__ == (tuple,) and members == _OF_NAMED_TUPLES and not is_named
 
 

@@ -26,7 +26,7 @@ def surroundings() -> Literal["kernel", "marimo", "terminal", "log"]:
     kernel started by hand in one may well be.
     """
     # A kernel has loaded IPython. If it is not there, there is no need to import it.
-    get_ipython = variables_of(sys.modules.get("IPython")).get("get_ipython")
+    get_ipython = variables_of(sys.modules.get("IPython.core.getipython")).get("get_ipython")
     if get_ipython is not None and getattr(get_ipython(), "kernel", None) is not None:
         return "kernel"
     runs_in_marimo = variables_of(sys.modules.get("marimo")).get("running_in_notebook")
