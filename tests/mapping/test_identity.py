@@ -40,17 +40,24 @@ def calls(draw):
     return func, columns, shared
 
 
-@pytest.mark.parametrize("backend", [None, "serial", "threads"])
+@pytest.fixture(scope="module")
+def backends():
+    """Return the backends by name, and in the place of a cluster an executor of others."""
+    with ThreadPoolExecutor(2) as executor:
+        yield {"processes": None, "serial": "serial", "threads": "threads", "hosts": executor}
+
+
+@pytest.mark.parametrize("name", ["processes", "serial", "threads", "hosts"])
 @given(call=calls(), are_given_by=st.lists(st.sampled_from([list, iter]), min_size=3, max_size=3))
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_what_is_one_object_for_a_loop_is_one_for_items(backend, call, are_given_by):
+def test_what_is_one_object_for_a_loop_is_one_for_items(backends, name, call, are_given_by):
     """Whatever parts of a graph of objects a call consists of, items meet it as a loop does."""
     func, columns, shared = call
     wanted = [func(*args, **shared) for args in zip(*columns, strict=True)]
     given_as = [kind(column) for kind, column in zip(are_given_by, columns, strict=False)]
-    assert parallel_map(func, *given_as, shared=shared, backend=backend, **QUIET) == wanted
+    assert parallel_map(func, *given_as, shared=shared, backend=backends[name], **QUIET) == wanted
 
 
 def graph(n=100):
@@ -80,16 +87,6 @@ def test_items_of_a_grid_name_shared_objects():
     nodes, whole = graph(4)
     found = parallel_map(whole.shape, grid(a=nodes, b=nodes), **QUIET)
     assert found == [whole.shape(a=a, b=b) for a in nodes for b in nodes]
-
-
-def test_an_executor_of_others_keeps_identity():
-    """Hosts of a cluster get items apart from the function, and yet items are parts of it."""
-    nodes, whole = graph(4)
-    with ThreadPoolExecutor(1) as executor:
-        found = parallel_map(
-            whole.shape, nodes, shared={"first": nodes[0]}, backend=executor, **QUIET
-        )
-    assert found == [whole.shape(node, first=nodes[0]) for node in nodes]
 
 
 def test_a_plain_array_is_the_same_object():
