@@ -124,8 +124,8 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]  # for completion, the public names, imported yet or not
 
 
-# By its variables, as a module of that name may raise anything.
-_variables = getattr(_sys.modules.get("IPython"), "__dict__", {})
+# By its variables, as a module of that name may raise anything. IPython itself gets the name late.
+_variables = getattr(_sys.modules.get("IPython.core.getipython"), "__dict__", {})
 if (_shell := _variables.get("get_ipython", lambda: None)()) is not None:
     import importlib as _importlib
 

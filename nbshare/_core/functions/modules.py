@@ -23,6 +23,7 @@ from nbshare._core.functions.installed import is_installed
 
 # The names of the caller's script. The second one in a process spawned by multiprocessing.
 MAIN, SPAWNED_MAIN = MAINS = "__main__", "__mp_main__"
+_OF_ZIPS = "zipimport", "zipimporter"  # not imported here, as few processes need it
 SUFFIXES = tuple(all_suffixes())  # of files that Python imports
 _variables: Any = vars(ModuleType)["__dict__"]  # which a subclass may hide
 
@@ -151,8 +152,9 @@ def _is_importable(module: Any) -> bool:
     if (path := file_of(module)) is not None:
         return path.endswith(SUFFIXES)
     loader = loader_of(module)
-    is_found = type(loader) is NamespaceLoader or loader is BuiltinImporter
-    return is_found or loader is FrozenImporter
+    kind = type(loader)  # of zip files, whose modules may have relative paths
+    is_found = kind is NamespaceLoader or (kind.__module__, kind.__name__) == _OF_ZIPS
+    return is_found or loader is BuiltinImporter or loader is FrozenImporter
 
 
 def own_files() -> dict[str, str]:
