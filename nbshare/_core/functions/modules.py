@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Mapping
 from importlib.machinery import (
     BuiltinImporter,
@@ -76,8 +77,8 @@ class Loaded(NamedTuple):
 
     Attributes
     ----------
-    modules : dict
-        All of them, by name.
+    seen : dict
+        All of them, by name. Those that users may replace by others are not kept alive.
     newest : object
         The name that was added last.
     own : dict of str to str
@@ -88,7 +89,7 @@ class Loaded(NamedTuple):
         Modules that no other process can import, by name.
     """
 
-    modules: dict[Any, Any]
+    seen: dict[Any, Any]
     newest: Any
     own: dict[str, str]
     elsewhere: dict[str, str]
@@ -104,18 +105,23 @@ def loaded() -> Loaded:
     global _loaded
     before, now = _loaded, sys.modules
     newest = next(reversed(now), None)  # a module that is loaded again comes last, too
-    is_same = len(now) == len(before.modules) and newest is before.newest
-    if is_same and all(now.get(name) is before.modules[name] for name in before.own):
+    is_same = len(now) == len(before.seen) and newest is before.newest
+    if is_same and all(now.get(name) is before.seen[name]() for name in before.own):
         return before
-    modules, known = now.copy(), before.modules  # in one step, as other threads import some
+    modules, known = now.copy(), before.seen  # in one step, as other threads import some
+    seen: dict[Any, Any] = modules.copy()
     own, elsewhere, unknown, new = dict[str, str](), dict[str, str](), dict[str, Any](), set[str]()
     for name, each in modules.items():
-        if known.get(name, known) is each or type(name) is not str:
+        kept = known.get(name, known)
+        if kept is each or type(name) is not str:
+            continue
+        if name in before.own and kept() is each:
+            seen[name] = kept
             continue
         new.add(name)
         path = file_of(each)
         if path is not None and not is_installed(path):
-            own[name] = path
+            own[name], seen[name] = path, weakref.ref(each)
         elif path is not None and "." not in name and not path.startswith(_PREFIXES):
             elsewhere[name] = path
         if (path is None or not path.endswith(SUFFIXES)) and _is_unknown(name, modules):
@@ -127,7 +133,7 @@ def loaded() -> Loaded:
         return old if left.keys() == old.keys() and not found else left
 
     _loaded = found = Loaded(
-        modules,
+        seen,
         newest,
         present(before.own, own),
         present(before.elsewhere, elsewhere),

@@ -59,10 +59,11 @@ def _no_figure(*_: object) -> int:
     return 0
 
 
-def _nothing(**_: object) -> None:
+def _nothing(*_: object, **__: object) -> None:
     pass
 
 
 begun_ns = resident_bytes = peak_bytes = n_killed = _no_figure
 affinity = umask = limits = priority = user = at_fork = heed_interrupts = _nothing
+set_affinity = set_limits = set_priority = _nothing
 replace = os.replace
