@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -20,7 +19,7 @@ from nbshare._core.memory import segment_of
 from nbshare._core.system import locks, processes, room, sections
 from nbshare.errors import OutOfMemoryError, StaleReferenceError
 
-with contextlib.suppress(ImportError):
+if system.SYSTEM == "macos":
     from nbshare._core.system.macos import lending
 
 pytestmark = pytest.mark.skipif(
