@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.arrays.known import objects_in
+from nbshare._core.arrays.known import LoadedObjects
 from nbshare._core.arrays.shared_array import SharedArray, shared_view
 from nbshare._core.memory import Handle, Segment, UserFile, View, open_handle, segment_of
 
@@ -23,6 +23,9 @@ from nbshare._core.memory import Handle, Segment, UserFile, View, open_handle, s
 Span = tuple[int, int, int]
 # The places of a pickle and its buffers.
 Packed = tuple[Span, tuple[Span, ...]]
+
+
+Known = LoadedObjects | dict[int, Any]
 
 
 class Itself(NamedTuple):
@@ -60,14 +63,14 @@ class Inputs:
     ----------
     segments : sequence of View
         The segments in the arena's order, the arena itself first.
-    known : list of dict, optional
-        The objects that pickles may name, by their places, one dict for each pickle that holds
-        some (`arrays.known`).
+    known : list, optional
+        The objects that pickles may name, by their places, for each pickle that holds some: a
+        `LoadedObjects`, or a dict.
     """
 
-    def __init__(self, segments: Sequence[View], known: list[dict[int, Any]] | None = None) -> None:
+    def __init__(self, segments: Sequence[View], known: list[Known] | None = None) -> None:
         self._segments = list(segments)
-        self.known = [] if known is None else known
+        self.known: list[Known] = [] if known is None else known
 
     def load(self, packed: Packed | Itself, *, is_named: bool = False) -> Any:
         """Load an object. Arrays in it are views of the segments.
@@ -89,7 +92,7 @@ class Inputs:
                 return pickle.loads(self._bytes(pickled), buffers=buffers)
             unpickler: Any = pickle.Unpickler(io.BytesIO(self._bytes(pickled)), buffers=buffers)
             obj = unpickler.load()
-            self.known.append(objects_in(unpickler.memo))
+            self.known.append(LoadedObjects(unpickler))
             return obj
         except Exception as error:
             from nbshare._core.arrays.replay import name_object  # late, as it is rarely needed

@@ -7,7 +7,7 @@ memo of its pickler. The memo of the unpickler has the same places, as the proto
 ::
 
     caller                                          worker
-    known.add(pickler.memo.copy)  of each           loaded.append(objects_in(unpickler.memo))
+    known.add(pickler.memo.copy)  of each           loaded.append(LoadedObjects(unpickler))
     known.place_of(obj)           in later ones ►   loaded[part][place]
 
 Built-in containers, texts and numbers are values, and are copied. Arrays in shared memory are
@@ -16,7 +16,9 @@ references, which may be writable in one place and read-only in another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
+from operator import itemgetter
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -25,7 +27,8 @@ from nbshare._core.functions.pickling import is_by_value
 Place = tuple[int, int]  # the number of a pickle, and where its memo has an object
 Memo = Mapping[int, tuple[int, Any]]  # of a pickler: place and object, by id
 
-_VALUES = {str, bytes, bytearray, tuple, list, dict, set, frozenset}
+_TEXTS = str, bytes, bytearray  # and what is derived from them
+_CONTAINERS = {tuple, list, dict, set, frozenset}
 _BY_NAME = type, ModuleType, BuiltinFunctionType  # each is the same in all pickles anyway
 
 
@@ -64,7 +67,7 @@ class KnownObjects:
         """Return the place of an object, or None if no pickle holds it."""
         while self._memos:
             part, memo, objects = self._memos.pop()
-            found = dict(_told_apart(memo().values()))
+            found = _told_apart(memo().values())
             objects.update(found)
             self._places |= {id(each): ((part, place), each) for place, each in found.items()}
             self.may_have = bool(self._places)
@@ -74,15 +77,35 @@ class KnownObjects:
         return known[0]
 
 
-def objects_in(memo: Any) -> dict[int, Any]:
-    """Return the objects that later pickles may name, from the memo of an unpickler."""
-    return dict(_told_apart(memo.copy().items()))
+class LoadedObjects:
+    """The worker's side, the objects of a pickle that later ones may name, by their places.
+
+    Parameters
+    ----------
+    unpickler : pickle.Unpickler
+        What has loaded it. Its memo, which also has all texts, is read when an object is named.
+    """
+
+    def __init__(self, unpickler: Any) -> None:
+        self._unpickler = unpickler
+
+    def __getitem__(self, place: int) -> Any:
+        return self._objects[place]
+
+    @cached_property
+    def _objects(self) -> dict[int, Any]:
+        unpickler, self._unpickler = self._unpickler, None
+        return _told_apart(unpickler.memo.copy().items())
 
 
-def _told_apart(entries: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-    """Yield the objects of a memo that are told apart by what they are, not by their value."""
-    for place, obj in entries:
-        if type(obj) in _VALUES or issubclass(type(obj), _BY_NAME):
-            continue
-        if type(obj) is not FunctionType or is_by_value(obj):
-            yield place, obj
+def _told_apart(entries: Collection[tuple[int, Any]]) -> dict[int, Any]:
+    """Return the objects of a memo that are told apart by what they are, not by their value."""
+    kinds = {*map(type, map(itemgetter(1), entries))}  # few, of a million texts, say
+    kinds = {k for k in kinds - _CONTAINERS if not issubclass(k, (*_TEXTS, *_BY_NAME))}
+    if not kinds:
+        return {}
+    return {
+        place: obj
+        for place, obj in entries
+        if type(obj) in kinds and (type(obj) is not FunctionType or is_by_value(obj))
+    }
