@@ -76,6 +76,7 @@ class _Mutexes:
     def _begin(self) -> None:
         self._guard = threading.Lock()
         self._held: dict[int, weakref.ref[_Thread]] = {}  # by place, in this process
+        self._asked: dict[int, float] = {}  # by place, when a waiting thread has looked
 
     def initialise(self, address: int) -> None:
         """Make a mutex in zeroed memory."""
@@ -140,10 +141,12 @@ class _Mutexes:
 
     def timedlock(self, lock: Any, until: float) -> int:
         """Wait for it, until a time of the clock that can be set."""
-        wait_s = SHORT_S
+        place, wait_s = lock._as_parameter_.place, SHORT_S
         while (code := self.trylock(lock)) == errno.EBUSY and time.time() < until:
+            self._asked[place] = time.monotonic()
             time.sleep(wait_s)
-            wait_s = min(2 * wait_s, LONG_S)
+            wait_s = SHORT_S if place in self._held else min(2 * wait_s, LONG_S)
+        self._asked.pop(place, None)
         return code
 
     def consistent(self, lock: Any) -> None:
@@ -164,6 +167,8 @@ class _Mutexes:
             if mutex.holder.value == threading.get_native_id():
                 mutex.holder.value = 0
             self._unlock(mutex)
+        if time.monotonic() < self._asked.get(mutex.place, 0.0) + LONG_S:
+            time.sleep(0)  # let the other thread run now, as this one may take it again soon
 
     def has_thread(self, number: int) -> bool:  # noqa: ARG002
         """Return that no memory has to stay for a lock that is held."""
