@@ -294,19 +294,28 @@ def test_a_host_says_why_it_cannot_run_a_block(threads):
 
 
 NO_FILES = """
-import contextlib, os, resource
+import contextlib, os, resource, threading, time
 from concurrent.futures import ProcessPoolExecutor
 import nbshare
 from tests.support import duties
+
+def fill():
+    with contextlib.suppress(OSError):
+        while True:
+            os.dup(0)
+
+def keep_full():
+    while True:  # as connections of the call before may end only now
+        fill()
+        time.sleep(1e-3)
 
 class Full(ProcessPoolExecutor):
     is_full = False
     def submit(self, *task):
         if self.is_full:  # first: the host connects as soon as it has the task
             resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
-            with contextlib.suppress(OSError):
-                while True:
-                    os.dup(0)
+            fill()
+            threading.Thread(target=keep_full, daemon=True).start()
         return super().submit(*task)
 
 if __name__ == "__main__":
