@@ -11,6 +11,7 @@ import os
 import sys
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.machinery import (
     BuiltinImporter,
     FrozenImporter,
@@ -104,7 +105,9 @@ def loaded() -> Loaded:
     """Return what is known of the loaded modules, after a look at those that are new."""
     global _loaded
     before, now = _loaded, sys.modules
-    newest = next(reversed(now), None)  # a module that is loaded again comes last, too
+    newest = None
+    with suppress(RuntimeError):  # another thread adds one now, so there is something to look at
+        newest = next(reversed(now), None)  # a module that is loaded again comes last, too
     is_same = len(now) == len(before.seen) and newest is before.newest
     if is_same and all(now.get(name) is before.seen[name]() for name in before.own):
         return before
