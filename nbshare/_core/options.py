@@ -490,7 +490,7 @@ def items_of(
     columns: list[Any] = [x if has_rows(x) else None for x in iterables]
     shortest = min((len(x) for x in columns if x is not None), default=None)
     are_all_sized = all(isinstance(x, Sized) for x in iterables)
-    if not are_all_sized:  # what is pickled goes together, as two may give the same object
+    if not are_all_sized:  # lists are pickled with the others, which may give the same objects
         columns = [None if isinstance(x, list | tuple) else x for x in columns]
     without_rows = [kept_items(x) for x, c in zip(iterables, columns, strict=True) if c is None]
     others = islice(zip(*without_rows, strict=False), shortest)

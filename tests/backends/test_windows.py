@@ -302,7 +302,7 @@ def triple(i):
 
 @pytest.mark.parametrize("name", ["meta.json", "code.json", "order.npy", "lease.json"])
 def test_a_scanner_that_holds_what_is_written_destroys_no_checkpoint(tmp_path, scanner, name):
-    """A call that has to write it fails or goes on. All results are there, for the next one."""
+    """A call that must write the file fails or continues. The next call has all results."""
     path = tmp_path / "run"
     call = partial(parallel_map, backend="threads", progress=False)
     call(double, range(6), checkpoint=path)

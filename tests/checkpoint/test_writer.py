@@ -111,13 +111,13 @@ def left_by_another(path, monkeypatch):
 
 
 def test_the_number_of_another_users_process_does_not_keep_a_writer_away(tmp_path, monkeypatch):
-    """A process that can lock the folder goes on at once."""
+    """A process that can lock the folder continues immediately."""
     left_by_another(tmp_path / "run", monkeypatch)
     assert parallel_map(abs, [-1, -2, -3], checkpoint=tmp_path / "run").tolist() == [1, 2, 3]
 
 
 def test_the_number_of_another_users_process_is_no_run_for_ever(tmp_path, monkeypatch):
-    """Readers, which have no lock, know a run that goes on by its lease."""
+    """Readers have no lock. They recognise a running call by its lease."""
     left_by_another(tmp_path / "run", monkeypatch)
     assert open_checkpoint(tmp_path / "run").state == "running"
     os.utime(tmp_path / "run" / "lease.json", (0, 0))

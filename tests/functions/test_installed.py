@@ -63,7 +63,7 @@ def test_packages_of_any_interpreter_are_installed(tmp_path, folder):
 
 
 def test_what_pip_has_left_in_a_folder_is_installed(on_path):
-    """As by `pip install --target`, also where its name is another. What is beside it is not."""
+    """With `pip install --target`, whatever the package is called. Files next to it are not."""
     folder = os.path.dirname(on_path("mine.py"))
     install(folder, "scikit_other", "sk")
     install(folder, "named", "named")

@@ -213,8 +213,8 @@ class StoredRun:
     def _whole(self, *, is_read: bool = False) -> Whole:
         """Return what is stored.
 
-        Results are checked, each once, so that all questions have one answer. Those of a run that
-        goes on are checked once somebody reads them, or if the disk may not have them.
+        Each result is checked once, so that all questions have one answer. Results of a running
+        call are checked when somebody reads them, or if the disk may have lost them.
         """
         folders = [self.path, *part_folders(self.path)]
         writers = [writer_of(folder) for folder in folders if running_writer_of(folder) is None]
