@@ -291,7 +291,7 @@ def _is_current(module: ModuleType, name: str, stamp: Stamp) -> bool:
     """
     if name in _stamps:
         return _stamps[name] == stamp
-    path = getattr(module, "__file__", None)  # not if it is a folder of that name
+    path = file_of(module)  # none if it is a folder of that name
     return path is not None and is_as_read(path, stamp)
 
 
