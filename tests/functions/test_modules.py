@@ -116,6 +116,14 @@ def test_any_module_is_known_without_asking_it(found):
     assert oddities.ASKED == []
 
 
+def test_a_variable_may_be_called_dict():
+    """Also when Python has cached how the attribute is found."""
+    module = types.ModuleType("odd")
+    module.__file__ = "/odd.py"
+    vars(module)["__dict__"] = "shadow"
+    assert {file_of(module) for _ in range(1000)} == {"/odd.py"}
+
+
 def test_a_new_module_costs_a_look_at_that_module(monkeypatch):
     """Not at the thousands that are there, nor at it again."""
     loaded()

@@ -11,7 +11,6 @@ import os
 import sys
 import weakref
 from collections.abc import Mapping
-from contextlib import suppress
 from importlib.machinery import (
     BuiltinImporter,
     FrozenImporter,
@@ -38,7 +37,8 @@ def is_module(value: object) -> bool:
 def variables_of(module: object) -> dict[str, Any]:
     """Return the variables of a module, or none for another object."""
     if type(module) is ModuleType:  # the usual case, faster
-        return module.__dict__
+        # Not `.__dict__`, which Python 3.11 may take for a variable of that name.
+        return vars(module)
     return _variables.__get__(module) if is_module(module) else {}
 
 
@@ -105,12 +105,16 @@ def loaded() -> Loaded:
     """Return what is known of the loaded modules, after a look at those that are new."""
     global _loaded
     before, now = _loaded, sys.modules
-    newest = None
-    with suppress(RuntimeError):  # another thread adds one now, so there is something to look at
+    try:
         newest = next(reversed(now), None)  # a module that is loaded again comes last, too
-    is_same = len(now) == len(before.seen) and newest is before.newest
-    if is_same and all(now.get(name) is before.seen[name]() for name in before.own):
-        return before
+    except RuntimeError:  # another thread adds one now, so there is something to look at
+        newest = None
+    if len(now) == len(before.seen) and newest is before.newest:
+        for name in before.own:
+            if now.get(name) is not before.seen[name]():
+                break
+        else:
+            return before
     modules, known = now.copy(), before.seen  # in one step, as other threads import some
     seen: dict[Any, Any] = modules.copy()
     own, elsewhere, unknown, new = dict[str, str](), dict[str, str](), dict[str, Any](), set[str]()
