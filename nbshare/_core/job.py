@@ -18,7 +18,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import fields
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast
@@ -33,12 +32,11 @@ from nbshare._core.engine.fit import Fit
 from nbshare._core.engine.local import is_ending, refuse_to_wait_for_itself
 from nbshare._core.engine.results import MISSING
 from nbshare._core.engine.run import Run
-from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
 from nbshare._core.functions.reference import label_of, refuse_async
 from nbshare._core.tracebacks import shown_as, shown_from_the_call, unwrapped
 from nbshare._core.wire import running_items
 from nbshare._core.wire.board import NUMPY, PYTHON
-from nbshare._core.wire.failures import name_of_item
+from nbshare._core.wire.failures import name_of_item, this_process
 from nbshare._core.wire.folding import Fold
 from nbshare._core.wire.orders import generator
 from nbshare.errors import (
@@ -52,6 +50,8 @@ from nbshare.errors import (
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from typing_extensions import TypeVar  # type checkers know it, also where it is not installed
+
+    from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
 
     T = TypeVar("T", default=Any)  # the function's result, anything if a text names it
 else:
@@ -144,7 +144,7 @@ class Job(Generic[T]):
     __module__ = "nbshare"
 
     def __init__(self, run: Run, label: str, shown: Any) -> None:
-        self._owners_run, self._pid = run, os.getpid()
+        self._owners_run, self._process, self._pid = run, this_process[0], os.getpid()
         self._begun_at = self._ended_at = math.nan  # on the monotonic clock
         self._was_interrupted = False
         self.label = label
@@ -168,7 +168,7 @@ class Job(Generic[T]):
     def _run(self) -> Run:
         """The run behind this job. A forked child may use it only if it was over before."""
         # The child has its memory, but none of the threads that bring it to an end.
-        if os.getpid() != self._pid and not self._owners_run.is_over:
+        if this_process[0] is not self._process and not self._owners_run.is_over:
             raise RuntimeError(
                 f"this Job belongs to process {self._pid}, from which process {os.getpid()} was "
                 "forked before the run was over. Use it there, or start another run here"
@@ -1073,7 +1073,7 @@ class StatsTable(list[S]):
     """Stats of workers or stages, as a list, and a table in a notebook."""
 
     def _repr_html_(self) -> str:
-        names = [field.name for field in fields(self[0])] if self else []
+        names = [*vars(self[0])] if self else []
         rows = [[_figure(name, getattr(stats, name)) for name in names] for stats in self]
         if "pid" in names:  # a reader knows workers by their numbers
             names[0] = "worker"
@@ -1160,7 +1160,7 @@ def jobs() -> JobList:
     last_job : the newest job that did not simply succeed.
     """
     found = (reference() for reference in list(_started))
-    mine = (job for job in found if job is not None and job._pid == os.getpid())
+    mine = (job for job in found if job is not None and job._process is this_process[0])
     return JobList(job for job in mine if job.running())
 
 

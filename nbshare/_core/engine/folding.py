@@ -9,19 +9,20 @@ from __future__ import annotations
 import _thread
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.engine.call import Call
-from nbshare._core.engine.stats import WorkerActivity
 from nbshare._core.interrupts import start_thread, uninterrupted
 from nbshare._core.wire.failures import name_of_item
 from nbshare._core.wire.folding import Block, Folded, by_item, counted, items_in, start_of
 from nbshare._core.wire.kept import kept_result
 from nbshare.errors import is_interrupt
+
+if TYPE_CHECKING:
+    from nbshare._core.engine.stats import WorkerActivity
 
 
 class Reduction:
@@ -140,6 +141,8 @@ class FoldingCall(Call):
 
     def activity(self) -> list[WorkerActivity]:
         """Return the present activity of the workers."""
+        from dataclasses import replace  # late, as most runs are not drawn
+
         found = super().activity()
         return [replace(each, items=self._all_in(each.items)) for each in found]
 

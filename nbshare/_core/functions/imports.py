@@ -115,4 +115,4 @@ def import_as_the_caller(overridden: Collection[str]) -> None:
 
 def overridden_names() -> list[str]:
     """Return the standard module names that mean another module in this process."""
-    return sorted(sys.stdlib_module_names & own_files().keys())
+    return sorted(sys.stdlib_module_names.intersection(own_files()))

@@ -51,7 +51,7 @@ _INSTALLED = tuple(os.path.realpath(path) + os.sep for path in (*STANDARD_LIBRAR
 
 
 # A name at the beginning of a line, and all lines that follow with the same one.
-_NAMES = re.compile(rb"^([^/,\r\n]+)(?:.*\n\1/)*", re.MULTILINE)
+_NAMES = rb"(?m)^([^/,\r\n]+)(?:.*\n\1/)*"
 
 
 def is_installed(path: str) -> bool:
@@ -127,5 +127,5 @@ def _distributions(root: str, _mtime_ns: int) -> list[str]:
 def _names_in(record: str) -> frozenset[bytes]:
     """Return the names in its folder that a distribution has installed."""
     with suppress(OSError), open(record, "rb") as file:
-        return frozenset(_NAMES.findall(file.read()))
+        return frozenset(re.findall(_NAMES, file.read()))
     return frozenset()

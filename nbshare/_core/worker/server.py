@@ -20,7 +20,9 @@ from contextlib import suppress
 from math import inf
 from typing import Any
 
+from nbshare._core.functions.modules import own_files
 from nbshare._core.system import waiting, workers
+from nbshare._core.wire import settings
 from nbshare._core.wire.messages import Channel
 from nbshare._core.worker import process as worker
 
@@ -42,6 +44,9 @@ def _fork_workers(channel_fd: int, life_fd: int, owner: int) -> worker.Inherited
     workers.keep_freed()  # workers are forked with these settings
     owner_fd = workers.opened_owner(owner)
     channel = Channel.from_fd(channel_fd, owner_fd)
+    # What each worker would find out for itself, in 2 ms.
+    own_files()
+    settings.carried()
     # The garbage collector of forked workers must not touch, and so copy, our pages. It has been
     # off since the start, because during imports it takes a tenth of the time.
     gc.freeze()
