@@ -9,8 +9,9 @@
                                                obj = inputs.load(packed)
 
 Arrays do not enter the pickle, but for arrays of objects and small ones among the items. One that
-is in a segment already, or in a mapped file, is sent as a reference to it. Any other is copied into
-the arena, once. Copies arrive read-only, whatever their size, because writes to them would be lost.
+is in a segment already, or in a mapped file, is sent as a reference to it. Memory of others is
+copied into the arena, each byte once (`arrays.copied`). Copies arrive read-only, whatever their
+size, because writes to them would be lost.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.arrays.by_reference import PLAIN, ByReference, take_apart
+from nbshare._core.arrays.copied import CopiedMemory, Span
 from nbshare._core.arrays.culprit import culprit_of
 from nbshare._core.arrays.inputs import (
+    PLACED,
     ArrayReference,
     Itself,
     Packed,
-    Span,
     fill,
     lenders,
     load_known,
@@ -76,8 +78,6 @@ class Arena:
     ----------
     segments : list of (Segment, Mode)
         The other segments that the call refers to, and how workers map each.
-    nbytes : int
-        How much has been gathered.
     has_views : bool
         Whether arrays or buffers have been copied here, which workers will see.
     known : KnownObjects
@@ -85,7 +85,8 @@ class Arena:
 
     Notes
     -----
-    For one thread. Objects are kept alive until `contents`, so that an `id` means one object.
+    For one thread. Objects are kept alive until `contents`, so that an `id` means one object. What
+    is packed has its places when `nbytes` or the contents have been asked for.
 
     Parameters
     ----------
@@ -113,7 +114,8 @@ class Arena:
     ) -> None:
         self.segments: list[tuple[Segment, Mode]] = []
         self._parts: list[tuple[int, Any]] = []
-        self.nbytes = 0
+        self._end = 0  # bytes
+        self._copied = CopiedMemory()
         self._copies_files, self._by_handle = copies_files or by_value, by_handle
         self.by_value = by_value
         self.stays_here = stays_here
@@ -137,8 +139,14 @@ class Arena:
         file, buffers, pickler = self._pickle(obj, what, writable)
         if is_named:
             self.known.add(pickler.memo.copy)
-        spans = tuple(map(self._span, buffers))
-        return (0, self._add(file), len(file)), spans
+        spans: list[Any] = [None] * len(buffers)
+        for k, raw in enumerate(buffers):
+            self._place_buffer(raw, spans, k)
+        places: list[Any] = [None] * len(pickler.copied)
+        for k, array in enumerate(pickler.copied):
+            self._copied.add(array, places, k, is_buffer=False)
+        self.has_views |= bool(places)
+        return (0, self._add(file), len(file)), spans, places
 
     def itself(self, obj: Any) -> Itself:
         """Return an object that this process uses as it is. The next pickles may name its parts."""
@@ -201,8 +209,13 @@ class Arena:
         n_more = len({*map(id, sample)}) - 1
         return max(1, (len(several) - len(one)) // n_more) if n_more else len(one)
 
-    def refer(self, array: npt.NDArray[Any], *, writable: bool) -> ArrayReference:
-        """Return a reference to an array, which is copied if it has neither segment nor file."""
+    def refer(
+        self, array: npt.NDArray[Any], copied: list[npt.NDArray[Any]], *, writable: bool
+    ) -> ArrayReference:
+        """Return a reference to an array.
+
+        One that has neither segment nor file is added to those of its pickle that are copied.
+        """
         key = (id(array), writable)
         if key in self._seen:
             return self._seen[key][1]
@@ -228,11 +241,9 @@ class Arena:
             place = *file, array.shape, array.strides, array.dtype
             reference = ArrayReference(*place, False, array.flags.writeable and writable)
         else:
-            self.has_views = True
-            fortran = array.flags.f_contiguous and not array.flags.c_contiguous
-            strides = array.strides if fortran else None
-            offset = self._add(array.T if fortran else array)
-            reference = ArrayReference(0, offset, array.shape, strides, array.dtype, False, True)
+            copied.append(array)
+            form = array.shape, None, array.dtype
+            return ArrayReference(PLACED, len(copied) - 1, *form, False, True)
         self._seen[key] = (array, reference)
         return reference
 
@@ -247,7 +258,14 @@ class Arena:
     def begin_part(self) -> None:
         """Begin what is to share no array with what was packed before."""
         self._seen.clear()
+        self._copied.clear()
         self.has_views = False
+
+    @property
+    def nbytes(self) -> int:
+        """How much there is to copy."""
+        self._copied.settle(self._place)
+        return self._end
 
     def add(self, data: bytes) -> tuple[int, int]:
         """Add a pickle that was made elsewhere. Return its place and size."""
@@ -255,10 +273,11 @@ class Arena:
 
     def contents(self) -> tuple[int, list[tuple[int, Any]]]:
         """Return the end of the arena, and its parts (offset, bytes or array). Ends the arena."""
+        nbytes = self.nbytes
         self._seen.clear()
         self.known = KnownObjects()  # its picklers have this arena, a cycle
         parts, self._parts = self._parts, []
-        return self.nbytes, parts
+        return nbytes, parts
 
     def all_contents(self) -> bytes:
         """Return the contents as they are. It ends the arena, too."""
@@ -267,30 +286,37 @@ class Arena:
             data[offset : offset + _nbytes_of(part)] = as_bytes(part).data
         return bytes(data)
 
-    def _span(self, raw: memoryview) -> Span:
-        """Return the place of a buffer, in its shared memory, or else in the arena."""
-        address = np.frombuffer(raw, np.uint8).__array_interface__["data"][0]
+    def _place_buffer(self, raw: memoryview, spans: list[Any], k: int) -> None:
+        """Enter the place of a buffer, in its shared memory, or else in the arena."""
+        memory = np.frombuffer(raw, np.uint8)
+        address = memory.__array_interface__["data"][0]
         refers = not (self._by_handle or self.by_value)
         for segment in [found for ref in lenders.valuerefs() if refers and (found := ref())]:
             offset = address - segment.address
             is_here = 0 <= offset <= segment.nbytes - raw.nbytes
             if is_here and (self.stays_here or not segment.is_private):
                 mode: Mode = "r" if segment.mode == "r+" else segment.mode
-                return self._segment_index(segment, mode), offset, raw.nbytes
+                spans[k] = self._segment_index(segment, mode), offset, raw.nbytes
+                return
         self.has_views = True
-        return 0, self._add(raw), raw.nbytes
+        self._copied.add(memory, spans, k, is_buffer=True)
 
-    def _add(self, part: Any) -> int:
-        offset = aligned(self.nbytes)
-        nbytes = _nbytes_of(part)
+    def _add(self, data: bytes) -> int:
+        offset = aligned(self._end)
         last = self._parts[-1][1] if self._parts else None
-        is_small = isinstance(part, bytes) and nbytes <= SMALL
+        is_small = len(data) <= SMALL
         if is_small and isinstance(last, bytearray):
-            last += bytes(offset - self.nbytes) + part
+            last += bytes(offset - self._end) + data
         else:
-            self._parts.append((offset, bytearray(part) if is_small else part))
-        self.nbytes = offset + nbytes
+            self._parts.append((offset, bytearray(data) if is_small else data))
+        self._end = offset + len(data)
         return offset
+
+    def _place(self, nbytes: int, shift: int, parts: Sequence[tuple[int, Any]]) -> int:
+        start = aligned(self._end) + shift
+        self._parts += [(start + offset, part) for offset, part in parts]
+        self._end = start + nbytes
+        return start
 
     def _segment_index(self, segment: Segment, mode: Mode) -> int:
         if (segment, mode) not in self.segments:
@@ -336,6 +362,7 @@ def _pickler_class(by_value: bool) -> Any:
             super().__init__(file, protocol=5, buffer_callback=keep)
             self.arena = arena
             self.writable = writable
+            self.copied: list[npt.NDArray[Any]] = []
 
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, np.ndarray):
@@ -372,11 +399,14 @@ def _pickler_class(by_value: bool) -> Any:
             if self.writable and array.nbytes < IN_BAND and not refers:
                 order: Literal["F", "C"] = "F" if array.flags.fnc else "C"
                 return small, (array.tobytes(order), array.dtype, array.shape, order)
-            return load_reference, tuple(self.arena.refer(array, writable=self.writable))
+            return load_reference, self._reference(array, self.writable)
+
+        def _reference(self, array: npt.NDArray[Any], writable: bool) -> tuple[Any, ...]:
+            return tuple(self.arena.refer(array, self.copied, writable=writable))
 
         def _unlocked(self, part: Any) -> Any:
             is_array = isinstance(part, np.ndarray)
-            return self.arena.refer(part, writable=True) if is_array else part
+            return ArrayReference(*self._reference(part, True)) if is_array else part
 
     return CallPickler
 

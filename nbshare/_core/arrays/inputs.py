@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from nbshare._core.arrays.copied import Place, Span
 from nbshare._core.arrays.known import LoadedObjects
 from nbshare._core.arrays.shared_array import SharedArray, shared_view
 from nbshare._core.memory import Handle, Segment, UserFile, View, open_handle, segment_of
 
-# Plain tuples, as these are in every message, and a class takes longer to pickle than all its
-# fields. Bytes in one of the call's segments, by its index in their list (0 is the arena), offset,
-# and size.
-Span = tuple[int, int, int]
-# The places of a pickle and its buffers.
-Packed = tuple[Span, tuple[Span, ...]]
+# The places of a pickle, its buffers, and the arrays in it that are in the arena, which are known
+# when all is packed. Plain tuples, as these are in every message, and a class takes longer to
+# pickle than all its fields.
+Packed = tuple[Span, list[Span], list[Place]]
+
+PLACED = -1  # as the segment of an array: its place is that of this number among the pickle's
 
 
 Known = LoadedObjects | dict[int, Any]
@@ -38,8 +39,8 @@ class Itself(NamedTuple):
 class ArrayReference(NamedTuple):
     """An array in one of the call's segments, in another one, or in a file of the user."""
 
-    segment: int | UserFile | Handle  # index, as in Span
-    offset: int  # bytes
+    segment: int | UserFile | Handle  # index, as in Span, or PLACED
+    offset: int  # bytes, or the number of the place
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None  # bytes, or None if C-contiguous
     dtype: np.dtype[Any]
@@ -81,12 +82,13 @@ class Inputs:
             if is_named:
                 self.known.append(packed.objects)
             return packed.value
-        pickled, spans = packed
+        pickled, spans, places = packed
         buffers = [self._bytes(span) for span in spans]
         for segment, _, _ in spans:
             if (found := segment_of(self._segments[segment].root)) is not None:
                 lenders[id(found[0])] = found[0]
-        before, _loading.inputs = _loading.inputs, self
+        before = _loading.inputs, _loading.places
+        _loading.inputs, _loading.places = self, places
         try:
             if not is_named:
                 return pickle.loads(self._bytes(pickled), buffers=buffers)
@@ -100,7 +102,7 @@ class Inputs:
             name_object(error, self._bytes(pickled), buffers)
             raise
         finally:
-            _loading.inputs = before
+            _loading.inputs, _loading.places = before
 
     def array(self, reference: ArrayReference) -> npt.NDArray[Any]:
         """Return the array that a reference means."""
@@ -112,6 +114,8 @@ class Inputs:
             if segment.receipt is None:
                 opened.append(found)
         else:
+            if segment == PLACED:
+                segment, (offset, strides) = 0, _loading.places[offset]
             view = self._segments[segment]
         array = view.array(dtype, shape, offset, strides)
         if not is_writable:
@@ -156,6 +160,7 @@ class _Loading(threading.local):
     """The inputs from which this thread is loading a pickle, which can name functions only."""
 
     inputs = Inputs(())
+    places: Sequence[Place] = ()  # of the pickle's arrays
 
 
 _loading = _Loading()

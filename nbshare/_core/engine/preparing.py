@@ -115,7 +115,7 @@ def _source(
         return "fed", next(numbers)
     if isinstance(iterable, np.ndarray):
         is_shared = isinstance(iterable, SharedArray) or segment_of(iterable) is None  # or a file
-        return "rows", *arena.refer(iterable, writable=is_shared)
+        return "whole", arena.pack(iterable, "the items", writable=is_shared)
     if isinstance(iterable, Blocks):
         columns = [_source(arena, column, together, numbers) for column in iterable.columns]
         return "folded", iterable.n_items, columns

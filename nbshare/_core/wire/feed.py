@@ -119,7 +119,8 @@ class ItemFeed:
         arena.begin_part()  # shared parts would be freed with the first block
         packed = arena.pack_block(columns, first)
         has_views = arena.has_views
-        where = arena.add(pickle.dumps((first, n, has_views, aligned(arena.nbytes), packed)))
+        offset = aligned(arena.nbytes)  # first, as the places are decided then
+        where = arena.add(pickle.dumps((first, n, has_views, offset, packed)))
         end = aligned(arena.nbytes)
         self._added.append(_Block(first, n, self._begin, end, where, has_views, columns))
         self._begin, self._n_added = end, self._n_added + n

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby, islice
 from typing import Any
 
-from nbshare._core.arrays.inputs import ArrayReference, Inputs, Packed
+from nbshare._core.arrays.inputs import Inputs, Packed
 from nbshare._core.functions.pickling import may_name_unknown
 from nbshare._core.store.logs import OUT_OF_BAND
 from nbshare._core.wire.feed import FedItems
@@ -107,20 +107,17 @@ class ItemSource:
         The call's inputs.
     blocks : ItemBlocks or None
         The items that are pickled.
-    kind : {"rows", "plain", "whole", "packed", "fed", "folded"}
-        Rows of an array; a range or a few simple objects; a sequence that is pickled as a whole;
-        pickled objects; pickled objects that arrive during the call; or, for ``reduce=``, blocks of
-        items.
+    kind : {"plain", "whole", "packed", "fed", "folded"}
+        A range or a few simple objects; an array or a sequence that is pickled as a whole; pickled
+        objects; pickled objects that arrive during the call; or, for ``reduce=``, blocks of items.
     *what
-        One set for each kind: an ArrayReference; the items; their place; the column of the blocks;
-        the same; or the number of items, and the source of each iterable.
+        One set for each kind: the items; their place; the column of the blocks; the same; or the
+        number of items, and the source of each iterable.
     """
 
     def __init__(self, inputs: Inputs, blocks: ItemBlocks | None, kind: str, *what: Any) -> None:
         self._rows: Any = None
-        if kind == "rows":
-            self._rows = inputs.array(ArrayReference(*what))
-        elif kind == "plain":
+        if kind == "plain":
             (self._rows,) = what
         elif kind == "whole":
             self._rows = inputs.load(*what)
