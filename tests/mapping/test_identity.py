@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nbshare import grid, parallel_map
+from nbshare._core.arrays import repeated
 from tests.support import graphs
 
 QUIET = {"progress": False, "out": "list", "max_workers": 2}
@@ -48,12 +49,19 @@ def backends():
 
 
 @pytest.mark.parametrize("name", ["processes", "serial", "threads", "hosts"])
-@given(call=calls(), are_given_by=st.lists(st.sampled_from([list, iter]), min_size=3, max_size=3))
+@given(
+    call=calls(),
+    are_given_by=st.lists(st.sampled_from([list, iter]), min_size=3, max_size=3),
+    least=st.sampled_from([0, repeated.LEAST_BYTES]),
+)
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_what_is_one_object_for_a_loop_is_one_for_items(backends, name, call, are_given_by):
+def test_what_is_one_object_for_a_loop_is_one_for_items(
+    backends, monkeypatch, name, call, are_given_by, least
+):
     """Whatever parts of a graph of objects a call consists of, items meet it as a loop does."""
+    monkeypatch.setattr(repeated, "LEAST_BYTES", least)  # of objects that are pickled once
     func, columns, shared = call
     wanted = [func(*args, **shared) for args in zip(*columns, strict=True)]
     given_as = [kind(column) for kind, column in zip(are_given_by, columns, strict=False)]

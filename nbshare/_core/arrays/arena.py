@@ -43,6 +43,7 @@ from nbshare._core.arrays.inputs import (
 )
 from nbshare._core.arrays.known import KnownObjects, Memo
 from nbshare._core.arrays.remedies import OTHERS
+from nbshare._core.arrays.repeated import Name, Names, Pickled, pickled_once
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.functions.pickling import (
     TOO_DEEP,
@@ -136,17 +137,21 @@ class Arena:
         UnsendableError
             If it can be pickled neither by reference nor by value.
         """
-        file, buffers, pickler = self._pickle(obj, what, writable)
+        pickled, copy_memo = self._pickle(obj, what, writable)
         if is_named:
-            self.known.add(pickler.memo.copy)
+            self.known.add(copy_memo)
+        return self._packed(pickled)
+
+    def _packed(self, pickled: Pickled) -> Packed:
+        data, buffers, copied = pickled
         spans: list[Any] = [None] * len(buffers)
         for k, raw in enumerate(buffers):
             self._place_buffer(raw, spans, k)
-        places: list[Any] = [None] * len(pickler.copied)
-        for k, array in enumerate(pickler.copied):
+        places: list[Any] = [None] * len(copied)
+        for k, array in enumerate(copied):
             self._copied.add(array, places, k, is_buffer=False)
         self.has_views |= bool(places)
-        return (0, self._add(file), len(file)), spans, places
+        return (0, self._add(data), len(data)), spans, places
 
     def itself(self, obj: Any) -> Itself:
         """Return an object that this process uses as it is. The next pickles may name its parts."""
@@ -161,25 +166,37 @@ class Arena:
         self.known.add(memo, found.objects)
         return found
 
-    def pack_items(self, columns: Sequence[Sequence[Any]], first: int) -> tuple[int, list[Packed]]:
-        """Pickle items, counted from the `first`. Return the items per block and the blocks.
+    def pack_items(
+        self, columns: Sequence[Sequence[Any]], first: int
+    ) -> tuple[int, list[Packed], list[Packed]]:
+        """Pickle items, counted from the `first`, in blocks.
 
-        Each column is what an iterable gives to them.
+        Each column is what an iterable gives to them. Return the items per block, the blocks, and
+        the large objects that several blocks hold (`arrays.repeated`).
         """
         size, _ = self.block_size(columns)
-        return size, [
-            self.pack_block([column[i : i + size] for column in columns], first + i)
-            for i in range(0, len(columns[0]), size)
-        ]
+        starts = range(0, len(columns[0]), size)
+        blocks = [[column[i : i + size] for column in columns] for i in starts]
+        found = pickled_once(
+            blocks,
+            lambda obj, names: self._pickle(obj, "item", True, names),
+            lambda k, names: self._pickle_block(blocks[k], first + starts[k], names),
+        )
+        return size, *([*map(self._packed, pickles)] for pickles in found)
 
     def pack_block(self, columns: Sequence[Sequence[Any]], first: int) -> Packed:
         """Pickle items, counted from the `first`. An error says which one cannot be."""
+        return self._packed(self._pickle_block(columns, first))
+
+    def _pickle_block(
+        self, columns: Sequence[Sequence[Any]], first: int, names: Names | None = None
+    ) -> Pickled:
         try:
-            return self.pack(columns, "item", writable=True)
+            return self._pickle(columns, "item", True, names)[0]
         except UnsendableError:
             for i, args in enumerate(zip(*columns, strict=True), start=first):
                 for each in args:
-                    self.pack(each, f"item {i}", writable=True)
+                    self._pickle(each, f"item {i}", True)
             raise
 
     def block_size(self, columns: Sequence[Sequence[Any]]) -> tuple[int, int]:
@@ -203,7 +220,7 @@ class Arena:
         sample = [items[k * len(items) // n] for k in range(n)]
         scratch = Arena(known=self.known)
         try:
-            one, several = (scratch._pickle(some, "", True)[0] for some in (sample[:1], sample))
+            one, several = (scratch._pickle(x, "", True)[0].data for x in (sample[:1], sample))
         except UnsendableError:  # which one will be said when its block is packed
             return BLOCK_BYTES
         n_more = len({*map(id, sample)}) - 1
@@ -323,21 +340,26 @@ class Arena:
             self.segments.append((segment, mode))
         return self.segments.index((segment, mode)) + 1
 
-    def _maker(self, writable: bool, made: list[Any]) -> Callable[[bool, io.BytesIO, Keep], Any]:
+    def _maker(
+        self, writable: bool, made: list[Any], names: Names | None = None
+    ) -> Callable[[bool, io.BytesIO, Keep], Any]:
         """Return what makes a pickler, which is then the last one `made`."""
 
         def make(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:
-            made.append(_pickler_class(by_value)(self, writable, file, keep))
+            made.append(_pickler_class(by_value, bool(names))(self, writable, file, keep))
+            made[-1].names = names
             return made[-1]
 
         return make
 
-    def _pickle(self, obj: Any, what: str, writable: bool) -> tuple[bytes, list[memoryview], Any]:
-        """Return pickle, buffers and pickler."""
+    def _pickle(
+        self, obj: Any, what: str, writable: bool, names: Names | None = None
+    ) -> tuple[Pickled, Callable[[], Memo]]:
+        """Return a pickle, and what copies the memo of its pickler."""
         made: list[Any] = []
         try:
-            data, buffers = dumps_apart(obj, IN_BAND, self._maker(writable, made))
-            return data, buffers, made[-1]
+            data, buffers = dumps_apart(obj, IN_BAND, self._maker(writable, made, names))
+            return Pickled(data, buffers, made[-1].copied), made[-1].memo.copy
         except (UnsendableError, SyntaxError):  # of a function's file, which say what to do
             raise
         except BaseException as error:
@@ -353,8 +375,11 @@ class Arena:
 
 
 @cache
-def _pickler_class(by_value: bool) -> Any:
-    """Return the pickler that takes arrays out, on top of pickle's or of cloudpickle's."""
+def _pickler_class(by_value: bool, is_naming: bool) -> Any:
+    """Return the pickler that takes arrays out, on top of pickle's or of cloudpickle's.
+
+    One that is naming calls Python for each object, which others do for few.
+    """
     base: Any = value_pickler() if by_value else pickle.Pickler
 
     class CallPickler(base):  # type: ignore[misc]
@@ -408,7 +433,13 @@ def _pickler_class(by_value: bool) -> Any:
             is_array = isinstance(part, np.ndarray)
             return ArrayReference(*self._reference(part, True)) if is_array else part
 
-    return CallPickler
+    class NamingPickler(CallPickler):
+        names: Names
+
+        def persistent_id(self, obj: Any) -> Name | None:
+            return self.names.get(id(obj))
+
+    return NamingPickler if is_naming else CallPickler
 
 
 def _nbytes_of(part: Any) -> int:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.copied import Place, Span
 from nbshare._core.arrays.known import LoadedObjects
+from nbshare._core.arrays.repeated import Name, NamedParts
 from nbshare._core.arrays.shared_array import SharedArray, shared_view
 from nbshare._core.memory import Handle, Segment, UserFile, View, open_handle, segment_of
 
@@ -57,6 +58,16 @@ def reference_to(
     return ArrayReference(segment, offset, *form, is_shared, is_writable)
 
 
+class _Unpickler(pickle.Unpickler):
+    """An unpickler of what names parts."""
+
+    parts: NamedParts | None
+
+    def persistent_load(self, name: Name) -> Any:
+        assert self.parts is not None
+        return self.parts(name)
+
+
 class Inputs:
     """The worker's side, which loads what an `Arena` packed from the call's segments.
 
@@ -73,15 +84,27 @@ class Inputs:
         self._segments = list(segments)
         self.known: list[Known] = [] if known is None else known
 
-    def load(self, packed: Packed | Itself, *, is_named: bool = False) -> Any:
+    def load(
+        self, packed: Packed | Itself, parts: NamedParts | None = None, *, is_named: bool = False
+    ) -> Any:
         """Load an object. Arrays in it are views of the segments.
 
-        `is_named` says whether later pickles may name objects in it.
+        `parts` are those that it may name. `is_named` says whether later pickles may name objects
+        in it.
         """
         if isinstance(packed, Itself):
             if is_named:
                 self.known.append(packed.objects)
             return packed.value
+        obj, unpickler = self.unpickled(packed, parts, is_named=is_named)
+        if is_named:
+            self.known.append(LoadedObjects(unpickler))
+        return obj
+
+    def unpickled(
+        self, packed: Packed, parts: NamedParts | None, *, is_named: bool = True
+    ) -> tuple[Any, Any]:
+        """Return an object, and its unpickler if that is needed."""
         pickled, spans, places = packed
         buffers = [self._bytes(span) for span in spans]
         for segment, _, _ in spans:
@@ -90,16 +113,15 @@ class Inputs:
         before = _loading.inputs, _loading.places
         _loading.inputs, _loading.places = self, places
         try:
-            if not is_named:
-                return pickle.loads(self._bytes(pickled), buffers=buffers)
-            unpickler: Any = pickle.Unpickler(io.BytesIO(self._bytes(pickled)), buffers=buffers)
-            obj = unpickler.load()
-            self.known.append(LoadedObjects(unpickler))
-            return obj
+            if parts is None and not is_named:
+                return pickle.loads(self._bytes(pickled), buffers=buffers), None
+            unpickler = _Unpickler(io.BytesIO(self._bytes(pickled)), buffers=buffers)
+            unpickler.parts = parts
+            return unpickler.load(), unpickler
         except Exception as error:
             from nbshare._core.arrays.replay import name_object  # late, as it is rarely needed
 
-            name_object(error, self._bytes(pickled), buffers)
+            name_object(error, self._bytes(pickled), buffers, parts)
             raise
         finally:
             _loading.inputs, _loading.places = before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from traceback import walk_tb
 from typing import Any
@@ -16,7 +16,12 @@ from nbshare.errors import noted
 _CALLS = {pickle.REDUCE: -2, pickle.NEWOBJ: -2, pickle.NEWOBJ_EX: -3}
 
 
-def name_object(error: Exception, data: memoryview, buffers: Sequence[memoryview]) -> None:
+def name_object(
+    error: Exception,
+    data: memoryview,
+    buffers: Sequence[memoryview],
+    named: Callable[[Any], Any] | None,
+) -> None:
     """Note in an error which object cannot be loaded, though it was pickled in the caller.
 
     An import that fails names itself, and must not run again.
@@ -25,6 +30,8 @@ def name_object(error: Exception, data: memoryview, buffers: Sequence[memoryview
     if isinstance(error, ImportError) or "<module>" in names:
         return
     replay = _Replay(io.BytesIO(data), buffers=buffers)
+    if named is not None:
+        replay.persistent_load = named
     with suppress(Exception, SystemExit):
         replay.load()
     if replay.making is None:

@@ -104,7 +104,7 @@ def pack_sources(arena: Arena, iterables: Sequence[Any], first: int = 0) -> Sour
     together: list[Sequence[Any]] = []  # in one pickle, as iterables may give the same object
     numbers = itertools.count()  # of iterables that are fed
     found = [_source(arena, each, together, numbers) for each in iterables]
-    return Sources(found, *arena.pack_items(together, first) if together else (1, []))
+    return Sources(found, *arena.pack_items(together, first) if together else ())
 
 
 def _source(

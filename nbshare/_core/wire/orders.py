@@ -66,6 +66,7 @@ class Sources(NamedTuple):
     iterables: list[tuple[Any, ...]]  # what `worker.items.ItemSource` takes, for each one
     step: int = 1  # items that are pickled together, of all iterables that are pickled
     blocks: Sequence[Packed] = ()  # these pickles
+    repeated: Sequence[Packed] = ()  # objects that several of them name, see `arrays.repeated`
 
 
 class CallOrder(NamedTuple):

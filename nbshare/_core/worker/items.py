@@ -8,6 +8,7 @@ from itertools import chain, groupby, islice
 from typing import Any
 
 from nbshare._core.arrays.inputs import Inputs, Packed
+from nbshare._core.arrays.repeated import NamedParts
 from nbshare._core.functions.pickling import may_name_unknown
 from nbshare._core.store.logs import OUT_OF_BAND
 from nbshare._core.wire.feed import FedItems
@@ -28,14 +29,17 @@ class ItemBlocks:
         Returns the items of the block of one.
     packed : callable
         Returns the place of that block, and the inputs that load it.
+    parts : NamedParts, optional
+        The objects that blocks may name.
     """
 
     def __init__(
         self,
         block_of: Callable[[int], range],
         packed: Callable[[int], tuple[Inputs, Packed]],
+        parts: NamedParts | None = None,
     ) -> None:
-        self.block_of, self._packed = block_of, packed
+        self.block_of, self._packed, self._parts = block_of, packed, parts
         self.rest()
 
     def rest(self) -> None:
@@ -63,6 +67,8 @@ class ItemBlocks:
             part = slice(start - block.start, stop - block.start)
             parts.append(columns if is_whole else [column[part] for column in columns])
             start = block.stop
+        if self._parts is not None:
+            self._parts.drop_others()
         return parts[0] if len(parts) == 1 else [list(chain(*x)) for x in zip(*parts, strict=True)]
 
     def _load(self, i: int) -> tuple[range, list[Sequence[Any]]]:
@@ -72,7 +78,7 @@ class ItemBlocks:
             inputs, packed = self._packed(i)
             items = self.block_of(i)
             try:
-                columns = inputs.load(packed)
+                columns = inputs.load(packed, self._parts)
             except BaseException as error:
                 if len(items) > 1:
                     error.add_note(
@@ -91,10 +97,12 @@ def blocks_of(inputs: Inputs, sources: Sources, fed: FedItems | None) -> ItemBlo
         return ItemBlocks(fed.block_of, fed.packed)
     if not sources.blocks:
         return None
-    step, blocks = sources.step, sources.blocks
+    step, blocks, repeated = sources.step, sources.blocks, sources.repeated
+    parts = NamedParts(lambda part: inputs.unpickled(repeated[part], parts)) if repeated else None
     return ItemBlocks(
         lambda i: range(i - i % step, i - i % step + step),
         lambda i: (inputs, blocks[i // step]),
+        parts,
     )
 
 

@@ -1,0 +1,206 @@
+"""Objects that several blocks of items hold, such as a table next to each index.
+
+Blocks of items are pickled one by one. A large object that two of them hold is pickled once, as a
+part of its own, and blocks name it, as `pickle.Pickler.persistent_id` is meant for. They also name
+what is in it, so an item that holds the object and something of it has one object of each.
+
+::
+
+    caller                                        worker
+    pickled_once(blocks)    blocks, parts  ────►  NamedParts(load_part)
+                                                  load(block), which asks for parts by name
+
+A worker keeps a part while the items that it loads next name it, too.
+
+Which objects may be repeated is a guess: those near the top of items whose pickles are large. It
+decides about speed and memory only, because a name is given by the identity of what a pickler
+meets.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.known import Memo
+
+LEAST_BYTES = 32 << 10  # of a part. Below, a copy in each block costs less than to find it
+MOST_NEAR = 256  # objects of a block that are looked at
+MOST_INNER = 256  # parts of an object that are looked at
+DEPTH = 5  # of objects in objects
+SAMPLES = 16  # of the items of a block
+
+Name = int | tuple[int, int]  # of a part, or of what its memo has at a place
+Names = dict[int, Name]  # by id
+
+_NUMBERS = {bool, int, float, complex, type(None)}
+_TEXTS = {str, bytes, bytearray}
+_BY_NAME = type, ModuleType, BuiltinFunctionType, CodeType
+_CONTAINERS = {tuple, list, dict, set, frozenset}
+
+
+class Pickled(NamedTuple):
+    """A pickle, with what is next to it."""
+
+    data: bytes
+    buffers: list[memoryview]
+    copied: list[npt.NDArray[Any]]  # arrays in it that go to the arena
+
+
+Columns = Sequence[Sequence[Any]]  # of some items
+
+
+def pickled_once(
+    blocks: Sequence[Columns],
+    pickle: Callable[[Any, Names], tuple[Pickled, Callable[[], Memo]]],
+    pickle_block: Callable[[int, Names], Pickled],
+) -> tuple[list[Pickled], list[Pickled]]:
+    """Return the pickles of blocks of items, and of the large objects that several of them hold.
+
+    `pickle` pickles an object, and returns what copies the pickler's memo, too. `pickle_block` does
+    so with a block, by its number. Both send names of objects that have one.
+    """
+    finder = _Finder(blocks, pickle, pickle_block)
+    for k in range(len(blocks)):
+        finder.add(k)
+    return finder.pickles, finder.parts
+
+
+class _Finder:
+    """Finds the objects that blocks repeat, while it pickles the blocks."""
+
+    def __init__(
+        self,
+        blocks: Sequence[Columns],
+        pickle: Callable[[Any, Names], tuple[Pickled, Callable[[], Memo]]],
+        pickle_block: Callable[[int, Names], Pickled],
+    ) -> None:
+        self._blocks, self._pickle, self._pickle_block = blocks, pickle, pickle_block
+        self.pickles: list[Pickled] = []
+        self.parts: list[Pickled] = []
+        self._names: Names = {}
+        self._memos: list[Memo] = []  # which keep the named objects alive
+        self._is_looking = False  # since a block was large
+        self._seen: dict[int, tuple[Any, int]] = {}  # objects by id, and the first block of each
+        self._others: set[int] = set()  # ids of those of them that are too small
+        self._memory: set[tuple[int, int]] = set()  # address and size, next to the pickles
+
+    def add(self, k: int) -> None:
+        """Pickle a block. Pickle an earlier one again if it holds what this one repeats."""
+        if self._is_looking:
+            self._look(k)
+        pickled = self._pickle_block(k, self._names)
+        if self._weight(pickled) >= LEAST_BYTES and not self._is_looking:
+            self._is_looking = True
+            self._look(k)
+        self.pickles.append(pickled)
+
+    def _look(self, k: int) -> None:
+        """Make parts of the objects that a block repeats."""
+        found = {id(obj): obj for obj in _near(self._blocks[k])}
+        outdated: set[int] = set()
+        for key, obj in found.items():
+            if key in self._names or key in self._others:
+                continue
+            first = self._seen.setdefault(key, (obj, k))[1]
+            if first != k and self._make_part(obj):
+                outdated.add(first)
+        for each in outdated:
+            self.pickles[each] = self._pickle_block(each, self._names)
+
+    def _make_part(self, obj: Any) -> bool:
+        """Give an object a name, and what it holds, if it is large."""
+        try:
+            pickled, copy_memo = self._pickle(obj, self._names)
+        except Exception:  # noqa: BLE001 - its block will tell
+            self._others.add(id(obj))
+            return False
+        weight, memo = self._weight(pickled), copy_memo()
+        if weight < LEAST_BYTES or id(obj) not in memo:
+            self._others |= {id(obj)} | (memo.keys() & self._seen.keys())
+            return False
+        part = len(self.parts)
+        self.parts.append(pickled)
+        self._memos.append(memo)
+        for key, (place, each) in memo.items():
+            kind = type(each)
+            if kind not in _TEXTS and kind not in _NUMBERS and not issubclass(kind, _BY_NAME):
+                self._names.setdefault(key, (part, place))
+        self._names[id(obj)] = part
+        return True
+
+    def _weight(self, pickled: Pickled) -> int:
+        """Return the bytes of a pickle, with the memory next to it that no other one has."""
+        nbytes = len(pickled.data)
+        for each in (*pickled.buffers, *pickled.copied):
+            address = np.asarray(each).__array_interface__["data"][0]
+            if (key := (address, each.nbytes)) not in self._memory:
+                self._memory.add(key)
+                nbytes += each.nbytes
+        return nbytes
+
+
+def _near(columns: Columns) -> Iterator[Any]:
+    """Yield objects near the top of some items of a block, outer ones first."""
+    met: dict[int, Any] = {}
+    step = len(columns[0]) // SAMPLES + 1
+    layer = [item for column in columns for item in (*column[::step], column[-1])]
+    for _ in range(DEPTH):
+        inner = []
+        for obj in layer:
+            kind = type(obj)
+            if kind in _NUMBERS or id(obj) in met or issubclass(kind, _BY_NAME):
+                continue
+            if kind in _TEXTS and len(obj) < LEAST_BYTES:
+                continue
+            met[id(obj)] = obj
+            yield obj
+            if len(met) == MOST_NEAR:
+                return
+            is_leaf = kind in _TEXTS or kind is FunctionType
+            if not is_leaf and not (kind in _CONTAINERS and len(obj) > MOST_INNER):
+                inner.append(obj)
+        layer = gc.get_referents(*inner)
+
+
+class NamedParts:
+    """The worker's side, the parts that blocks name, each loaded when it is named first.
+
+    Parameters
+    ----------
+    load : callable
+        Loads a part by its number, and returns it and its unpickler.
+    """
+
+    def __init__(self, load: Callable[[int], tuple[Any, Any]]) -> None:
+        self._load = load
+        self._parts: dict[int, tuple[Any, Any, set[int]]] = {}  # with those that each one names
+        self._named = set[int]()  # since the last `drop_others`, or by the part that is loaded now
+
+    def __call__(self, name: Name) -> Any:
+        """Return the object of a name."""
+        part, place = name if isinstance(name, tuple) else (name, None)
+        self._named.add(part)
+        if part not in self._parts:
+            outer, self._named = self._named, set()
+            try:
+                self._parts[part] = *self._load(part), self._named
+            finally:
+                self._named = outer
+        obj, unpickler, _ = self._parts[part]
+        return obj if place is None else unpickler.memo.copy()[place]
+
+    def drop_others(self) -> None:
+        """Drop the parts that have not been named since the last time."""
+        kept, left = set[int](), [*self._named]
+        while left:
+            if (part := left.pop()) not in kept:
+                kept.add(part)
+                left += self._parts[part][2]
+        self._parts = {part: self._parts[part] for part in kept}
+        self._named = set()
