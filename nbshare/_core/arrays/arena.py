@@ -329,9 +329,10 @@ class Arena:
         self._end = offset + len(data)
         return offset
 
-    def _place(self, nbytes: int, shift: int, parts: Sequence[tuple[int, Any]]) -> int:
+    def _place(self, parts: Sequence[tuple[int, Any]], nbytes: int, shift: int) -> int:
         start = aligned(self._end) + shift
-        self._parts += [(start + offset, part) for offset, part in parts]
+        for offset, part in parts:
+            self._parts.append((start + offset, part))
         self._end = start + nbytes
         return start
 

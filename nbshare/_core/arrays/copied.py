@@ -8,6 +8,7 @@ that wait for them, which are parts of what is sent later.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,9 @@ Span = tuple[int, int, int]
 # Offset of an array in the arena, and its strides in bytes, or None if it is C-contiguous there.
 Place = tuple[int, tuple[int, ...] | None]
 
-# Places parts, each with its offset among so many bytes, which begin so many bytes after an aligned
-# one. Returns where they begin.
-Placer = Callable[[int, int, Sequence[tuple[int, Any]]], int]
+# Places parts, each with its offset among so many bytes, which begin so many after an aligned one.
+# Returns where they begin.
+Placer = Callable[[Sequence[tuple[int, Any]], int, int], int]
 
 
 class CopiedMemory:
@@ -39,8 +40,10 @@ class CopiedMemory:
 
     def add(self, array: npt.NDArray[Any], places: list[Any], k: int, *, is_buffer: bool) -> None:
         """Copy an array. When its `Place` is decided, or its `Span`, it is entry `k` of a list."""
-        key = array.__array_interface__["data"][0], array.shape, array.strides, array.itemsize
-        view = self._views.get(key) or self._views.setdefault(key, _View(array))
+        address = array.__array_interface__["data"][0]
+        key = address, array.shape, array.strides, array.itemsize
+        if (view := self._views.get(key)) is None:
+            self._views[key] = view = _View(array, address)
         view.waiting.append((places, k, is_buffer))
 
     def clear(self) -> None:
@@ -49,10 +52,10 @@ class CopiedMemory:
 
     def settle(self, place: Placer) -> None:
         """Decide the places of all."""
-        views, self._views = sorted(self._views.values(), key=_View.begins), {}
-        for group in _overlapping(views):
-            low, high = group[0].low, max(view.high for view in group)
-            if sum(view.array.nbytes for view in group) <= high - low:
+        views, self._views = sorted(self._views.values(), key=attrgetter("low")), {}
+        for group, high in _overlapping(views):
+            low = group[0].low
+            if sum([view.array.nbytes for view in group]) <= high - low:
                 for view in group:
                     view.place_alone(place)
                 continue
@@ -61,7 +64,7 @@ class CopiedMemory:
                 if view.high > copied_to:
                     parts.append((max(view.low, copied_to) - low, view.bytes_from(copied_to)))
                     copied_to = view.high
-            base = place(high - low, low % ALIGNMENT, parts) - low
+            base = place(parts, high - low, low % ALIGNMENT) - low
             for view in group:
                 view.enter(base + view.first, view.array.strides)
 
@@ -69,18 +72,15 @@ class CopiedMemory:
 class _View:
     """An array, the memory from its lowest to its highest byte, and the lists that wait for it."""
 
-    def __init__(self, array: npt.NDArray[Any]) -> None:
+    def __init__(self, array: npt.NDArray[Any], address: int) -> None:
         self.array = array
-        self.first: int = array.__array_interface__["data"][0]  # address of its first element
-        ways = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
-        self.low = self.first + (sum(way for way in ways if way < 0) if array.size else 0)
-        self.high = self.first + array.itemsize + sum(way for way in ways if way > 0)
-        if not array.size:
-            self.high = self.low
+        self.first = self.low = address  # of the first element, and of the lowest
+        self.high = address + array.nbytes
         self.waiting: list[tuple[list[Any], int, bool]] = []
-
-    def begins(self) -> int:
-        return self.low
+        if not array.flags.forc and array.size:
+            ways = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+            self.low = address + sum(way for way in ways if way < 0)
+            self.high = address + array.itemsize + sum(way for way in ways if way > 0)
 
     def bytes_from(self, address: int) -> npt.NDArray[np.uint8]:
         """Return its memory from an address on, with what is between its elements."""
@@ -88,9 +88,10 @@ class _View:
 
     def place_alone(self, place: Placer) -> None:
         """Copy its elements only."""
-        is_fortran = self.array.flags.f_contiguous and not self.array.flags.c_contiguous
-        part = self.array.T if is_fortran else self.array
-        self.enter(place(part.nbytes, 0, [(0, part)]), self.array.strides if is_fortran else None)
+        array = self.array
+        is_fortran = array.flags.fnc
+        offset = place([(0, array.T if is_fortran else array)], array.nbytes, 0)
+        self.enter(offset, array.strides if is_fortran else None)
 
     def enter(self, offset: int, strides: tuple[int, ...] | None) -> None:
         for places, k, is_buffer in self.waiting:
@@ -110,15 +111,15 @@ class _Memory:
         self._owner = owner
 
 
-def _overlapping(views: list[_View]) -> Iterator[list[_View]]:
-    """Yield groups of views, in the order of their addresses, whose memory overlaps."""
+def _overlapping(views: list[_View]) -> Iterator[tuple[list[_View], int]]:
+    """Yield groups of views, in the order of their addresses, whose memory overlaps, and its end."""
     group: list[_View] = []
     high = 0
     for view in views:
         if group and view.low >= high:
-            yield group
+            yield group, high
             group = []
+        high = max(high, view.high) if group else view.high
         group.append(view)
-        high = max(high, view.high) if len(group) > 1 else view.high
     if group:
-        yield group
+        yield group, high

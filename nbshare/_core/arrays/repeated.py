@@ -88,17 +88,15 @@ class _Finder:
         self._is_looking = False  # since a block was large
         self._seen: dict[int, tuple[Any, int]] = {}  # objects by id, and the first block of each
         self._others: set[int] = set()  # ids of those of them that are too small
-        self._memory: set[tuple[int, int]] = set()  # address and size, next to the pickles
 
     def add(self, k: int) -> None:
         """Pickle a block. Pickle an earlier one again if it holds what this one repeats."""
         if self._is_looking:
             self._look(k)
-        pickled = self._pickle_block(k, self._names)
-        if self._weight(pickled) >= LEAST_BYTES and not self._is_looking:
+        self.pickles.append(pickled := self._pickle_block(k, self._names))
+        if not self._is_looking and _nbytes_beyond(pickled, set()) >= LEAST_BYTES:
             self._is_looking = True
             self._look(k)
-        self.pickles.append(pickled)
 
     def _look(self, k: int) -> None:
         """Make parts of the objects that a block repeats."""
@@ -108,20 +106,21 @@ class _Finder:
             if key in self._names or key in self._others:
                 continue
             first = self._seen.setdefault(key, (obj, k))[1]
-            if first != k and self._make_part(obj):
+            if first != k and self._make_part(obj, first):
                 outdated.add(first)
         for each in outdated:
             self.pickles[each] = self._pickle_block(each, self._names)
 
-    def _make_part(self, obj: Any) -> bool:
-        """Give an object a name, and what it holds, if it is large."""
+    def _make_part(self, obj: Any, first: int) -> bool:
+        """Give an object a name, and what it holds, if it is large. It is in the block `first`."""
         try:
             pickled, copy_memo = self._pickle(obj, self._names)
         except Exception:  # noqa: BLE001 - its block will tell
             self._others.add(id(obj))
             return False
-        weight, memo = self._weight(pickled), copy_memo()
-        if weight < LEAST_BYTES or id(obj) not in memo:
+        memo = copy_memo()
+        placed_once = {*map(_memory_of, _beside(self.pickles[first]))}
+        if _nbytes_beyond(pickled, placed_once) < LEAST_BYTES or id(obj) not in memo:
             self._others |= {id(obj)} | (memo.keys() & self._seen.keys())
             return False
         part = len(self.parts)
@@ -134,15 +133,23 @@ class _Finder:
         self._names[id(obj)] = part
         return True
 
-    def _weight(self, pickled: Pickled) -> int:
-        """Return the bytes of a pickle, with the memory next to it that no other one has."""
-        nbytes = len(pickled.data)
-        for each in (*pickled.buffers, *pickled.copied):
-            address = np.asarray(each).__array_interface__["data"][0]
-            if (key := (address, each.nbytes)) not in self._memory:
-                self._memory.add(key)
-                nbytes += each.nbytes
-        return nbytes
+
+def _beside(pickled: Pickled) -> list[Any]:
+    """Return the arrays and buffers next to a pickle."""
+    return [*pickled.buffers, *pickled.copied]
+
+
+def _memory_of(part: Any) -> tuple[int, int]:
+    """Return address and size of an array or a buffer."""
+    return np.asarray(part).__array_interface__["data"][0], part.nbytes
+
+
+def _nbytes_beyond(pickled: Pickled, placed_once: set[tuple[int, int]]) -> int:
+    """Return the bytes of a pickle, and of what is next to it and not placed once anyway."""
+    beside = _beside(pickled)
+    if placed_once:
+        beside = [part for part in beside if _memory_of(part) not in placed_once]
+    return len(pickled.data) + sum(part.nbytes for part in beside)
 
 
 def _near(columns: Columns) -> Iterator[Any]:
