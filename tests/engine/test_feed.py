@@ -136,7 +136,7 @@ def test_a_class_that_goes_by_value_is_not_counted_for_each_of_its_objects():
         def __init__(self, x):
             self.x = x
 
-    size, blocks = Arena().pack_items([[Local(i) for i in range(6400)]], 0)
+    size, blocks, _ = Arena().pack_items([[Local(i) for i in range(6400)]], 0)
     assert (size, len(blocks)) == (200, 32)
     assert Arena().pack_items([[feeds.Counted() for _ in range(6400)]], 0)[0] == size
     large = [bytes(BLOCK_BYTES + i) for i in range(64)]
