@@ -337,6 +337,11 @@ class Job(Generic[T]):
         return self._run.has_processes
 
     @property
+    def _hints(self) -> list[str]:
+        """What of its inputs could take less memory or time, if they are large."""
+        return self._run.hints
+
+    @property
     def _loading_s(self) -> float:
         """For how long a worker has been loading the function, 0.0 if none does."""
         return self._run.loading_s()

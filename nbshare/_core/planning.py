@@ -3,13 +3,14 @@
 import html
 import pickle
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
 import numpy as np
 
 from nbshare._core.arrays.arena import Arena
-from nbshare._core.engine.preparing import pack_fixed, pack_sources
+from nbshare._core.engine.hints import hints_of
+from nbshare._core.engine.preparing import pack_fixed, sources_nbytes
 from nbshare._core.engine.request import Request
 from nbshare._core.job import html_table
 from nbshare._core.mapping import KNOWN, Function, check_call, prepared
@@ -45,6 +46,8 @@ class Plan:
         The most memory that the run takes, with inputs, results and workers.
     refused : list of str
         The problems: why the call would be refused, an error of an item, a lack of memory.
+    hints : list of str
+        The inputs of 100 MB and more that could take less memory or time, and how.
 
     Examples
     --------
@@ -73,6 +76,7 @@ class Plan:
     worker_bytes: int = 0
     peak_bytes: int = 0
     refused: list[str]
+    hints: list[str] = field(default_factory=list)
 
     def _lines(self) -> list[tuple[str, str]]:
         items = "an unknown number" if self.n_items is None else f"{self.n_items:,}"
@@ -85,7 +89,8 @@ class Plan:
                 ("workers", f"{self.workers}{each}"),
                 ("peak", f"{in_words(self.peak_bytes)} of {in_words(room.available())} available"),
             ]
-        return lines + [("refused", problem) for problem in self.refused]
+        lines += [("refused", problem) for problem in self.refused]
+        return lines + [("hint", hint) for hint in self.hints]
 
     def __repr__(self) -> str:
         lines = "".join(f"\n  {name:9}{text}" for name, text in self._lines())
@@ -159,13 +164,14 @@ def plan(
         _, request, where = check_call("plan", func, iterables, out, all_at_once)
         arena = Arena()
         pack_fixed(arena, request)
-        pack_sources(arena, request.iterables)
+        input_bytes = sources_nbytes(arena, request.iterables) + arena.nbytes
     except Exception as error:  # noqa: BLE001 - what it says is the answer
         return Plan(n_items=None, refused=[str(error)])
     if not request.n_items:
-        return Plan(n_items=request.n_items, input_bytes=arena.nbytes, refused=[])
+        return Plan(n_items=request.n_items, input_bytes=input_bytes, refused=[])
     n_kept = request.n_items if options.get("reduce") is None else request.max_workers
-    return _tried(request, where, request.n_items, n_kept, arena.nbytes)
+    hints = hints_of(request, arena)
+    return replace(_tried(request, where, request.n_items, n_kept, input_bytes), hints=hints)
 
 
 def _tried(request: Request, where: Backend, n: int, n_kept: int, input_bytes: int) -> Plan:

@@ -83,6 +83,8 @@ class Arena:
         Whether arrays or buffers have been copied here, which workers will see.
     known : KnownObjects
         Objects that the next pickles may name, because they are in an earlier one.
+    pickled : dict of int
+        Bytes of Python objects, which each worker loads, by what errors call them.
 
     Notes
     -----
@@ -121,25 +123,34 @@ class Arena:
         self.by_value = by_value
         self.stays_here = stays_here
         self.has_views = False
+        self.pickled: dict[str, int] = {}
         self.known = KnownObjects() if known is None else known
         self._seen: dict[tuple[int, bool], tuple[Any, ArrayReference]] = {}
 
     def pack(
-        self, obj: Any, what: str, *, writable: bool = False, is_named: bool = False
+        self,
+        obj: Any,
+        what: str,
+        *,
+        writable: bool = False,
+        is_named: bool = False,
+        starts: dict[int, int] | None = None,
     ) -> Packed:
         """Pickle an object, which errors call `what`.
 
         `writable` says whether workers may write to the SharedArrays in it, `is_named` whether
-        later pickles may name objects in it.
+        later pickles may name objects in it. `starts` has the ids of objects in it that are of a
+        user's class. About where each begins in the pickle is entered there, in bytes.
 
         Raises
         ------
         UnsendableError
             If it can be pickled neither by reference nor by value.
         """
-        pickled, copy_memo = self._pickle(obj, what, writable)
+        pickled, copy_memo = self._pickle(obj, what, writable, starts=starts)
         if is_named:
             self.known.add(copy_memo)
+        self.pickled[what] = len(pickled.data)
         return self._packed(pickled)
 
     def _packed(self, pickled: Pickled) -> Packed:
@@ -177,12 +188,15 @@ class Arena:
         size, _ = self.block_size(columns)
         starts = range(0, len(columns[0]), size)
         blocks = [[column[i : i + size] for column in columns] for i in starts]
-        found = pickled_once(
+        pickles, repeated = pickled_once(
             blocks,
             lambda obj, names: self._pickle(obj, "item", True, names),
             lambda k, names: self._pickle_block(blocks[k], first + starts[k], names),
         )
-        return size, *([*map(self._packed, pickles)] for pickles in found)
+        if repeated:
+            largest = max(len(part.data) for part in repeated)
+            self.pickled["an object of several items"] = largest
+        return size, [*map(self._packed, pickles)], [*map(self._packed, repeated)]
 
     def pack_block(self, columns: Sequence[Sequence[Any]], first: int) -> Packed:
         """Pickle items, counted from the `first`. An error says which one cannot be."""
@@ -342,24 +356,33 @@ class Arena:
         return self.segments.index((segment, mode)) + 1
 
     def _maker(
-        self, writable: bool, made: list[Any], names: Names | None = None
+        self,
+        writable: bool,
+        made: list[Any],
+        names: Names | None = None,
+        starts: dict[int, int] | None = None,
     ) -> Callable[[bool, io.BytesIO, Keep], Any]:
         """Return what makes a pickler, which is then the last one `made`."""
 
         def make(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:
             made.append(_pickler_class(by_value, bool(names))(self, writable, file, keep))
-            made[-1].names = names
+            made[-1].names, made[-1].starts = names, starts
             return made[-1]
 
         return make
 
     def _pickle(
-        self, obj: Any, what: str, writable: bool, names: Names | None = None
+        self,
+        obj: Any,
+        what: str,
+        writable: bool,
+        names: Names | None = None,
+        starts: dict[int, int] | None = None,
     ) -> tuple[Pickled, Callable[[], Memo]]:
         """Return a pickle, and what copies the memo of its pickler."""
         made: list[Any] = []
         try:
-            data, buffers = dumps_apart(obj, IN_BAND, self._maker(writable, made, names))
+            data, buffers = dumps_apart(obj, IN_BAND, self._maker(writable, made, names, starts))
             return Pickled(data, buffers, made[-1].copied), made[-1].memo.copy
         except (UnsendableError, SyntaxError):  # of a function's file, which say what to do
             raise
@@ -384,9 +407,11 @@ def _pickler_class(by_value: bool, is_naming: bool) -> Any:
     base: Any = value_pickler() if by_value else pickle.Pickler
 
     class CallPickler(base):  # type: ignore[misc]
+        starts: dict[int, int] | None
+
         def __init__(self, arena: Arena, writable: bool, file: io.BytesIO, keep: Keep) -> None:
             super().__init__(file, protocol=5, buffer_callback=keep)
-            self.arena = arena
+            self.arena, self.file = arena, file
             self.writable = writable
             self.copied: list[npt.NDArray[Any]] = []
 
@@ -410,6 +435,8 @@ def _pickler_class(by_value: bool, is_naming: bool) -> Any:
                 place := known.place_of(obj)
             ) is not None:
                 return load_known, place
+            elif self.starts is not None and id(obj) in self.starts:
+                self.starts[id(obj)] = self.file.tell()
             return super().reducer_override(obj) if by_value else NotImplemented
 
         def _reduce_array(self, array: npt.NDArray[Any]) -> Any:

@@ -17,6 +17,7 @@ from nbshare._core.arrays.shaped import ShapedItems
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.engine.call import MAX_REPLACED, Call, Engine
 from nbshare._core.engine.folding import FoldingCall
+from nbshare._core.engine.hints import hints_of
 from nbshare._core.engine.placing import Placed, place
 from nbshare._core.engine.request import Request
 from nbshare._core.functions.pickling import dumps
@@ -33,6 +34,7 @@ from nbshare.errors import UnsendableError
 
 PLAIN = {bool, int, float, complex, str, bytes, type(None)}  # what is copied as well as shared
 MOST_PLAIN, PLAIN_BYTES = 64, 4 << 10  # items, and bytes of all
+MOST_SAMPLES = 32  # items by which the size of many is estimated
 
 
 def pack_fixed(arena: Arena, request: Request) -> Fixed:
@@ -59,9 +61,14 @@ def pack_fixed(arena: Arena, request: Request) -> Fixed:
 
 
 def _pack_shared(arena: Arena, shared: dict[str, Any]) -> Packed:
+    values = {SharedName(name): value for name, value in shared.items()}
+    starts = dict.fromkeys(map(id, values), 0)
     try:
-        values = {SharedName(name): value for name, value in shared.items()}
-        return arena.pack(values, "shared=", is_named=True)
+        packed = arena.pack(values, "shared=", is_named=True, starts=starts)
+        stops = [*starts.values(), arena.pickled.pop("shared=")][1:]
+        for name, start, stop in zip(shared, starts.values(), stops, strict=True):
+            arena.pickled[f"shared[{name!r}]"] = stop - start
+        return packed
     except Exception:
         for name, value in shared.items():  # say which one
             arena.pack(value, f"shared[{name!r}]")
@@ -105,6 +112,36 @@ def pack_sources(arena: Arena, iterables: Sequence[Any], first: int = 0) -> Sour
     numbers = itertools.count()  # of iterables that are fed
     found = [_source(arena, each, together, numbers) for each in iterables]
     return Sources(found, *arena.pack_items(together, first) if together else ())
+
+
+def sources_nbytes(arena: Arena, iterables: Sequence[Any]) -> int:
+    """Return about how many bytes `pack_sources` would copy, and pack those of arrays.
+
+    Items that are pickled are packed elsewhere, some of them, and others are taken for alike.
+    """
+    together: list[Sequence[Any]] = []
+    for each in iterables:
+        _source(arena, each, together, itertools.count())
+    if not together:
+        return 0
+    n = len(together[0])
+    some = [k * n // MOST_SAMPLES for k in range(MOST_SAMPLES)] if n > MOST_SAMPLES else [*range(n)]
+
+    def packed(indices: Sequence[int]) -> Arena:
+        scratch = Arena(known=arena.known)
+        try:
+            scratch.pack_items([[column[i] for i in indices] for column in together], 0)
+        except UnsendableError:
+            for i in indices:  # say which one
+                scratch.pack_block([[column[i]] for column in together], i)
+            raise
+        return scratch
+
+    whole, half = packed(some), packed(some[::2])
+    arena.pickled |= whole.pickled
+    n_more = len(some) - len(some[::2])
+    each = (whole.nbytes - half.nbytes) // max(1, n_more)
+    return whole.nbytes + each * (n - len(some))
 
 
 def _source(
@@ -168,7 +205,10 @@ def prepare(
     placed = [place(arena, is_private=engine.in_process)]
     if fixed is not None:
         placed.insert(0, fixed[1])
-    return new_call(request, engine, parts, placed, sources, stage=rings, known=known)
+    call = new_call(request, engine, parts, placed, sources, stage=rings, known=known)
+    if fixed is None:
+        call.hints = hints_of(request, arena)
+    return call
 
 
 def new_call(

@@ -44,6 +44,8 @@ class Run(ABC):
         Whether worker processes of this one run its items, which threads could run as well.
     is_enough : bool
         Whether it was stopped because ``until=`` says that there is enough, and so is done.
+    hints : list of str
+        What of its inputs could take less memory or time, if they are large.
 
     Notes
     -----
@@ -57,6 +59,7 @@ class Run(ABC):
         self.is_over = False
         self.stored_in = ""
         self.has_processes = False
+        self.hints: list[str] = []
         # A raw lock, because a KeyboardInterrupt inside threading's Python code would break its
         # locks.
         self._over = _thread.allocate_lock()

@@ -220,7 +220,7 @@ class NotebookRow:
         return _table(head, [(*a, *b) for a, b in zip(names, figures, strict=True)])
 
     def _fold(self, activity: Sequence[WorkerActivity] | None) -> tuple[str, str]:
-        """Return the details, workers and failures, and their name."""
+        """Return the details, such as workers and failures, and their names."""
         job = self._job
         parts = [("stages", self._stages())] if job.stages else []
         is_known = job.stats if activity is None else activity or not job.n_done
@@ -231,6 +231,8 @@ class NotebookRow:
             parts.append(("prints", _list("last prints", map(html.escape, prints))))
         if job.errors and job.state != "failed":  # that error is raised
             parts.append(("failures", _failures(job)))
+        if hints := job._hints:
+            parts.append((counted(len(hints), "hint"), _list("hints", map(html.escape, hints))))
         inside = "".join(part for _, part in parts)
         if inside and job._has_processes and not _has_gil():
             inside += f'<div style="{_css("color", _GREY)}">{_THREADS}</div>'

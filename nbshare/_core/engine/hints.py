@@ -1,0 +1,57 @@
+"""Hints on large inputs that could take less, for `nbshare.plan` and the progress display."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.arena import Arena
+from nbshare._core.engine.request import Request
+
+LARGE = 100_000_000  # bytes of what is worth a word
+MOST_KEPT = 16  # arrays that are remembered
+
+# The memory of large arrays that earlier calls have copied. Replaced as a whole, as any thread may.
+_copied: tuple[weakref.ref[npt.NDArray[Any]], ...] = ()
+
+
+def hints_of(request: Request, arena: Arena) -> list[str]:
+    """Return a line for each large input of a call that an arena holds.
+
+    Python objects are loaded in each worker. Plain arrays are copied at each call, so those are
+    named that an earlier call has copied, too.
+    """
+    hints = [
+        f"{what}: {_in_words(nbytes)} of Python objects in each worker; a DataFrame (with strings "
+        "of dtype str), an array or Arrow would be held once"
+        for what, nbytes in arena.pickled.items()
+        if nbytes >= LARGE
+    ]
+    inputs = [(f"shared[{name!r}]", name, value) for name, value in request.shared.items()]
+    inputs += [("the items", "items", value) for value in request.iterables]
+    for what, name, value in inputs:
+        is_array = isinstance(value, np.ndarray) and value.nbytes >= LARGE
+        if is_array and not arena.refers_to(value) and _was_copied(value):
+            hints.append(
+                f"{what}: {_in_words(value.nbytes)} are copied at each call; after "
+                f"{name} = nbshare.share({name}), which copies them once, they are not"
+            )
+    return hints
+
+
+def _was_copied(array: npt.NDArray[Any]) -> bool:
+    """Return whether an earlier call has copied an array, and note that this one does."""
+    global _copied
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    if any(ref() is array for ref in _copied):
+        return True
+    _copied = (*_copied[1 - MOST_KEPT :], weakref.ref(array))
+    return False
+
+
+def _in_words(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.0f} MB"
