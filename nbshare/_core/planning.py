@@ -30,7 +30,8 @@ class Plan:
     n_items : int or None
         Number of items, or None if it is unknown, as of a generator, whose items are not tried.
     input_bytes : int
-        Bytes of the function, `shared` and the items that are copied to shared memory.
+        Bytes of the function, `shared` and the items that are copied to shared memory. Of many
+        items some are packed, and the others taken for alike.
     result_bytes : int
         Bytes of all results, if they are like those that were tried, or with `reduce` of one for
         each worker.

@@ -12,7 +12,7 @@ Functions for workers
     `figures` results; `feeds`, `streams` sources of items; `large` memory; `draws` chance;
     `numbered`, `renewed`, `leaving`, `reporters`, `identities` workers; `settings`,
     `library_threads` their state; `pool_tasks` executors; `plumbing` pipelines; `graphs`,
-    `objects`, `rings`, `locking`, `mapped`, `receivers`, `filters` objects and arrays;
+    `objects`, `once`, `rings`, `locking`, `mapped`, `receivers`, `filters` objects and arrays;
     `reductions` for ``reduce=``; `sweeps`, `small_sweeps`, `format_work` stored runs; `talkers`
     prints; `duties` the contract of backends.
 Ask what came of it

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.arrays.by_reference import PLAIN, ByReference, take_apart
-from nbshare._core.arrays.copied import CopiedMemory, Span
+from nbshare._core.arrays.copied import CopiedMemory
 from nbshare._core.arrays.culprit import culprit_of
 from nbshare._core.arrays.inputs import (
     PLACED,

@@ -112,7 +112,7 @@ class _Memory:
 
 
 def _overlapping(views: list[_View]) -> Iterator[tuple[list[_View], int]]:
-    """Yield groups of views, in the order of their addresses, whose memory overlaps, and its end."""
+    """Yield views in groups whose memory overlaps, in its order, and where it ends."""
     group: list[_View] = []
     high = 0
     for view in views:

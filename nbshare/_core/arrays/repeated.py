@@ -127,8 +127,7 @@ class _Finder:
         self.parts.append(pickled)
         self._memos.append(memo)
         for key, (place, each) in memo.items():
-            kind = type(each)
-            if kind not in _TEXTS and kind not in _NUMBERS and not issubclass(kind, _BY_NAME):
+            if not _is_value(each):
                 self._names.setdefault(key, (part, place))
         self._names[id(obj)] = part
         return True
@@ -149,7 +148,8 @@ def _nbytes_beyond(pickled: Pickled, placed_once: set[tuple[int, int]]) -> int:
     beside = _beside(pickled)
     if placed_once:
         beside = [part for part in beside if _memory_of(part) not in placed_once]
-    return len(pickled.data) + sum(part.nbytes for part in beside)
+    nbytes: int = sum(part.nbytes for part in beside)
+    return len(pickled.data) + nbytes
 
 
 def _near(columns: Columns) -> Iterator[Any]:
@@ -160,19 +160,25 @@ def _near(columns: Columns) -> Iterator[Any]:
     for _ in range(DEPTH):
         inner = []
         for obj in layer:
-            kind = type(obj)
-            if kind in _NUMBERS or id(obj) in met or issubclass(kind, _BY_NAME):
-                continue
-            if kind in _TEXTS and len(obj) < LEAST_BYTES:
+            if id(obj) in met or _is_value(obj):
                 continue
             met[id(obj)] = obj
             yield obj
             if len(met) == MOST_NEAR:
                 return
+            kind = type(obj)
             is_leaf = kind in _TEXTS or kind is FunctionType
             if not is_leaf and not (kind in _CONTAINERS and len(obj) > MOST_INNER):
                 inner.append(obj)
         layer = gc.get_referents(*inner)
+
+
+def _is_value(obj: Any) -> bool:
+    """Return whether an object takes no less space if it is named."""
+    kind = type(obj)
+    if kind in _TEXTS:
+        return len(obj) < LEAST_BYTES
+    return kind in _NUMBERS or issubclass(kind, _BY_NAME)
 
 
 class NamedParts:

@@ -30,8 +30,7 @@ def name_object(
     if isinstance(error, ImportError) or "<module>" in names:
         return
     replay = _Replay(io.BytesIO(data), buffers=buffers)
-    if named is not None:
-        replay.persistent_load = named
+    replay.named = named
     with suppress(Exception, SystemExit):
         replay.load()
     if replay.making is None:
@@ -55,8 +54,12 @@ def _path(maker: Any) -> str:
 class _Replay(pickle._Unpickler):
     """Python's unpickler in Python, because its steps can be watched, as joblib does."""
 
+    named: Callable[[Any], Any] | None = None  # returns what a name means
     making: tuple[Any, tuple[Any, ...]] | None = None  # what makes an object now, its arguments
     dispatch = dict(pickle._Unpickler.dispatch)  # noqa: RUF012 - as in the base class
+
+    def persistent_load(self, name: Any) -> Any:
+        return super().persistent_load(name) if self.named is None else self.named(name)
 
 
 def _watched(step: Any, depth: int | None) -> Any:

@@ -152,6 +152,8 @@ part
     The results stored by one of several processes that share a run.
 pool
     The workers, busy and idle.
+repeated
+    A large object that several blocks of items hold, pickled once (`arrays.repeated`).
 request
     The checked arguments of a run.
 segment

@@ -1,0 +1,246 @@
+"""What a call sends is copied once, and pickled once, however many items hold it."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import threading
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import sliding_window_view
+
+from nbshare import parallel_map, plan
+from nbshare._core.arrays import repeated
+from nbshare._core.arrays.arena import Arena
+from nbshare._core.arrays.copied import ALIGNMENT
+from nbshare._core.arrays.inputs import Inputs
+from nbshare._core.arrays.repeated import NamedParts
+from nbshare._core.engine.preparing import pack_sources
+from nbshare._core.memory import View
+from nbshare._core.worker.items import ItemSource, blocks_of
+from tests.support import once
+
+BIG = np.random.default_rng(1).random(1 << 17)  # 1 MiB
+TABLE = pa.table({"a": BIG})
+TEXTS = [f"row number {i:08}" for i in range(40_000)]
+N = 40  # items
+
+
+def placed(*iterables):
+    """Return how many bytes the items of a call take in shared memory."""
+    arena = Arena()
+    pack_sources(arena, iterables)
+    return arena.nbytes
+
+
+def there_and_back(*iterables):
+    """Return the items of a call as a worker loads them, one chunk after the other."""
+    arena = Arena()
+    sources = pack_sources(arena, iterables)
+    inputs = Inputs([View(arena.all_contents(), is_read_only=True)])
+    blocks = blocks_of(inputs, sources, None)
+    columns = [ItemSource(inputs, blocks, *each) for each in sources.iterables]
+    n = len(iterables[0])
+    return [[column.items(range(i, i + 1))[0] for column in columns] for i in range(n)]
+
+
+MEMORY = {
+    "an array": lambda: [(BIG, i) for i in range(N)],
+    "expanding windows": lambda: [BIG[: len(BIG) - 1000 * i] for i in range(N)],
+    "growing windows": lambda: [BIG[: 3000 * (i + 1)] for i in range(N)],
+    "overlapping windows": lambda: [BIG[2000 * i : 2000 * i + 50_000] for i in range(N)],
+    "more and more columns": lambda: [BIG.reshape(2048, 64)[:, : i + 1] for i in range(64)],
+    "backwards": lambda: [BIG[::-1][1000 * i :] for i in range(N)],
+    "both orders": lambda: [BIG.reshape(256, 512), BIG.reshape(256, 512).T] * 9,
+    "bytes and numbers": lambda: [BIG, BIG.view(np.uint8), BIG.view("i4")[5:]] * 9,
+    "a sliding window": lambda: sliding_window_view(BIG, 50),
+    "a broadcast array": lambda: np.broadcast_to(BIG, (N, len(BIG))),
+    "a masked array": lambda: [(np.ma.masked_array(BIG, mask=False), i) for i in range(N)],
+    "a recarray": lambda: [(np.rec.fromarrays([BIG], names="x"), i) for i in range(N)],
+    "slices of a table": lambda: [TABLE.slice(1000 * i, 5000) for i in range(N)],
+    "batches of a table": lambda: TABLE.to_batches(3000),
+    "parts of a frame": lambda: [pd.DataFrame({"a": BIG}).iloc[1000 * i :] for i in range(N)],
+}
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_memory_of_several_items_is_placed_once(name):
+    """Items that show the same memory take as much as that."""
+    masks = len(BIG) if "masked" in name else 0
+    records = N * BIG.nbytes if "recarray" in name else 0  # made for each item
+    frames = N * BIG.nbytes if "frame" in name else 0
+    assert placed(MEMORY[name]()) < 1.1 * max(BIG.nbytes, records, frames) + masks * N
+
+
+@st.composite
+def views(draw):
+    """Draw views of some memory, of any dtype, strides and overlap."""
+    memory = np.arange(draw(st.integers(1, 2000)), dtype=np.uint8)
+    found = []
+    for _ in range(draw(st.integers(1, 6))):
+        dtype = np.dtype(draw(st.sampled_from(["u1", "<i2", ">f4", "f8", "c16", "S3", "i2,f8"])))
+        start = draw(st.integers(0, len(memory)))
+        rows = memory[start : start + (len(memory) - start) // dtype.itemsize * dtype.itemsize]
+        array = rows.view(dtype)
+        if len(array):
+            step = draw(st.sampled_from([1, 1, 2, 5, -1, -3]))
+            array = array[::step]
+        shape = draw(st.sampled_from([(-1,), (2, -1), (3, -1), (-1, 2)]))
+        if array.size % abs(int(np.prod(shape))) == 0:
+            array = array.reshape(shape)
+        if draw(st.booleans()):
+            array = array.T
+        if draw(st.booleans()) and array.size:
+            array = np.broadcast_to(array, (2, *array.shape))
+        found.append(array)
+    return found
+
+
+@given(views())
+@settings(max_examples=300, deadline=None)
+def test_views_of_one_memory_arrive_equal(arrays):
+    """Whatever views of a memory a call sends, workers see the same values, aligned as here."""
+    arena = Arena()
+    packed = [arena.pack(each, "it") for each in arrays]
+    assert arena.nbytes <= sum(200 + ALIGNMENT + each.nbytes + 64 for each in arrays) + 2000 * 6
+    inputs = Inputs([View(arena.all_contents())])
+    for array, each in zip(arrays, packed, strict=True):
+        arrived = inputs.load(each)
+        assert (arrived.dtype, arrived.shape) == (array.dtype, array.shape)
+        assert arrived.tobytes() == array.tobytes()
+        assert not arrived.flags.writeable
+
+
+def test_what_is_between_elements_is_not_sent_without_need():
+    """A column of a table takes as much as its values, and arrives contiguous."""
+    column = BIG.reshape(-1, 8)[:, 3]
+    assert placed([column] * N) < 1.1 * column.nbytes
+    assert all(x.flags.c_contiguous and (x == column).all() for (x,) in there_and_back([column]))
+
+
+OBJECTS = {
+    "a dict": lambda: dict.fromkeys(TEXTS, 1.5),
+    "a list": lambda: [*map(float, range(100_000))],
+    "a text": lambda: "x" * 1_000_000,
+    "bytes": lambda: bytes(1_000_000),
+    "a frame of texts": lambda: pd.DataFrame({"a": TEXTS}),
+    "a frame of objects": lambda: pd.DataFrame({"a": pd.Series(TEXTS, dtype=object)}),
+    "an object": lambda: once.Model(TEXTS),
+    "one that makes arrays": once.Derived,
+}
+WAYS = {
+    "pairs": lambda x: ([(x, i) for i in range(N)],),
+    "a column": lambda x: ([x] * N, range(N)),
+    "many": lambda x: ([(x, i) for i in range(1000)],),
+    "in objects": lambda x: ([once.Job(x, i) for i in range(N)],),
+    "in lists of dicts": lambda x: ([[{"x": x}, i] for i in range(N)],),
+    "in methods": lambda x: ([once.Model(x).run] * N,),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", OBJECTS)
+def test_an_object_of_several_items_is_placed_once(name, way):
+    """A large object takes its size once, however items hold it."""
+    obj = OBJECTS[name]()
+    arena = Arena()
+    arena.pack(obj, "it")
+    assert placed(*WAYS[way](obj)) < 1.1 * arena.nbytes + 100 * 1000
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_each_of_several_objects_is_placed_once(is_sorted):
+    """Items that are pairs of tables and parameters take the tables once, in any order."""
+    tables = [dict.fromkeys(range(k, k + 50_000)) for k in range(6)]
+    pairs = [*itertools.product(tables, range(10))]
+    if not is_sorted:
+        pairs.sort(key=lambda pair: pair[1])
+    assert placed(pairs) < 1.1 * len(pickle.dumps(tables, 5))
+
+
+def test_an_object_of_many_items_is_pickled_few_times():
+    """It is pickled to see that it is large, to see that it is the same, and as a part."""
+    obj = once.Counted(TEXTS)
+    placed([(obj, i) for i in range(N)])
+    assert obj.n_pickled <= 3
+
+
+def test_an_item_has_one_object_of_each_as_in_a_loop():
+    """Whether an item holds a repeated object, a part of it, or both, there is one of each."""
+    inner = TEXTS[:3000]
+    outer = {"inner": inner, "more": TEXTS}
+    whole = once.Model(outer)
+    items = [(outer, inner), (inner, outer), (whole, inner, outer), [inner, whole, outer]] * 4
+    for (item,) in there_and_back(items):
+        lists = [x["inner"] if isinstance(x, dict) else getattr(x, "parts", x) for x in item]
+        lists = [x["inner"] if isinstance(x, dict) else x for x in lists]
+        assert len({*map(id, lists)}) == 1
+        assert lists[0] == inner
+
+
+def test_a_worker_keeps_what_its_next_items_hold():
+    """An object is loaded once for items in a row, and dropped after them."""
+    first, second = [*range(20_000)], [*range(30_000)]
+    loaded = there_and_back([(first, 0), (first, 1), (second, 2), (second, 3), (first, 4)])
+    ids = [id(pair[0]) for (pair,) in loaded]
+    assert [ids[0], ids[2]] == [ids[1], ids[3]]
+    assert ids[4] not in ids[:4]
+
+
+def test_a_part_keeps_the_parts_that_it_names():
+    """What is in a part that is kept is not loaded a second time."""
+    made = []
+
+    def load(part):
+        made.append(part)
+        return ([parts(0)] if part == 1 else [part]), None
+
+    parts = NamedParts(load)
+    outer = parts(1)
+    for _ in range(3):
+        parts.drop_others()
+        assert parts(1) is outer
+    assert parts(0) is outer[0]
+    assert made == [1, 0]
+    parts.drop_others()
+    parts.drop_others()
+    parts(0)
+    assert made == [1, 0, 0]
+
+
+def test_small_items_are_not_looked_at(monkeypatch):
+    """Items whose pickles are small cost no search."""
+    monkeypatch.setattr(repeated, "_near", None)
+    items = [(i, "text", {"a": i}) for i in range(10_000)]
+    assert [item for (item,) in there_and_back(items)] == items
+
+
+@pytest.mark.parametrize("backend", [None, "serial", "threads"])
+def test_items_with_a_common_object_give_what_a_loop_gives(backend):
+    """Everywhere, many items and few."""
+    table = {"a": [*range(20_000)], "b": TEXTS}
+    for n in (5, 200):
+        items = [(table, i) for i in range(n)]
+        found = parallel_map(once.look_up, items, backend=backend, out="list", progress=False)
+        assert found == [once.look_up(item) for item in items]
+
+
+def test_an_error_still_names_the_item():
+    """An item that cannot be sent is named, also after items with a common object."""
+    items = [(TEXTS, i) for i in range(N)]
+    items[30] = (TEXTS, threading.Lock())
+    with pytest.raises(TypeError, match="item 30 cannot be sent"):
+        placed(items)
+
+
+def test_plan_packs_some_of_the_items():
+    """The bytes of many items are those of some, times their number."""
+    items = [once.Counted([i] * 1000) for i in range(2000)]
+    found = plan(once.look_up, items)
+    assert sum(item.n_pickled > 0 for item in items) < 100
+    assert found.input_bytes == pytest.approx(placed(items), rel=0.2)
