@@ -81,6 +81,11 @@ CELLS = {
         "r = parallel_map(time.sleep, [0.2] * 12, max_workers=2)\n"
         "r = parallel_map(operator.truediv, [1, 2, 3], [1, 0, 2], on_error='return')"
     ),
+    "hints": (
+        "from nbshare._core.engine import hints\nlarge, hints.LARGE = hints.LARGE, 1000\n"
+        "r = parallel_map(lambda i, d: i, range(4), shared={'d': ['<a>'] * 1000})\n"
+        "hints.LARGE = large"
+    ),
     "pipeline": (
         "def load():\n    for i in range(30): time.sleep(0.03); yield np.full(4, i)\n"
         "r = nbshare.pipeline(load, lambda block: 2 * block, np.sum, shape=4, workers=(2, 1),\n"
@@ -286,6 +291,12 @@ def test_the_workers_are_folded_under_the_row_while_they_work_and_afterwards(not
     assert "item 1: ZeroDivisionError: division by zero" in failed
     assert "script" not in done
     assert texts(notebook["workers"])[1].startswith("✓ truediv done with 1 failed  3/3")
+
+
+def test_a_large_input_that_could_take_less_is_named_under_the_row(notebook):
+    (row,) = bundles(notebook["hints"], "text/html")
+    assert "1 hint</span>" in row["text/html"]
+    assert "&emsp;shared[&#x27;d&#x27;]: 0 MB of Python objects in each worker" in row["text/html"]
 
 
 def test_a_pipeline_s_row_has_a_table_of_its_stages_and_a_picture(notebook):

@@ -14,7 +14,7 @@ class PlayedJob:
     """A job without workers. The test says what is done."""
 
     n_workers, _n_restored, _stored_in, _loading_s, _has_processes = 2, 0, "", 0.0, False
-    _gave_none, _fit = False, None
+    _gave_none, _fit, _hints = False, None, ()
     _is_reduced = _is_enough = False
     _inputs, errors, _activity, stats, stages, last_prints = None, {}, (), (), (), ()
 

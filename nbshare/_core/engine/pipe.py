@@ -38,6 +38,7 @@ class Pipe(OwnRun):
         last = calls[-1]
         request = last.request._replace(max_workers=n_workers)
         super().__init__(request, last.board, last.results)
+        self.hints = [*dict.fromkeys(hint for call in calls for hint in call.hints)]
         self._calls, self._rings = calls, list(rings)
         self._failed: Call | None = None
         self._is_stopping = False
