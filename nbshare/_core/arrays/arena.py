@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.arrays.by_reference import PLAIN, ByReference, take_apart
-from nbshare._core.arrays.copied import CopiedMemory
+from nbshare._core.arrays.copied import CopiedMemory, Span
 from nbshare._core.arrays.culprit import culprit_of
 from nbshare._core.arrays.inputs import (
     PLACED,
@@ -158,11 +158,15 @@ class Arena:
         spans: list[Any] = [None] * len(buffers)
         for k, raw in enumerate(buffers):
             self._place_buffer(raw, spans, k)
-        places: list[Any] = [None] * len(copied)
-        for k, array in enumerate(copied):
-            self._copied.add(array, places, k, is_buffer=False)
-        self.has_views |= bool(places)
-        return (0, self._add(data), len(data)), spans, places
+        return (0, self._add(data), len(data)), spans, self._copy(copied) if copied else None
+
+    def _copy(self, arrays: Sequence[npt.NDArray[Any]]) -> Span:
+        """Note arrays to be copied. Return where their places will be."""
+        self.has_views = True
+        places = np.empty(len(arrays), np.int64)
+        for k, array in enumerate(arrays):
+            self._copied.add(array, places, k)
+        return 0, self._place([(0, places)], places.nbytes, 0), places.nbytes
 
     def itself(self, obj: Any) -> Itself:
         """Return an object that this process uses as it is. The next pickles may name its parts."""
@@ -273,7 +277,8 @@ class Arena:
             reference = ArrayReference(*place, False, array.flags.writeable and writable)
         else:
             copied.append(array)
-            form = array.shape, None, array.dtype
+            strides = None if array.flags.c_contiguous else array.strides
+            form = array.shape, strides, array.dtype
             return ArrayReference(PLACED, len(copied) - 1, *form, False, True)
         self._seen[key] = (array, reference)
         return reference
@@ -330,7 +335,7 @@ class Arena:
                 spans[k] = self._segment_index(segment, mode), offset, raw.nbytes
                 return
         self.has_views = True
-        self._copied.add(memory, spans, k, is_buffer=True)
+        self._copied.add(memory, spans, k)
 
     def _add(self, data: bytes) -> int:
         offset = aligned(self._end)

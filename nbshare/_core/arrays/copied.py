@@ -1,8 +1,8 @@
 """The caller's memory that a call copies, each byte once.
 
 Views of one memory (slices, windows, the batches of a table) are told by their addresses. Which of
-them overlap is known when all are there. So their places are decided then, and entered in the lists
-that wait for them, which are parts of what is sent later.
+them overlap is known when all are there. So their places are decided then, and entered where they
+are waited for, which is sent later.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ ALIGNMENT = 16  # bytes, of the memory of NumPy's arrays
 
 # Bytes in one of the call's segments, by its index in their list (0 is the arena), offset, size.
 Span = tuple[int, int, int]
-# Offset of an array in the arena, and its strides in bytes, or None if it is C-contiguous there.
-Place = tuple[int, tuple[int, ...] | None]
+# Offsets of arrays in the arena, as 64-bit integers. Those that are negative are complements (~) of
+# offsets, and tell that the elements alone are there, C-contiguous.
+Places = npt.NDArray[np.int64] | memoryview
 
 # Places parts, each with its offset among so many bytes, which begin so many after an aligned one.
 # Returns where they begin.
@@ -36,24 +37,40 @@ class CopiedMemory:
     """
 
     def __init__(self) -> None:
-        self._views: dict[tuple[Any, ...], _View] = {}
+        self._views: dict[Any, _View] = {}
+        self._roots = set[int]()  # ids of arrays whose memory others in it show
 
-    def add(self, array: npt.NDArray[Any], places: list[Any], k: int, *, is_buffer: bool) -> None:
-        """Copy an array. When its `Place` is decided, or its `Span`, it is entry `k` of a list."""
-        address = array.__array_interface__["data"][0]
-        key = address, array.shape, array.strides, array.itemsize
+    def add(self, array: npt.NDArray[Any], places: Any, k: int) -> None:
+        """Copy an array, and enter its place in `Places` at index `k` when it is decided.
+
+        Of a buffer its `Span` is entered in a list.
+        """
+        # An address takes microseconds, so an array that has its memory is told by its id.
+        key: Any = id(array)
+        if array.base is not None:
+            self._roots.add(id(_root_of(array)))
+            key = _address_of(array), array.shape, array.strides, array.itemsize
         if (view := self._views.get(key)) is None:
-            self._views[key] = view = _View(array, address)
-        view.waiting.append((places, k, is_buffer))
+            self._views[key] = view = _View(array)
+        view.waiting.append((places, k))
 
     def clear(self) -> None:
         """Forget what has no place yet."""
         self._views.clear()
+        self._roots.clear()
 
     def settle(self, place: Placer) -> None:
         """Decide the places of all."""
-        views, self._views = sorted(self._views.values(), key=attrgetter("low")), {}
-        for group, high in _overlapping(views):
+        if not self._views:
+            return
+        located = []
+        for key, view in self._views.items():
+            if isinstance(key, int) and key not in self._roots:
+                view.place_alone(place)
+            else:
+                view.locate()
+                located.append(view)
+        for group, high in _overlapping(sorted(located, key=attrgetter("low"))):
             low = group[0].low
             if sum([view.array.nbytes for view in group]) <= high - low:
                 for view in group:
@@ -66,21 +83,35 @@ class CopiedMemory:
                     copied_to = view.high
             base = place(parts, high - low, low % ALIGNMENT) - low
             for view in group:
-                view.enter(base + view.first, view.array.strides)
+                view.enter(base + view.first)
+        self.clear()
 
 
 class _View:
-    """An array, the memory from its lowest to its highest byte, and the lists that wait for it."""
+    """An array, and who waits for its place.
 
-    def __init__(self, array: npt.NDArray[Any], address: int) -> None:
+    Attributes
+    ----------
+    first, low, high : int
+        Addresses of its first element, of its lowest byte, and behind the highest, when it is
+        located.
+    """
+
+    __slots__ = "array", "first", "high", "low", "waiting"
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
         self.array = array
-        self.first = self.low = address  # of the first element, and of the lowest
-        self.high = address + array.nbytes
-        self.waiting: list[tuple[list[Any], int, bool]] = []
+        self.waiting: list[tuple[Any, int]] = []
+
+    def locate(self) -> None:
+        """Find out where its memory is."""
+        array = self.array
+        self.first = self.low = _address_of(array)
+        self.high = self.low + array.nbytes
         if not array.flags.forc and array.size:
             ways = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
-            self.low = address + sum(way for way in ways if way < 0)
-            self.high = address + array.itemsize + sum(way for way in ways if way > 0)
+            self.low = self.first + sum(way for way in ways if way < 0)
+            self.high = self.first + array.itemsize + sum(way for way in ways if way > 0)
 
     def bytes_from(self, address: int) -> npt.NDArray[np.uint8]:
         """Return its memory from an address on, with what is between its elements."""
@@ -89,13 +120,24 @@ class _View:
     def place_alone(self, place: Placer) -> None:
         """Copy its elements only."""
         array = self.array
-        is_fortran = array.flags.fnc
-        offset = place([(0, array.T if is_fortran else array)], array.nbytes, 0)
-        self.enter(offset, array.strides if is_fortran else None)
+        offset = place([(0, array.T if array.flags.fnc else array)], array.nbytes, 0)
+        self.enter(offset if array.flags.forc else ~offset)
 
-    def enter(self, offset: int, strides: tuple[int, ...] | None) -> None:
-        for places, k, is_buffer in self.waiting:
-            places[k] = (0, offset, self.array.nbytes) if is_buffer else (offset, strides)
+    def enter(self, place: int) -> None:
+        for places, k in self.waiting:
+            places[k] = (0, place, self.array.nbytes) if isinstance(places, list) else place
+
+
+def _root_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the array that an array is a view of, or itself."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _address_of(array: npt.NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 class _Memory:

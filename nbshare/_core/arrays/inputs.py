@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.arrays.copied import Place, Span
+from nbshare._core.arrays.copied import Places, Span
 from nbshare._core.arrays.known import LoadedObjects
 from nbshare._core.arrays.repeated import Name, NamedParts
 from nbshare._core.arrays.shared_array import SharedArray, shared_view
 from nbshare._core.memory import Handle, Segment, UserFile, View, open_handle, segment_of
 
-# The places of a pickle, its buffers, and the arrays in it that are in the arena, which are known
-# when all is packed. Plain tuples, as these are in every message, and a class takes longer to
-# pickle than all its fields.
-Packed = tuple[Span, list[Span], list[Place]]
+# The places of a pickle, of its buffers, and of the places of arrays in it that are in the arena.
+# Plain tuples, as these are in every message, and a class takes longer to pickle than all its
+# fields.
+Packed = tuple[Span, list[Span], Span | None]
 
 PLACED = -1  # as the segment of an array: its place is that of this number among the pickle's
 
@@ -111,7 +111,9 @@ class Inputs:
             if (found := segment_of(self._segments[segment].root)) is not None:
                 lenders[id(found[0])] = found[0]
         before = _loading.inputs, _loading.places
-        _loading.inputs, _loading.places = self, places
+        _loading.inputs = self
+        if places is not None:
+            _loading.places = self._bytes(places).cast("q")
         try:
             if parts is None and not is_named:
                 return pickle.loads(self._bytes(pickled), buffers=buffers), None
@@ -137,7 +139,9 @@ class Inputs:
                 opened.append(found)
         else:
             if segment == PLACED:
-                segment, (offset, strides) = 0, _loading.places[offset]
+                segment, offset = 0, int(_loading.places[offset])
+                if offset < 0:
+                    offset, strides = ~offset, None
             view = self._segments[segment]
         array = view.array(dtype, shape, offset, strides)
         if not is_writable:
@@ -182,7 +186,7 @@ class _Loading(threading.local):
     """The inputs from which this thread is loading a pickle, which can name functions only."""
 
     inputs = Inputs(())
-    places: Sequence[Place] = ()  # of the pickle's arrays
+    places: Places = memoryview(b"")  # of the pickle's arrays
 
 
 _loading = _Loading()

@@ -30,6 +30,7 @@ import numpy.typing as npt
 from nbshare._core.arrays.known import Memo
 
 LEAST_BYTES = 32 << 10  # of a part. Below, a copy in each block costs less than to find it
+LARGE_BLOCK = 128 << 10  # bytes of a block of several items, which are more than small items take
 MOST_NEAR = 256  # objects of a block that are looked at
 MOST_INNER = 256  # parts of an object that are looked at
 DEPTH = 5  # of objects in objects
@@ -94,9 +95,11 @@ class _Finder:
         if self._is_looking:
             self._look(k)
         self.pickles.append(pickled := self._pickle_block(k, self._names))
-        if not self._is_looking and _nbytes_beyond(pickled, set()) >= LEAST_BYTES:
-            self._is_looking = True
-            self._look(k)
+        if not self._is_looking:
+            least = LEAST_BYTES if len(self._blocks[k][0]) == 1 else LARGE_BLOCK
+            if _nbytes_beyond(pickled, set()) >= least:
+                self._is_looking = True
+                self._look(k)
 
     def _look(self, k: int) -> None:
         """Make parts of the objects that a block repeats."""
@@ -160,13 +163,13 @@ def _near(columns: Columns) -> Iterator[Any]:
     for _ in range(DEPTH):
         inner = []
         for obj in layer:
-            if id(obj) in met or _is_value(obj):
+            kind = type(obj)
+            if kind in _NUMBERS or id(obj) in met or _is_value(obj):
                 continue
             met[id(obj)] = obj
             yield obj
             if len(met) == MOST_NEAR:
                 return
-            kind = type(obj)
             is_leaf = kind in _TEXTS or kind is FunctionType
             if not is_leaf and not (kind in _CONTAINERS and len(obj) > MOST_INNER):
                 inner.append(obj)
