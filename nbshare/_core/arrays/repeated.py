@@ -42,7 +42,7 @@ Names = dict[int, Name]  # by id
 _NUMBERS = {bool, int, float, complex, type(None)}
 _TEXTS = {str, bytes, bytearray}
 _BY_NAME = type, ModuleType, BuiltinFunctionType, CodeType
-_CONTAINERS = {tuple, list, dict, set, frozenset}
+_CONTAINERS: tuple[Any, ...] = tuple, list, dict, set, frozenset
 
 
 class Pickled(NamedTuple):
@@ -171,9 +171,15 @@ def _near(columns: Columns) -> Iterator[Any]:
             if len(met) == MOST_NEAR:
                 return
             is_leaf = kind in _TEXTS or kind is FunctionType
-            if not is_leaf and not (kind in _CONTAINERS and len(obj) > MOST_INNER):
+            if not is_leaf and _length(obj) <= MOST_INNER:
                 inner.append(obj)
         layer = gc.get_referents(*inner)
+
+
+def _length(obj: Any) -> int:
+    """Return the length of a container, without code of its class, and 0 for other objects."""
+    base = next((base for base in _CONTAINERS if issubclass(type(obj), base)), None)
+    return 0 if base is None else base.__len__(obj)
 
 
 def _is_value(obj: Any) -> bool:
