@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from nbshare import import_file, share
 from nbshare._core.checkpoint import digests, sources
 from nbshare._core.checkpoint.code import CodeDigests
-from nbshare._core.checkpoint.items import ItemDigests, Lookup, as_bytes
-from nbshare._core.checkpoint.key import differences, key_of, places
+from nbshare._core.checkpoint.key import key_of
 from nbshare._core.options import MapOptions, checked_request
 from nbshare.errors import CheckpointError
 
@@ -996,119 +995,9 @@ def test_a_long_way_to_an_object_is_shortened():
         parts_of(f)
 
 
-def test_what_has_changed_in_a_part_is_told():
-    """The innermost ways, not the digests of code."""
-    old = {"a": {".x": "1", ".x.y": "1", ".xx": "1", ".__code__[0]": "1"}, "b": {".x": "1"}}
-    new = {"a": {".x": "2", ".x.y": "2", ".xx": "3", ".__code__[0]": "2"}, "c": {".x": "1"}}
-    assert places(old, new) == {"a": "in .x.y and .xx"}
-    assert places(old, old) == {}
-
-
-def test_an_outline_has_the_outer_parts_first():
-    """However many parts the first one has."""
-    digests = CodeDigests(None).digests
-    value = Holder([[Holder(k) for k in range(500)] for _ in range(20)])
-    value.last = 1
-    digests.of_part(value, "value")
-    assert {".x", ".last", ".x[19]"} <= digests.outlines["value"].keys()
-    assert len(digests.outlines["value"]) <= 200
-
-
 def test_what_does_not_matter_is_not_in_the_key():
     """Workers, chunks, policies and the way that results are shown."""
     plain = parts_of(identity)
     assert plain == parts_of(
         identity, max_workers=1, chunksize=3, on_error="return", retries=2, timeout=5.0
     )
-
-
-def test_differences_are_told_in_words():
-    """They tell what changed, is new, or is gone, and not more than a reader bears."""
-    assert differences({"a": "1", "b": "2"}, {"a": "3", "c": "4"}, {"a": "a.py, lines 1-2"}) == [
-        "a changed (a.py, lines 1-2)",
-        "c is new",
-        "b is gone",
-    ]
-    found = differences({f"p{i}": "1" for i in range(9)}, {f"p{i}": "2" for i in range(9)}, {})
-    assert found[-1] == "4 more differ"
-    assert len(found) == 6
-
-
-# ------------------------------------------------------------------------- items
-
-
-def keys(*columns, first=0, is_seeded=False):
-    return as_bytes(
-        ItemDigests(CodeDigests(None).digests, is_seeded=is_seeded).next(columns, first)
-    )
-
-
-@pytest.mark.parametrize(
-    "items",
-    [
-        [1.0, 2.0, 3.0, 4.0],
-        np.arange(4),
-        range(3, 11, 2),
-        np.arange(12.0).reshape(4, 3),
-        ["a", "b", "c", "d"],
-        [(1, np.zeros(2)), (2, np.ones(2)), (3, None), {"k": 1}],
-    ],
-)
-def test_items_are_known_again_wherever_they_are(items):
-    """Extended, reordered and thinned."""
-    all_keys = keys(items)
-    assert len(set(all_keys)) == 4
-    assert keys(items[::-1]) == all_keys[::-1]
-    assert keys(items[1:3], first=7) == all_keys[1:3]
-
-
-def test_a_number_has_one_digest_whatever_the_others_are():
-    """Another kind of number may be added, or a number that no machine integer holds."""
-    numbers, scalars = keys([1, 2, 3]), keys(np.arange(3.0))
-    assert keys([1, 2, 3, 2.5, 2**70, None])[:3] == numbers
-    assert keys([0.5, 1, 2, 3])[1:] == numbers
-    assert keys(list(np.arange(3.0))) == keys([*np.arange(3.0), 1])[:3] == scalars
-    assert keys([*np.arange(3.0).reshape(3, 1), np.array(1.0)]) != scalars
-    assert len({*keys([1, 1.0, True, np.int64(1), np.float64(1), np.bool_(True), 2**70])}) == 7
-    days = np.array(["2020-01-01", "2021-01-01"], "M8[D]")
-    assert keys([*days, days[0].astype("M8[s]")])[:2] == keys(days)
-
-
-def test_equal_items_are_told_apart_by_their_order():
-    """The second of two is another one, in blocks as well as all at once."""
-    both = keys([5, 5, 6, 5])
-    assert len(set(both)) == 4
-    assert both[0] == keys([5])[0]
-    blocks = ItemDigests(CodeDigests(None).digests, is_seeded=False)
-    parts = [*blocks.next([[5, 5]], 0), *blocks.next([[6]], 2), *blocks.next([[5]], 3)]
-    assert as_bytes(np.array(parts)) == both
-
-
-def test_with_a_seed_an_item_is_its_index_too():
-    """The generator that a call gets comes from there."""
-    first, second = keys([5, 5], is_seeded=True)
-    assert first != second
-    assert keys([5], first=1, is_seeded=True) == [second]
-
-
-def test_several_iterables_make_one_digest():
-    """In which each of them counts."""
-    assert len({*keys([1, 1], [2, 3]), *keys([2, 3], [1, 1])}) == 4
-    assert keys(range(3), [4, 5, 6]) == keys([0, 1, 2], [4, 5, 6])
-
-
-@pytest.mark.parametrize("kind", ["numbers", "digests"])
-@pytest.mark.parametrize("n", [0, 1, 5000])
-def test_stored_items_are_found_in_any_order(kind, n):
-    """Each item finds the first row that has its digest. One that is not stored finds none."""
-    rng = np.random.default_rng(n)
-    stored = rng.integers(0, 2**64, (n, 2), dtype=np.uint64)
-    if kind == "numbers":
-        stored[:, 0] = 7
-    stored[n // 2 : n // 2 + 3] = stored[: min(3, n - n // 2)]  # as after a damage
-    others = rng.integers(0, 2**64, (50, 2), dtype=np.uint64)
-    wanted = np.concatenate([stored[rng.permutation(n)], others, stored[:1] + np.uint64(1)])
-    rows = dict(zip(as_bytes(stored[::-1]), range(n)[::-1], strict=True))
-    expected = [rows.get(key, -1) for key in as_bytes(wanted)]
-    assert Lookup(stored).find(wanted).tolist() == expected
-    assert expected.count(-1) >= 50

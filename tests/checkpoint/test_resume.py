@@ -24,7 +24,7 @@ from nbshare.errors import (
     MixedResultsWarning,
     PartialResultWarning,
 )
-from tests.support import sweeps
+from tests.support import small_sweeps, sweeps
 from tests.support.faultlab import memfd_bytes, wait_until
 from tests.support.grids import thinned
 
@@ -65,7 +65,6 @@ ITEMS = {
     "list": list,
     "range": lambda r: r,
     "array": np.array,
-    "rows": lambda r: np.array(r)[:, None].repeat(1, 1)[:, 0],
     "generator": iter,
 }
 
@@ -135,13 +134,75 @@ def test_random_numbers_are_those_of_the_item(sweep, backend):
     assert results.tobytes() == expected.tobytes()
 
 
-def test_equal_items_run_as_often_as_they_come(sweep):
+def test_with_a_seed_an_item_elsewhere_is_another_one(sweep):
+    """Its random numbers are those of its place."""
+    sweep(sweeps.drawn, [5, 5, 6], seed=7)
+    expected, _ = sweep(sweeps.drawn, [6, 5, 5], seed=7, checkpoint=None)
+    results, ran = sweep(sweeps.drawn, [6, 5, 5], seed=7)
+    assert sorted(ran) == ["5", "6"]
+    assert results.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("kind", [list, iter], ids=["list", "generator"])
+def test_equal_items_run_as_often_as_they_come(sweep, kind):
     """The second of two equal items has a result of its own."""
-    results, ran = sweep(sweeps.number, [1, 1, 2])
+    results, ran = sweep(sweeps.number, kind([1, 1, 2]))
     assert ran == ["1", "1", "2"]
-    results, ran = sweep(sweeps.number, [2, 1, 1, 1])
+    results, ran = sweep(sweeps.number, kind([2, 1, 1, 1]))
     assert ran == ["1"]
     assert results.tolist() == [3.0, 1.5, 1.5, 1.5]
+
+
+def ran_of(path, *iterables):
+    """Return the items that run in a sweep, in this process."""
+    small_sweeps.CALLS.clear()
+    parallel_map(noted_here, *iterables, checkpoint=path, backend="serial", progress=False)
+    return list(small_sweeps.CALLS)
+
+
+def noted_here(*args):
+    small_sweeps.CALLS.append(args if len(args) > 1 else args[0])
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [1.0, 2.0, 3.0, 4.0],
+        range(3, 11, 2),
+        np.arange(12.0).reshape(4, 3),
+        ["a", "b", "c", "d"],
+        [(1, np.zeros(2)), (2, np.ones(2)), (3, None), {"k": 1}],
+    ],
+    ids=["floats", "range", "rows", "texts", "objects"],
+)
+def test_items_of_any_kind_are_known_again_wherever_they_are(items, tmp_path):
+    """Turned round and thinned."""
+    assert len(ran_of(tmp_path / "run", items)) == 4
+    assert ran_of(tmp_path / "run", items[::-1]) == []
+    assert ran_of(tmp_path / "run", items[1:3]) == []
+
+
+def test_a_number_is_the_same_item_whatever_the_others_are(tmp_path):
+    """Another kind of number may be added, or a number that no machine integer holds."""
+    assert ran_of(tmp_path / "ints", [1, 2, 3]) == [1, 2, 3]
+    assert ran_of(tmp_path / "ints", [1, 2, 3, 2.5, 2**70, None]) == [2.5, 2**70, None]
+    assert ran_of(tmp_path / "ints", [0.5, 1, 2, 3]) == [0.5]
+    assert ran_of(tmp_path / "scalars", np.arange(3.0)) == [0.0, 1.0, 2.0]
+    assert ran_of(tmp_path / "scalars", [*np.arange(3.0), 1]) == [1]
+    assert len(ran_of(tmp_path / "scalars", [*np.arange(3.0).reshape(3, 1), np.array(1.0)])) == 4
+    alike = [1, 1.0, True, np.int64(1), np.float64(1), np.bool_(True), 2**70]
+    assert ran_of(tmp_path / "alike", alike) == alike
+    days = np.array(["2020-01-01", "2021-01-01"], "M8[D]")
+    ran_of(tmp_path / "days", days)
+    assert ran_of(tmp_path / "days", [*days, days[0].astype("M8[s]")]) == [days[0]]
+
+
+def test_each_of_several_iterables_counts(tmp_path):
+    """The same values in the other iterable are another item."""
+    assert ran_of(tmp_path / "run", [1, 1], [2, 3]) == [(1, 2), (1, 3)]
+    assert ran_of(tmp_path / "run", [2, 3], [1, 1]) == [(2, 1), (3, 1)]
+    assert ran_of(tmp_path / "run", range(1, 3), [2, 1]) == []
 
 
 def test_items_may_be_arrays_and_several(tmp_path, log):
@@ -439,8 +500,9 @@ def test_any_order_of_blocks_is_found(sweep, kind):
     assert results.tolist() == [1.5 * x for x in items]
 
 
-@pytest.mark.parametrize("kind", [list, iter], ids=["list", "generator"])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("kind", "backend"), [(list, None), (iter, None), (list, "threads"), (iter, "serial")]
+)
 def test_short_objects_that_were_stored_together_come_in_any_order(tmp_path, kind, backend):
     """Each with its item, turned round, thinned, shuffled, and with new ones between them."""
     items = list(range(400))
@@ -645,7 +707,7 @@ class Setting:
         self.parts, self.number = {"k": k}, number
 
 
-def taken(x, a=None):
+def taken(x, **shared):
     return 1.5
 
 
@@ -656,6 +718,25 @@ def test_a_refusal_tells_what_has_changed_in_an_object(tmp_path):
     with pytest.raises(CheckpointError, match=r"shared\['a'\] changed \(in \.parts\['k'\]\)") as e:
         parallel_map(taken, [1], shared={"a": Setting([1, 3])}, **options)
     assert '"accept" to keep them as they are, for example if an equal object' in str(e.value)
+    large = [[Setting(k) for k in range(500)] for _ in range(20)]
+    parallel_map(taken, [1], shared={"a": Setting(large)}, checkpoint=tmp_path / "b")
+    with pytest.raises(CheckpointError, match=r"shared\['a'\] changed \(in \.number\)"):
+        parallel_map(taken, [1], shared={"a": Setting(large, 1)}, checkpoint=tmp_path / "b")
+
+
+def test_a_refusal_tells_no_more_than_a_reader_bears(tmp_path):
+    """What changed, is new, or is gone."""
+
+    def call(values):
+        parallel_map(taken, [1], shared=values, checkpoint=tmp_path / "run", backend="serial")
+
+    call({f"p{i}": 1 for i in range(9)})
+    with pytest.raises(CheckpointError, match="p4'] changed; 4 more differ"):
+        call({f"p{i}": 2 for i in range(9)})
+    with pytest.raises(CheckpointError) as told:
+        call({f"p{i}": 1 for i in range(8)} | {"q": 1})
+    assert "shared['q'] is new" in str(told.value)
+    assert "shared['p8'] is gone" in str(told.value)
 
 
 def test_items_that_are_never_found_again_warn(tmp_path):

@@ -97,7 +97,7 @@ def merge(first, second):
     return first
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data(), n=st.integers(1, 40))
 def test_no_order_of_arrival_changes_the_value(data, n):
     """For any result of `reduce`, however often the value is asked for before the end."""
