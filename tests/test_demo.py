@@ -67,7 +67,7 @@ def test_the_map_has_metres_and_its_north_edge_first(jacksboro):
     assert elevation[172:, 200:].min() < min(quarter.min() for quarter in quarters)
 
 
-@pytest.mark.parametrize("azimuth", [0.0, 45.0, 90.0, 133.7, 180.0, 222.0, 270.0, 358.0])
+@pytest.mark.parametrize("azimuth", [0.0, 133.7, 222.0, 270.0])
 def test_equals_a_plain_loop_over_steps(jacksboro, azimuth):
     """The vectorised march gives what the definition gives, at the edges of the map too."""
     elevation, dx, dy = jacksboro
@@ -124,10 +124,10 @@ def test_same_bits_every_time(jacksboro):
     assert first == second
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 3, 6, 7, 12, 64, 180])
-def test_spread_orders_every_number_once(n):
+def test_spread_orders_every_number_once():
     """Every number of the range, once, and early ones far apart."""
-    assert sorted(demo.spread(n)) == list(range(n))
+    for n in (0, 1, 2, 3, 6, 7, 12, 64, 180):
+        assert sorted(demo.spread(n)) == list(range(n))
     assert demo.spread(8) == [0, 4, 2, 6, 1, 5, 3, 7]
     assert demo.spread(180)[:4] == [0, 90, 45, 135]
 
@@ -152,8 +152,9 @@ def small(monkeypatch, jacksboro):
     monkeypatch.setattr(demo, "N_SAMPLE", 2)
 
 
-def test_the_demo_computes_checks_and_draws(tmp_path, capfd, small):
+def test_the_demo_computes_checks_and_draws(tmp_path, capfd, small, monkeypatch):
     """Exit status 0, the figures in the terminal, and a picture at the place it names."""
+    set_load(monkeypatch, 0.5)
     out = tmp_path / "sky.png"
     assert main(["demo", "--workers", "2", "--out", str(out)]) == 0
     text = capfd.readouterr().out
@@ -161,18 +162,21 @@ def test_the_demo_computes_checks_and_draws(tmp_path, capfd, small):
     assert str(out.resolve()) in text
     assert "equal, bit for bit" in text
     assert re.search(r"speed-up +\d+\.\d", text)
+    assert "its load is" not in text
 
 
-@pytest.mark.parametrize(("load", "is_told"), [(0.5, False), (400.0, True)])
-def test_a_busy_machine_is_told_with_the_speed_up(
-    tmp_path, capfd, small, monkeypatch, load, is_told
-):
-    """With the speed-up, the first figure that a newcomer sees."""
+def set_load(monkeypatch, load):
+    """Let the machine have two CPUs, and so much to do."""
     monkeypatch.setattr(os, "getloadavg", lambda: (load,) * 3)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
+
+
+def test_a_busy_machine_is_told_with_the_speed_up(tmp_path, capfd, small, monkeypatch):
+    """With the speed-up, the first figure that a newcomer sees."""
+    set_load(monkeypatch, 400.0)
     assert main(["demo", "--workers", "2", "--out", str(tmp_path / "sky.png")]) == 0
     line = re.search("speed-up.*", capfd.readouterr().out)[0]
-    assert ("its load is 400 on 2 CPUs" in line) == is_told
+    assert "its load is 400 on 2 CPUs" in line
 
 
 def refuse(capfd, arguments):
@@ -184,12 +188,10 @@ def refuse(capfd, arguments):
     return message
 
 
-@pytest.mark.parametrize("workers", ["0", "-1"])
-def test_no_workers_is_refused(tmp_path, capfd, small, workers):
+def test_no_workers_is_refused(tmp_path, capfd, small):
     """An impossible number of workers is one clear line, and nothing is written."""
     out = tmp_path / "sky.png"
-    message = refuse(capfd, ["--workers", workers, "--out", str(out)])
-    assert workers in message
+    assert "-1" in refuse(capfd, ["--workers", "-1", "--out", str(out)])
     assert not out.exists()
 
 

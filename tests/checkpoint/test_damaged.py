@@ -265,9 +265,16 @@ def replace(path, name, kind, victim):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("which", ["roots", "records", slowly("detached")])
 def test_replaced_files(runs, which, kind, tmp_path):
-    """By a pipe, a folder, a link or another user's. None is followed, waited for or loaded."""
+    """By a pipe, a folder, a link or another user's. None is followed, waited for or loaded.
+
+    Each file once: a run has most of its files in common with the one before it here.
+    """
     run, victim = runs[which], tmp_path / "victim"
-    for k, name in enumerate(run.names()):
+    before = {"roots": [], "records": ["roots"], "detached": ["roots", "records"]}[which]
+    known = {name for other in before for name in runs[other].names()}
+    names = [name for name in run.names() if name not in known]
+    assert names
+    for k, name in enumerate(names):
         (tmp_path / str(k)).mkdir()
         path = place_for(run, tmp_path / str(k))
         victim.write_text("of value")
@@ -278,15 +285,15 @@ def test_replaced_files(runs, which, kind, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["byte", *map(slowly, ["cut", "json", "gone"]), *KINDS])
+@pytest.mark.parametrize("kind", ["byte", slowly("gone"), "fifo", KINDS[-1]])
 def test_parts_of_a_shared_run(runs, kind, tmp_path):
-    """As the files of the checkpoint itself."""
+    """As the files of the checkpoint itself, one of each way to go wrong."""
     run, victim = runs["shared"], tmp_path / "victim"
     names = [name for name in run.names() if name.startswith("parts") and is_content(name)]
     for k, name in enumerate(names):
         file = run.folder / name
         has_bytes = file.is_file() and file.stat().st_size  # a killed worker's log may be empty
-        if kind in {"cut", "byte", "json"} and not has_bytes:
+        if kind == "byte" and not has_bytes:
             continue
         (tmp_path / str(k)).mkdir()
         path = place_for(run, tmp_path / str(k))
@@ -294,10 +301,6 @@ def test_parts_of_a_shared_run(runs, kind, tmp_path):
         data = bytearray(file.read_bytes() if file.is_file() else b"")
         if kind == "gone":
             shutil.rmtree(path / name) if file.is_dir() else (path / name).unlink()
-        elif kind == "json":
-            (path / name).write_text("[3]")
-        elif kind == "cut":
-            (path / name).write_bytes(data[: len(data) * 2 // 3])
         elif kind == "byte":
             data[len(data) * 2 // 3] ^= 3
             (path / name).write_bytes(data)
@@ -355,15 +358,18 @@ def test_a_complete_run_with_a_damaged_result_is_not_called_complete(runs, tmp_p
 
 
 @needs_root
-@pytest.mark.parametrize("what", [".", "driver"])
-@pytest.mark.parametrize("how", ["open", "attach", "map", "detach", "resume", "run"])
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [
+        *((how, ".") for how in ("open", "attach", "map", "detach", "resume", "run")),
+        *((how, "driver") for how in ("attach", "detach", "resume")),  # others do not look there
+    ],
+)
 def test_a_folder_of_another_user_is_refused(how, what, runs, tmp_path):
     """Nothing of it is loaded, by anybody, also root."""
     run = runs["detached"]
     path = place_for(run, tmp_path)
     os.chown(path / what, 12345, -1)
-    if what == "driver" and how in {"open", "map", "run"}:
-        return  # they have nothing to do with it
     shared = {"log": str(run.folder.with_name("log"))}
     options = {"shared": shared, "checkpoint": path}
     command = {"resume": ["resume", str(path)]}

@@ -722,12 +722,10 @@ def below_title(picture):
     "call",
     [
         "map_async(twice, np.linspace(3, 9, 40), plot=LivePlot(label='size', unit='m'), {})",
-        "map_async(twice, [5, 1, 3], plot=['hist', 'line'], {}, detach=True)",
         "map_async(apart, grid(a=[1, 2, 5], b=np.linspace(0, 1, 4)), plot='image', {})",
-        "map_async(twice, range(9), plot=Mine(), {})",
-        "map_async(twice, range(9), plot=LivePlot(value=lambda x: -x), {})",
+        "map_async(twice, range(9), plot=[Mine(), LivePlot(value=lambda x: -x)], {}, detach=True)",
     ],
-    ids=["axes", "detached", "grid", "class", "function"],
+    ids=["axes", "grid", "own, detached"],
 )
 def test_an_attached_job_draws_the_plot_of_its_run(viewers, call, tmp_path):
     """With the labels and the items at its axes, in a kernel that knows nothing of it.

@@ -451,8 +451,13 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
-@pytest.mark.parametrize("how", CALLS)
+ENDING = [SystemExit, KeyboardInterrupt, asyncio.CancelledError]  # would end the program
+# Each of them in the thread of the caller and in another one, and two of them wherever else.
+RAISED = [(how, kind) for how in CALLS for kind in ENDING if how in ("serial", "result")]
+RAISED += [(how, kind) for how in CALLS for kind in ENDING[:2] if how not in ("serial", "result")]
+
+
+@pytest.mark.parametrize(("how", "kind"), RAISED)
 def test_the_source_raises_what_would_end_the_program(how, kind):
     """It is the run's failure, by the index of the item that did not come, and ends no more."""
 
@@ -501,9 +506,13 @@ def test_an_item_that_cannot_be_sent():
         pair(str, (threading.Lock() if i == 100 else i for i in range(10**9)))
 
 
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
-@pytest.mark.parametrize("source", [list, iter], ids=["list", "generator"])
-@pytest.mark.parametrize("how", CALLS)
+@pytest.mark.parametrize(
+    ("how", "source", "kind"),
+    [
+        *((how, iter, kind) for how, kind in RAISED if how in ("serial", "result", "local")),
+        *((how, list, ENDING[i % 3]) for i, how in enumerate(CALLS)),
+    ],
+)
 def test_an_item_raises_what_would_end_the_program_when_it_is_pickled(how, source, kind):
     """It is an item that cannot be sent like any other, and named."""
     given = [*range(40), streams.Raises(kind), *range(40)]

@@ -40,25 +40,32 @@ def _submitted():
         return executor.submit(abs, 1).result(10)
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-@pytest.mark.parametrize("why", CANNOT_START.values(), ids=CANNOT_START)
+@pytest.mark.parametrize(
+    ("why", "call"),
+    [(why, "parallel_map") for why in CANNOT_START]
+    + [("no executable", call) for call in CALLS if call != "parallel_map"],
+)
 def test_workers_that_cannot_be_started_are_an_error_of_each_call(why, call, monkeypatch):
     """For any reason, of every kind of call, and the next call after that is right."""
     nbshare.shutdown()
     with monkeypatch.context() as patch:
-        why(patch)
+        CANNOT_START[why](patch)
         for _ in range(2):
             begun = time.monotonic()
             with pytest.raises((WorkerDiedError, RuntimeError), match=r"no worker|no processes"):
-                call()
+                CALLS[call]()
             assert time.monotonic() - begun < SOON_S
     assert nbshare.parallel_map(abs, [-1], progress=False).tolist() == [1]
 
 
 @pytest.mark.parametrize(
-    "executable", ["", None, "/nowhere/python", "/bin/true", "/bin/sleep", "/bin/cat", "pretender"]
+    ("call", "executable"),
+    [
+        *(("map_async", x) for x in ("", None, "/nowhere/python", "/bin/true", "/bin/cat")),
+        ("map_async", "pretender"),
+        *(("detached", x) for x in ("", "pretender")),
+    ],
 )
-@pytest.mark.parametrize("call", ["map_async", "detached"])
 def test_an_executable_that_is_no_python_is_named(executable, call, monkeypatch, tmp_path, cold):
     """As in a program with Python inside, such as QGIS. The message says what to set."""
     if executable == "pretender":

@@ -63,13 +63,17 @@ def script(request, script, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("then", THEN.values(), ids=THEN)
-@pytest.mark.parametrize(("importing", "plus"), IMPORTS.values(), ids=IMPORTS)
+@pytest.mark.parametrize(
+    ("how", "then"),
+    [(how, "another directory") for how in IMPORTS]
+    + [("the working directory", then) for then in THEN if then != "another directory"],
+)
 @pytest.mark.usefixtures("files")
-def test_a_module_is_the_one_that_was_imported(script, importing, plus, then):
+def test_a_module_is_the_one_that_was_imported(script, how, then):
     """Wherever this process has gone since, files of its name that are there do not count."""
+    importing, plus = IMPORTS[how]
     code = f"""{START}{importing}
-{then}
+{THEN[then]}
 print(*parallel_map(f, range(2)), *parallel_map(lambda x: f(x), range(2)))
 print(*Executor().map(f, range(2)))
 """

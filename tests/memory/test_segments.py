@@ -78,25 +78,26 @@ class TestEveryKind:
         """The setting decides, and can be told from the segment."""
         assert Segment.create(1).kind.setting == kind
 
-    @pytest.mark.parametrize("nbytes", [0, 1, mmap.PAGESIZE, mmap.PAGESIZE + 1, 3 << 20])
-    def test_fresh_memory_is_writable_zeros_in_whole_pages(self, nbytes):
+    def test_fresh_memory_is_writable_zeros_in_whole_pages(self):
         """At least what was asked for, at least a page, all of it zero and to be written."""
-        segment = Segment.create(nbytes)
-        array = View(segment).array("u1", (segment.nbytes,))
-        assert segment.nbytes == max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
-        assert not array.any()
-        array[:] = 7
-        assert Segment.open(segment.read_only(), "r")[:] == b"\7" * segment.nbytes
+        for nbytes in (0, 1, mmap.PAGESIZE, mmap.PAGESIZE + 1, 3 << 20):
+            segment = Segment.create(nbytes)
+            array = View(segment).array("u1", (segment.nbytes,))
+            assert segment.nbytes == max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
+            assert not array.any()
+            array[:] = 7
+            assert Segment.open(segment.read_only(), "r")[:] == b"\7" * segment.nbytes
 
     @pytest.mark.parametrize("sealed", [True, False])
-    @pytest.mark.parametrize("part", PARTS)
-    def test_it_holds_what_it_was_filled_with(self, part, sealed):
+    def test_it_holds_what_it_was_filled_with(self, sealed):
         """Arrays of any layout are where they should be, with nothing else next to them."""
-        source = PARTS[part]
-        segment = Segment.filled(source.nbytes + 64, [(64, source), (8, b"beside")], sealed=sealed)
-        np.testing.assert_array_equal(View(segment).array(source.dtype, source.shape, 64), source)
-        assert bytes(segment[:64]) == bytes(8) + b"beside" + bytes(50)
-        assert segment.is_sealed == sealed
+        for name, source in PARTS.items():
+            parts = [(64, source), (8, b"beside")]
+            segment = Segment.filled(source.nbytes + 64, parts, sealed=sealed)
+            found = View(segment).array(source.dtype, source.shape, 64)
+            np.testing.assert_array_equal(found, source, err_msg=name)
+            assert bytes(segment[:64]) == bytes(8) + b"beside" + bytes(50)
+            assert segment.is_sealed == sealed
 
     def test_a_sealed_segment_is_refilled_through_its_own_mapping(self):
         """Memory that others cannot write its maker can, and all that have mapped it see it."""
@@ -206,13 +207,13 @@ except PermissionError:
         segment = open_handle(stranger.submit(make, kind).result(20))
         assert View(segment).array(float, (1000,)).sum() == 499500.0
 
-    @pytest.mark.parametrize("forged", [{"inode": 1}, {"fd": 0}, {"name": "nbshare-1-" + "0" * 14}])
-    def test_a_handle_that_does_not_fit_is_refused(self, forged):
+    def test_a_handle_that_does_not_fit_is_refused(self):
         """Another file under the descriptor's number is not taken for the array."""
         segment = Segment.create(8)
         unknown_here = {"name": "nbshare-1-" + "0" * 14}  # else it would not be looked for
-        with pytest.raises(StaleReferenceError, match="freed it"):
-            open_handle(handle_of(segment)._replace(**{**unknown_here, **forged}))
+        for forged in ({"inode": 1}, {"fd": 0}, {}):
+            with pytest.raises(StaleReferenceError, match="freed it"):
+                open_handle(handle_of(segment)._replace(**unknown_here, **forged))
 
     def test_a_handle_outlived_by_nobody_is_refused(self, program, kind):
         """When its owner has ended the memory is gone, which is said."""

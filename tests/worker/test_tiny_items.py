@@ -124,7 +124,7 @@ def test_one_key_that_cannot_be_loaded_costs_no_other_result(backend):
 
 
 @backends
-@pytest.mark.parametrize("bad", [0, 1, 777, 4_500, MANY - 1])
+@pytest.mark.parametrize("bad", [0, 4_500, MANY - 1])
 def test_a_failing_tiny_item_is_named(backend, bad):
     """An exception among thousands of items that run together names the right one."""
     with pytest.raises(ValueError, match=f"no way on at {bad}") as caught:
