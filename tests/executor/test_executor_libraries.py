@@ -45,21 +45,18 @@ def test_libraries_read_what_other_executors_have():
         assert set(theirs) <= set(inspect.signature(getattr(Executor, name)).parameters)
 
 
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
-        ("_processes", r"terminate_workers\(\)"),
-        ("_threads", r"terminate_workers\(\)"),
-        ("_pending_work_items", r"future.running\(\)"),
-        ("_work_queue", r"future.running\(\)"),
-        ("_unknown", "'Executor' object has no attribute '_unknown'"),
-    ],
-)
-def test_what_an_executor_cannot_have_is_said(executor, name, remedy):
+def test_what_an_executor_cannot_have_is_said(executor):
     """With what to do. Code that asks whether it is there learns that it is not."""
-    assert not hasattr(executor, name)
-    with pytest.raises(AttributeError, match=remedy):
-        getattr(executor, name)
+    for name, remedy in {
+        "_processes": r"terminate_workers\(\)",
+        "_threads": r"terminate_workers\(\)",
+        "_pending_work_items": r"future.running\(\)",
+        "_work_queue": r"future.running\(\)",
+        "_unknown": "'Executor' object has no attribute '_unknown'",
+    }.items():
+        assert not hasattr(executor, name)
+        with pytest.raises(AttributeError, match=remedy):
+            getattr(executor, name)
 
 
 @pytest.mark.parametrize("scheduler", [None, "threads", "processes"])
