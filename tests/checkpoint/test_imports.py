@@ -101,21 +101,14 @@ def test_an_edit_of_a_file_that_workers_imported_is_refused(project, name):
     assert project(name, range(9))[8] == 16.0
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        ("plugin.py", "# why", "# because"),
-        ("plugin.py", "def", "\n\n\ndef"),
-        ("plugin.py", "    return 2.0 * x", "    'Scale.'\n    return (2.0*x)"),
-        ("stranger.py", "k = 1", "k = 2"),
-    ],
-    ids=["comment", "lines", "docstring", "another file"],
-)
-def test_other_edits_of_what_workers_imported_are_not_seen(project, change):
+def test_other_edits_of_what_workers_imported_are_not_seen(project):
     """Comments, moved lines, docstrings, and files that this function does not import."""
     project("h", file="other.py", checkpoint=None)  # its workers imported the other file
     project("f")
-    edit(project, *change)
+    edit(project, "plugin.py", "# why", "# because")
+    edit(project, "plugin.py", "def", "\n\n\ndef")
+    edit(project, "plugin.py", "    return 2.0 * x", "    'Scale.'\n    return (2.0*x)")
+    edit(project, "stranger.py", "k = 1", "k = 2")
     assert project("f").tolist() == [2.0 * x for x in range(8)]
     versions = read_json(project.path / "code.json")["versions"]
     assert [set(version["files"]) for version in versions] == [set(), {"sim.py", "plugin.py"}]
@@ -261,8 +254,11 @@ print(results.tolist())
 """
 
 
-@pytest.mark.parametrize("first", [[], ["plugin"]], ids=["late", "imported first"])
-@pytest.mark.parametrize("backend", ["", "serial", "threads"])
+@pytest.mark.parametrize(
+    ("backend", "first"),
+    [("", []), ("", ["plugin"]), ("serial", []), ("threads", ["plugin"])],
+    ids=["workers", "workers, imported first", "serial", "threads, imported first"],
+)
 def test_another_process_sees_it_in_another_place(project, backend, first, tmp_path):
     """A project that was moved with its checkpoint, also without worker processes."""
     if backend and PLAYED:
