@@ -132,8 +132,10 @@ def test_the_mask_of_a_result_can_be_changed():
     assert result.tolist() == [0.0, 10.0, None, 3.0]
 
 
-@backends
-@pytest.mark.parametrize("on_error", ["raise", "return"])
+@pytest.mark.parametrize(
+    ("backend", "on_error"),
+    [(None, "raise"), (None, "return"), ("serial", "raise"), ("threads", "return")],
+)
 def test_an_exception_that_takes_no_notes_is_a_failure_like_others(backend, on_error):
     """A frozen dataclass, say, is raised, or its text with item and worker, and no other."""
     run = functools.partial(
@@ -150,8 +152,10 @@ def test_an_exception_that_takes_no_notes_is_a_failure_like_others(backend, on_e
     assert isinstance(error, policies.Frozen) or ("Frozen" in str(error) and "item 3" in str(error))
 
 
-@backends
-@pytest.mark.parametrize("on_error", ["raise", "return"])
+@pytest.mark.parametrize(
+    ("backend", "on_error"),
+    [(None, "raise"), (None, "return"), ("serial", "raise"), ("threads", "return")],
+)
 def test_an_exception_whose_attributes_all_raise_is_a_failure_like_others(backend, on_error):
     """It is the failure of its item, raised as itself or named by its class."""
     task = partial(policies.refuse_all_at, bad=3)
@@ -235,11 +239,10 @@ def test_a_result_that_does_not_fit_is_one_failure(backend):
     assert "cannot hold" in str(last_job().errors[3])
 
 
-@backends
-def test_an_error_that_is_raised_is_kept_too(backend):
+def test_an_error_that_is_raised_is_kept_too():
     """The failure that a run ended with is among the errors of the last job."""
     with pytest.raises(ValueError, match="no way on at 3") as caught:
-        parallel_map(policies.fail_some, range(6), shared={"bad": {3}}, backend=backend)
+        parallel_map(policies.fail_some, range(6), shared={"bad": {3}})
     assert last_job().errors[3] is caught.value
 
 
@@ -266,8 +269,7 @@ def test_many_failures_are_no_hang():
     assert result.mask.tolist() == [i in bad for i in range(4_000)]
 
 
-@backends
-@pytest.mark.parametrize("first", [0, 1], ids=["first", "second"])
+@pytest.mark.parametrize(("backend", "first"), [(None, 0), (None, 1), ("threads", 0)])
 def test_a_result_that_cannot_be_sent_is_one_failure(backend, first):
     """A result that does not pickle fails its item alone."""
     bad = {first, 5}
@@ -421,13 +423,9 @@ def test_a_result_that_cannot_be_sent_is_named_with_the_remedy(kind, remedy, red
 
 
 @pytest.mark.parametrize("backend", [None, "threads"])
-@pytest.mark.parametrize("leave", ["leave", "interrupt itself"])
-def test_leaving_is_a_failure_of_the_item(backend, leave):
-    """SystemExit and KeyboardInterrupt raised by the function are that item's TaskError."""
-    if leave == "leave":
-        task, shared = policies.fail_some, {"bad": {3}, "way": "leave"}
-    else:
-        task, shared = policies.raise_interrupt_at, {"bad": 3}
+def test_an_interrupt_that_the_function_raises_is_a_failure_of_the_item(backend):
+    """It is that item's TaskError."""
+    task, shared = policies.raise_interrupt_at, {"bad": 3}
     with no_interrupt():
         result = parallel_map(task, range(6), shared=shared, on_error="return", backend=backend)
     assert result.mask.tolist() == [i == 3 for i in range(6)]
@@ -458,11 +456,9 @@ def test_the_next_map_after_returned_errors_is_right():
 
 
 @backends
-@pytest.mark.parametrize(
-    ("n", "out"), [(7, None), (MANY, None), (MANY, "list")], ids=["few", "tiny", "tiny in a list"]
-)
-def test_a_failing_item_alone_is_tried_again(backend, n, out, tally):
+def test_of_a_list_a_failing_item_alone_is_tried_again(backend, tally):
     """An item that fails twice is run three times with ``retries=2``, each other one once."""
+    n, out = MANY, "list"
     bad = {0, n // 2, n // 2 + 1, n - 1}
     shared = {"tally": tally, "bad": bad, "ways": ["raise", "raise"]}
     result = parallel_map(

@@ -23,7 +23,6 @@ from nbshare.errors import (
 )
 from tests.support import policies
 from tests.support.faultlab import SIGKILL, wait_until
-from tests.support.grids import thinned
 from tests.support.outcomes import SOON_S, backends, runs, said
 from tests.support.sweeps import noted
 
@@ -33,15 +32,6 @@ from tests.support.sweeps import noted
 def numbers(seed, n):
     sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     return [np.random.default_rng(child).random() for child in sequence.spawn(n)]
-
-
-@pytest.mark.parametrize(("max_workers", "chunksize"), thinned(3, [1, 2, 5], [None, 1, 7]))
-def test_a_seed_gives_the_numbers_of_the_spawned_sequences(max_workers, chunksize):
-    """Item i draws from the i-th child, whatever the number of workers and chunks."""
-    result = parallel_map(
-        policies.draw, range(100), seed=42, max_workers=max_workers, chunksize=chunksize
-    )
-    assert result.tolist() == numbers(42, 100)
 
 
 @backends
