@@ -88,6 +88,25 @@ def test_cancelling_keeps_what_is_done(long_job):
     assert parallel_map(tasks.double, [4]).tolist() == [8]
 
 
+def test_a_stop_comes_between_the_items_of_a_chunk():
+    """Where it can end no process, the item that runs is the last one."""
+    has_begun, gate, begun = threading.Event(), threading.Event(), []
+
+    def hold(i):
+        begun.append(i)
+        has_begun.set()
+        assert gate.wait(20)
+        return i
+
+    options = {"backend": "threads", "chunksize": 50, "max_workers": 1, "progress": False}
+    job = map_async(hold, range(50), **options)
+    assert has_begun.wait(20)
+    job.cancel()
+    gate.set()
+    assert job.wait(20)
+    assert begun == [0]
+
+
 def test_failures_are_raised_by_result():
     """The error of an item comes out of `result` and `exception`, as itself."""
     job = map_async(figures.pair_but_4, range(6))
