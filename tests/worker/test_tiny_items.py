@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbshare
-from nbshare import SharedArray, last_job, parallel_map
+from nbshare import SharedArray, last_job, map_async, parallel_map
 from nbshare.errors import (
     MixedResultsWarning,
     TaskError,
@@ -182,6 +182,13 @@ def test_each_tiny_item_is_run_once(backend, on_error, tally):
     shared = {"tally": tally, "bad": bad, "ways": ["raise"]}
     parallel_map(policies.attempt, range(MANY), shared=shared, on_error=on_error, backend=backend)
     assert runs(tally, MANY) == [1] * MANY
+
+
+def test_no_item_is_claimed_twice():
+    """By workers that claim thousands of chunks at the same time."""
+    job = map_async(abs, range(20_000), chunksize=1, max_workers=4)
+    assert job.result().tolist() == list(range(20_000))
+    assert sum(worker.n_items for worker in job.stats) == 20_000
 
 
 FACTORS = {"f4": 1, "f8": 1, "c16": 0.5, ">f8": 0.5, "f2": 0.0}
