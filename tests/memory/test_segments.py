@@ -280,6 +280,16 @@ while True:
         del array
         assert lent() is None
 
+    def test_a_shutdown_frees_what_was_kept_for_the_next_call(self):
+        """The memory of inputs and results, of which nobody has any more."""
+        nbshare.shutdown()
+        gc.collect()
+        before = held()
+        nbshare.parallel_map(np.sum, np.ones((3, 1 << 20)), max_workers=1, progress=False)
+        assert held() > before
+        nbshare.shutdown()
+        assert held() <= before
+
     # ---------------------------------------------------------------------------- room
 
     def test_what_does_not_fit_is_refused_before_it_is_allocated(self, kind, monkeypatch):
