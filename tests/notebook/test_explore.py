@@ -127,3 +127,10 @@ def test_the_parameters_of_a_grid_are_the_sliders(kind, monkeypatch):
     assert list(view.axes) == ["a", "b"]
     assert view.name(4).endswith(": a = 2, b = 1")
     assert view.pick(4)[1].tolist() == np.full((2, 3), 21).tolist()
+
+
+def test_a_picture_names_its_item():
+    """By its index, where no parameters of a grid name it."""
+    view = ResultGrid(finished(MAPS), None, nbshare.LivePlot(), {})
+    assert view.name(2).endswith(": item 2")
+    assert np.array_equal(view.pick(2)[1], MAPS[2])
