@@ -379,6 +379,17 @@ def test_each_new_value_is_told(names):
     ]
 
 
+def test_each_new_content_is_told(names):
+    """Of a dict that was told, and deep in it."""
+    texts = []
+    for change in ("['order'] = 10", "['order'] = 11", "['solver']['steps'].append(5)", ""):
+        exec(f"consts.OPTIONS{change}", names)
+        texts += found_by(names["lib"].f)
+    assert len(texts) == 3
+    assert "'order': 11" in texts[1]
+    assert "[1, 2, 5]" in texts[2]
+
+
 def test_many_changes_are_one_warning(names):
     """It names the first ones."""
     for name in ("SCALE", "RATE", "HOUR", "LOW", "HIGH", "NAME", "LIMIT"):
