@@ -110,22 +110,27 @@ def _is_recorded(root: str, name: str) -> bool:
     """Whether a distribution in a folder has installed a package or module of this name."""
     with suppress(OSError):  # the folder is gone, or part of a zip file
         found = _distributions(root, os.stat(root).st_mtime_ns)
-        # That of a similar name first, as it need be the only one that is read.
-        start = name.partition(".")[0].lower()
-        likely = sorted(found, key=lambda each: not each.lower().startswith(start))
-        records = (os.path.join(root, each, "RECORD") for each in likely)
-        return any(os.fsencode(name) in _names_in(record) for record in records)
+        encoded, start = os.fsencode(name), name.partition(".")[0].lower()
+        # Those of a similar name first, as they need be the only ones that are read.
+        likely = (record for each, record in found.items() if each.startswith(start))
+        return any(encoded in _names_in(record) for record in likely) or encoded in _names_in(
+            *found.values()
+        )
     return False
 
 
 @lru_cache(64)
-def _distributions(root: str, _mtime_ns: int) -> list[str]:
-    return [each for each in os.listdir(root) if each.endswith(".dist-info")]
+def _distributions(root: str, _mtime_ns: int) -> dict[str, str]:
+    """Return the records of the distributions in a folder, by their names in small letters."""
+    names = [each for each in os.listdir(root) if each.endswith(".dist-info")]
+    return {each.lower(): os.path.join(root, each, "RECORD") for each in names}
 
 
 @cache
-def _names_in(record: str) -> frozenset[bytes]:
-    """Return the names in its folder that a distribution has installed."""
-    with suppress(OSError), open(record, "rb") as file:
+def _names_in(*records: str) -> frozenset[bytes]:
+    """Return the names in their folder that distributions have installed."""
+    if len(records) != 1:
+        return frozenset().union(*map(_names_in, records))
+    with suppress(OSError), open(records[0], "rb", buffering=0) as file:
         return frozenset(re.findall(_NAMES, file.read()))
     return frozenset()
