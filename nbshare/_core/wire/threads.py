@@ -26,6 +26,9 @@ VARIABLES = (
     "OPENCV_FOR_THREADS_NUM",
     "POLARS_MAX_THREADS",
     "RAYON_NUM_THREADS",
+    "NPROC",  # of XLA, which JAX has
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
 )
 
 # Modules that can change their number later: the variable that they obey, and two functions, which
