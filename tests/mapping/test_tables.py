@@ -303,6 +303,18 @@ class _Unpacks:
         return key, part
 
 
+def hands_on(pair):
+    return unpacks(pair)
+
+
+def hands_on_twice(pair):
+    return len(pair), hands_on(pair)
+
+
+def hand_on_to(func):
+    return lambda pair: func(pair)
+
+
 def decorated(func):
     @wraps(func)
     def call(*args, **others):
@@ -321,6 +333,9 @@ OF_PAIRS = {
     "method": _Unpacks().method,
     "partial": partial(unpacks_with_a_default, digits=3),
     "decorated": decorated(unpacks),
+    "handed on": hands_on,
+    "handed on twice": hands_on_twice,
+    "handed on to a closure's": hand_on_to(unpacks),
 }
 
 
@@ -353,14 +368,18 @@ def unpacks_a_list(frame):
     return first, second
 
 
-@pytest.mark.parametrize("func", [unpacks_values, unpacks_a_list])
+def hands_on_another(frame):
+    return unpacks((1, frame))
+
+
+def calls_itself(frame):
+    return len(frame) if "x" in frame else calls_itself(frame)
+
+
+@pytest.mark.parametrize("func", [unpacks_values, unpacks_a_list, hands_on_another, calls_itself])
 def test_a_function_of_a_frame_may_unpack_other_things(table, func):
     grouped = table[["s", "x"]].groupby("s")
     assert list(parallel_map(func, grouped, progress=False)) == [func(part) for _, part in grouped]
-
-
-def unpacks_later(pair):
-    return unpacks(pair)
 
 
 def wants_one(part):
@@ -371,7 +390,7 @@ FAIL_FOR_PAIRS = {
     "second": lambda pair: pair[1],
     "first": lambda pair: pair[0],
     "in C": itemgetter(1),
-    "called": unpacks_later,
+    "called": lambda pair: _Unpacks().method(pair),
     "arguments": lambda pair: wants_one(*list(pair)),
 }
 
