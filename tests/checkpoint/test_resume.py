@@ -157,6 +157,8 @@ def test_equal_items_run_as_often_as_they_come(sweep, kind):
     results, ran = sweep(sweeps.number, kind([2, 1, 1, 1]))
     assert ran == ["1"]
     assert results.tolist() == [3.0, 1.5, 1.5, 1.5]
+    sweep(sweeps.number, kind([5] * 3000))  # more than are packed together
+    assert sweep(sweeps.number, kind([5] * 3010))[1] == ["5"] * 10
 
 
 def ran_of(path, *iterables):
