@@ -732,6 +732,14 @@ def test_a_refusal_tells_what_has_changed_in_an_object(tmp_path):
         parallel_map(taken, [1], shared={"a": Setting(large, 1)}, checkpoint=tmp_path / "b")
 
 
+def test_a_refusal_tells_that_code_has_changed_and_not_where(tmp_path):
+    """Not which of its instructions, of a function without a file."""
+    options = {"checkpoint": tmp_path / "run", "backend": "serial"}
+    parallel_map(lambda x: x, [1], **options)
+    with pytest.raises(CheckpointError, match=r"lambda changed[.;]"):
+        parallel_map(lambda x: -x, [1], **options)
+
+
 def test_a_refusal_tells_no_more_than_a_reader_bears(tmp_path):
     """What changed, is new, or is gone."""
 
