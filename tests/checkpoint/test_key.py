@@ -166,6 +166,13 @@ HIDDEN = {
         },
         ("box/inner.py", "return 1", "return 2"),
     ),
+    "a class that is found among the subclasses": (
+        {
+            "work.py": "class Base:\n    pass\nclass Part(Base):\n    k = 1\n"
+            "def simulate(x):\n    return Base.__subclasses__()[0].k\n"
+        },
+        ("work.py", "k = 1", "k = 2"),
+    ),
     "a function that a decorator registers in a late import": (
         {
             "work.py": "def simulate(x):\n    import box.part\n    from box.reg import known\n"
