@@ -32,6 +32,7 @@ from nbshare._core.engine.fit import Fit
 from nbshare._core.engine.local import is_ending, refuse_to_wait_for_itself
 from nbshare._core.engine.results import MISSING
 from nbshare._core.engine.run import Run
+from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
 from nbshare._core.functions.reference import label_of, refuse_async
 from nbshare._core.tracebacks import shown_as, shown_from_the_call, unwrapped
 from nbshare._core.wire import running_items
@@ -48,10 +49,7 @@ from nbshare.errors import (
 )
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
     from typing_extensions import TypeVar  # type checkers know it, also where it is not installed
-
-    from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
 
     T = TypeVar("T", default=Any)  # the function's result, anything if a text names it
 else:
@@ -59,7 +57,7 @@ else:
 
     T = TypeVar("T")
 
-S = TypeVar("S", bound="DataclassInstance")
+S = TypeVar("S", bound=WorkerStats | StageStats)
 JobState = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
 
 SHOW_S = 0.01  # between looks for prints and objects, while there are, or else as time has passed
@@ -1078,7 +1076,7 @@ class StatsTable(list[S]):
     """Stats of workers or stages, as a list, and a table in a notebook."""
 
     def _repr_html_(self) -> str:
-        names = [*vars(self[0])] if self else []
+        names = [*self[0]._fields] if self else []
         rows = [[_figure(name, getattr(stats, name)) for name in names] for stats in self]
         if "pid" in names:  # a reader knows workers by their numbers
             names[0] = "worker"

@@ -16,6 +16,7 @@ from nbshare._core.engine.placing import Placed
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.results import Results
 from nbshare._core.engine.run import OwnRun, RunState
+from nbshare._core.engine.stats import WorkerActivity, WorkerStats, activity_of, loading_s, stats_of
 from nbshare._core.functions.freshness import NO_CODE, Stamp
 from nbshare._core.memory import Mode, Segment
 from nbshare._core.system import processes, room, waiting
@@ -26,7 +27,6 @@ from nbshare._core.wire.orders import CallOrder
 
 if TYPE_CHECKING:
     from nbshare._core.engine.process import WorkerProcess
-    from nbshare._core.engine.stats import WorkerActivity, WorkerStats
 
 MAX_REPLACED = 3  # replacements for workers that die before their first item, then an error
 
@@ -189,8 +189,6 @@ class Call(OwnRun):
 
     def stats(self) -> list[WorkerStats]:
         """Return the stats of the workers."""
-        from nbshare._core.engine.stats import stats_of  # late, as it takes 2 ms to import
-
         return stats_of(self.rows(), self.begun_ns, self.text_of)
 
     def rows(self) -> list[list[int]]:
@@ -199,14 +197,10 @@ class Call(OwnRun):
 
     def activity(self) -> list[WorkerActivity]:
         """Return the present activity of the workers."""
-        from nbshare._core.engine.stats import activity_of
-
         return activity_of(self.board, self.text_of)
 
     def loading_s(self) -> float:
         """Return for how long a worker has been loading the function, 0.0 if none does."""
-        from nbshare._core.engine.stats import loading_s
-
         return loading_s(self.board)
 
     def fit(self) -> Fit | None:

@@ -9,20 +9,18 @@ from __future__ import annotations
 import _thread
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.engine.call import Call
+from nbshare._core.engine.stats import WorkerActivity
 from nbshare._core.interrupts import start_thread, uninterrupted
 from nbshare._core.wire.failures import name_of_item
 from nbshare._core.wire.folding import Block, Folded, by_item, counted, items_in, start_of
 from nbshare._core.wire.kept import kept_result
 from nbshare.errors import is_interrupt
-
-if TYPE_CHECKING:
-    from nbshare._core.engine.stats import WorkerActivity
 
 
 class Reduction:
@@ -141,10 +139,8 @@ class FoldingCall(Call):
 
     def activity(self) -> list[WorkerActivity]:
         """Return the present activity of the workers."""
-        from dataclasses import replace  # late, as most runs are not drawn
-
         found = super().activity()
-        return [replace(each, items=self._all_in(each.items)) for each in found]
+        return [each._replace(items=self._all_in(each.items)) for each in found]
 
     def text_of(self, i: int) -> str:
         """Return what messages call a block."""

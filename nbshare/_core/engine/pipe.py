@@ -6,7 +6,6 @@ import _thread
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -97,7 +96,7 @@ class Pipe(OwnRun):
     def activity(self) -> list[WorkerActivity]:
         """Return the present activity of the workers."""
         return [
-            replace(worker, stage=call.request.stage or "")
+            worker._replace(stage=call.request.stage or "")
             for call in self._calls
             for worker in call.activity()
         ]

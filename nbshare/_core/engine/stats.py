@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from nbshare._core.system import processes
 from nbshare._core.wire.board import (
@@ -24,8 +24,7 @@ from nbshare._core.wire.board import (
 )
 
 
-@dataclass(frozen=True)
-class SlowItem:
+class SlowItem(NamedTuple):
     """One of the items that took longest, in `WorkerStats.slowest`.
 
     Attributes
@@ -57,15 +56,12 @@ class SlowItem:
     (1, True)
     """
 
-    __module__ = "nbshare.types"
-
-    index: int
+    index: int  # type: ignore[assignment]  # not the tuple's method
     elapsed_s: float
     item: str
 
 
-@dataclass(frozen=True)
-class WorkerStats:
+class WorkerStats(NamedTuple):
     """The time and the memory of one worker, in `Job.stats`.
 
     Attributes
@@ -107,8 +103,6 @@ class WorkerStats:
     True
     """
 
-    __module__ = "nbshare.types"
-
     pid: int
     n_items: int
     starting_s: float
@@ -118,8 +112,7 @@ class WorkerStats:
     slowest: tuple[SlowItem, ...]
 
 
-@dataclass(frozen=True)
-class WorkerActivity:
+class WorkerActivity(NamedTuple):
     """The present activity of one worker.
 
     Attributes
@@ -161,8 +154,7 @@ class WorkerActivity:
     stage: str = ""
 
 
-@dataclass(frozen=True)
-class StageStats:
+class StageStats(NamedTuple):
     """The work and the waiting times of one stage of a pipeline.
 
     The bottleneck is the stage that is busy, with a full queue before it and an empty queue after
@@ -207,8 +199,6 @@ class StageStats:
     True
     """
 
-    __module__ = "nbshare.types"
-
     name: str
     workers: int
     n_blocks: int
@@ -223,6 +213,10 @@ class StageStats:
         """Share of the time in which its workers did not wait (float, 0 to 1)."""
         waited_s = self.waited_for_input_s + self.waited_for_output_s
         return max(0.0, 1 - waited_s / self.elapsed_s) if self.elapsed_s > 0 else 0.0
+
+
+for each in SlowItem, WorkerStats, StageStats:
+    each.__module__ = "nbshare.types"  # where users find them
 
 
 def stats_of(
