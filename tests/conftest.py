@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support import costs
 from tests.support.faultlab import LIMIT_S, PYTHON_PATH, TESTS, Lab, Ran, Session
 from tests.support.forks import Forks
 
@@ -48,6 +49,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 Script = Callable[..., str]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run have more than the default."""
+    group, one_of = parser.getgroup("cases"), {"dest": "cases", "action": "store_const"}
+    group.addoption(
+        "--all-cases", **one_of, const="all", default="default", help="all but the soak"
+    )
+    group.addoption("--other-cases", **one_of, const="other", help="what the default leaves out")
+    group.addoption("--record", metavar="FILE", help="append the seconds of each case to a file")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Set up hypothesis, which is imported here, as rewriting it takes pytest 2 s.
 
@@ -63,10 +74,23 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("busy")
     warning = "It looks like `register_random` was passed:hypothesis.errors.HypothesisWarning"
     config.addinivalue_line("filterwarnings", f"ignore:{warning}")
+    if config.option.record and "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(costs.Recorder(config.option.record))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests of the whole, which take longest. At the end they would run alone."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what waits for the release run, unless marks or cases are named.
+
+    Checks of the repository may take long. Tests of the whole are first, as they take longest. At
+    the end they would run alone.
+    """
+    if not config.option.markexpr and not any("::" in name for name in config.args):
+        wanted = costs.wanted(items, config.option.cases)
+        config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
+        items[:] = [item for item in items if item in wanted]
+    for item in items:
+        if item.get_closest_marker("repo"):
+            item.add_marker(pytest.mark.timeout(1800))
     items.sort(key=lambda item: item.path.parent != TESTS)
 
 
@@ -106,38 +130,41 @@ def run_script(_session: Session, tmp_path: Path) -> Callable[..., Ran]:
     return functools.partial(_session.run, folder=tmp_path)
 
 
-@pytest.fixture(scope="module")
-def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Any]]:
-    """Give a laboratory and a kernel to all tests that leave it usable, if they pass."""
-    from tests.support.kernels import Kernel  # late, as most tests need none
+@pytest.fixture(scope="session")
+def _one_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from tests.support.kernels import OneKernel  # late, as most tests need none
 
-    lab = Lab(tmp_path_factory.mktemp("common"))
+    kept = OneKernel(lambda: tmp_path_factory.mktemp("common"))
     try:
-        kernel = Kernel(lab)
-        try:
-            yield lab, kernel
-        finally:
-            kernel.close()
+        yield kept
     finally:
-        lab.close()
+        kept.close()
 
 
-@pytest.fixture(params=["script", pytest.param("kernel", marks=pytest.mark.slow)])
-def run(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
+@pytest.fixture
+def common(_one_kernel: Any) -> Iterator[tuple[Lab, Any]]:
+    """Give a laboratory and a kernel to all tests that leave it usable, if they pass."""
+    with _one_kernel.lent() as (lab, kernel):
+        yield lab, kernel
+
+
+@pytest.fixture(scope="session")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Give a kernel that a server has started to all tests that leave it usable."""
+    from tests.support.kernels import listening  # late, as above
+
+    yield from listening(tmp_path_factory.mktemp("page"))
+
+
+@pytest.fixture(params=["script", "kernel"])
+def run(request: pytest.FixtureRequest) -> Callable[[str], Any]:
     """Run code that must end well, as a script or as a cell of a kernel. Return its ``stderr``."""
     if request.param == "script":
-        yield request.getfixturevalue("run_script")
-        return
-    lab, kernel = request.getfixturevalue("common")
+        return request.getfixturevalue("run_script")
+    _, kernel = request.getfixturevalue("common")
     folder = request.getfixturevalue("tmp_path")
-    kernel.run_well(f"os.chdir({str(folder)!r}); names = {{*globals(), 'names'}}")
-    yield kernel.run_well
-    kernel.run_well(f"""
-os.chdir({str(lab.folder)!r})
-for name in globals().keys() - names:
-    del globals()[name]
-gc.collect()
-""")
+    kernel.run_well(f"os.chdir({str(folder)!r})")
+    return kernel.run_well
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.repo
+
 PAGE = (Path(__file__).resolve().parent.parent / "notebooks" / "coming_from.md").read_text("utf-8")
 MODULE = re.search(r"```python\n# workers\.py\n(.+?)```", PAGE, re.DOTALL)[1]
 PAIRS = {
@@ -31,7 +33,6 @@ def test_both_programs_give_the_same(title, tmp_path):
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=100,
         )
         assert done.returncode == 0, done.stderr
         printed.append(eval(done.stdout, {"np": __import__("numpy")}))

@@ -28,7 +28,6 @@ def run(*command, cwd, **environ):
         env={**os.environ, **environ},
         capture_output=True,
         text=True,
-        timeout=250,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -51,6 +50,7 @@ def dist(tmp_path_factory):
     return folder
 
 
+@pytest.mark.repo
 def test_both_distributions_are_accepted(dist):
     """Their metadata is complete, and the README can be rendered."""
     files = sorted(dist.glob("nbshare-*"))
@@ -58,6 +58,7 @@ def test_both_distributions_are_accepted(dist):
     assert run("-m", "twine", "check", "--strict", *files, cwd=dist).count("PASSED") == 2
 
 
+@pytest.mark.repo
 def test_the_wheel_holds_the_package_and_nothing_else(dist):
     """With its stub, its marker for type checkers and its script."""
     (wheel,) = dist.glob("*.whl")
@@ -66,6 +67,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(dist):
     assert names >= {"nbshare/py.typed", "nbshare/__init__.pyi", "nbshare/_core/notebook/row.js"}
 
 
+@pytest.mark.repo
 def test_the_source_distribution_holds_all_that_a_release_needs(dist):
     """Tests and tutorials too, but nothing that git ignores."""
     (archive,) = dist.glob("*.tar.gz")
@@ -75,7 +77,7 @@ def test_the_source_distribution_holds_all_that_a_release_needs(dist):
     assert not [name for name in names if "__pycache__" in name or ".venv" in name]
 
 
-@pytest.mark.slow
+@pytest.mark.repo
 def test_the_wheel_passes_core_tests_alone(dist, tmp_path):
     """Installed in a folder of its own, with the tests of the source distribution."""
     (wheel,), (archive,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
@@ -136,6 +138,7 @@ def test_a_frozen_program_is_told_that_it_has_no_workers(tmp_path):
     assert all("frozen program" in line for line in printed[1:])
 
 
+@pytest.mark.repo
 def test_what_others_are_told_agrees():
     """Version and requirements in the metadata, the citation and the recipe for conda."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

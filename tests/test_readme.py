@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from PIL import Image
+
+pytestmark = pytest.mark.repo
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "README.md").read_text()
@@ -82,9 +85,8 @@ def fences(language: str) -> dict[str, str]:
 
 def run(folder, name, code, *arguments):
     (folder / name).write_text(code)
-    done = subprocess.run(
-        [sys.executable, name, *arguments], cwd=folder, capture_output=True, text=True, timeout=100
-    )
+    command = [sys.executable, name, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -11,6 +11,9 @@ import pytest
 import nbshare
 from nbshare._core.wire.settings import SETTINGS
 
+pytestmark = pytest.mark.repo
+
+pytest.importorskip("numpydoc")
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 RENDER = runpy.run_path(str(FOLDER / "render.py"))
 PAGES = {

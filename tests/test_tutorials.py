@@ -11,6 +11,8 @@ import pytest
 
 from nbshare._core import demo
 
+pytestmark = pytest.mark.repo
+
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MACHINE_PATH = re.compile(r"(/home/|/root/|/tmp/|/work/|/Users/|/var/|site-packages|[A-Z]:\\)")
@@ -47,7 +49,12 @@ SMALLER = {
     "14_tables": [("observe(120", "observe(20")],
     "13_clusters": [("344, 8)", "344, 24)"), ("403, 8)", "403, 24)")],
 }
-NEEDS = {"13_clusters": ["distributed", "ray"]}  # packages that do not come with the tests
+NEEDS = {  # packages that may be missing
+    "05_sweeps_and_files": ["sklearn"],
+    "08_executor": ["emcee"],
+    "09_libraries": ["sklearn"],
+    "13_clusters": ["distributed", "ray"],
+}
 
 
 def execute(path):
@@ -61,7 +68,7 @@ def execute(path):
             cell.source = cell.source.replace(old, new)
     client = NotebookClient(
         notebook,
-        timeout=240,  # seconds a cell
+        timeout=None,  # the test has one
         coalesce_streams=True,
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
@@ -82,8 +89,6 @@ def test_the_tutorial_uses_the_demo_s_functions():
     assert Path(demo.__file__).read_text().endswith(f"\n{constant}{functions}")
 
 
-@pytest.mark.timeout(300)  # it computes most of what a reader would, next to other tests
-@pytest.mark.slow
 @each_notebook
 def test_runs_from_the_top(path, tmp_path, monkeypatch):
     """A copy of the folder is enough. No cell fails, and what it shows are the saved kinds."""

@@ -23,6 +23,7 @@ from tests.support.objects import OBJECTS, equal, is_shared
 
 # By its class, because a tree copies the arrays that it is loaded from.
 COPYING = "scikit-learn forest"
+NEEDS = {COPYING: "sklearn", "Arrow table": "pyarrow"}
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +35,12 @@ def stranger():
     multiprocessing.resource_tracker._resource_tracker._stop()  # other tests count processes
 
 
-are_slow = {COPYING}  # each process that gets it imports scikit-learn
-
-
-@pytest.fixture(
-    params=[pytest.param(x, marks=[pytest.mark.slow] if x in are_slow else []) for x in OBJECTS]
-)
+@pytest.fixture(params=OBJECTS)
 def name(request):
+    pytest.importorskip(NEEDS.get(request.param, "numpy"))
     return request.param
 
 
-@pytest.mark.parametrize("name", OBJECTS)
 def test_share_keeps_type_and_values(name):
     """Every object comes back as one of its type, equal, with its buffers in shared memory."""
     shared = nbshare.share(OBJECTS[name]())

@@ -428,7 +428,6 @@ def test_it_travels_through_pools_and_queues(start):
     assert [int(slot[0]) for slot in ring] == [0, 1, 2]
 
 
-@pytest.mark.slow
 def test_it_travels_through_joblib(script):
     """Workers of joblib's put into a ring."""
     pytest.importorskip("joblib")

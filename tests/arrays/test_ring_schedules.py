@@ -302,21 +302,7 @@ WORLDS = {
 }
 
 
-MANY_STATES = {  # seconds
-    "one of many dies",
-    "an interrupt of one of many",
-    "two to two, two slots",
-    "in order, two to two",
-}
-
-
-@pytest.mark.parametrize(
-    "world",
-    [
-        pytest.param(world, id=name, marks=[pytest.mark.slow] if name in MANY_STATES else [])
-        for name, world in WORLDS.items()
-    ],
-)
+@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
 def test_every_schedule_comes_to_its_end(world):
     """All end, in each order of steps. Each slot is read once, or again after a death."""
     assert world.explore() > 20

@@ -20,8 +20,6 @@ from tests.support import duties, farm, shapes
 from tests.support.contract import BackendContract
 from tests.support.faultlab import wait_until
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def dask_client():

@@ -145,7 +145,6 @@ def test_another_python_is_refused(path):
         parallel_map(duties.identity, range(3), **options(host))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("there", ["nothing", "older"])
 def test_the_library_travels_to_a_dask_worker(tmp_path, sent, there):
     """As to any host."""

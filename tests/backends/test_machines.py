@@ -18,7 +18,6 @@ from tests.support import duties, farm, machines
 from tests.support.faultlab import wait_until
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(machines.why_not() is not None, reason=machines.why_not() or ""),
 ]
 

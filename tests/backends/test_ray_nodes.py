@@ -17,7 +17,6 @@ from tests.support import duties, farm
 from tests.support.faultlab import SOON_S, wait_until
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(240),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of processes that Ray leaves open
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

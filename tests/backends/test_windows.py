@@ -57,7 +57,6 @@ while True:
 """
 
 
-@pytest.mark.slow  # and Wine's own process may stay, which waits for what is no process any more
 def test_an_owner_killed_while_it_starts_workers_leaves_none():
     """A process that has been made, and waits to run, is in the job already."""
     for _ in range(10):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.repo
+
 HERE = Path(__file__).parent
 
 CHEATS = """
@@ -48,14 +50,11 @@ def benchmark(folder, *arguments):
     """Run the benchmark in its smallest size. Return its exit status, text and measurements."""
     (folder / "cheats.py").write_text(CHEATS)
     command = [sys.executable, HERE, "--size", "smoke", "--rounds", "1", "--json", "race.json"]
-    done = subprocess.run(
-        [*command, *arguments], cwd=folder, capture_output=True, text=True, timeout=100
-    )
+    done = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout, json.loads((folder / "race.json").read_text())
 
 
-@pytest.mark.slow
 def test_what_is_right_is_timed(tmp_path):
     """Every workload of every contestant is timed and verified, and tables and picture come."""
     outputs = ["--markdown", "race.md", "--picture", "race.png"]
@@ -90,7 +89,7 @@ def test_wrong_results_are_reported(tmp_path):
 def test_the_steps_of_a_small_call_are_all_there(what):
     """The steps of caller, dispatcher and workers are found by their names, and timed."""
     command = [sys.executable, HERE / "small_calls.py", what, "--calls", "50"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not done.stderr  # it names what is not there
     for step in ("wire.context.current_context", "worker.work.Work.step"):

@@ -33,7 +33,7 @@ from nbshare._core.system import locks
 from nbshare.errors import CheckpointError, CheckpointInUseError, CheckpointWarning
 from tests.support import disks, small_sweeps, sweeps
 from tests.support.faultlab import SIGKILL, SYSTEM, wait_until
-from tests.support.grids import thinned
+from tests.support.grids import combined
 from tests.support.processes import kill_now
 
 N = 6
@@ -215,7 +215,7 @@ def test_every_moment_of_a_power_failure(func, durability, is_slow, tmp_path, mo
 
 @pytest.mark.parametrize(
     ("func", "durability", "how"),
-    thinned(4, FUNCTIONS[:2], ["process", "power"], ["ENOSPC", "EIO", "EINTR", "short"], soak=True),
+    combined(FUNCTIONS[:2], ["process", "power"], ["ENOSPC", "EIO", "EINTR", "short"], soak=True),
 )
 def test_a_disk_that_fails_at_any_call(func, durability, how, tmp_path, monkeypatch, quick):
     """A clear error before anything runs, or one warning and all results. Then all is well."""
@@ -599,7 +599,7 @@ SOAK = [pytest.mark.soak, pytest.mark.timeout(1200)]
     ("func", "n_kills"),
     [
         (SLEEPERS[0], 3),
-        *(pytest.param(func, 4, marks=pytest.mark.slow) for func in SLEEPERS[1:]),
+        *((func, 4) for func in SLEEPERS[1:]),
         *(pytest.param(func, 70, marks=SOAK) for func in SLEEPERS),
     ],
 )
@@ -666,7 +666,7 @@ os.kill(os.getpid(), 9)
 
 @pytest.mark.parametrize(
     ("func", "durability", "kind"),
-    thinned(3, ["slow", "slow_record", "slow_drawn"], ["process", "power"],
+    combined(["slow", "slow_record", "slow_drawn"], ["process", "power"],
             ["list", "generator", "reordered"]),
 )  # fmt: skip
 def test_a_killed_owner_loses_nothing(func, durability, kind, tmp_path):

@@ -237,11 +237,6 @@ def test_damaged_content(runs, data):
         use(run, path, name)
 
 
-def slowly(value):
-    """Make a parameter that is for the slow tests."""
-    return pytest.param(value, marks=pytest.mark.slow)
-
-
 KINDS = ["fifo", "folder", "link", "own link", pytest.param("other", marks=needs_root)]
 
 
@@ -263,7 +258,7 @@ def replace(path, name, kind, victim):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("which", ["roots", "records", slowly("detached")])
+@pytest.mark.parametrize("which", ["roots", "records", "detached"])
 def test_replaced_files(runs, which, kind, tmp_path):
     """By a pipe, a folder, a link or another user's. None is followed, waited for or loaded.
 
@@ -285,7 +280,7 @@ def test_replaced_files(runs, which, kind, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["byte", slowly("gone"), "fifo", KINDS[-1]])
+@pytest.mark.parametrize("kind", ["byte", "gone", "fifo", KINDS[-1]])
 def test_parts_of_a_shared_run(runs, kind, tmp_path):
     """As the files of the checkpoint itself, one of each way to go wrong."""
     run, victim = runs["shared"], tmp_path / "victim"

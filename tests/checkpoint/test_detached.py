@@ -178,7 +178,7 @@ def test_it_outlives_a_kernel_that_jupyter_shuts_down(lab):
         kernel.close()
 
 
-@pytest.mark.parametrize("way", ["call", pytest.param("folder", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("way", ["call", "folder"])
 def test_a_killed_driver_is_said_and_continued(sweep, tmp_path, way, monkeypatch):
     """By the same call, or from its folder alone. No item that is stored runs again."""
     job = sweep()
@@ -360,7 +360,6 @@ def test_failures_come_as_themselves(tmp_path):
     assert job.result().tolist() == list(range(10))
 
 
-@pytest.mark.slow
 def test_a_run_of_another_process_can_be_watched_only(tmp_path, lab):
     """One that is not detached is stopped where it was begun."""
     subject = lab.start(f"{CELL}call().result()")
@@ -493,7 +492,7 @@ def swept(tmp_path):
 
 
 @HAS_NOTICES
-@pytest.mark.parametrize("name", ["SIGUSR1", pytest.param("SIGTERM", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM"])
 def test_a_scheduler_s_notice(swept, tmp_path, name):
     """No further item begins, those that run finish, exit 75. The same command runs the rest."""
     command = swept()
@@ -526,7 +525,7 @@ def test_a_notice_that_nobody_reads(swept, tmp_path):
 
 
 @HAS_NOTICES
-@pytest.mark.parametrize("grace", [0, pytest.param(0.1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("grace", [0, 0.1])
 def test_items_that_take_too_long_after_the_notice(swept, tmp_path, grace):
     """Are ended when the grace is over, and run again next time."""
     command = swept("--grace", grace)
@@ -539,7 +538,6 @@ def test_items_that_take_too_long_after_the_notice(swept, tmp_path, grace):
 
 
 @HAS_NOTICES
-@pytest.mark.slow
 def test_a_notice_before_the_run(tmp_path):
     """While the function's file is being imported, with exit 75 immediately."""
     (tmp_path / "heavy.py").write_text("import pathlib, time\npathlib.Path('here').touch()\n"

@@ -26,7 +26,7 @@ from nbshare.errors import (
 )
 from tests.support import small_sweeps, sweeps
 from tests.support.faultlab import memfd_bytes, wait_until
-from tests.support.grids import thinned
+from tests.support.grids import combined
 
 BACKENDS = [None, "serial", "threads"]
 
@@ -72,8 +72,8 @@ ITEMS = {
 @pytest.mark.parametrize(
     ("kind", "func", "backend"),
     [
-        *thinned(4, ITEMS, sweeps.RESULTS, [None]),
-        *thinned(4, ["list"], sweeps.RESULTS, BACKENDS[1:]),
+        *combined(ITEMS, sweeps.RESULTS, [None]),
+        *combined(["list"], sweeps.RESULTS, BACKENDS[1:]),
     ],
 )
 def test_what_is_stored_does_not_run_again(sweep, func, kind, backend):

@@ -40,11 +40,6 @@ SHORT = "import sys; from nbshare._core.checkpoint import writer; writer.LEASE_S
 SHORT += "from nbshare.__main__ import main; sys.exit(main())"
 
 
-def slowly(value):
-    """Make a parameter that is for the slow tests."""
-    return pytest.param(value, marks=pytest.mark.slow)
-
-
 class Sweep:
     """Starts processes that share a run."""
 
@@ -139,7 +134,6 @@ def test_processes_share_the_items(shared):
     assert (code, sweep.ran().sum()) == (0, 400), text
 
 
-@pytest.mark.slow
 def test_merged_parts_that_could_not_be_removed_go_with_the_next_process(shared):
     """On NFS a folder stays as long as another process has one of its files open."""
     sweep = shared("number", 4)
@@ -150,7 +144,7 @@ def test_merged_parts_that_could_not_be_removed_go_with_the_next_process(shared)
 
 
 @pytest.mark.filterwarnings("ignore:results differ in kind")
-@pytest.mark.parametrize("function", ["mixed", *map(slowly, ["record", "row", "integer"])])
+@pytest.mark.parametrize("function", ["mixed", "record", "row", "integer"])
 def test_results_of_all_kinds_are_merged(shared, function, tmp_path):
     """Also if the processes have stored them in other ways."""
     sweep = shared(function, 40)
@@ -261,7 +255,6 @@ def test_a_call_uses_what_killed_processes_have_stored(shared):
     assert not (sweep.path / "parts").exists()
 
 
-@pytest.mark.slow
 def test_damaged_results_of_a_part_run_again(shared):
     """Their checksums tell."""
     sweep = shared("gated", 12)
@@ -280,7 +273,6 @@ def test_damaged_results_of_a_part_run_again(shared):
 FILES = ["results.npy", "objects*.log", "meta.json", "code.json"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("gone", FILES)
 def test_a_file_of_a_part_that_is_gone_costs_its_items(shared, gone):
     """They run again. The other results are kept."""
@@ -319,7 +311,7 @@ sys.exit(main(sys.argv[2:]))
 MOMENTS = ["Directory.decide", "RowWriter.put", "Directory._sync", "shutil.rmtree"]
 
 
-@pytest.mark.parametrize("moment", ["RowWriter.commit", *map(slowly, MOMENTS)])
+@pytest.mark.parametrize("moment", ["RowWriter.commit", *MOMENTS])
 def test_a_merge_may_be_cut_short(shared, moment):
     """The next process does it. No item runs again."""
     sweep = shared("number", 40)
@@ -364,7 +356,6 @@ def has_handler(pid):
     return bool(int(mask, 16) >> (signal.SIGUSR1 - 1) & 1)
 
 
-@pytest.mark.slow
 def test_a_notice_while_others_run_all_that_is_left(shared):
     """Exit 75 immediately, though there is nothing to stop."""
     sweep = shared("gated", 6)
@@ -401,7 +392,6 @@ def test_an_attached_job_stops_all(shared):
     assert open_checkpoint(sweep.path).results().tolist() == [2.0 * x for x in range(1000)]
 
 
-@pytest.mark.slow
 def test_an_item_that_misses_a_file_fails_the_run(shared):
     """It is not taken for the loss of the run's own files, which others may have merged."""
     code, text = (sweep := shared("misses_its_file", 6)).ended(sweep.start())
@@ -463,7 +453,6 @@ def test_a_writer_that_was_away_leaves_the_lease_to_its_successor(tmp_path, monk
 
 
 @needs_machines
-@pytest.mark.slow
 def test_a_process_that_was_away_spoils_nothing(shared):
     """Stopped for longer than its lease, it finds its items taken. Both runs give the same."""
     sweep = shared("gated", 12)
@@ -485,7 +474,6 @@ def test_a_process_that_was_away_spoils_nothing(shared):
 
 
 @needs_machines
-@pytest.mark.slow
 def test_four_machines_with_a_folder_in_common(shared):
     """Idle items of 1 s take at least 0.9 of ideal. A watcher on this machine sees all of them."""
     n = 160
@@ -509,7 +497,6 @@ def test_four_machines_with_a_folder_in_common(shared):
 
 
 @needs_machines
-@pytest.mark.slow
 @pytest.mark.timeout(500)
 def test_fifty_kills(shared, tmp_path):
     """Results are those of an uninterrupted run, and no item that is stored runs again."""

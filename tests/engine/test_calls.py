@@ -220,7 +220,6 @@ def test_two_threads_map_at_once(tmp_path):
     assert len(pids) == 4
 
 
-@pytest.mark.slow
 def test_many_jobs_have_the_workers_that_they_asked_for(cold, tmp_path):
     """More than the server can be asked for at the same time."""
     n, signal = 40, nbshare.zeros(1)

@@ -22,7 +22,7 @@ from nbshare.errors import (
     WorkerDiedError,
 )
 from tests.support import policies
-from tests.support.grids import thinned
+from tests.support.grids import combined
 from tests.support.outcomes import MANY, SOON_S, backends, no_interrupt, runs, said, worker_pids
 
 
@@ -575,7 +575,7 @@ def test_a_result_that_does_not_fit_is_tried_again(tally):
 # ---------------------------------------------------------------------------- timeout
 
 
-@pytest.mark.parametrize(("way", "on_error"), thinned(2, ["sleep", "freeze"], ["raise", "return"]))
+@pytest.mark.parametrize(("way", "on_error"), combined(["sleep", "freeze"], ["raise", "return"]))
 def test_an_item_that_takes_too_long(way, on_error, tmp_path, cold):
     """Past the time-out the item's worker alone is ended, the item named, the others kept."""
     task = functools.partial(policies.tell_and, way)

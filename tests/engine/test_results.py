@@ -197,9 +197,7 @@ def check(found, values, *, is_masked=False):
 
 
 @pytest.mark.filterwarnings("ignore:results differ")
-@pytest.mark.parametrize(
-    "share", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2, 3, 4))]
-)
+@pytest.mark.parametrize("share", range(5))
 @pytest.mark.parametrize("name", KINDS)
 def test_results_are_those_of_numpy_whichever_is_done_first(name, share):
     """With any other kind of result, array or list, dtype and values are the same in each order."""

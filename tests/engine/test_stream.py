@@ -25,7 +25,7 @@ from nbshare._core.system import SYSTEM
 from nbshare.errors import TaskError, TaskTimeoutError, UnsendableError
 from tests.support import streams
 from tests.support.faultlab import memfd_bytes, wait_until
-from tests.support.grids import thinned
+from tests.support.grids import combined
 
 pair = partial(parallel_map, max_workers=2, progress=False)
 background = partial(map_async, max_workers=2)
@@ -74,7 +74,7 @@ def same(found, expected):
 @pytest.mark.parametrize(
     ("kind", "n", "backend"),
     [
-        *thinned(3, streams.KINDS, [5, 300], BACKENDS),
+        *combined(streams.KINDS, [5, 300], BACKENDS),
         *(("ints", n, backend) for n in (0, 1) for backend in BACKENDS),
     ],
 )

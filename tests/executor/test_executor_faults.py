@@ -23,7 +23,7 @@ from nbshare._core import interrupts
 from nbshare._core.engine import tasks as engine_tasks
 from tests.support import pool_tasks as tasks
 from tests.support.faultlab import N_SERVERS, NO_SERVER, SIGKILL, parent_of, wait_until
-from tests.support.grids import thinned
+from tests.support.grids import combined
 from tests.support.interrupts import each_interrupt
 from tests.support.processes import kill_now
 
@@ -61,7 +61,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize(("place", "how"), thinned(2, PLACES, HOWS))
+@pytest.mark.parametrize(("place", "how"), combined(PLACES, HOWS))
 def test_a_task_that_goes_wrong_fails_alone(executor, place, how):
     """Wherever it raises, exits or dies, its own future says so. Those next to it are right."""
     before = [executor.submit(abs, -i) for i in range(20)]
@@ -283,7 +283,7 @@ def test_a_time_out_leaves_the_task_as_it_is(executor, tmp_path):
 # --------------------------------------------------------------------- the owner's death
 
 
-@pytest.mark.parametrize(("how", "is_group"), thinned(2, ["sleep", "gil", "idle"], [False, True]))
+@pytest.mark.parametrize(("how", "is_group"), combined(["sleep", "gil", "idle"], [False, True]))
 def test_nobody_outlives_a_killed_owner(lab, how, is_group):
     """SIGKILL for the owner ends tasks and workers, busy in Python, in C, or idle."""
     subject = lab.start(f"""

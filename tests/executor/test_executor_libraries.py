@@ -226,9 +226,9 @@ def test_joblib_uses_all_cpus_by_default():
         assert joblib.effective_n_jobs() == room.usable_cpus()
 
 
-@pytest.mark.slow
 def test_scikit_learn():
     """A grid search and a forest give what they give on one CPU."""
+    pytest.importorskip("sklearn")
     from sklearn.datasets import make_classification  # late, as above
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.model_selection import GridSearchCV

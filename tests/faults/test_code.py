@@ -18,7 +18,7 @@ import termios
 import pytest
 
 from tests.support.faultlab import SOON_S, wait_until
-from tests.support.grids import thinned
+from tests.support.grids import combined
 
 # ------------------------------------------------------- N2: what items start themselves
 
@@ -71,7 +71,7 @@ def hangs(i):
 ENDS = ["of the call", "of the owner", "of its group"]
 
 
-@pytest.mark.parametrize(("how", "end"), thinned(3, STARTS, ENDS))
+@pytest.mark.parametrize(("how", "end"), combined(STARTS, ENDS))
 def test_n2_what_an_item_starts(lab, how, end):
     """Threads, programs and pools of an item work. They go with an interrupt, and the owner."""
     lab.folder.joinpath("starter.py").write_text(starter(how))
@@ -475,7 +475,7 @@ wait_until(lambda: faultlab.tagged() <= own, SOON_S, "orphans")
 """)
 
 
-@pytest.mark.parametrize("call", ["quick", pytest.param("with all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("call", ["quick", "with all"])
 def test_p3_a_worker_starts_late(run_script, call):
     """Replies of a worker that is very late are dropped. Calls before and after are right."""
     run_script(f"""

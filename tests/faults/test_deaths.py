@@ -19,7 +19,7 @@ import pytest
 from nbshare._core.engine.events import Events
 from tests.support.catalogue import ENDINGS
 from tests.support.faultlab import N_SERVERS, NO_SERVER, SIGKILL, SOON_S, cpu_s, wait_until
-from tests.support.grids import thinned
+from tests.support.grids import combined
 
 # ------------------------------------------------------------ E, D: items that fail
 
@@ -331,7 +331,7 @@ pair(functools.partial(tasks.hang, 'gil'), range(4, 12))
 KILLS = {"K1": False, "K2": True}  # of the owner alone, of its process group
 
 
-@pytest.mark.parametrize(("kill", "life"), thinned(2, KILLS, LIVES))
+@pytest.mark.parametrize(("kill", "life"), combined(KILLS, LIVES))
 def test_nobody_outlives_a_killed_owner(lab, life, kill):
     """SIGKILL for the owner, or for its group, ends workers and all that they started."""
     if "idle-workers" in life and not N_SERVERS:
@@ -358,7 +358,7 @@ time.sleep(100)
         assert cpu_s(*lab.strangers) is not None
 
 
-@pytest.mark.parametrize("kill", ["K1", pytest.param("K2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kill", ["K1", "K2"])
 def test_nobody_outlives_an_owner_killed_while_workers_start(lab, kill):
     """SIGKILL at the moment at which server or workers start leaves none of them."""
     for delay_s in (0.0, 0.005, 0.05, 0.11, 0.13):
@@ -370,7 +370,7 @@ def test_nobody_outlives_an_owner_killed_while_workers_start(lab, kill):
         subject.wait()
 
 
-@pytest.mark.parametrize("n", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [2, 20])
 def test_nobody_outlives_an_owner_killed_at_any_moment(lab, n):
     """From the start of its interpreter until its workers have been at work for a while."""
     dice, start = random.Random(n), time.monotonic()
@@ -386,7 +386,7 @@ def test_nobody_outlives_an_owner_killed_at_any_moment(lab, n):
         time.sleep(dice.uniform(0, 1.3 * until_busy_s))
 
 
-@pytest.mark.parametrize(("ending", "during"), thinned(2, ENDINGS, ["idle", "gil"]))
+@pytest.mark.parametrize(("ending", "during"), combined(ENDINGS, ["idle", "gil"]))
 def test_k4_the_owner_ends_by_itself(lab, ending, during):
     """However the owner ends, during a run of another thread or not, it does so immediately."""
     code, status = ENDINGS[ending]

@@ -15,7 +15,7 @@ import pytest
 
 from tests.faults.test_crash_table import STUMBLES
 from tests.support.faultlab import SOON_S, cpu_s, wait_until
-from tests.support.grids import thinned
+from tests.support.grids import combined
 from tests.support.kernels import LONG, Kernel
 
 
@@ -35,7 +35,7 @@ def kernel(lab):
 PLOTTED = "E1-exception", "E3-result-unpicklable", "D1-SIGKILL", "D3-exit"
 
 
-@pytest.mark.parametrize("row", thinned(3, [row for row in STUMBLES if row.id not in PLOTTED]))
+@pytest.mark.parametrize("row", combined([row for row in STUMBLES if row.id not in PLOTTED]))
 def test_a_failing_item(common, row):
     """The failure is named with its item at once, what is done is kept, the next call works."""
     lab, kernel = common
@@ -103,7 +103,7 @@ parallel_map(functools.partial(tasks.stumble, "raises"), stones, max_workers=2, 
 # ------------------------------------------------------------------- I: interrupts
 
 
-@pytest.mark.parametrize(("how", "presses"), thinned(2, ["sleep", "beat", "gil", "c"], [1, 3]))
+@pytest.mark.parametrize(("how", "presses"), combined(["sleep", "beat", "gil", "c"], [1, 3]))
 def test_i1_i4_the_kernel_is_interrupted(common, how, presses):
     """■ ends the cell at once in one line, Run All stops, nobody computes on, results are kept."""
     lab, kernel = common
@@ -265,7 +265,7 @@ ENDS = {
 DURING = ["idle", "beat", "gil", "program"]
 
 
-@pytest.mark.parametrize(("end", "during"), thinned(4, ENDS, DURING, soak=True))
+@pytest.mark.parametrize(("end", "during"), combined(ENDS, DURING, soak=True))
 def test_nobody_outlives_a_kernel(lab, kernel, end, during):
     """Workers and what they started go, however the kernel ends. A new kernel works at once."""
     assert kernel.run("kept = nbshare.zeros(1 << 20); tasks.check_double()").status == "ok"
@@ -430,13 +430,7 @@ else:
 }
 
 
-are_slow = {"I3-many-interrupts"}  # as in a script, `test_interrupts.py`
-
-
-@pytest.mark.parametrize(
-    "row",
-    [pytest.param(x, marks=[pytest.mark.slow] if x in are_slow else []) for x in IN_A_KERNEL],
-)
+@pytest.mark.parametrize("row", IN_A_KERNEL)
 def test_the_kernel_survives(common, row):
     """A fault in a call leaves the kernel right and quiet. The next call is soon right."""
     _, kernel = common

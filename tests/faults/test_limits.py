@@ -20,7 +20,6 @@ import pytest
 from nbshare._core.system import descriptors
 from tests.support.catalogue import CENSUS
 from tests.support.faultlab import PREAMBLE, SOON_S, Lab
-from tests.support.grids import thinned
 from tests.support.kernels import Kernel
 
 # ---------------------------------------------------------------- R: the system's limits
@@ -45,7 +44,7 @@ def take_all_but(n_free, limit=256):
     "n_free",
     [
         (0, 3, 5, 8, 10, 12, 18, 21, 26, 32),
-        pytest.param((1, 6, 7, 9, 11, 14, 16, 20), marks=pytest.mark.slow),
+        (1, 6, 7, 9, 11, 14, 16, 20),
     ],
     ids=["some", "others"],
 )
@@ -420,7 +419,7 @@ refused.refuse({})
 
 
 @on_x86
-@pytest.mark.parametrize("call", thinned(2, WITH_ANOTHER_WAY))
+@pytest.mark.parametrize("call", WITH_ANOTHER_WAY)
 def test_x4_a_system_call_that_is_refused_and_not_needed(lab, call):
     """Maps work, and deaths are noticed, named and made good, also those of idle workers."""
     subject = lab.run(f"""
@@ -444,7 +443,7 @@ wait_until(lambda: not any(helpers()), SOON_S, "helpers after shutdown")
 
 
 @on_x86
-@pytest.mark.parametrize("call", thinned(2, WITH_ANOTHER_WAY))
+@pytest.mark.parametrize("call", WITH_ANOTHER_WAY)
 def test_x4_nobody_is_left_where_a_system_call_is_refused(lab, call):
     """Workers that are at work end with their owner, however it ends."""
     subject = lab.start(f"""

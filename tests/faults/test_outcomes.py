@@ -70,7 +70,6 @@ are_slow = {  # each is much like one of the others
         {name: code for name, code in OUTCOMES.items() if name not in are_slow},
         pytest.param(
             {name: code for name, code in OUTCOMES.items() if name in are_slow},
-            marks=pytest.mark.slow,
         ),
     ],
     ids=["some", "others"],
@@ -143,7 +142,6 @@ wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= 4096, SOON_S, "memory 
 """)
 
 
-@pytest.mark.slow
 def test_d7_the_server_is_lost_while_workers_start(lab):
     """A server that ends at any moment of a cold call is replaced unnoticed."""
     lab.run(

@@ -14,7 +14,6 @@ import pytest
 
 from tests.support.catalogue import LEAVE
 from tests.support.faultlab_tasks import LITTER
-from tests.support.grids import thinned
 
 # ---------------------------------------------------- C, N, P: code and processes
 
@@ -34,7 +33,7 @@ tasks.check_double()
     assert lab.folder.joinpath("runs").read_text() == "run\n"
 
 
-@pytest.mark.parametrize("how", thinned(2, LITTER))
+@pytest.mark.parametrize("how", LITTER)
 def test_c6_a_worker_that_litters(lab, how):
     """Changes of an item to its process, and its prints, do not burden the next call."""
     subject = lab.start(

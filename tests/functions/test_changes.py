@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -728,8 +729,10 @@ print(len(seen))
                 STANDARD_LIBRARY[0].endswith(".zip"), reason="this Python's library has no sources"
             ),
         ),
+        "pandas scipy.signal",
         pytest.param(
-            "pandas scipy.signal sklearn.ensemble sklearn.linear_model", marks=pytest.mark.slow
+            "sklearn.ensemble sklearn.linear_model",
+            marks=pytest.mark.skipif(find_spec("sklearn") is None, reason="no scikit-learn"),
         ),
     ],
 )

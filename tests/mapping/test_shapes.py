@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nbshare._core.system import SYSTEM
-from tests.support.grids import thinned
+from tests.support.grids import combined
 
 pytest.importorskip("scipy", reason="SciPy is not installed")
 from tests.support import shapes  # which needs it
@@ -20,7 +20,7 @@ def pool():
 
 
 @pytest.mark.parametrize(
-    ("backend", "kind"), thinned(4, [None, "threads", "serial", "pool"], shapes.KINDS)
+    ("backend", "kind"), combined([None, "threads", "serial", "pool"], shapes.KINDS)
 )
 def test_an_interrupted_run_continues_to_what_a_loop_gives(backend, kind, pool):
     """And runs each item once that has no stored result."""

@@ -329,7 +329,7 @@ except LookupError as error:
 
 @pytest.mark.parametrize(
     "kind",
-    ["memfd", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("named", "file"))],
+    ["memfd", "named", "file"],
     indirect=True,
 )
 def test_an_interrupt_at_any_moment_loses_no_memory(kind):

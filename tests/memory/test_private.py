@@ -15,7 +15,7 @@ import pytest
 from nbshare import map_async, parallel_map
 from nbshare._core.memory import Segment, View, segment_of
 from nbshare._core.store.pages import PAGE_ITEMS
-from tests.support.grids import thinned
+from tests.support.grids import combined
 
 N = 1 << 19  # numbers, large enough for memory that is used again
 
@@ -102,7 +102,7 @@ def test_arrays_in_private_memory_go_by_value():
 
 
 @pytest.mark.parametrize(
-    ("where", "backend"), thinned(2, ["shared", "item", "result"], ["serial", "threads"])
+    ("where", "backend"), combined(["shared", "item", "result"], ["serial", "threads"])
 )
 def test_what_a_function_keeps_of_its_inputs_stays_as_it_was(backend, where):
     """Memory is used again only when no array shows it."""
@@ -132,7 +132,6 @@ def test_private_memory_that_grows_keeps_what_was_read():
     assert not View(large).array(np.uint8, (1 << 20,), 4096).any()
 
 
-@pytest.mark.slow
 def test_pages_of_a_long_generator_are_given_back():
     """Results that a loop has taken need no memory."""
     n = 250_000  # 16 pages

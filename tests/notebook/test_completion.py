@@ -6,13 +6,6 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 
 import nbshare
-from tests.support.kernels import listening
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    """Give a kernel that has imported nbshare."""
-    yield from listening(tmp_path_factory, "page")
 
 
 def offered(page, code):

@@ -6,17 +6,9 @@ import sys
 
 import pytest
 
-from tests.support.kernels import listening
-
 pytestmark = pytest.mark.skipif(
     getattr(sys, "_is_gil_enabled", lambda: True)(), reason="this Python has the GIL"
 )
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    """Give a kernel."""
-    yield from listening(tmp_path_factory, "page")
 
 
 def test_nothing_turns_the_gil_on(page):

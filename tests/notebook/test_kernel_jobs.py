@@ -306,7 +306,6 @@ def test_no_items_are_told(page):
     assert row == "✓ fails done  no items"
 
 
-@pytest.mark.slow
 def test_a_restart_of_the_kernel_ends_a_job_without_a_word(lab):
     """Nobody outlives it (`Lab.close`), nothing is printed, and the new kernel works."""
     page = Page(lab)

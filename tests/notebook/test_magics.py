@@ -21,8 +21,6 @@ from traitlets.config import Config
 
 from nbshare import import_file, parallel_map
 from nbshare.errors import UnsendableError
-from tests.support.faultlab import Lab
-from tests.support.kernels import Kernel
 
 
 class Notebook:
@@ -524,19 +522,13 @@ def test_a_cell_may_be_typed_line_by_line(notebook):
 # ----------------------------------------------------------------------- in a real kernel
 
 
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory):
-    """Give one kernel to the tests below. Nothing may be left of it."""
-    lab = Lab(tmp_path_factory.mktemp("magic"))
-    try:
-        kernel = Kernel(lab)
-        try:
-            assert kernel.run("%load_ext nbshare").status == "ok"
-            yield kernel
-        finally:
-            kernel.close()
-    finally:
-        lab.close()
+@pytest.fixture
+def kernel(common):
+    """Give a kernel that has the magics."""
+    _, kernel = common
+    kernel.run_well("%load_ext nbshare")
+    yield kernel
+    kernel.run_well("%unload_ext nbshare")
 
 
 def test_in_a_kernel_cells_are_written_run_and_changed(kernel):

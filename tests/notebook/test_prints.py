@@ -18,8 +18,7 @@ import nbshare
 from nbshare import errors, map_async, parallel_map
 from nbshare._core.system import SYSTEM
 from tests.support import talkers
-from tests.support.faultlab import Lab, wait_until
-from tests.support.kernels import Kernel
+from tests.support.faultlab import wait_until
 
 
 def quiet(*args, **options):
@@ -361,23 +360,15 @@ def test_a_bar_in_a_terminal_is_not_torn(tmp_path):
 # ------------------------------------------------------------------------------- notebooks
 
 
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory):
-    """Give one kernel to the tests below. Nothing may be left of it."""
-    lab = Lab(tmp_path_factory.mktemp("prints"))
-    try:
-        kernel = Kernel(lab)
-        try:
-            cell = kernel.run("from tests.support import talkers")
-            assert cell.status == "ok", cell.traceback
-            yield kernel
-        finally:
-            kernel.close()
-        for name in ("stdout-0", "stderr-kernel"):
-            path = lab.folder / name
-            assert not path.exists() or b"out 0" not in path.read_bytes()  # Jupyter's terminal
-    finally:
-        lab.close()
+@pytest.fixture
+def kernel(common):
+    """Give a kernel whose workers print nothing where it was started, in Jupyter's terminal."""
+    lab, kernel = common
+    kernel.run_well("from tests.support import talkers")
+    terminal = lab.folder / "stderr-kernel"
+    before = terminal.read_bytes()
+    yield kernel
+    assert b"out 0" not in terminal.read_bytes()[len(before) :]
 
 
 def test_prints_appear_in_the_cell(kernel):

@@ -9,20 +9,13 @@ import time
 import pytest
 
 from tests.support.faultlab import SOON_S, wait_until
-from tests.support.grids import thinned
-from tests.support.kernels import LONG, listening
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    """Give a kernel that a server has started."""
-    yield from listening(tmp_path_factory, "page", JPY_SESSION_NAME="maps.ipynb")
-
+from tests.support.grids import combined
+from tests.support.kernels import LONG
 
 # ------------------------------------------------------------------------------ Stop
 
 
-@pytest.mark.parametrize(("how", "presses"), thinned(2, ["sleep", "gil"], [1, 3]))
+@pytest.mark.parametrize(("how", "presses"), combined(["sleep", "gil"], [1, 3]))
 def test_stop_gives_what_is_done_and_the_notebook_goes_on(page, how, presses):
     """Partial results at once, also after a double click. The row says so, and queued cells run."""
     stopped = page.start("results = " + LONG.format(how=how))

@@ -21,7 +21,7 @@ from nbshare._core.options import MapOptions, checked_request
 from nbshare.errors import MapInterrupted, TaskError
 from tests.support import plumbing, streams
 from tests.support.faultlab import wait_until
-from tests.support.grids import thinned
+from tests.support.grids import combined
 from tests.support.plumbing import ROWS
 
 pipeline = partial(nbshare.pipeline, shape=ROWS, dtype=int, progress=False)
@@ -41,7 +41,7 @@ def n_descriptors():
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "ordered"), thinned(3, (1, 2, 3), (1, 2, 3), (True, False))
+    ("first", "second", "ordered"), combined((1, 2, 3), (1, 2, 3), (True, False))
 )
 def test_results_are_those_of_a_loop(first, second, ordered):
     """With whatever workers, slots and order, all blocks come once, in their order."""

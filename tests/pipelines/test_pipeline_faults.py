@@ -15,7 +15,6 @@ import time
 import pytest
 
 from tests.support.faultlab import LIMIT_S, N_SERVERS, NO_SERVER, SOON_S, cpu_s, wait_until
-from tests.support.kernels import listening
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no signals, and no fork")
 HEAD = """
@@ -30,12 +29,11 @@ def check():
 """
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
+@pytest.fixture
+def page(page):
     """Give a kernel that a server has started."""
-    for page in listening(tmp_path_factory, "pipeline", JPY_SESSION_NAME="pipes.ipynb"):
-        assert page.run(HEAD).status == "ok"
-        yield page
+    page.run_well(HEAD)
+    return page
 
 
 # ----------------------------------------------------------------- D: workers that die

@@ -17,5 +17,5 @@ Functions for workers
     prints; `duties` the contract of backends.
 Ask what came of it
     `outcomes` of calls; `contract` what each backend keeps; `ring_states` slots; `played` jobs for
-    the drawing code; `grids` of parameters, of which the quick suite runs a part.
+    the drawing code; `grids` of parameters; `costs`, by which cases wait for the release run.
 """

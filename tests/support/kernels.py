@@ -8,8 +8,9 @@ import queue
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from jupyter_client import KernelManager
@@ -150,6 +151,53 @@ class Kernel:
         self._log.close()
 
 
+class OneKernel:
+    """A kernel for many tests. None finds names of another. A kernel that is lost is replaced.
+
+    Parameters
+    ----------
+    new_folder : callable
+        Gives an empty folder for a kernel.
+    """
+
+    def __init__(self, new_folder: Callable[[], Path]) -> None:
+        self._new_folder = new_folder
+        self._kept: tuple[Lab, Kernel] | None = None
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[tuple[Lab, Kernel]]:
+        """Give the laboratory and the kernel."""
+        if self._kept is None:
+            lab = Lab(self._new_folder())
+            try:
+                self._kept = lab, Kernel(lab)
+            except BaseException:
+                lab.close()
+                raise
+            self._kept[1].run_well("names_before = {*globals(), 'names_before'}")
+        lab, kernel = self._kept
+        yield lab, kernel
+        try:
+            kernel.run_well(f"""
+os.chdir({str(lab.folder)!r})
+for name in globals().keys() - names_before:
+    del globals()[name]
+gc.collect()
+""")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the kernel. Nothing may be left of it."""
+        if self._kept is not None:
+            (lab, kernel), self._kept = self._kept, None
+            try:
+                kernel.close()
+            finally:
+                lab.close()
+
+
 LONG = "parallel_map(functools.partial(tasks.hang, {how!r}), range(8), max_workers=2, chunksize=1)"
 
 
@@ -221,11 +269,11 @@ class Page(Kernel):
         return list(self._cells[request].displays)
 
 
-def listening(factory, name, **environ):
-    """Give a kernel to a module's tests."""
-    lab = Lab(factory.mktemp(name))
+def listening(folder):
+    """Give a kernel that a server has started to many tests."""
+    lab = Lab(folder)
     try:
-        page = Page(lab, **environ)
+        page = Page(lab, JPY_SESSION_NAME="maps.ipynb")
         try:
             lab.folder.joinpath("failing.py").write_text(FAILING)
             assert page.run("import failing; tasks.check_double()").status == "ok"

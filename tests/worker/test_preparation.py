@@ -269,7 +269,6 @@ def test_what_an_initializer_changes_in_its_process_stays(tmp_path, cold, monkey
     ]
 
 
-@pytest.mark.slow
 def test_items_that_end_as_their_time_does_are_done_or_late():
     """None is lost with its worker, and none is blamed that the worker has just gone on to."""
     n_late, until_s = 0, time.monotonic() + 3

@@ -16,7 +16,7 @@ from nbshare.errors import (
     TaskError,
 )
 from tests.support import policies
-from tests.support.grids import thinned
+from tests.support.grids import combined
 from tests.support.outcomes import BACKENDS, MANY, backends, runs, said
 
 SOME = 6_000  # where each one is looked at
@@ -196,7 +196,7 @@ FACTORS = {"f4": 1, "f8": 1, "c16": 0.5, ">f8": 0.5, "f2": 0.0}
 
 @pytest.mark.parametrize(
     ("dtype", "backend", "make"),
-    thinned(2, FACTORS, [None, "serial", "threads"], [np.zeros, nbshare.zeros]),
+    combined(FACTORS, [None, "serial", "threads"], [np.zeros, nbshare.zeros]),
 )
 def test_tiny_items_fill_a_given_array_of_another_dtype(backend, make, dtype):
     """Values are cast to the dtype of ``out=`` as NumPy would."""
