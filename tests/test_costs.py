@@ -1,0 +1,84 @@
+"""The rule by which cases wait for the release run, and the budget of the default run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import costs
+from tests.support.costs import Timed, chosen, costs_of, report, wanted
+
+
+@pytest.mark.parametrize(
+    ("cost", "n", "places"),
+    [
+        (0.4, 9, range(9)),  # a grid of three by three
+        (0.5, 9, [0, 4, 8]),  # its diagonal
+        (12.9, 2, [0, 1]),
+        (12.9, 511, [0, 255, 510]),
+        (13.0, 9, [5]),
+    ],
+)
+def test_the_cases_of_a_function_that_the_default_run_has(cost, n, places):
+    """All if they are cheap, few in most cases, and of a dear one the first of its mechanism."""
+    assert list(chosen(range(n), cost, [5, 7])) == list(places)
+
+
+def test_a_dear_function_that_stands_for_nothing_waits():
+    assert not chosen(range(9), 13.0, [])
+
+
+class Item:
+    """A test of pytest, of which the rule sees no more."""
+
+    def __init__(self, name, *marks):
+        self.nodeid = f"tests/test_x.py::{name}"
+        self.get_closest_marker = {mark: mark for mark in marks}.get
+
+
+def test_each_test_is_in_the_default_run_or_waits(monkeypatch):
+    """But those of the soak. A function without a cost has few cases, as the median one has."""
+    known = {"tests/test_x.py::dear": 50.0, "tests/test_x.py::grid[3]": 50.0}
+    monkeypatch.setattr(costs, "load", lambda: known)
+    grid = [Item(f"grid[{i}]") for i in range(6)]
+    first = [Item("dear[a]"), Item("dear[b]", "first")]
+    items = [*grid, *first, Item("check", "repo"), Item("power", "soak")]
+    default, other, everything = (wanted(items, which) for which in ("default", "other", "all"))
+    assert sorted(each.nodeid.partition("::")[2] for each in default) == [
+        "dear[b]", "grid[0]", "grid[2]", "grid[5]",
+    ]  # fmt: skip
+    assert everything == {*items[:-1]}
+    assert (default & other, default | other) == (set(), everything)
+
+
+def timed(**seconds):
+    return [
+        Timed(f"t.py::{name}[{i}]", s, False)
+        for name, cases in seconds.items()
+        for i, s in enumerate(cases)
+    ]
+
+
+def test_costs_are_relative_to_the_median_function():
+    """Of a function's cases too. One that is dear alone has a cost of its own."""
+    found = costs_of(timed(a=[0.2], b=[0.1, 0.3, 0.2], c=[0.04, 0.05, 4.0], d=[9.0, 9.0]), {})
+    assert found == {
+        "t.py::a": 1.0, "t.py::b": 1.0, "t.py::c": 0.25, "t.py::c[2]": 20.0, "t.py::d": 45.0,
+    }  # fmt: skip
+
+
+def test_small_changes_and_skipped_tests_change_no_cost():
+    """So most lines of the file stay as they are. What is gone leaves it."""
+    before = {"t.py::a": 1.2, "t.py::b": 7.0, "t.py::c": 3.0, "t.py::gone": 1.0}
+    found = costs_of(timed(a=[0.2], b=[0.6], d=[0.2], c=[None]), before)
+    assert found == {"t.py::a": 1.2, "t.py::b": 3.0, "t.py::c": 3.0, "t.py::d": 1.0}
+
+
+def test_a_default_run_beyond_its_budget_names_the_newest_tests(monkeypatch):
+    """Those that are new, the dearest first, and then those that have become dearer."""
+    record = timed(a=[0.2] * 3, grown=[0.4] * 3, little=[0.1], new=[1.2] * 3)
+    before = {"t.py::a": 1.0, "t.py::grown": 0.5, "t.py::little": 0.4}
+    assert report(record, before)[1] == ""
+    monkeypatch.setattr(costs, "BUDGET", 10.0)
+    first, *names = report(record, before)[1].splitlines()
+    assert "10 are allowed" in first
+    assert [name.partition("::")[2] for name in names] == ["new", "grown"]
