@@ -42,11 +42,14 @@ def test_each_test_is_in_the_default_run_or_waits(monkeypatch):
     grid = [Item(f"grid[{i}]") for i in range(6)]
     first = [Item("dear[a]"), Item("dear[b]", "first")]
     items = [*grid, *first, Item("check", "repo"), Item("power", "soak")]
-    default, other, everything = (wanted(items, which) for which in ("default", "other", "all"))
+    default, other, everything, core = (
+        wanted(items, which) for which in ("default", "other", "all", "core")
+    )
     assert sorted(each.nodeid.partition("::")[2] for each in default) == [
         "dear[b]", "grid[0]", "grid[2]", "grid[5]",
     ]  # fmt: skip
     assert everything == {*items[:-1]}
+    assert core == {grid[0], grid[1], grid[2], grid[5]}
     assert (default & other, default | other) == (set(), everything)
 
 
@@ -75,7 +78,7 @@ def test_small_changes_and_skipped_tests_change_no_cost():
 
 def test_a_default_run_beyond_its_budget_names_the_newest_tests(monkeypatch):
     """Those that are new, the dearest first, and then those that have become dearer."""
-    record = timed(a=[0.2] * 3, grown=[0.4] * 3, little=[0.1], new=[1.2] * 3)
+    record = timed(skipped=[None], a=[0.2] * 3, grown=[0.4] * 3, little=[0.1], new=[1.2] * 3)
     before = {"t.py::a": 1.0, "t.py::grown": 0.5, "t.py::little": 0.4}
     assert report(record, before)[1] == ""
     monkeypatch.setattr(costs, "BUDGET", 10.0)

@@ -81,6 +81,7 @@ def test_the_checks_pass(package, arguments):
     python(*arguments)
 
 
+@pytest.mark.repo
 def test_what_one_system_has_is_asked_in_one_room():
     """Its calls and files are named in `system` alone. Its modules are a layer's matter."""
     calls = {"eventfd", "killpg", "memfd_create", "pidfd_open", "pipe2", "register_at_fork"}
@@ -276,6 +277,7 @@ def test_public_classes_and_their_methods_are_documented(cls):
             assert inspect.getdoc(member) or inherited, f"{cls.__name__}.{name}"
 
 
+@pytest.mark.repo
 def test_the_stub_has_the_public_names():
     """And says of each where it comes from, as the package does when it imports them."""
     stub = ast.parse((ROOT / "nbshare" / "__init__.pyi").read_text())
@@ -364,6 +366,7 @@ def test_every_public_object_is_completed(name, monkeypatch, tmp_path_factory):
 # ------------------------------------------------------------------------- the version
 
 
+@pytest.mark.repo
 @pytest.mark.parametrize(
     ("file", "pattern"),
     [("CITATION.cff", r"^version: (.+)$"), ("CHANGELOG.md", r"^## \[(.+)\] - ")],

@@ -112,6 +112,7 @@ def test_nbytes_for_is_exact(layout, alignment):
             SharedBuffer(needed - 1).layout(layout, alignment=alignment)
 
 
+@pytest.mark.first
 @in_numbers
 @given(LAYOUTS, LAYOUTS, ALIGNMENTS, st.integers(0, 2**32))
 def test_bytes_come_back(first, second, alignment, seed):

@@ -149,6 +149,7 @@ def test_a_child_that_leaves_the_block_does_not_take_the_slot_along(numbers):
 N_DEATHS = 25
 
 
+@pytest.mark.first
 @posix
 @pytest.mark.parametrize("way", ["put", "get"])
 def test_deaths_at_any_moment_cost_nobody_anything(way):

@@ -215,6 +215,7 @@ def stranger():
     multiprocessing.resource_tracker._resource_tracker._stop()
 
 
+@pytest.mark.first
 @examples(250)
 @given(pair=pairs())
 def test_a_view_of_any_array_goes_there_and_back(stranger, pair):

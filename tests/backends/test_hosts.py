@@ -69,6 +69,7 @@ def options(hosts, **others):
 # ------------------------------------------------------------------------- inputs and code
 
 
+@pytest.mark.first
 def test_inputs_come_once_to_each_host(hosts, monkeypatch, tmp_path):
     """Though many blocks use them, and hosts cannot map the client's memory."""
     asked = farm.Asked(monkeypatch, 0)
@@ -107,6 +108,7 @@ def test_results_are_in_the_files_of_a_checkpoint_as_they_come(hosts, tmp_path, 
     assert len(job.result(30)) == 40
 
 
+@pytest.mark.first
 def test_both_hosts_work(hosts):
     """On its own machine, a host is known by its name."""
     found = parallel_map(farm.where, range(40), **options(hosts, chunksize=1))
@@ -145,6 +147,7 @@ def test_the_client_s_files_are_what_hosts_run(hosts, tmp_path, monkeypatch, sta
             sys.modules.pop(name, None)
 
 
+@pytest.mark.first
 def test_an_edited_file_is_run_as_it_is_now(threads, tmp_path, monkeypatch):
     """By the next call, on a host that has run the version before."""
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -185,6 +188,7 @@ def test_items_of_a_lost_host_run_again_if_they_may(mortal_hosts, tmp_path):
     assert ran.count(5) == 2
 
 
+@pytest.mark.first
 def test_a_lost_host_is_named_with_what_it_worked_on(mortal_hosts, tmp_path):
     """Without retries nothing runs twice, and what others did is kept."""
     shared = {"bad": {5}, "folder": str(tmp_path)}

@@ -69,6 +69,7 @@ def options(host):
     return {"backend": host, "max_workers": 2, "progress": False}
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("there", ["nothing", "older"])
 def test_the_library_travels(tmp_path, sent, there, path):
     """Once, into memory, while the host's own version and its files stay as they are."""

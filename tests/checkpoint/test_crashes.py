@@ -175,6 +175,7 @@ def some(states, most, is_slow):
 SLOW = [False, pytest.param(True, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("is_slow", SLOW, ids=["some", "all"])
 @pytest.mark.parametrize("func", FUNCTIONS, ids=lambda f: f.__name__)
 def test_every_moment_of_a_kill(func, is_slow, tmp_path, monkeypatch, quick):
@@ -186,6 +187,7 @@ def test_every_moment_of_a_kill(func, is_slow, tmp_path, monkeypatch, quick):
         assert not set(ran) & stored_in(state)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("is_slow", SLOW, ids=["some", "all"])
 @pytest.mark.parametrize("durability", ["power", "process"])
 @pytest.mark.parametrize("func", FUNCTIONS, ids=lambda f: f.__name__)
@@ -213,6 +215,7 @@ def test_every_moment_of_a_power_failure(func, durability, is_slow, tmp_path, mo
             assert not set(ran) & safe
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("func", "durability", "how"),
     combined(FUNCTIONS[:2], ["process", "power"], ["ENOSPC", "EIO", "EINTR", "short"], soak=True),
@@ -664,6 +667,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("func", "durability", "kind"),
     combined(["slow", "slow_record", "slow_drawn"], ["process", "power"],

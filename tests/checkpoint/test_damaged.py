@@ -256,6 +256,7 @@ def replace(path, name, kind, victim):
         file.symlink_to(victim if kind == "link" else elsewhere)
 
 
+@pytest.mark.first
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("which", ["roots", "records", "detached"])

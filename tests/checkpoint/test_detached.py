@@ -178,6 +178,7 @@ def test_it_outlives_a_kernel_that_jupyter_shuts_down(lab):
         kernel.close()
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("way", ["call", "folder"])
 def test_a_killed_driver_is_said_and_continued(sweep, tmp_path, way, monkeypatch):
     """By the same call, or from its folder alone. No item that is stored runs again."""
@@ -219,6 +220,7 @@ def test_a_run_whose_folder_is_removed_ends(sweep, tmp_path):
 # ------------------------------------------------------------------------- what a job does
 
 
+@pytest.mark.first
 def test_any_process_can_stop_it(sweep, tmp_path, script, capfd):
     """All that are attached see it, with the results so far. The same call continues."""
     job = sweep()
@@ -248,6 +250,7 @@ def test_jobs_that_nobody_keeps_leave_nothing(sweep, tmp_path):
     assert job.result().tolist() == TWICE
 
 
+@pytest.mark.first
 def test_attached_jobs_follow_it(sweep, tmp_path):
     """Two at the same time, from the first second on, each with all results once."""
     begun = time.monotonic()
@@ -322,6 +325,7 @@ def test_an_attached_job_knows_what_was_stored_before_its_run(tmp_path):
         assert attach(tmp_path / "run")._n_restored == n_before
 
 
+@pytest.mark.first
 def test_results_have_the_form_that_was_asked_for(tmp_path, capfd):
     """As without a driver. Prints of workers appear."""
     shared = {"log": str(tmp_path / "log")}

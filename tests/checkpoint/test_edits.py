@@ -815,6 +815,7 @@ BY_LOOKING_UP = {
 OF_FILTERS = FILTERS + "class Edge:\n    def edge(self, x): return edge(x)\n"
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("case", RUNS)
 def test_a_run_gives_no_old_results_after_an_edit(case, assert_is_seen):
     """As in a notebook, with two processes with one checkpoint, and an edit between."""

@@ -213,6 +213,7 @@ VALUES = st.lists(
 ).filter(lambda values: not all(isinstance(value, Exception) for value in values))
 
 
+@pytest.mark.first
 @pytest.mark.filterwarnings("ignore:results differ")
 @settings(max_examples=30, deadline=None)
 @given(VALUES, st.data())

@@ -64,6 +64,7 @@ def test_submit_takes_the_function_by_position(executor, keywords):
         executor.submit(**keywords)
 
 
+@pytest.mark.first
 @given(st.lists(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text())))
 @settings(max_examples=20, deadline=None)
 def test_results_come_back_as_they_are(shared_executor, values):

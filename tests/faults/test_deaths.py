@@ -215,6 +215,7 @@ wait_until(lambda: faultlab.tagged() == {os.getpid()}, faultlab.SOON_S, "the chi
 """)
 
 
+@pytest.mark.first
 @pytest.mark.skipif(not N_SERVERS, reason="a Mac's shared memory is not in a small /dev/shm")
 def test_d5_a_worker_is_killed_while_it_writes_its_result(run_script):
     """A row that was half written is never seen, and its memory is given back."""

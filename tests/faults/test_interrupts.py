@@ -46,6 +46,7 @@ await_flag("looked at")
 """
 
 
+@pytest.mark.first
 @presses
 @pytest.mark.parametrize("how", ["sleep", "beat", "gil", "spin", "c", "program"])
 def test_i1_i4_an_interrupt_ends_a_map_of_long_items(lab, how):
@@ -175,6 +176,7 @@ tasks.check_double()
 """)
 
 
+@pytest.mark.first
 @presses
 def test_i2_an_interrupt_while_results_come(lab):
     """Ctrl-C amid many short items keeps exactly those that are done."""

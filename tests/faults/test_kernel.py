@@ -265,6 +265,7 @@ ENDS = {
 DURING = ["idle", "beat", "gil", "program"]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("end", "during"), combined(ENDS, DURING, soak=True))
 def test_nobody_outlives_a_kernel(lab, kernel, end, during):
     """Workers and what they started go, however the kernel ends. A new kernel works at once."""
@@ -460,6 +461,7 @@ wait_until(lambda: faultlab.memfd_bytes([os.getpid()]) <= before + 4096, SOON_S,
 """)
 
 
+@pytest.mark.first
 def test_p1_maps_in_an_asyncio_cell(common):
     """Maps that are awaited, run in threads or called in a coroutine: right, one bar each."""
     _, kernel = common

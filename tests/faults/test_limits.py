@@ -257,6 +257,7 @@ subprocess.run([*{AS_ANOTHER!r}, sys.executable, "limited.py"], check=True, time
     return run
 
 
+@pytest.mark.first
 def test_r2_no_more_processes(run_limited):
     """If no thread or process may be started the error says so, and it ends with the limit."""
     run_limited("""

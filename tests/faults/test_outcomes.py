@@ -64,6 +64,7 @@ are_slow = {  # each is much like one of the others
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "outcomes",
     [

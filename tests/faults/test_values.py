@@ -81,6 +81,7 @@ except KeyboardInterrupt as error:
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("call", CALLS)
 def test_m4_memory_goes_back(run_script, call):
     """After a call of any outcome its memory is free again, even if its exception is kept."""
@@ -332,6 +333,7 @@ process.join(10)
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("way", WAYS_TO_SEND)
 def test_w5_an_array_arrives_after_its_senders_last_reference_died(run, way):
     """An array under way is held until it has arrived, and no longer."""
@@ -613,6 +615,7 @@ assert faultlab.memfd_bytes([os.getpid()]) < 10 << 20
 """)
 
 
+@pytest.mark.first
 def test_r1_few_descriptors(lab):
     """With 64 descriptors, a thousand arrays go in and out, or one error names the limit."""
     lab.run("""

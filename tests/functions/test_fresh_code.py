@@ -193,6 +193,7 @@ def test_an_edited_helper_module_is_seen(module):
     assert parallel_map(answer, [1]).tolist() == [11]
 
 
+@pytest.mark.first
 def test_an_edit_before_the_first_use_is_seen(module):
     """Workers import a module as it is now, though it was there otherwise when they started."""
     nbshare.shutdown()

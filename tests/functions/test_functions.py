@@ -530,6 +530,7 @@ MAIN = """
 """
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("as_command", [False, True])
 def test_a_script_without_a_main_guard(script, tmp_path, as_command):
     """Functions and classes of a script or a command work by value. Its body runs once."""
@@ -628,6 +629,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.first
 def test_functions_of_a_script_in_processes_that_it_spawns(folder, script):
     """There they belong to a module of another name, which workers cannot import either."""
     assert script(SPAWNED) == "[[0, 2, 4]]\n"

@@ -146,6 +146,7 @@ def test_an_executor_as_backend_gets_the_items_by_name():
     assert results.tolist() == [[2, 4], [3, 9]]
 
 
+@pytest.mark.first
 def test_an_extended_grid_runs_only_what_is_new(tmp_path):
     """With a checkpoint an item is known by its values, wherever it is in the grid."""
     log = tmp_path / "log"

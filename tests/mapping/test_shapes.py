@@ -19,6 +19,7 @@ def pool():
         yield pool
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("backend", "kind"), combined([None, "threads", "serial", "pool"], shapes.KINDS)
 )

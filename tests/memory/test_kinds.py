@@ -122,6 +122,7 @@ print(segment_of(a)[0].kind.setting, segment_of(c)[0].kind.setting, b.sum())
         assert words in warning
 
 
+@pytest.mark.first
 @needs_seccomp
 def test_maps_work_where_memfds_are_refused(program):
     """Workers too make their memory of another kind, and do not say it again."""

@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 FILE = Path(__file__).resolve().parents[1] / "costs.json"
 CHEAP, FEW, DEAR = 0.5, 3, 13.0
+CORE = 4.0  # what a function may cost on each of the other Pythons
 BUDGET = 2000.0  # of the default run
 STEADY = 1.5  # a cost that changes by less stays as it is, so that noise does not change the file
 
@@ -65,31 +66,32 @@ def chosen(cases: Sequence[T], cost: float, firsts: Sequence[T]) -> Sequence[T]:
     """
     if cost < CHEAP:
         return cases
-    if cost < DEAR:
-        return spread(cases)
-    return firsts[:1]
+    return spread(cases, FEW) if cost < DEAR else firsts[:1]
 
 
-def spread(cases: Sequence[T]) -> Sequence[T]:
-    """Return the first, the middle and the last one, which lie on the diagonal of a grid."""
-    if len(cases) <= FEW:
-        return cases
-    return [cases[i * (len(cases) - 1) // (FEW - 1)] for i in range(FEW)]
+def spread(cases: Sequence[T], n: int) -> Sequence[T]:
+    """Return some cases. First, middle and last one, say, are on the diagonal of a grid."""
+    if n < 2 or len(cases) <= n:
+        return cases[:n]
+    return [cases[i * (len(cases) - 1) // (n - 1)] for i in range(n)]
 
 
 def wanted(items: Iterable[pytest.Item], which: str) -> set[pytest.Item]:
-    """Return the default tests, the other ones, or all. None is of the soak."""
+    """Return the default tests, the other ones, all, or the core. None is of the soak."""
     costs, functions, everything = load(), defaultdict(list), set()
     for item in items:
         if not item.get_closest_marker("soak"):
             everything.add(item)
             functions[_name(item.nodeid, costs)].append(item)
-    default = set()
+    found = {"default": set(), "all": everything, "core": set()}
     for name, cases in functions.items():
-        firsts = [case for case in cases if case.get_closest_marker("first")]
-        default |= {*chosen(cases, costs.get(name, 1.0), firsts)}
-    default = {item for item in default if not item.get_closest_marker("repo")}
-    return {"default": default, "other": everything - default, "all": everything}[which]
+        if not cases[0].get_closest_marker("repo"):
+            cost = costs.get(name, 1.0)
+            firsts = [case for case in cases if case.get_closest_marker("first")]
+            found["default"] |= {*chosen(cases, cost, firsts)}
+            found["core"] |= {*spread(cases, int(CORE / cost))}
+    found["other"] = everything - found["default"]
+    return found[which]
 
 
 def _name(case: str, costs: Costs) -> str:
@@ -130,7 +132,7 @@ def costs_of(timed: Iterable[Timed], before: Costs) -> Costs:
     unit = statistics.median(found.values())
     for name in [name for name in found if found[name] < DEAR * unit]:
         found |= {case: s for case, s in functions[name].items() if s >= DEAR * unit}
-    costs = {name: float(f"{s / unit:.2g}") for name, s in found.items()}
+    costs = {name: max(0.01, float(f"{s / unit:.2g}")) for name, s in found.items()}
     for name, cost in before.items():
         is_near = cost / STEADY < costs.get(name, 0.0) < cost * STEADY
         if is_near or functions.get(name.partition("[")[0]) == {}:
@@ -142,7 +144,8 @@ def spent(timed: Iterable[Timed], costs: Costs) -> Costs:
     """Return what the functions and cases of the default run cost there."""
     functions: dict[str, list[Timed]] = defaultdict(list)
     for each in timed:
-        functions[_name(each.case, costs)].append(each)
+        if each.seconds is not None:
+            functions[_name(each.case, costs)].append(each)
     return {
         name: costs[name] * len(chosen(cases, costs[name], [c for c in cases if c.is_first]))
         for name, cases in functions.items()
