@@ -527,6 +527,7 @@ def test_an_interrupt_at_any_moment_of_making_small_arrays_loses_none():
     assert held() <= before
 
 
+@pytest.mark.timeout(1200)  # seconds for hundreds of moments, on a busy machine
 def test_an_interrupt_as_memory_is_lent_leaves_none_that_nobody_trims(monkeypatch):
     """When its traceback is gone, the memory goes by itself, without another call."""
     monkeypatch.setattr(warm, "TRIM_S", 0.001)

@@ -9,6 +9,7 @@ them. A case that is dear though the others of its function are not has a cost o
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 from collections import defaultdict
@@ -21,7 +22,7 @@ import pytest
 T = TypeVar("T")
 
 FILE = Path(__file__).resolve().parents[1] / "costs.json"
-CHEAP, FEW, DEAR = 0.5, 3, 13.0
+CHEAP, FEW, DEAR = 0.5, 3, 9.0
 CORE = 4.0  # what a function may cost on each of the other Pythons
 BUDGET = 2000.0  # of the default run
 STEADY = 1.5  # a cost that changes by less stays as it is, so that noise does not change the file
@@ -104,7 +105,9 @@ def _name(case: str, costs: Costs) -> str:
 class Recorder:
     """A plugin of pytest that appends the seconds of each case to a file.
 
-    Those of the test itself. What it shares with other tests is not its own.
+    Those of the test itself, as what it shares with others is not its own, and those that it would
+    take if nobody else used the CPUs, as far as the machine's load tells. CPU seconds would not do:
+    workers outlive tests, and a test that waits takes time, too.
     """
 
     def __init__(self, path: str) -> None:
@@ -113,7 +116,8 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take what a process of the run reports."""
         if "repo" not in report.keywords and (report.when == "call" or report.skipped):
-            seconds = None if report.skipped else report.duration
+            load = max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+            seconds = None if report.skipped else report.duration / load
             timed = Timed(report.nodeid, seconds, "first" in report.keywords)
             with open(self._path, "a") as file:
                 file.write(json.dumps(timed) + "\n")
