@@ -94,6 +94,7 @@ def test_the_wheel_passes_core_tests_alone(dist, tmp_path):
     run("-m", "pytest", "-q", *files, cwd=source, PYTHONPATH=str(site))
 
 
+@pytest.mark.first
 def test_it_runs_from_a_zip(tmp_path):
     """Workers too import it from there. Results may be stored."""
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.faultlab import TESTS
 
 # Other packages have to find what they need of this system, so they are imported before.
@@ -19,6 +21,7 @@ sys.exit(pytest.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.first
 def test_calls_run_in_this_process(tmp_path):
     """Both backends keep the contract. `suite_elsewhere` has arrays, and refusals."""
     suite = Path(__file__).with_name("suite_elsewhere.py")
