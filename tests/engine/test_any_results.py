@@ -36,6 +36,7 @@ def _mixed():
         yield
 
 
+@pytest.mark.first
 @settings(deadline=None, max_examples=30)
 @given(
     kinds=names,
