@@ -49,7 +49,6 @@ class HereContract(BackendContract):
             thread.join(300)
         assert not errors, errors
 
-    @pytest.mark.first
     @pytest.mark.usefixtures("often")
     def test_calls_of_several_threads_are_each_as_if_alone(self, run):
         """With any calls at the same time."""

@@ -147,7 +147,6 @@ def test_the_client_s_files_are_what_hosts_run(hosts, tmp_path, monkeypatch, sta
             sys.modules.pop(name, None)
 
 
-@pytest.mark.first
 def test_an_edited_file_is_run_as_it_is_now(threads, tmp_path, monkeypatch):
     """By the next call, on a host that has run the version before."""
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -86,7 +86,6 @@ def edit(project, name, old, new):
     (project.folder / name).write_text(text.replace(old, new))
 
 
-@pytest.mark.first
 @pytest.mark.parametrize("name", ["f", "late", "unpickled"])
 def test_an_edit_of_a_file_that_workers_imported_is_refused(project, name):
     """A computed name, and a pickle. The file is named with the lines that changed."""

@@ -183,6 +183,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.first
 def test_items_of_a_killed_process_are_taken_over(shared):
     """At once on the same machine. Its stored items do not run again."""
     sweep = shared("gated", 12)

@@ -176,7 +176,6 @@ tasks.check_double()
 """)
 
 
-@pytest.mark.first
 @presses
 def test_i2_an_interrupt_while_results_come(lab):
     """Ctrl-C amid many short items keeps exactly those that are done."""

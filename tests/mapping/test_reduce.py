@@ -148,7 +148,6 @@ def test_floats_are_the_same_bit_for_bit():
             np.testing.assert_array_equal(value(range(700), backend=pool), wanted)
 
 
-@pytest.mark.first
 def test_items_of_all_kinds_are_reduced():
     rows = np.arange(600.0).reshape(200, 3)
     np.testing.assert_array_equal(parallel_map(itself, rows, reduce=np.add), rows.sum(axis=0))
@@ -348,7 +347,6 @@ def test_an_item_that_cannot_be_loaded_costs_its_block(tmp_path, backend):
     assert re.search(r"raised for one of items \d+ to \d+", "\n".join(caught.value.__notes__))
 
 
-@pytest.mark.first
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("make", [list, iter])
 def test_an_interrupted_run_continues_at_whole_blocks(tmp_path, backend, make):

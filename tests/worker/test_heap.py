@@ -34,6 +34,7 @@ def test_temporary_arrays_are_not_made_of_fresh_pages():
     assert results[1][0] < 2 * TEMPORARY // resource.getpagesize()  # of two at least
 
 
+@pytest.mark.first
 def test_an_idle_worker_returns_what_it_has_kept(cold):
     """Half a second after the call it is as small as before."""
     (_, pid), *_ = parallel_map(faults_of_temporaries, [1], max_workers=1, out="list")
