@@ -37,7 +37,7 @@ from tests.support.grids import combined
 from tests.support.processes import kill_now
 
 N = 6
-MOST_QUICK = 90  # states in the quick suite
+MOST_QUICK = 90  # states, but in the soak
 MAY_ALL = sys.platform == "win32" or os.getuid() == 0
 
 
@@ -166,7 +166,7 @@ def indexed(ops):
 
 
 def some(states, most, is_slow):
-    """Return all states, or in the quick suite some of them, those at the end too."""
+    """Return all states for the soak, and else some of them, those at the end too."""
     states = list(states)
     step = 1 if is_slow else max(1, len(states) // most)
     return states[::-step]
