@@ -228,8 +228,12 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
 
 @pytest.fixture(scope="module")
 def no_helpers_left() -> Iterator[None]:
-    """End the helper processes that multiprocessing keeps, because other tests count processes."""
+    """End the helper processes that multiprocessing keeps, because other tests count processes.
+
+    The tracker unlinks semaphores that are left. Those of garbage would be unlinked again, later.
+    """
     yield
+    gc.collect()
     multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
     multiprocessing.resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
 

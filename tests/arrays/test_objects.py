@@ -27,12 +27,11 @@ NEEDS = {COPYING: "sklearn", "Arrow table": "pyarrow"}
 
 
 @pytest.fixture(scope="module")
-def stranger():
+def stranger(no_helpers_left):
     """Return a pool that is not nbshare's."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         yield pool
-    multiprocessing.resource_tracker._resource_tracker._stop()  # other tests count processes
 
 
 @pytest.fixture(params=OBJECTS)

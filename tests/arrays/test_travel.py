@@ -208,11 +208,10 @@ def assert_written(mode, array, expected, told):
 
 
 @pytest.fixture(scope="module")
-def stranger():
+def stranger(no_helpers_left):
     """Give a spawned process that is not nbshare's. No helper of it is left to other tests."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         yield pool
-    multiprocessing.resource_tracker._resource_tracker._stop()
 
 
 @pytest.mark.first

@@ -49,11 +49,10 @@ in_kinds = pytest.mark.skipif(SYSTEM != "linux", reason="there is one kind of me
 
 
 @pytest.fixture(scope="module")
-def stranger():
+def stranger(no_helpers_left):
     """Return a pool of one process that is not nbshare's."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as processes:
         yield processes
-    multiprocessing.resource_tracker._resource_tracker._stop()  # other tests count processes
 
 
 # ------------------------------------------------------------- what every kind promises
