@@ -8,7 +8,6 @@ import threading
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +25,6 @@ from nbshare._core.worker.items import ItemSource, blocks_of
 from tests.support import once
 
 BIG = np.random.default_rng(1).random(1 << 17)  # 1 MiB
-TABLE = pa.table({"a": BIG})
 TEXTS = [f"row number {i:08}" for i in range(40_000)]
 N = 40  # items
 
@@ -49,6 +47,10 @@ def there_and_back(*iterables):
     return [[column.items(range(i, i + 1))[0] for column in columns] for i in range(n)]
 
 
+def table():
+    return pytest.importorskip("pyarrow").table({"a": BIG})
+
+
 MEMORY = {
     "an array": lambda: [(BIG, i) for i in range(N)],
     "expanding windows": lambda: [BIG[: len(BIG) - 1000 * i] for i in range(N)],
@@ -62,8 +64,10 @@ MEMORY = {
     "a broadcast array": lambda: np.broadcast_to(BIG, (N, len(BIG))),
     "a masked array": lambda: [(np.ma.masked_array(BIG, mask=False), i) for i in range(N)],
     "a recarray": lambda: [(np.rec.fromarrays([BIG], names="x"), i) for i in range(N)],
-    "slices of a table": lambda: [TABLE.slice(1000 * i, 5000) for i in range(N)],
-    "batches of a table": lambda: TABLE.to_batches(3000),
+    "slices of a table": lambda: [
+        whole.slice(1000 * i, 5000) for whole in [table()] for i in range(N)
+    ],
+    "batches of a table": lambda: table().to_batches(3000),
     "parts of a frame": lambda: [pd.DataFrame({"a": BIG}).iloc[1000 * i :] for i in range(N)],
 }
 
