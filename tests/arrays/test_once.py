@@ -202,7 +202,7 @@ def test_a_part_keeps_the_parts_that_it_names():
 
     def load(part):
         made.append(part)
-        return ([parts(0)] if part == 1 else [part]), None
+        return ([parts(0)] if part == 1 else [part]), dict, part == 2
 
     parts = NamedParts(load)
     outer = parts(1)
@@ -215,6 +215,14 @@ def test_a_part_keeps_the_parts_that_it_names():
     parts.drop_others()
     parts(0)
     assert made == [1, 0, 0]
+
+
+def test_a_part_with_memory_is_loaded_for_each_block():
+    """What an item writes to arrays of a repeated object does not reach a later item."""
+    table = once.Model([TEXTS, np.ones(100_000)])
+    loaded = there_and_back([(table, i) for i in range(3)])
+    models, arrays = zip(*((pair[0], pair[0].parts[1]) for (pair,) in loaded), strict=True)
+    assert len({*map(id, models)}) == len({*map(id, arrays)}) == 3
 
 
 def test_small_items_are_not_looked_at(monkeypatch):

@@ -7,7 +7,7 @@ are waited for, which is sent later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -60,31 +60,36 @@ class CopiedMemory:
         self._roots.clear()
 
     def settle(self, place: Placer) -> None:
-        """Decide the places of all."""
-        if not self._views:
-            return
+        """Decide the places of all, in the order in which they have come."""
         located = []
         for key, view in self._views.items():
-            if isinstance(key, int) and key not in self._roots:
-                view.place_alone(place)
-            else:
+            if not isinstance(key, int) or key in self._roots:
                 view.locate()
                 located.append(view)
-        for group, high in _overlapping(sorted(located, key=attrgetter("low"))):
-            low = group[0].low
-            if sum([view.array.nbytes for view in group]) <= high - low:
-                for view in group:
-                    view.place_alone(place)
-                continue
-            parts, copied_to = [], low
-            for view in group:
-                if view.high > copied_to:
-                    parts.append((max(view.low, copied_to) - low, view.bytes_from(copied_to)))
-                    copied_to = view.high
-            base = place(parts, high - low, low % ALIGNMENT) - low
-            for view in group:
-                view.enter(base + view.first)
+        _find_groups(located)
+        for view in self._views.values():
+            if not view.group:
+                view.place_alone(place)
+            elif not view.is_placed:
+                _place_group(view.group, place)
         self.clear()
+
+
+def _place_group(group: list[_View], place: Placer) -> None:
+    """Place views whose memory overlaps, as one if that takes less."""
+    low, high = group[0].low, max(view.high for view in group)
+    if sum(view.array.nbytes for view in group) <= high - low:
+        for view in group:
+            view.place_alone(place)
+        return
+    parts, copied_to = [], low
+    for view in group:
+        if view.high > copied_to:
+            parts.append((max(view.low, copied_to) - low, view.bytes_from(copied_to)))
+            copied_to = view.high
+    base = place(parts, high - low, low % ALIGNMENT) - low
+    for view in group:
+        view.enter(base + view.first)
 
 
 class _View:
@@ -95,12 +100,18 @@ class _View:
     first, low, high : int
         Addresses of its first element, of its lowest byte, and behind the highest, when it is
         located.
+    group : list
+        The views whose memory overlaps, in the order of their addresses, with this one.
+    is_placed : bool
+        Whether it has its place.
     """
 
-    __slots__ = "array", "first", "high", "low", "waiting"
+    __slots__ = "array", "first", "group", "high", "is_placed", "low", "waiting"
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
         self.array = array
+        self.group: list[_View] = []
+        self.is_placed = False
         self.waiting: list[tuple[Any, int]] = []
 
     def locate(self) -> None:
@@ -124,6 +135,7 @@ class _View:
         self.enter(offset if array.flags.forc else ~offset)
 
     def enter(self, place: int) -> None:
+        self.is_placed = True
         for places, k in self.waiting:
             places[k] = (0, place, self.array.nbytes) if isinstance(places, list) else place
 
@@ -153,15 +165,13 @@ class _Memory:
         self._owner = owner
 
 
-def _overlapping(views: list[_View]) -> Iterator[tuple[list[_View], int]]:
-    """Yield views in groups whose memory overlaps, in its order, and where it ends."""
+def _find_groups(views: list[_View]) -> None:
+    """Tell views with which ones their memory overlaps."""
     group: list[_View] = []
     high = 0
-    for view in views:
-        if group and view.low >= high:
-            yield group, high
+    for view in sorted(views, key=attrgetter("low")):
+        if view.low >= high:
             group = []
-        high = max(high, view.high) if group else view.high
         group.append(view)
-    if group:
-        yield group, high
+        view.group = group
+        high = max(high, view.high)

@@ -96,15 +96,20 @@ class Inputs:
             if is_named:
                 self.known.append(packed.objects)
             return packed.value
-        obj, unpickler = self.unpickled(packed, parts, is_named=is_named)
+        obj, unpickler = self._unpickled(packed, parts, is_asked=is_named)
         if is_named:
             self.known.append(LoadedObjects(unpickler))
         return obj
 
-    def unpickled(
-        self, packed: Packed, parts: NamedParts | None, *, is_named: bool = True
+    def part(self, packed: Packed, parts: NamedParts | None) -> tuple[Any, Any, bool]:
+        """Return one of the parts, what copies its memo, and whether there is memory next to it."""
+        obj, unpickler = self._unpickled(packed, parts, is_asked=True)
+        return obj, unpickler.memo.copy, bool(packed[1] or packed[2])
+
+    def _unpickled(
+        self, packed: Packed, parts: NamedParts | None, *, is_asked: bool
     ) -> tuple[Any, Any]:
-        """Return an object, and its unpickler if that is needed."""
+        """Return an object, and its unpickler if that will be asked for more."""
         pickled, spans, places = packed
         buffers = [self._bytes(span) for span in spans]
         for segment, _, _ in spans:
@@ -115,7 +120,7 @@ class Inputs:
         if places is not None:
             _loading.places = self._bytes(places).cast("q")
         try:
-            if parts is None and not is_named:
+            if parts is None and not is_asked:
                 return pickle.loads(self._bytes(pickled), buffers=buffers), None
             unpickler = _Unpickler(io.BytesIO(self._bytes(pickled)), buffers=buffers)
             unpickler.parts = parts

@@ -10,7 +10,8 @@ what is in it, so an item that holds the object and something of it has one obje
     pickled_once(blocks)    blocks, parts  ────►  NamedParts(load_part)
                                                   load(block), which asks for parts by name
 
-A worker keeps a part while the items that it loads next name it, too.
+A worker keeps a part while the items that it loads next name it, too. But if there is memory next
+to it, of arrays, each block has it anew, because items may write to that memory.
 
 Which objects may be repeated is a guess: those near the top of items whose pickles are large. It
 decides about speed and memory only, because a name is given by the identity of what a pickler
@@ -190,19 +191,29 @@ def _is_value(obj: Any) -> bool:
     return kind in _NUMBERS or issubclass(kind, _BY_NAME)
 
 
+class _Loaded(NamedTuple):
+    """A part, as a worker has loaded it."""
+
+    obj: Any
+    memo: Callable[[], dict[int, Any]]  # of its unpickler
+    named: set[int]  # the parts in it
+    has_memory: bool  # that items may write to, in it or them
+
+
 class NamedParts:
     """The worker's side, the parts that blocks name, each loaded when it is named first.
 
     Parameters
     ----------
     load : callable
-        Loads a part by its number, and returns it and its unpickler.
+        Loads a part by its number, and returns it, what copies its unpickler's memo, and whether
+        there is memory next to its pickle.
     """
 
-    def __init__(self, load: Callable[[int], tuple[Any, Any]]) -> None:
+    def __init__(self, load: Callable[[int], tuple[Any, Callable[[], Any], bool]]) -> None:
         self._load = load
-        self._parts: dict[int, tuple[Any, Any, set[int]]] = {}  # with those that each one names
-        self._named = set[int]()  # since the last `drop_others`, or by the part that is loaded now
+        self._parts: dict[int, _Loaded] = {}
+        self._named = set[int]()  # since the last `drop_others`, or in the part that is loaded now
 
     def __call__(self, name: Name) -> Any:
         """Return the object of a name."""
@@ -211,18 +222,25 @@ class NamedParts:
         if part not in self._parts:
             outer, self._named = self._named, set()
             try:
-                self._parts[part] = *self._load(part), self._named
+                obj, memo, has_memory = self._load(part)
+                has_memory |= any(self._parts[inner].has_memory for inner in self._named)
+                self._parts[part] = _Loaded(obj, memo, self._named, has_memory)
             finally:
                 self._named = outer
-        obj, unpickler, _ = self._parts[part]
-        return obj if place is None else unpickler.memo.copy()[place]
+        found = self._parts[part]
+        return found.obj if place is None else found.memo()[place]
+
+    def begin_block(self) -> None:
+        """Drop the parts with memory, to which the items of an earlier block may have written."""
+        self._parts = {k: part for k, part in self._parts.items() if not part.has_memory}
 
     def drop_others(self) -> None:
         """Drop the parts that have not been named since the last time."""
         kept, left = set[int](), [*self._named]
         while left:
-            if (part := left.pop()) not in kept:
+            part = left.pop()
+            if part in self._parts and part not in kept:
                 kept.add(part)
-                left += self._parts[part][2]
+                left += self._parts[part].named
         self._parts = {part: self._parts[part] for part in kept}
         self._named = set()

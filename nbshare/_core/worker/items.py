@@ -77,6 +77,8 @@ class ItemBlocks:
             self._block = range(0), []
             inputs, packed = self._packed(i)
             items = self.block_of(i)
+            if self._parts is not None:
+                self._parts.begin_block()
             try:
                 columns = inputs.load(packed, self._parts)
             except BaseException as error:
@@ -98,7 +100,7 @@ def blocks_of(inputs: Inputs, sources: Sources, fed: FedItems | None) -> ItemBlo
     if not sources.blocks:
         return None
     step, blocks, repeated = sources.step, sources.blocks, sources.repeated
-    parts = NamedParts(lambda part: inputs.unpickled(repeated[part], parts)) if repeated else None
+    parts = NamedParts(lambda part: inputs.part(repeated[part], parts)) if repeated else None
     return ItemBlocks(
         lambda i: range(i - i % step, i - i % step + step),
         lambda i: (inputs, blocks[i // step]),
