@@ -131,7 +131,8 @@ class _Finder:
         self.parts.append(pickled)
         self._memos.append(memo)
         for key, (place, each) in memo.items():
-            if not _is_value(each):
+            # Most are texts.
+            if (type(each) not in _TEXTS or len(each) >= LEAST_BYTES) and not _is_value(each):
                 self._names.setdefault(key, (part, place))
         self._names[id(obj)] = part
         return True
