@@ -32,7 +32,7 @@ from nbshare._core.arrays.known import Memo
 
 LEAST_BYTES = 32 << 10  # of a part. Below, a copy in each block costs less than to find it
 LARGE_BLOCK = 128 << 10  # bytes of a block of several items, which are more than small items take
-MOST_NEAR = 256  # objects of a block that are looked at
+MOST_NEAR = 128  # objects of a block that are looked at
 MOST_INNER = 256  # parts of an object that are looked at
 DEPTH = 5  # of objects in objects
 SAMPLES = 16  # of the items of a block
