@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import pickle
 import threading
+import weakref
 
 import numpy as np
 import pandas as pd
@@ -36,13 +38,19 @@ def placed(*iterables):
     return arena.nbytes
 
 
-def there_and_back(*iterables):
-    """Return the items of a call as a worker loads them, one chunk after the other."""
+def loaders(*iterables):
+    """Return what loads the items of a call in a worker, and the memory that they are in."""
     arena = Arena()
     sources = pack_sources(arena, iterables)
-    inputs = Inputs([View(arena.all_contents(), is_read_only=True)])
+    view = View(arena.all_contents(), is_read_only=True)
+    inputs = Inputs([view])
     blocks = blocks_of(inputs, sources, None)
-    columns = [ItemSource(inputs, blocks, *each) for each in sources.iterables]
+    return [ItemSource(inputs, blocks, *each) for each in sources.iterables], view.root
+
+
+def there_and_back(*iterables):
+    """Return the items of a call as a worker loads them, one chunk after the other."""
+    columns, _ = loaders(*iterables)
     n = len(iterables[0])
     return [[column.items(range(i, i + 1))[0] for column in columns] for i in range(n)]
 
@@ -200,7 +208,7 @@ def test_a_part_keeps_the_parts_that_it_names():
     """What is in a part that is kept is not loaded a second time."""
     made = []
 
-    def load(part):
+    def load(part, parts):
         made.append(part)
         return ([parts(0)] if part == 1 else [part]), dict, part == 2
 
@@ -223,6 +231,21 @@ def test_a_part_with_memory_is_loaded_for_each_block():
     loaded = there_and_back([(table, i) for i in range(3)])
     models, arrays = zip(*((pair[0], pair[0].parts[1]) for (pair,) in loaded), strict=True)
     assert len({*map(id, models)}) == len({*map(id, arrays)}) == 3
+
+
+def test_nothing_waits_for_the_garbage_collector():
+    """A worker frees the memory of a call when its items are gone."""
+    model = once.Model({"texts": TEXTS, "array": np.ones(100_000)})
+    columns, root = loaders([(model, model.parts, i) for i in range(3)])
+    items = [column.items(range(3)) for column in columns]
+    memory = weakref.ref(root)
+    del root
+    gc.disable()
+    try:
+        del items, columns
+        assert memory() is None
+    finally:
+        gc.enable()
 
 
 def test_small_items_are_not_looked_at(monkeypatch):

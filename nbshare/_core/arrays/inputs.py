@@ -101,7 +101,7 @@ class Inputs:
             self.known.append(LoadedObjects(unpickler))
         return obj
 
-    def part(self, packed: Packed, parts: NamedParts | None) -> tuple[Any, Any, bool]:
+    def part(self, packed: Packed, parts: NamedParts) -> tuple[Any, Any, bool]:
         """Return one of the parts, what copies its memo, and whether there is memory next to it."""
         obj, unpickler = self._unpickled(packed, parts, is_asked=True)
         return obj, unpickler.memo.copy, bool(packed[1] or packed[2])
@@ -124,7 +124,9 @@ class Inputs:
                 return pickle.loads(self._bytes(pickled), buffers=buffers), None
             unpickler = _Unpickler(io.BytesIO(self._bytes(pickled)), buffers=buffers)
             unpickler.parts = parts
-            return unpickler.load(), unpickler
+            obj = unpickler.load()
+            unpickler.parts = None  # or a cycle would keep the inputs
+            return obj, unpickler
         except Exception as error:
             from nbshare._core.arrays.replay import name_object  # late, as it is rarely needed
 

@@ -207,11 +207,13 @@ class NamedParts:
     Parameters
     ----------
     load : callable
-        Loads a part by its number, and returns it, what copies its unpickler's memo, and whether
-        there is memory next to its pickle.
+        Loads a part by its number, with these parts, and returns it, what copies its unpickler's
+        memo, and whether there is memory next to its pickle.
     """
 
-    def __init__(self, load: Callable[[int], tuple[Any, Callable[[], Any], bool]]) -> None:
+    def __init__(
+        self, load: Callable[[int, NamedParts], tuple[Any, Callable[[], Any], bool]]
+    ) -> None:
         self._load = load
         self._parts: dict[int, _Loaded] = {}
         self._named = set[int]()  # since the last `drop_others`, or in the part that is loaded now
@@ -223,7 +225,7 @@ class NamedParts:
         if part not in self._parts:
             outer, self._named = self._named, set()
             try:
-                obj, memo, has_memory = self._load(part)
+                obj, memo, has_memory = self._load(part, self)
                 has_memory |= any(self._parts[inner].has_memory for inner in self._named)
                 self._parts[part] = _Loaded(obj, memo, self._named, has_memory)
             finally:

@@ -100,11 +100,10 @@ def blocks_of(inputs: Inputs, sources: Sources, fed: FedItems | None) -> ItemBlo
     if not sources.blocks:
         return None
     step, blocks, repeated = sources.step, sources.blocks, sources.repeated
-    parts = NamedParts(lambda part: inputs.part(repeated[part], parts)) if repeated else None
     return ItemBlocks(
         lambda i: range(i - i % step, i - i % step + step),
         lambda i: (inputs, blocks[i // step]),
-        parts,
+        NamedParts(lambda part, parts: inputs.part(repeated[part], parts)) if repeated else None,
     )
 
 
