@@ -17,6 +17,7 @@ arrive. Stop the call at any time. ``last_job().partial()`` has what is done.
 `grid`, `rows`, `tiles`            items: all combinations of parameters; the rows of a table; the
                                    tiles of an image or volume
 `share`, `empty`, `zeros`, `full`  arrays in shared memory; every view of them is sent by reference
+`register_type`                    how objects of a type are sent, so that memory is held once
 `SharedBuffer`, `SharedLock`       one block laid out as different arrays in turn; a lock
 `RingBuffer`, `pipeline`           a queue of array slots between processes; stages joined by them
 `Executor`, `register_joblib`      a `concurrent.futures.Executor` on the same workers; for joblib
@@ -64,6 +65,7 @@ _NAMES = {
     "arrays.create": "empty empty_like full full_like ones ones_like zeros zeros_like",
     "arrays.grid": "grid",
     "arrays.lock": "SharedLock",
+    "arrays.reducers": "register_type",
     "arrays.ring": "RingBuffer",
     "arrays.share": "SharedObject share",
     "arrays.shared_array": "SharedArray",

@@ -11,6 +11,7 @@ from nbshare._core.arrays.create import zeros as zeros
 from nbshare._core.arrays.create import zeros_like as zeros_like
 from nbshare._core.arrays.grid import grid as grid
 from nbshare._core.arrays.lock import SharedLock as SharedLock
+from nbshare._core.arrays.reducers import register_type as register_type
 from nbshare._core.arrays.ring import RingBuffer as RingBuffer
 from nbshare._core.arrays.share import SharedObject as SharedObject
 from nbshare._core.arrays.share import share as share

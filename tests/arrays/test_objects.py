@@ -72,14 +72,12 @@ def test_a_shared_object_goes_through_our_calls(name):
         assert results == [(True, True)]
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in OBJECTS if n not in (COPYING, "pandas DataFrame")], indirect=True
-)
+@pytest.mark.parametrize("name", [n for n in OBJECTS if n != COPYING], indirect=True)
 def test_a_shared_object_is_not_copied_again(name):
-    """A call sends only a few hundred bytes for an object that was shared before."""
+    """A call sends a short pickle for an object that was shared before, whatever its size."""
     arena = Arena()
     arena.pack(nbshare.share(OBJECTS[name]()), "it")
-    assert arena.contents()[0] < 1000
+    assert arena.contents()[0] < 2000
 
 
 def test_arrays_in_objects_cannot_be_written():

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,60 @@ def forest() -> Any:
     return RandomForestRegressor(5, random_state=0).fit(values, values.sum(axis=1))
 
 
+def _imported(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        import pytest  # which workers do not need
+
+        return pytest.skip(f"{name} is not installed")
+
+
+def polars_frame() -> Any:
+    import polars as pl
+
+    return pl.DataFrame({"number": _values()[:, 0], "text": [f"row {i:09}" for i in range(ROWS)]})
+
+
+def tensor() -> Any:
+    """Return a transposed tensor of a type that NumPy lacks."""
+    return _imported("torch").from_numpy(_values()).bfloat16().T
+
+
+def network() -> Any:
+    torch = _imported("torch")
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return torch.nn.Linear(100, 100)
+
+
+def quantity() -> Any:
+    return _imported("astropy.units").Quantity(_values(), "km")
+
+
+def column() -> Any:
+    astropy = _imported("astropy.table")
+    return astropy.Column(_values()[:, 0], name="height", unit="km", meta={"band": "V"})
+
+
+def astropy_table() -> Any:
+    """Return a table with a column of numbers and one of quantities."""
+    astropy = _imported("astropy.table")
+    return astropy.QTable({"a": _values()[:, 0], "q": quantity()}, meta={"band": "V"})
+
+
+# Objects of packages whose memory the tests below do not look up. A test of the table has it.
+OTHERS: dict[str, Callable[[], Any]] = {
+    "polars DataFrame": polars_frame,
+    "polars Series": lambda: polars_frame()["text"],
+    "memoryview": lambda: memoryview(_values()),
+    "torch tensor": tensor,
+    "torch module": network,
+    "astropy Quantity": quantity,
+    "astropy Column": column,
+    "astropy QTable": astropy_table,
+}
+
 OBJECTS: dict[str, Callable[[], Any]] = {
     "pandas DataFrame": frame,
     "Arrow table": table,
@@ -114,7 +169,16 @@ def equal(a: Any, b: Any) -> bool:
         return same and facts[0] == facts[1] and np.array_equal(a.data, b.data)
     if isinstance(a, np.ndarray):
         same = vars(a) == vars(b) if isinstance(a, Labelled) else True
+        facts = [[getattr(x, name, "") for name in ("unit", "name", "meta")] for x in (a, b)]
+        same = same and facts[0] == facts[1]
         return same and a.dtype == b.dtype and np.array_equal(a, b)
+    if hasattr(a, "state_dict"):
+        return equal(a.state_dict(), b.state_dict())
+    if hasattr(a, "untyped_storage"):
+        return a.dtype == b.dtype and a.stride() == b.stride() and bool((a == b).all())
+    if hasattr(a, "colnames"):
+        same = a.meta == b.meta and a.colnames == b.colnames
+        return same and all(equal(a[name], b[name]) for name in a.colnames)
     if hasattr(a, "equals"):
         return bool(a.equals(b))
     if hasattr(a, "nnz"):
@@ -164,6 +228,16 @@ def check(wrapped: nbshare.SharedObject, name: str) -> tuple[bool, bool]:
 def check_item(name: str, obj: Any) -> tuple[bool, bool]:
     """Return the same of an object given in ``shared=``."""
     return equal(obj, OBJECTS[name]()), is_shared(obj)
+
+
+def is_other(name: str, obj: Any) -> bool:
+    """Return whether an object given in ``shared=`` is equal to the original, one of `OTHERS`."""
+    return equal(obj, OTHERS[name]())
+
+
+def odd_arrays(_: int) -> list[np.ndarray]:
+    """Return arrays that NumPy does not take out of a pickle."""
+    return [_values()[::2], np.arange(ROWS).astype("M8[s]")]
 
 
 def write(wrapped: nbshare.SharedObject) -> float:

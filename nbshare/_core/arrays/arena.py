@@ -26,7 +26,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.arrays.by_reference import PLAIN, ByReference, take_apart
+from nbshare._core.arrays.by_reference import PLAIN, ByReference
 from nbshare._core.arrays.copied import CopiedMemory, Span
 from nbshare._core.arrays.culprit import culprit_of
 from nbshare._core.arrays.inputs import (
@@ -42,6 +42,7 @@ from nbshare._core.arrays.inputs import (
     small,
 )
 from nbshare._core.arrays.known import KnownObjects, Memo
+from nbshare._core.arrays.reducers import DispatchTables
 from nbshare._core.arrays.remedies import OTHERS
 from nbshare._core.arrays.repeated import Name, Names, Pickled, pickled_once
 from nbshare._core.arrays.shared_array import SharedArray
@@ -85,6 +86,8 @@ class Arena:
         Objects that the next pickles may name, because they are in an earlier one.
     pickled : dict of int
         Bytes of Python objects, which each worker loads, by what errors call them.
+    tables : DispatchTables
+        Those of its picklers.
 
     Notes
     -----
@@ -125,6 +128,7 @@ class Arena:
         self.has_views = False
         self.pickled: dict[str, int] = {}
         self.known = KnownObjects() if known is None else known
+        self.tables = DispatchTables({})
         self._seen: dict[tuple[int, bool], tuple[Any, ArrayReference]] = {}
 
     def pack(
@@ -415,6 +419,7 @@ def _pickler_class(by_value: bool, is_naming: bool) -> Any:
         starts: dict[int, int] | None
 
         def __init__(self, arena: Arena, writable: bool, file: io.BytesIO, keep: Keep) -> None:
+            self.dispatch_table = arena.tables[by_value]
             super().__init__(file, protocol=5, buffer_callback=keep)
             self.arena, self.file = arena, file
             self.writable = writable
@@ -450,7 +455,7 @@ def _pickler_class(by_value: bool, is_naming: bool) -> Any:
             if known.may_have and not refers and (place := known.place_of(array)) is not None:
                 return load_known, place
             if type(array) not in PLAIN:
-                return take_apart(array)
+                return self.dispatch_table[type(array)](array)
             if array.dtype.hasobject or array.dtype.char == "T":
                 reduced: Any = array.__reduce__()
                 return *reduced, None, None, fill

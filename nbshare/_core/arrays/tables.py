@@ -91,7 +91,7 @@ class _TableItems(ShapedItems):
 
     def shaped(self, results: Any) -> Any:
         """Return a Series of numbers and the like, a DataFrame of dicts or Series, else a list."""
-        import pandas as pd  # type: ignore[import-untyped]  # which the caller has
+        import pandas as pd  # which the caller has
 
         if isinstance(results, tuple):
             return tuple(map(self.shaped, results))

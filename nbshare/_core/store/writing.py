@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from nbshare._core.functions.pickling import dumps_apart, note_on_result
 from nbshare._core.memory import Segment
+from nbshare._core.store.apart import pickler_maker
 from nbshare._core.store.logs import ALONE, OUT_OF_BAND, LogKey, LogWriter, Parts, entry_parts, fill
 from nbshare._core.store.pages import IN_LOG, IN_OUTPUT, Page
 from nbshare._core.store.rows import Decided, Rows, RowWriter, index_of
@@ -62,6 +63,7 @@ class ResultStore:
     ) -> None:
         self._agree, self._ask, self._began_ns = agree, ask, began_ns
         self._log = LogWriter(announce)
+        self._make_pickler = pickler_maker()
         self._spec: OutputSpec | None = None
         self._page, self._n = page, 0  # and up to which of its items
         self._rows: Rows | None = None
@@ -175,7 +177,7 @@ class ResultStore:
 
     def _append(self, i: int, value: Any) -> None:
         try:
-            data, buffers = dumps_apart(value, OUT_OF_BAND)
+            data, buffers = dumps_apart(value, OUT_OF_BAND, self._make_pickler)
         except Exception as error:
             note_on_result(error, value)
             raise

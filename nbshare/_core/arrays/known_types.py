@@ -1,0 +1,273 @@
+"""How objects of known packages are taken apart, and made anew on the memory of their parts.
+
+No package is imported here. What a package has is looked up when an object of it is first met.
+
+The functions that make objects anew, and this module, are named in the files of checkpoints, so
+their names and arguments must not change.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.by_reference import is_masked
+from nbshare._core.memory import View, segment_of
+
+IN_BAND = 4096  # bytes. Smaller objects are left to their own pickles, which are quicker
+UNUSED = 2  # times the size of what an object uses. Buffers larger than that are not sent whole
+VIEW = 16  # bytes of a text or its place, which polars does not count
+
+# A type, the function that takes its objects apart, and whether this serves subclasses too.
+Known = Iterator[tuple[type, Callable[[Any], Any], bool]]
+
+
+# ----------------------------------------------------------------- arrays of other classes
+
+
+def _numpy() -> Known:
+    yield np.ndarray, _subclass_apart, True
+
+
+def _masked_arrays() -> Known:
+    yield np.ma.MaskedArray, _masked_apart, True
+
+
+def _subclass_apart(array: npt.NDArray[Any]) -> Any:
+    """By itself pickle copies the values into its stream: protocol 5 takes plain ndarrays out."""
+    values = np.ndarray.view(array, np.ndarray)  # a class may have a `view` of its own
+    return _subclass, (type(array), values, dict(vars(array)))
+
+
+def _subclass(cls: Any, values: npt.NDArray[Any], attributes: dict[str, Any]) -> Any:
+    array = values.view(cls)
+    vars(array).update(attributes)
+    return array
+
+
+def _masked_apart(array: np.ma.MaskedArray[Any, Any]) -> Any:
+    mask = np.ma.getmask(array)
+    parts = (array.data, None if mask is np.ma.nomask else mask)
+    return _masked, (type(array), *parts, vars(array).get("_fill_value"), array.hardmask)
+
+
+def _masked(cls: Any, data: Any, mask: Any, fill_value: Any, hard_mask: bool) -> Any:
+    array = cls(data, copy=False)
+    if mask is not None:
+        array._mask = mask  # given as an argument, a mask of records is copied
+    array._fill_value = fill_value
+    if hard_mask:
+        array.harden_mask()
+    return array
+
+
+# --------------------------------------------------------------------------- memoryview
+
+
+def _builtins() -> Known:
+    yield memoryview, _view_apart, False
+
+
+def _view_apart(view: memoryview) -> Any:
+    try:
+        array = np.asarray(view)
+    except ValueError:  # NumPy lacks its format
+        return NotImplemented
+    return (_view, (array, view.readonly)) if array.data.format == view.format else NotImplemented
+
+
+def _view(array: npt.NDArray[Any], is_read_only: bool) -> memoryview:
+    return array.data.toreadonly() if is_read_only else array.data
+
+
+# ------------------------------------------------------------------------------ astropy
+
+
+def _astropy_units() -> Known:
+    from astropy.units import Quantity
+
+    yield Quantity, _subclass_apart, True  # which is what its __setstate__ restores
+
+
+def _astropy_table() -> Known:
+    from astropy.table import Column, QTable, Table
+
+    yield Column, _column_apart, True
+    yield Table, _table_apart, False
+    yield QTable, _table_apart, False
+
+
+def _column_apart(column: Any) -> Any:
+    if is_masked(column) or column.indices or column.nbytes < IN_BAND:
+        return NotImplemented
+    return _like, (column.view(np.ndarray), column[:0])
+
+
+def _like(values: npt.NDArray[Any], template: Any) -> Any:
+    array = values.view(type(template))
+    array.__array_finalize__(template)  # takes name, unit and so on, as views do
+    return array
+
+
+def _table_apart(table: Any) -> Any:
+    if table.indices:
+        return NotImplemented
+    columns = {name: column[:] for name, column in table.columns.items()}  # not tied to the table
+    return _table, (type(table), columns, table.meta)
+
+
+def _table(cls: Any, columns: dict[str, Any], meta: Any) -> Any:
+    return cls(columns, meta=meta, copy=False)  # its __setstate__ copies
+
+
+# ------------------------------------------------------------------------ Arrow's memory
+
+
+def _pandas() -> Known:
+    from pandas.core.arrays.arrow import ArrowExtensionArray  # public as a base of dtypes only
+
+    yield ArrowExtensionArray, _arrow_column_apart, True
+
+
+def _arrow_column_apart(column: Any) -> Any:
+    """By itself it would copy all chunks into one, in each call."""
+    state = vars(column)
+    chunks = state.get("_pa_array")
+    if chunks is None or column.nbytes < IN_BAND or _is_mostly_unused(chunks, chunks.nbytes):
+        return NotImplemented
+    return (
+        copyreg.__newobj__,  # type: ignore[attr-defined]
+        (type(column),),
+        {**state, "_pa_array": chunks.chunks, "_cache": {}},
+    )
+
+
+def _is_mostly_unused(arrow: Any, nbytes: int) -> bool:
+    """Return whether an object of Arrow is a small part of its buffers, as a slice is."""
+    return bool(arrow.get_total_buffer_size() > UNUSED * nbytes)
+
+
+def _polars() -> Known:
+    import polars as pl
+
+    yield pl.DataFrame, _frame_apart, False
+    yield pl.Series, _series_apart, False
+
+
+def _frame_apart(frame: Any) -> Any:
+    found = _as_arrow(frame)
+    return NotImplemented if found is None else (_frame, found)
+
+
+def _series_apart(series: Any) -> Any:
+    found = _as_arrow(series.to_frame())
+    return NotImplemented if found is None else (_series, found)
+
+
+def _as_arrow(frame: Any) -> tuple[Any, dict[str, bool]] | None:
+    """Return a frame as a table of Arrow, on the same memory, and how columns are sorted.
+
+    None if it is small, or if Arrow has not all of its types.
+    """
+    import polars as pl
+
+    nbytes = frame.estimated_size()
+    if nbytes < IN_BAND:
+        return None
+    n_texts = frame.height * sum(dtype in (pl.String, pl.Binary) for dtype in frame.dtypes)
+    try:  # pyarrow may be missing, or too old for a type
+        table = frame.to_arrow(compat_level=pl.CompatLevel.newest())
+        has_all = pl.from_arrow(table.slice(0, 0)).schema == frame.schema
+        is_part = _is_mostly_unused(table, nbytes + VIEW * n_texts)
+    except Exception:  # noqa: BLE001 - or whatever else, and polars pickles the frame
+        return None
+    if is_part or not has_all:
+        return None
+    flags = frame.flags.items()
+    ordered = {name: found["SORTED_DESC"] for name, found in flags if any(found.values())}
+    return table, ordered
+
+
+def _frame(table: Any, ordered: dict[str, bool]) -> Any:
+    import polars as pl
+
+    frame = pl.from_arrow(table)
+    for name, is_descending in ordered.items():
+        frame = frame.set_sorted(name, descending=is_descending)
+    return frame
+
+
+def _series(table: Any, ordered: dict[str, bool]) -> Any:
+    return _frame(table, ordered).to_series()
+
+
+# ------------------------------------------------------------------------------- torch
+
+
+def _torch() -> Known:
+    """Yield the storages, with which tensors, parameters and modules are pickled."""
+    from torch.storage import (
+        TypedStorage,
+        UntypedStorage,
+    )
+
+    yield UntypedStorage, _storage_apart, False
+    yield TypedStorage, _typed_storage_apart, False
+
+
+def _storage_apart(storage: Any) -> Any:
+    import torch
+
+    if storage.device.type != "cpu" or storage.nbytes() == 0:
+        return NotImplemented
+    tensor = torch.empty(0, dtype=torch.uint8).set_(storage)
+    return _storage, (pickle.PickleBuffer(tensor.numpy().data),)
+
+
+def _storage(data: Any) -> Any:
+    import torch
+
+    return torch.frombuffer(_writable(data), dtype=torch.uint8).untyped_storage()
+
+
+def _typed_storage_apart(storage: Any) -> Any:
+    found = _storage_apart(storage._untyped_storage)
+    return found if found is NotImplemented else (_typed_storage, (*found[1], storage.dtype))
+
+
+def _typed_storage(data: Any, dtype: Any) -> Any:
+    from torch.storage import TypedStorage
+
+    return TypedStorage(wrap_storage=_storage(data), dtype=dtype, _internal=True)
+
+
+def _writable(data: Any) -> Any:
+    """Return a buffer that can be written to, because a tensor cannot say that its own cannot.
+
+    In a segment that is read-only, this process gets copies of the pages that it writes to.
+    """
+    array = np.frombuffer(data, np.uint8)
+    if array.flags.writeable:
+        return data
+    if (found := segment_of(array)) is None:
+        return bytearray(data)
+    segment, offset = found
+    return View(segment.again("c")).root.data[offset : offset + array.nbytes]
+
+
+# By the names of packages, the functions that know their types.
+PACKAGES: dict[str, Callable[[], Known]] = {
+    "builtins": _builtins,
+    "numpy": _numpy,
+    "numpy.ma": _masked_arrays,
+    "astropy.units": _astropy_units,
+    "astropy.table": _astropy_table,
+    "pandas": _pandas,
+    "polars": _polars,
+    "torch": _torch,
+}

@@ -1,0 +1,221 @@
+"""The table of types whose objects are taken apart, as their memory goes next to the pickle.
+
+A function takes an object apart. Its arrays and buffers then go by reference, or into the segment
+of a call, or into the log of a worker, and not into the pickle. The table has the functions that
+users and libraries have registered, and those of `known_types`. Picklers read it as their
+``dispatch_table``, which costs nothing for objects of other types.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from operator import methodcaller
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from nbshare._core.arrays.by_reference import ByReference
+from nbshare._core.arrays.known_types import PACKAGES
+from nbshare._core.functions.pickling import value_pickler
+
+T = TypeVar("T")
+
+Reduce = Callable[[Any], Any]
+
+
+class Entry(NamedTuple):
+    """What is registered for a class."""
+
+    reduce: Reduce
+    serves_subclasses: bool
+
+
+_entries: dict[type, Entry] = {}
+_waiting = dict(PACKAGES)  # whose types have not been registered so far
+_found: weakref.WeakKeyDictionary[type, Reduce | None] = weakref.WeakKeyDictionary()
+
+# What pickle writes without asking anybody.
+_BY_PICKLE = {type(None), bool, int, float, str, bytes, bytearray, pickle.PickleBuffer}
+_BY_PICKLE |= {list, tuple, dict, set, frozenset, type, FunctionType, BuiltinFunctionType}
+
+# What decides how objects of a class are pickled.
+_WAYS = ["__reduce_ex__", "__reduce__", "__getstate__", "__setstate__"]
+_WAYS += ["__getnewargs_ex__", "__getnewargs__"]
+
+
+def register_type(cls: type[T], reduce: Callable[[T], Any], /, *, subclasses: bool = False) -> None:
+    """Tell how to send objects of a type so that their memory is held once.
+
+    Examples
+    --------
+    The data of this class are bytes in its pickle, so each worker would have a copy of its own:
+
+    >>> import numpy as np
+    >>> import nbshare
+    >>> class Spectrum:
+    ...     def __init__(self, flux):
+    ...         self.flux = flux
+    ...     def __reduce__(self):
+    ...         return Spectrum.read, (self.flux.tobytes(),)
+    ...     @classmethod
+    ...     def read(cls, data):
+    ...         return cls(np.frombuffer(data))
+
+    From now on, workers see the same memory:
+
+    >>> nbshare.register_type(Spectrum, lambda spectrum: (Spectrum, (spectrum.flux,)))
+    >>> def total(scale, spectrum):
+    ...     return scale * spectrum.flux.sum()
+    >>> spectrum = Spectrum(np.ones(1_000_000))
+    >>> nbshare.parallel_map(total, [1, 2], shared={"spectrum": spectrum})
+    SharedArray([1000000., 2000000.])
+
+    Parameters
+    ----------
+    cls : type
+        The type. A type that is registered already gets the new function.
+    reduce : callable
+        ``reduce(obj)`` returns what `object.__reduce__` may return, such as a tuple of a callable
+        and its arguments, which make the object anew. Arrays, Arrow tables, `pickle.PickleBuffer`
+        and objects of registered types in them are not copied into the pickle. Or it returns
+        ``NotImplemented``, and the object is pickled as if its type were not registered.
+    subclasses : bool, default False
+        Whether `reduce` also serves subclasses, except those that define how they are pickled, by
+        ``__reduce__`` or ``__getstate__`` for example. It should use ``type(obj)`` then, and keep
+        what such classes add.
+
+    Raises
+    ------
+    TypeError
+        `cls` is not a class, or one that pickle writes without asking, such as list and str, or one
+        that nbshare sends itself, such as ndarray. Or `reduce` is not callable.
+
+    See Also
+    --------
+    share : copy an object to shared memory.
+    copyreg.pickle : the same for all pickles.
+
+    Notes
+    -----
+    This applies to what nbshare sends to its workers, to what they return, and to `share`. Plain
+    `pickle` does not change. For results, a worker must have made this call too: make it in the
+    module that defines the class.
+
+    nbshare registers subclasses of ndarray, masked arrays, memoryview, tensors and modules of
+    PyTorch on the CPU, frames and series of polars (if pyarrow is installed), Arrow columns of
+    pandas, and Quantity, Column, Table and QTable of astropy. It imports no package for that. Safe
+    in threads.
+    """
+    if not isinstance(cls, type):
+        raise TypeError(f"cls={cls!r}: pass a class, such as type(obj)")
+    if cls in _BY_PICKLE or issubclass(cls, type):
+        raise TypeError(
+            f"cls={cls.__name__}: pickle writes objects of this type without asking. Put them into "
+            "an object of a class of your own, and register that"
+        )
+    if cls is np.ndarray or issubclass(cls, ByReference):
+        raise TypeError(f"cls={cls.__name__}: nbshare sends objects of this type itself")
+    if not callable(reduce):
+        raise TypeError(
+            f"reduce={reduce!r}: pass a function that returns a callable and its arguments, as "
+            "object.__reduce__ does"
+        )
+    _entries[cls] = Entry(reduce, subclasses)
+    _found.clear()
+
+
+def reducer_of(cls: type) -> Reduce | None:
+    """Return the function that takes objects of a class apart, or None to leave them to pickle."""
+    try:
+        return _found[cls]
+    except KeyError:
+        _register_packages(cls)
+        _found[cls] = found = _look_up(cls)
+        return found
+
+
+def _look_up(cls: type) -> Reduce | None:
+    for base in cls.__mro__:
+        entry = _entries.get(base)
+        if entry is not None and (base is cls or (entry.serves_subclasses and _alike(cls, base))):
+            return entry.reduce
+    return None
+
+
+def _register_packages(cls: type) -> None:
+    """Register the types of the packages that a class is from."""
+    for package, types in [*_waiting.items()]:
+        if any(f"{base.__module__}.".startswith(f"{package}.") for base in cls.__mro__):
+            with suppress(ImportError, AttributeError):  # another version has them elsewhere
+                for known, reduce, serves_subclasses in types():
+                    _entries.setdefault(known, Entry(reduce, serves_subclasses))
+            _waiting.pop(package, None)  # last, as another thread looks here first
+
+
+def _alike(cls: type, base: type) -> bool:
+    """Return whether objects of a class are pickled as those of a base are."""
+    return all(getattr(cls, way, None) == getattr(base, way, None) for way in _WAYS)
+
+
+by_itself: Reduce = methodcaller("__reduce_ex__", 5)
+
+
+class DispatchTable(dict[type, Reduce]):
+    """How a pickler takes objects apart, by their types, as it meets them.
+
+    Parameters
+    ----------
+    own : mapping
+        What this pickler does with some types.
+    others : mapping
+        The table that pickle or cloudpickle would use.
+
+    Notes
+    -----
+    For as long as what it pickles, because it keeps classes alive.
+    """
+
+    def __init__(self, own: Mapping[type, Reduce], others: Mapping[type, Reduce]) -> None:
+        super().__init__(own)
+        self._others = others
+
+    def __missing__(self, cls: type) -> Reduce:
+        """Find out what to do with a type."""
+        reduce, other = reducer_of(cls), self._others.get(cls)
+        found = other or by_itself
+        if reduce is not None and (other is None or cls in _entries):
+            found = partial(_reduced, reduce, found)
+        elif other is None and issubclass(cls, type):
+            raise KeyError(cls)  # pickle looks for the name of a class only then
+        self[cls] = found
+        return found
+
+
+def _reduced(reduce: Reduce, otherwise: Reduce, obj: Any) -> Any:
+    reduced = reduce(obj)
+    return otherwise(obj) if reduced is NotImplemented else reduced
+
+
+class DispatchTables(dict[bool, DispatchTable]):
+    """The tables of picklers by reference, False, and by value, True, as they are needed.
+
+    Parameters
+    ----------
+    own : mapping
+        What these picklers do with some types.
+    """
+
+    def __init__(self, own: Mapping[type, Reduce]) -> None:
+        super().__init__()
+        self._own = own
+
+    def __missing__(self, by_value: bool) -> DispatchTable:
+        others = value_pickler().dispatch_table if by_value else copyreg.dispatch_table
+        self[by_value] = table = DispatchTable(self._own, others)
+        return table

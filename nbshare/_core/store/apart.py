@@ -1,0 +1,65 @@
+"""Pickles of results, next to which their arrays and buffers are written to the log.
+
+NumPy leaves arrays in the pickle that are strided or hold dates, and the caller would copy them out
+of it. Here all arrays go next to it, as those of the inputs do, and so do the parts of registered
+types (`arrays.reducers`).
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbshare._core.arrays.reducers import DispatchTable, DispatchTables, Reduce, by_itself
+from nbshare._core.arrays.shared_array import SharedArray
+from nbshare._core.functions.pickling import Keep, value_pickler
+from nbshare._core.store.logs import OUT_OF_BAND
+
+
+def _array_apart(array: npt.NDArray[Any]) -> Any:
+    if array.nbytes < OUT_OF_BAND or array.dtype.hasobject or array.dtype.char == "T":
+        return by_itself(array)
+    is_fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+    values = np.ascontiguousarray(array.T if is_fortran else array)
+    data = pickle.PickleBuffer(values.reshape(-1).view(np.uint8).data)
+    return array_of, (data, array.dtype, array.shape, "F" if is_fortran else "C")
+
+
+def array_of(data: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> npt.NDArray[Any]:
+    """Return an array on the bytes of a log. Files of checkpoints name this function, too."""
+    return np.ndarray(shape, dtype, data, order=order)
+
+
+_ARRAYS: dict[type, Reduce] = {
+    np.ndarray: _array_apart,
+    SharedArray: _array_apart,  # comes as a plain array
+    np.memmap: by_itself,  # has its file as an attribute, which cannot be pickled
+}
+
+
+def pickler_maker() -> Callable[[bool, io.BytesIO, Keep], Any]:
+    """Return what makes the picklers of a worker's results in a call."""
+    tables = DispatchTables(_ARRAYS)
+
+    def make(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:
+        return _pickler_class(by_value)(tables[by_value], file, keep)
+
+    return make
+
+
+@cache
+def _pickler_class(by_value: bool) -> Any:
+    base: Any = value_pickler() if by_value else pickle.Pickler
+
+    class ResultPickler(base):  # type: ignore[misc]
+        def __init__(self, table: DispatchTable, file: io.BytesIO, keep: Keep) -> None:
+            self.dispatch_table = table  # before pickle reads it
+            super().__init__(file, protocol=5, buffer_callback=keep)
+
+    return ResultPickler
