@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import enum
 import gc
 import os
 import sys
 import time
+import uuid
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +164,31 @@ def fail_one(a):
     if a == 1:
         raise ValueError("bad")
     return {"a": a}
+
+
+def value(i: int) -> Any:
+    """Return an object that cannot be changed, of one class after the other."""
+    later = dt.timedelta(seconds=i)
+    noon = dt.datetime(2026, 11, 28, 12, tzinfo=dt.UTC)
+    made = [
+        *(lambda: later, lambda: noon + later, lambda: (noon + later).date()),
+        *(lambda: Decimal(i), lambda: Fraction(i, 7), lambda: uuid.UUID(int=i)),
+        *(lambda: Path(f"{i}.npy"), lambda: Member.GOOD, lambda: {"time": noon + later, "i": i}),
+    ]
+    return made[i // 500 % len(made)]()
+
+
+class Member(enum.Enum):
+    """One of them cannot be pickled."""
+
+    GOOD = 1
+    BAD = 2
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self is Member.BAD:
+            raise TypeError("not this one")
+        return super().__reduce_ex__(protocol)
+
+
+def member(i: int) -> Member:
+    return Member.BAD if i == 9_999 else Member.GOOD

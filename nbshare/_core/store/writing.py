@@ -8,7 +8,6 @@ a checkpoint, rows are also written to its file, and logs are files.
 
 from __future__ import annotations
 
-import pickle
 import struct
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.functions.pickling import dumps_apart, note_on_result
+from nbshare._core.functions.pickling import dumps, dumps_apart, note_on_result
 from nbshare._core.memory import Segment
 from nbshare._core.store.apart import pickler_maker
 from nbshare._core.store.logs import ALONE, OUT_OF_BAND, LogKey, LogWriter, Parts, entry_parts, fill
@@ -189,7 +188,7 @@ class ResultStore:
         """Store the frozen results of several items, if their pickle fits."""
         try:
             self._put_batch(items, values)
-        except (MemoryError, OSError):
+        except Exception:  # noqa: BLE001 - no memory, or one cannot be pickled, which will tell
             return False
         return True
 
@@ -199,7 +198,11 @@ class ResultStore:
 
     def _put_batch(self, items: range, values: list[Any]) -> None:
         self.settle(OBJECTS)
-        data = pickle.dumps(values, 5)
+        try:
+            data = dumps(values)
+        except Exception as error:
+            note_on_result(error, values[0])
+            raise
         self.put_record(items, *entry_parts(data, []), np.arange(len(items)))
 
     def put_record(self, items: range, parts: Parts, size: int, which: Any) -> None:

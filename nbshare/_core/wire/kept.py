@@ -12,12 +12,15 @@ same one again and again, and changes it each time, a warning says so.
 from __future__ import annotations
 
 import pickle
+import sys
 import warnings
 import zlib
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, MappingView, Set
 from contextlib import suppress
+from datetime import date, datetime, time, timedelta, timezone
+from enum import EnumMeta
 from itertools import chain, groupby, islice, repeat
 from typing import Any
 
@@ -30,6 +33,15 @@ from nbshare.errors import ReusedItemWarning, users_line
 # Classes whose objects nobody can change.
 SCALARS: set[type] = {type(None), bool, int, float, complex, str, bytes}
 SCALARS |= {np.dtype(t).type for t in "?bhilqBHILQfd"}
+SCALARS |= {date, timedelta, timezone}
+# Others of the standard library, by their names, with the modules, few of which a worker imports.
+_VALUES = {
+    **dict.fromkeys(["PosixPath", "PurePosixPath", "PureWindowsPath", "WindowsPath"], "pathlib"),
+    "Decimal": "decimal",
+    "Fraction": "fractions",
+    "UUID": "uuid",
+    "ZoneInfo": "zoneinfo",
+}
 # Iterables whose items are all there, so that none changes because of the next one.
 CONTAINERS = list, tuple, np.ndarray, Set, MappingView, deque, repeat
 GROUP = type(next(groupby([0]))[1])  # the class of what `itertools.groupby` gives with each key
@@ -38,9 +50,28 @@ WATCHED = 3  # items among which one is looked for that is given again, with oth
 IN_BAND = 4096  # bytes of a buffer that is not copied to be compared
 
 
+def is_of_values(kind: type) -> bool:
+    """Return whether a class is known whose objects nobody can change."""
+    if kind in SCALARS or isinstance(kind, EnumMeta):
+        return True
+    name = kind.__name__
+    if name in _VALUES and getattr(sys.modules.get(_VALUES[name]), name, None) is kind:
+        SCALARS.add(kind)
+        return True
+    return False
+
+
+def is_value(value: Any) -> bool:
+    """Return whether an object is known to be one that nobody can change."""
+    kind = type(value)
+    if kind is datetime or kind is time:
+        return is_of_values(type(value.tzinfo))  # which may be of any class
+    return is_of_values(kind)
+
+
 def kept_result(value: Any) -> Any:
     """Return a result as it is now."""
-    if type(value) in SCALARS:
+    if is_value(value):
         return value
     if _is_plain(value):
         return value.copy()
@@ -95,7 +126,7 @@ def _others_in(item: Any, depth: int) -> Iterator[Any]:
     if kind is tuple or kind is list or kind is dict:
         for part in (item.values() if kind is dict else item) if depth else ():
             yield from _others_in(part, depth - 1)
-    elif kind not in SCALARS and kind not in (np.memmap, SharedArray) and not _is_copied(item):
+    elif not (is_value(item) or kind in (np.memmap, SharedArray) or _is_copied(item)):
         yield item
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, groupby, islice
 from typing import Any
 
@@ -13,11 +13,11 @@ from nbshare._core.functions.pickling import may_name_unknown
 from nbshare._core.store.logs import OUT_OF_BAND
 from nbshare._core.wire.feed import FedItems
 from nbshare._core.wire.folding import Blocks
-from nbshare._core.wire.kept import SCALARS
+from nbshare._core.wire.kept import SCALARS, is_of_values, is_value
 from nbshare._core.wire.orders import Seed, Sources, generator
 
 MOST_UNSEEN = 64  # items of a batch between looks whether to go on
-MOST_BYTES = 1 << 20  # of a result's pickle that is stored with others
+MOST_BYTES = 64 << 10  # of a result's pickle that is stored with others
 
 
 class ItemBlocks:
@@ -199,21 +199,26 @@ def frozen(results: Iterable[Any]) -> Iterator[Iterable[Any]]:
     object, and change it.
     """
     for kind, same in groupby(results, type):
-        if kind in SCALARS:
+        if is_of_values(kind):
             yield same
         elif kind is dict:
             yield _frozen_dicts(same)
         elif kind is tuple or kind is list:
-            yield (x[:] if SCALARS.issuperset(map(type, x)) else _pickled(x) for x in same)
+            yield (x[:] if _are_values(x) else _pickled(x) for x in same)
         else:
-            yield map(_pickled, same)
+            yield (x if is_value(x) else _pickled(x) for x in same)
+
+
+def _are_values(parts: Collection[Any]) -> bool:
+    return SCALARS.issuperset(map(type, parts)) or all(map(is_value, parts))
 
 
 def _frozen_dicts(dicts: Iterable[dict[Any, Any]]) -> Iterator[Any]:
     plain = SCALARS
     for value in dicts:
         for key, part in value.items():
-            if type(part) not in plain or (type(key) is not str and type(key) not in plain):
+            is_plain = type(part) in plain or is_value(part)
+            if not is_plain or (type(key) is not str and not is_value(key)):
                 yield _pickled(value)
                 break
         else:
