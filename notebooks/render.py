@@ -28,7 +28,7 @@ PAGES = {  # title and names of each page, in the folder `reference`
         [
             *("share", "empty", "zeros", "ones", "full"),
             *("empty_like", "zeros_like", "ones_like", "full_like"),
-            *("SharedArray", "SharedObject", "SharedBuffer", "SharedLock"),
+            *("SharedArray", "SharedObject", "SharedBuffer", "SharedLock", "register_type"),
         ],
     ),
     "streams": ("Streams of blocks", ["pipeline", "RingBuffer"]),
@@ -95,7 +95,9 @@ TUTORIALS = {
         *("parallel_map.until", "grid", "tiles"),
     ],
     "14_tables": ["rows"],
-    "06_shared_arrays": ["parallel_map.shared", "share", "SharedArray", "SharedObject"],
+    "06_shared_arrays": [
+        *("parallel_map.shared", "share", "SharedArray", "SharedObject", "register_type"),
+    ],
     "07_background_jobs": ["map_async", "Job", "explore"],
     "08_executor": ["Executor"],
     "09_libraries": ["register_joblib"],

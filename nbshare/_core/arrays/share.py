@@ -165,6 +165,7 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     See Also
     --------
     empty, zeros, ones, full : new arrays in shared memory.
+    register_type : how objects of a type of your own are held once.
 
     Notes
     -----
@@ -176,12 +177,13 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     Sharing an array and using it in one call takes as long as passing the array to the call. Each
     later call saves the copy.
 
-    Of an object, the buffers that pickle can keep apart go to shared memory: arrays of any stride,
-    masked arrays, subclasses of ndarray without a pickle of their own, and buffers of
-    `pickle protocol 5 <https://peps.python.org/pep-0574/>`_. Python objects, such as the strings of
-    an object column, are rebuilt in each process. So are the trees of a scikit-learn forest, whose
-    class copies what it loads. pandas packs columns of Arrow strings again in each call, unless
-    they are wrapped.
+    Of an object, the memory that can be kept apart goes to shared memory: arrays of any stride,
+    masked arrays, subclasses of ndarray without a pickle of their own, buffers of
+    `pickle protocol 5 <https://peps.python.org/pep-0574/>`_, and the other types that
+    `register_type` names. Python objects, such as the strings of an object column, are rebuilt in
+    each process. So are the trees of a scikit-learn forest, whose class copies what it loads. A
+    tensor can be written to, which only this process sees. Each call copies it again, unless it is
+    wrapped.
     """
     if mode not in ("r+", "r", "c"):
         raise ValueError(f"mode={mode!r}: allowed are 'r+', 'r' and 'c'")
