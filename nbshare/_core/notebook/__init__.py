@@ -14,6 +14,7 @@ a cell of marimo
 ``figure``       the plot itself, as a small file, a Figure with an Agg canvas, never pyplot
 ``charts``       lines and histograms in it
 ``image``        images in it
+``raster``       their values, of which none is left out
 ``values``       shared by these, with results as numbers, each read once, colours, labels, limits
 ``explore``      one result at a time, in a panel with sliders
 ``prints``       where the output of workers is shown

@@ -111,7 +111,7 @@ class LinePainter(Painter):
         """Show the part of the x axis that has results, because no more will come."""
         self._show_x(self._x[self._taken[self._order]])
 
-    def _add(self, items: NDArray[np.intp], rows: Floats) -> None:
+    def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
         rows, how = rows.reshape(len(rows), -1), self._plot.reduction
         if self._is_reduced:
             rows = rows[:, -1:] if how == "last" else getattr(rows, how)(axis=1, keepdims=True)
@@ -131,7 +131,7 @@ class LinePainter(Painter):
             marks.set_offsets(np.stack([places, np.full(len(places), edge)], axis=1))
         n_outside = 0
         if finite.size:
-            low, high = self._ends(*self._range(finite), margin=0.03)
+            low, high = self._ends(*self._range(finite, finite.min(), finite.max()), margin=0.03)
             self._axes.set_ylim(low, high)
             is_inside = (low <= numbers) & (numbers <= high) & np.isfinite(self._x)[:, np.newaxis]
             n_outside = int(np.count_nonzero(is_finite & ~is_inside))
@@ -199,14 +199,14 @@ class HistPainter(Painter):
             axes.set_xticks([0, 1], ["False", "True"])
         self._bars = axes.stairs([0], [0, 1], fill=True, color=_COLOURS[0])
 
-    def _add(self, items: NDArray[np.intp], rows: Floats) -> None:
+    def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
         self._numbers[items] = rows.reshape(len(rows), -1)[:, :: self._every]
 
     def _show(self, *, final: bool) -> str:  # noqa: ARG002
         numbers = self._numbers[self._taken].ravel()
         finite = inside = numbers[np.isfinite(numbers)]
         if finite.size:
-            low, high = self._range(finite)
+            low, high = self._range(finite, finite.min(), finite.max())
             inside = finite[(low <= finite) & (finite <= high)]
             counts, edges = np.histogram(inside, self._edges(inside, low, high))
             self._bars.set_data(counts, edges)

@@ -1,9 +1,13 @@
-"""``plot="image"`` shows the results so far as one image, at the cost of the new ones only."""
+"""``plot="image"`` shows the results so far as one image, at the cost of the new ones only.
+
+`Raster` combines their values. Here they get their places, colours, axes and keys.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +19,7 @@ from numpy.typing import NDArray
 
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
+from nbshare._core.notebook.raster import Picture, Raster, blocks
 from nbshare._core.notebook.values import (
     BUDGET_S,
     FRAME,
@@ -22,6 +27,7 @@ from nbshare._core.notebook.values import (
     Floats,
     Painter,
     as_floats,
+    as_reals,
     dress,
     named,
     remark_on,
@@ -42,17 +48,14 @@ _HATCH: Any = {"hatch": "///", "facecolor": "none", "edgecolor": GREY, "alpha": 
 # Names for the key, and colours that the map does not have, for the colour-blind neither.
 _ODD = {"NaN": FRAME, "inf": "#D55E00", "−inf": "#CC79A7"}
 _MAX_SIDE = 1024  # pixels per side, as a screen shows no more
+# Rows and columns on the screen itself, where interpolation would average extreme values.
+_SCREEN = 370, 600
+_MAX_COMBINED = 2**24  # pixels of images that are combined before blocks of them are
 _MAX_SCALARS = 2**16
 # Of the sides, with the same unit and otherwise. A longer image is a strip, and fills its place.
 _MAX_RATIOS = {True: 4, False: 2}
+_MOST_HIDDEN = 0.5  # of the range, before means of blocks are said to hide peaks
 _MAX_SHARP = 600  # pixels a side that the last frame shows as they are, each as a square
-# How results become one, and what changes none. NaN makes NaN, as in a line.
-_COMBINED: dict[str, tuple[np.ufunc, float]] = {
-    "mean": (np.add, 0.0),
-    "sum": (np.add, 0.0),
-    "min": (np.minimum, np.inf),
-    "max": (np.maximum, -np.inf),
-}
 
 
 @dataclass(frozen=True)
@@ -155,29 +158,45 @@ class ImagePainter(Painter):
             raise self._refusal("dates")
         axes, plot = self._axes, self._plot
         self._layout = layout = choose_layout(self._n, self._shape, plot)
-        steps = [math.ceil(k / _MAX_SIDE) for k in self._shape[:2]]
-        self._sample = tuple(slice(None, None, step) for step in steps)
-        self._sampled = f", 1 pixel in {n}" if (n := math.prod(steps)) > 1 else ""
-        cell = np.broadcast_to(0.0, self._shape)[self._sample].shape
-        n_rows = math.ceil(layout.n_cells / layout.columns)
-        self._pixels_shape = cell if len(cell) > 1 else (n_rows, -1)
-        _, neutral = _COMBINED.get(plot.reduction, (None, 0.0))
-        self._cells = np.full((n_rows * layout.columns, *cell), neutral)
-        self._counts = np.zeros(len(self._cells), np.int64)
-        self._newest = np.full(len(self._cells), -1)
-        self._is_coloured = len(cell) == 3
-        place: Any = {"extent": layout.extent, "aspect": layout.aspect}
+        self._is_coloured = len(self._shape) == 3
+        self._is_combined = self._is_stack and self._n > 1 and not self._is_coloured
+        self._has_peaks = plot.reduction in ("min", "max")
+        most = _SCREEN[-len(self._shape) :] if self._has_peaks else (_MAX_SIDE, _MAX_SIDE)
+        steps = [math.ceil(k / side) for k, side in zip(self._shape[:2], most, strict=False)]
+        # Images that are combined are so pixel by pixel, if that takes no huge array.
+        are_late = self._is_combined and math.prod(self._shape) <= _MAX_COMBINED
+        self._steps: list[int] = [] if are_late else steps
+        self._late_steps: list[int] = steps if are_late else []
+        self._blocks = " × ".join(map(str, steps)) if max([1, *steps]) > 1 else ""
+        self._raster = self._new_raster()
+        # The last blocks of the image may stick out of the axes.
+        sides = [_n_blocks(k, step) * step / k for k, step in zip(self._shape, steps, strict=False)]
+        self._extent = _scaled(layout.extent, sides)
+        place: Any = {"extent": self._extent, "aspect": layout.aspect}
         self._image = axes.imshow(
-            self._pixels(),
+            np.zeros((1, 1)),
             cmap=mpl.colormaps["viridis"].with_extremes(bad="none"),
+            interpolation="nearest" if self._has_peaks else None,
             interpolation_stage="data",  # means of values, not of colours
             **place,
         )
         # Above it, pixels that are not finite. Below it, where results are missing.
         self._odd = axes.imshow(np.zeros((1, 1, 4)), interpolation="nearest", zorder=0.5, **place)
+        left, right, bottom, top = layout.extent
+        axes.set(xlim=(left, right), ylim=(bottom, top))
         self._hatch = axes.add_patch(Polygon(layout.outline, zorder=-1, **_HATCH))
         self._odd_names: list[str] = []
         self._dress()
+
+    def _new_raster(self) -> Raster:
+        layout = self._layout
+        n_cells = math.ceil(layout.n_cells / layout.columns) * layout.columns
+        return Raster(n_cells, self._shape, self._plot.reduction, self._steps)
+
+    def begin_anew(self, limits: tuple[float, float] | None) -> None:
+        """Read all results again, and show them on a scale with these limits."""
+        super().begin_anew(limits)
+        self._raster = self._new_raster()
 
     @property
     def _is_stack(self) -> bool:
@@ -216,9 +235,9 @@ class ImagePainter(Painter):
         self._bar = bar = axes.figure.colorbar(self._image, cax=place, extend=extend)
         dress(bar.ax)
         bar.outline.set_visible(False)
-        is_combined = self._is_stack or self._layout.n_cells < self._n
-        label = self._name(f"{plot.reduction} of " if is_combined else "")
-        bar.set_label(label + self._sampled)
+        is_combined = self._is_stack or self._layout.n_cells < self._n or self._blocks
+        blocks_of = f", blocks of {self._blocks}" if self._blocks else ""
+        bar.set_label(self._name(f"{plot.reduction} of " if is_combined else "") + blocks_of)
         if self._dtype.kind in "iu" and not is_combined:
             bar.set_ticks(whole_places())
 
@@ -238,66 +257,68 @@ class ImagePainter(Painter):
         )
         key.set_visible(bool(names))
 
-    def _add(self, items: NDArray[np.intp], rows: Floats) -> None:
-        how = self._plot.reduction
-        cells = items * self._layout.n_cells // self._n  # sorted, as items are
-        firsts = np.flatnonzero(np.diff(cells, prepend=-1))
-        mine, n_each = cells[firsts], np.diff(firsts, append=len(items))
-        self._counts[mine] += n_each
-        if how == "last":
-            lasts = firsts + n_each - 1
-            newer = lasts[items[lasts] >= self._newest[mine]]
-            self._cells[cells[newer]], self._newest[cells[newer]] = rows[newer], items[newer]
-        else:
-            reduce, _ = _COMBINED[how]
-            self._cells[mine] = reduce(self._cells[mine], reduce.reduceat(rows, firsts, axis=0))
-
-    @property
-    def _is_there(self) -> NDArray[np.bool_]:
-        """A flag per pixel, True if it has a result."""
-        counts = self._counts.reshape(-1, *[1] * (self._cells.ndim - 1))
-        return np.broadcast_to(counts > 0, self._cells.shape).reshape(self._pixels_shape)
-
-    def _pixels(self) -> Floats:
-        """Return the image, with NaN where there is no result yet."""
-        counts = self._counts.reshape(-1, *[1] * (self._cells.ndim - 1))
-        divisor = np.maximum(counts, 1) if self._plot.reduction == "mean" else 1
-        shown: Floats = np.where(counts, self._cells / divisor, np.nan)
-        return shown.reshape(self._pixels_shape)
+    def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
+        self._raster.add(items * self._layout.n_cells // self._n, items, rows)
 
     def _show(self, *, final: bool) -> str:
-        pixels, remark = self._pixels(), ""
+        layout = self._layout
+        picture = self._raster.picture(self._late_steps, is_combined=self._is_combined)
+        rows = (math.ceil(layout.n_cells / layout.columns), -1) if len(self._shape) < 2 else ()
+        shape = rows or picture.pixels.shape[1:]
+        pixels, is_there = picture.pixels.reshape(shape), picture.is_there.reshape(shape)
+        remark = f", {picture.n_left_out:,} NaN left out" if picture.n_left_out else ""
         if self._is_coloured:
-            pixels /= 255 if self._dtype.kind in "iu" else 1
+            pixels = pixels / (255 if self._dtype.kind in "iu" else 1)
             n_outside = np.count_nonzero((pixels < 0) | (pixels > 1))
-            remark = self._sampled + remark_on(0, int(n_outside))
-        elif (finite := pixels[np.isfinite(pixels)]).size:
-            low, high = self._ends(*self._range(finite))
-            self._image.set_clim(low, high)
-            extend = _EXTENDS[bool(finite.min() < low), bool(finite.max() > high)]
-            if self._bar.extend != extend:
-                self._bar.remove()
-                self._draw_bar(extend)
-        self._show_odd(pixels)
-        self._image.set_data(opaque(pixels) if self._is_coloured else pixels)
+            remark += f", blocks of {self._blocks}" if self._blocks else ""
+            remark += remark_on(0, int(n_outside))
+        elif picture.low <= picture.high:
+            remark += self._colour(pixels, picture)
+        is_odd = self._show_odd(pixels, is_there)
+        if self._is_coloured:
+            self._image.set_data(opaque(without(is_odd, pixels), is_there))
+        else:
+            self._image.set_data(without(is_odd, pixels))
         if final and max(pixels.shape[:2]) <= _MAX_SHARP:
             self._image.set_interpolation("nearest")  # sharper, and half the bytes
         return (f"{self._plot.reduction} of {{}}" if self._is_stack else "{}") + remark
 
-    def _show_odd(self, pixels: Floats) -> None:
-        """Show where results are missing, and where they are not finite."""
-        self._hatch.set_visible(not self._counts[: self._layout.n_cells].all())
-        kinds = [np.isnan(pixels) & self._is_there, np.isposinf(pixels), np.isneginf(pixels)]
+    def _colour(self, pixels: Floats, picture: Picture) -> str:
+        """Set the range of the colours, that of all values. Return a remark on those not seen."""
+        finite = pixels[np.isfinite(pixels)]
+        low, high = self._ends(*self._range(finite, picture.low, picture.high))
+        self._image.set_clim(low, high)
+        extend = _EXTENDS[bool(picture.low < low), bool(picture.high > high)]
+        if self._bar.extend != extend:
+            self._bar.remove()
+            self._draw_bar(extend)
+        are_means = self._blocks or (self._layout.n_cells < self._n and not self._is_combined)
+        if not (are_means and finite.size) or self._has_peaks or self._plot.limits:
+            return ""
+        below, above = finite.min() - picture.low, picture.high - finite.max()
+        if below + above <= _MOST_HIDDEN * (picture.high - picture.low):
+            return ""
+        return f", peaks are averaged (see reduction='{'max' if above >= below else 'min'}')"
+
+    def _show_odd(self, pixels: Floats, is_there: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Show where results are missing, and where they are not finite. Return the latter."""
+        self._hatch.set_visible(not self._raster.is_full(self._layout.n_cells))
+        kinds = [np.isnan(pixels) & is_there, np.isposinf(pixels), np.isneginf(pixels)]
         if self._is_coloured:
             kinds = [np.any(kind, axis=2) for kind in kinds]
         names = [name for name, kind in zip(_ODD, kinds, strict=True) if kind.any()]
         if names != self._odd_names:
             self._draw_key(names)
         self._odd.set_visible(bool(names))
+        places = np.select(kinds, (1, 2, 3))
         if names:
-            self._image.set_interpolation("nearest")  # else it fades out around them
+            steps = [math.ceil(k / side) for k, side in zip(places.shape, _SCREEN, strict=True)]
+            seen = blocks(np.maximum, places, steps, 0)  # a single one is not lost
+            sides = np.multiply(seen.shape, steps) / places.shape
+            self._odd.set_extent(_scaled(self._extent, sides.tolist()))
             colours = np.concatenate([np.zeros((1, 4)), to_rgba_array([*_ODD.values()])])
-            self._odd.set_data(colours[np.select(kinds, (1, 2, 3))])
+            self._odd.set_data(colours[seen])
+        return places > 0
 
 
 class MosaicPainter(ImagePainter):
@@ -309,7 +330,6 @@ class MosaicPainter(ImagePainter):
         *others, present = args
         self._first = int(present.argmax())
         super().__init__(*others, np.ones(1, np.bool_))  # laid out for the whole, one result
-        self._counts = np.zeros_like(self._cells, np.int64)  # of each pixel
         self._taken = np.zeros(len(present), np.bool_)
 
     def _read(self, partial: Any, items: NDArray[np.intp]) -> NDArray[Any]:
@@ -328,32 +348,55 @@ class MosaicPainter(ImagePainter):
         """Read new tiles, and show them."""
         until = time.monotonic() + (math.inf if final else BUDGET_S)
         for i in np.flatnonzero(present & ~self._taken).tolist():
-            seen, pixels = [*self._sample], [slice(None)] * len(self._sample)
-            places = zip(partial.layout.place(i), self._sample, strict=False)
-            for axis, (part, sample) in enumerate(places):
-                first, last = -(-part.start // sample.step), -(-part.stop // sample.step)
-                seen[axis] = slice(first * sample.step - part.start, None, sample.step)
-                pixels[axis] = slice(first, last)
-            values = as_floats(self._tile(partial, i)[tuple(seen)])
+            tile = as_reals(self._tile(partial, i))
+            places = [*partial.layout.place(i)]
+            places += [slice(0, k) for k in tile.shape[len(places) :]]
             with uninterrupted():
-                at: Any = (0, *pixels)
-                self._cells[at], self._counts[at] = values, 1
+                self._raster.put(places, tile)
                 self._taken[i] = True
             if time.monotonic() >= until:
                 break
         return int(np.count_nonzero(self._taken)), self._show(final=final)
 
-    @property
-    def _is_there(self) -> NDArray[np.bool_]:
-        return self._counts.reshape(self._pixels_shape) > 0
 
-    def _pixels(self) -> Floats:
-        return np.where(self._counts > 0, self._cells, np.nan).reshape(self._pixels_shape)
+def without(is_odd: NDArray[np.bool_], pixels: Floats) -> Floats:
+    """Return pixels with those of their row in place of odd ones, which are drawn above them.
+
+    Without it, interpolation would fade out around them, or need to be switched off.
+    """
+    if not is_odd.any():
+        return pixels
+    columns = np.arange(pixels.shape[1])
+    before = np.maximum.accumulate(np.where(is_odd, -1, columns), axis=1)
+    after = np.where(is_odd, len(columns), columns)[:, ::-1]
+    after = np.minimum.accumulate(after, axis=1)[:, ::-1]
+    taken = np.where(before >= 0, before, np.minimum(after, len(columns) - 1))
+    filled: Floats = pixels[np.arange(len(pixels))[:, np.newaxis], taken]
+    if (rest := ~np.isfinite(filled) & _like(is_odd, filled)).any():  # rows without any other
+        finite = filled[np.isfinite(filled)]
+        filled[rest] = finite.mean() if finite.size else 0
+    return filled
 
 
-def opaque(pixels: Floats) -> NDArray[Any]:
-    """Return colours, with transparent ones where they are not finite."""
-    is_finite: Any = np.isfinite(pixels).all(axis=2)
-    colours = np.clip(np.where(is_finite[..., np.newaxis], pixels, 0), 0, 1)
+def opaque(pixels: Floats, is_there: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return colours, with transparent ones where there is no result."""
+    colours = np.clip(np.where(is_there, pixels, 0), 0, 1)
     alpha = colours[..., 3] if colours.shape[2] == 4 else 1.0
-    return np.dstack([colours[..., :3], is_finite * alpha])
+    return np.dstack([colours[..., :3], is_there.all(axis=2) * alpha])
+
+
+def _like(flags: NDArray[np.bool_], pixels: Floats) -> NDArray[np.bool_]:
+    return flags.reshape(*flags.shape, *[1] * (pixels.ndim - flags.ndim))
+
+
+def _n_blocks(size: int, step: int) -> int:
+    return -(-size // step)
+
+
+def _scaled(
+    extent: tuple[float, float, float, float], sides: Sequence[float]
+) -> tuple[float, float, float, float]:
+    """Return an extent whose height and width are multiplied, with the same upper left corner."""
+    left, right, bottom, top = extent
+    tall, wide = sides if len(sides) == 2 else (1.0, *sides, 1.0)[:2]
+    return left, left + (right - left) * wide, top + (bottom - top) * tall, top

@@ -123,8 +123,10 @@ class LivePlot:
     next to the plot names. On a line, crosses at the lower edge are NaN, and triangles at an edge
     are infinities.
 
-    **Size**: an image has at most 1024 × 1024 pixels. Of larger results it shows every k-th pixel,
-    as its colour bar says. More rows, or more than 65,536 numbers, are combined by `reduction`.
+    **Size**: an image has at most 1024 × 1024 pixels. Of larger results, more rows or more than
+    65,536 numbers, each pixel is the mean of a block of values, or its lowest or highest one with
+    ``reduction="min"`` or ``"max"``, as the colour bar says. The range of the colours is that of all
+    values. NaN and masked values are left out, as pandas and xarray do, and counted in the title.
 
     **Style**: nbshare's own plots have a transparent background, and greys that are readable in
     light and dark themes. Your own function draws on white in the same style, or in your style if

@@ -55,7 +55,6 @@ class Painter:
         self._axes, self._plot, self._inputs = axes, plot, inputs
         self._n = len(present)
         self._taken = np.zeros(self._n, bool)  # which results have been read
-        self._sample: tuple[slice, ...] = ()  # the part of each that is read
         first = self._read(partial, np.flatnonzero(present)[:1])
         self._dtype, self._shape = first.dtype, first.shape[1:]
         self._n_elements = math.prod(self._shape)
@@ -81,7 +80,7 @@ class Painter:
             kinds = {self._dtype.kind, part.dtype.kind}
             if len(kinds) > 1 and not kinds <= set("biuf"):
                 raise self._refusal(f"of several kinds, {self._dtype} and {part.dtype}")
-            rows = as_floats(part[(slice(None), *self._sample)])
+            rows = as_reals(part)
             with uninterrupted():  # or they might be added twice
                 self._add(items, rows)
                 self._taken[items] = True
@@ -100,7 +99,7 @@ class Painter:
     def show_done(self) -> None:
         """Leave out the places of results that will not come."""
 
-    def _add(self, items: NDArray[np.intp], rows: Floats) -> None:
+    def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
         """Read the values of some results."""
         raise NotImplementedError
 
@@ -108,13 +107,17 @@ class Painter:
         """Show the values read so far. Return what they are."""
         raise NotImplementedError
 
-    def _range(self, finite: Floats) -> tuple[float, float]:
-        """Return the range to show, the user's, or of most or all of the data."""
+    def _range(self, finite: Floats, low: float, high: float) -> tuple[float, float]:
+        """Return the range to show, the user's, or of most or all of the data.
+
+        Those may be more than the finite values that are drawn.
+        """
         limits = self._plot.limits
         if isinstance(limits, tuple):
             low, high = as_floats(np.asarray(limits)).tolist()
             return low, high
-        return self.limits or span(finite, is_robust=limits is not None)
+        is_robust = limits is not None
+        return self.limits or span(finite if is_robust else np.array([low, high]), is_robust)
 
     def _ends(self, low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
         """Return the ends of the scale for a range, exactly the user's, or round ones."""
@@ -174,6 +177,11 @@ def is_row(result: Any) -> bool:
 
 def as_floats(part: NDArray[Any]) -> Floats:
     """Return numbers as float64, with the magnitude of complex ones, matplotlib's days of dates."""
+    return np.asarray(as_reals(part), np.float64)
+
+
+def as_reals(part: NDArray[Any]) -> NDArray[Any]:
+    """Return real numbers, with the magnitude of complex ones, matplotlib's days of dates."""
     match part.dtype.kind:
         case "c":
             part = np.abs(part)
@@ -181,7 +189,7 @@ def as_floats(part: NDArray[Any]) -> Floats:
             part = date2num(part)  # type: ignore[no-untyped-call]
         case "m":
             part = part / np.timedelta64(1, "s")
-    return np.asarray(part, np.float64)
+    return part
 
 
 def named(label: str, unit: str) -> str:
@@ -249,7 +257,7 @@ def unmasked(result: Any) -> Any:
     return masked.astype(np.result_type(masked.dtype, np.float64)).filled(np.nan)
 
 
-def span(finite: Floats, *, is_robust: bool = False) -> tuple[float, float]:
+def span(finite: Floats, is_robust: bool = False) -> tuple[float, float]:
     """Return the range of all or most of the data, whose ends always differ."""
     finite = np.clip(finite, -_LARGEST, _LARGEST)
     low, high = np.percentile(finite, _ROBUST if is_robust else (0, 100)).tolist()

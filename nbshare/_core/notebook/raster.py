@@ -1,0 +1,309 @@
+"""Values of many results in an image of limited size, of which none is left out.
+
+Where results have more pixels than the image, each of its pixels shows a block of theirs::
+
+    results ─► as they come: blocks of each, combined in cells ─► for a frame: blocks of the cells
+
+Each result is read once. NaN counts as missing, so a pixel shows the other values of its block.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+# How values become one, and what changes none. NaN is left out.
+_COMBINED: dict[str, tuple[np.ufunc, float]] = {
+    "mean": (np.add, 0.0),
+    "sum": (np.add, 0.0),
+    "last": (np.add, 0.0),
+    "min": (np.fmin, np.inf),
+    "max": (np.fmax, -np.inf),
+}
+_LONG = 16  # longer blocks are reduced one by one, which then costs less
+_LARGEST = 1e30  # float32 could not hold sums of more
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image of all values so far.
+
+    Attributes
+    ----------
+    pixels
+        With NaN where there is no value.
+    low, high
+        The least and the greatest finite value of the whole, ``inf`` and ``-inf`` if there is none.
+    is_there
+        Where results have arrived, also if they are NaN.
+    n_left_out
+        Number of values that are NaN in pixels that show others.
+    """
+
+    pixels: Floats
+    low: float
+    high: float
+    is_there: NDArray[np.bool_]
+    n_left_out: int
+
+
+class Raster:
+    """Cells, of which each combines values of one or several results.
+
+    Parameters
+    ----------
+    n_cells
+        Number of cells.
+    shape
+        Shape of a result.
+    how
+        One of LivePlot's reductions.
+    steps
+        Sides of the blocks that a result is reduced to, along its first axes.
+    """
+
+    def __init__(
+        self, n_cells: int, shape: tuple[int, ...], how: str, steps: Sequence[int]
+    ) -> None:
+        self._how, self._steps = how, tuple(steps)
+        self._ufunc, self._neutral = _COMBINED[how]
+        self._sizes = sizes_of(shape, self._steps)
+        cell = [-(-k // step) for k, step in zip_longest(shape, self._steps, fillvalue=1)]
+        self._values = np.full((n_cells, *cell), self._neutral)
+        self._n = np.zeros((n_cells, *[1] * len(shape)), np.int64)  # of results
+        self._is_of_parts = False  # then of values
+        self._n_nan: NDArray[np.int64] | None = None  # of values, if there are any
+        self._newest = np.full(n_cells, -1)
+        self._low, self._high = math.inf, -math.inf  # of all finite values
+
+    def add(self, cells: NDArray[np.intp], items: NDArray[np.intp], rows: NDArray[Any]) -> None:
+        """Combine results with those in their cells. Both numbers are in ascending order."""
+        is_nan, rows = self._split(rows)
+        rows = self._blocks(rows)
+        n_nan = None if is_nan is None else self._count_blocks(is_nan)
+        firsts = np.flatnonzero(np.diff(cells, prepend=-1))
+        n_each = np.diff(firsts, append=len(cells))
+        mine = cells[firsts]
+        if self._how == "last":
+            lasts = firsts + n_each - 1
+            is_newer = items[lasts] >= self._newest[mine]
+            lasts, mine = lasts[is_newer], mine[is_newer]
+            self._values[mine], self._n[mine], self._newest[mine] = rows[lasts], 1, items[lasts]
+            if not (n_nan is None and self._n_nan is None):
+                self._count_nan()[mine] = 0 if n_nan is None else n_nan[lasts]
+            return
+        self._n[mine] += n_each.reshape(-1, *[1] * (self._n.ndim - 1))
+        _combine(self._values, mine, rows, firsts, self._ufunc)
+        if n_nan is not None:
+            _combine(self._count_nan(), mine, n_nan, firsts, np.add)
+
+    def put(self, places: Sequence[slice], part: NDArray[Any]) -> None:
+        """Put a part of the only result in its place."""
+        if not self._is_of_parts:
+            self._n, self._is_of_parts = np.zeros_like(self._values, np.int64), True
+        is_nan, rows = self._split(part[np.newaxis])
+        sides = list(zip(places, self._steps, strict=True))
+        phases = [place.start % step for place, step in sides]
+        ends = [(place.start // step, (place.stop - 1) // step + 1) for place, step in sides]
+        seen: Any = (slice(None), *itertools.starmap(slice, ends))
+        self._n[seen] += sizes_of(part.shape, self._steps, phases)
+        into = self._values[seen]
+        self._ufunc(into, self._blocks(rows, phases), out=into)
+        if is_nan is not None:
+            self._count_nan()[seen] += self._count_blocks(is_nan, phases)
+
+    def is_full(self, n_cells: int) -> bool:
+        """Whether the first cells have all a result."""
+        return bool(self._n[:n_cells].all())
+
+    def picture(self, steps: Sequence[int], *, is_combined: bool) -> Picture:
+        """Return an image whose pixels are blocks of the cells.
+
+        Parameters
+        ----------
+        steps
+            Sides of these blocks, along the first axes of a result.
+        is_combined
+            Whether the limits are those of the combined values, otherwise those of the results.
+        """
+        n_valid = self._n if self._is_of_parts else self._n * self._sizes
+        is_there: NDArray[np.bool_] = n_valid > 0
+        n_left_out = 0
+        if self._n_nan is not None:
+            n_valid = n_valid - self._n_nan
+            n_left_out = int(self._n_nan[n_valid > 0].sum())
+        values = self._values
+        if self._how in ("mean", "last"):
+            values = values / np.maximum(n_valid, 1)
+        elif self._how == "sum":  # of results, not of the pixels of a block
+            values = values / self._sizes
+        if not (n_valid > 0).all():
+            values = np.where(n_valid > 0, values, np.nan)
+        low, high = extremes(values)[:2] if is_combined else (self._low, self._high)
+        if any(step > 1 for step in steps):
+            values, n_others = self._seen_from_afar(values, steps)
+            if not is_there.all():
+                is_there = np.broadcast_to(is_there, self._values.shape)
+                is_there = blocks(np.logical_or, is_there, steps, False, axis=1)
+            n_left_out += n_others
+        return Picture(values, low, high, np.broadcast_to(is_there, values.shape), n_left_out)
+
+    def _seen_from_afar(self, values: Floats, steps: Sequence[int]) -> tuple[Floats, int]:
+        """Return blocks of an image, and how many of its NaN are in blocks that show others."""
+        sizes = sizes_of(values.shape[1:], steps)
+        if not np.isnan(values.min()):
+            seen = blocks(self._ufunc, values, steps, self._neutral, axis=1)
+            return (seen / sizes if self._ufunc is np.add else seen), 0
+        is_nan = np.isnan(values)
+        filled = np.where(is_nan, self._neutral, values)
+        seen = blocks(self._ufunc, filled, steps, self._neutral, axis=1)
+        n_nan = blocks(np.add, is_nan, steps, 0, axis=1, dtype=np.int64)
+        n_valid = sizes - n_nan
+        if self._ufunc is np.add:
+            seen = seen / np.maximum(n_valid, 1)
+        return np.where(n_valid > 0, seen, np.nan), int(n_nan[n_valid > 0].sum())
+
+    def _split(self, rows: NDArray[Any]) -> tuple[NDArray[np.bool_] | None, NDArray[Any]]:
+        """Return where values are NaN, if any is, and the values with neutral ones there.
+
+        Widen the limits to them.
+        """
+        low, high, has_nan = extremes(rows)
+        self._low, self._high = min(self._low, low), max(self._high, high)
+        if not has_nan:
+            return None, rows
+        is_nan = np.isnan(rows)
+        return is_nan, np.where(is_nan, rows.dtype.type(self._neutral), rows)
+
+    def _blocks(self, rows: NDArray[Any], phases: Sequence[int] = ()) -> NDArray[Any]:
+        is_large = max(-self._low, self._high) > _LARGEST
+        dtype = np.result_type(rows.dtype, np.float64 if is_large else np.float32)
+        return blocks(self._ufunc, rows, self._steps, self._neutral, phases, axis=1, dtype=dtype)
+
+    def _count_blocks(
+        self, is_nan: NDArray[np.bool_], phases: Sequence[int] = ()
+    ) -> NDArray[np.int64]:
+        return blocks(np.add, is_nan, self._steps, 0, phases, axis=1, dtype=np.int64)
+
+    def _count_nan(self) -> NDArray[np.int64]:
+        if self._n_nan is None:
+            self._n_nan = np.zeros(self._values.shape, np.int64)
+        return self._n_nan
+
+
+def _combine(
+    cells: NDArray[Any],
+    mine: NDArray[np.intp],
+    rows: NDArray[Any],
+    firsts: NDArray[np.intp],
+    ufunc: np.ufunc,
+) -> None:
+    """Combine rows with some cells. Those of a cell follow each other, from its first on."""
+    if len(mine) == 1:  # in place, as a cell may be large
+        cell = cells[mine[0] : mine[0] + 1]
+        if len(rows) > _LONG:
+            rows = ufunc.reduce(rows, axis=0, keepdims=True, dtype=cells.dtype)
+        for row in rows:
+            ufunc(cell, row, out=cell)
+        return
+    if len(mine) < len(rows):
+        rows = ufunc.reduceat(rows, firsts, axis=0, dtype=cells.dtype)
+    cells[mine] = ufunc(cells[mine], rows)
+
+
+def blocks(
+    ufunc: np.ufunc,
+    values: NDArray[Any],
+    steps: Sequence[int],
+    neutral: float,
+    phases: Sequence[int] = (),
+    *,
+    axis: int = 0,
+    dtype: Any = None,
+) -> NDArray[Any]:
+    """Combine the values of each block.
+
+    Parameters
+    ----------
+    ufunc, neutral
+        What combines two values, and the value that changes none.
+    values
+        The values.
+    steps
+        Sides of a block, along `axis` and those after it.
+    phases
+        How many values the first block lacks along each axis. Default: none.
+    axis
+        The first axis that has blocks.
+    dtype
+        Of the result. Default: that of `values`.
+    """
+    dtype = values.dtype if dtype is None else dtype
+    for k, (step, phase) in enumerate(zip_longest(steps, phases, fillvalue=0), axis):
+        if step > 1:
+            values = _along(ufunc, values, k, step, phase, neutral, dtype)
+    return values
+
+
+def _along(
+    ufunc: np.ufunc,
+    values: NDArray[Any],
+    axis: int,
+    step: int,
+    phase: int,
+    neutral: float,
+    dtype: Any,
+) -> NDArray[Any]:
+    n = values.shape[axis]
+    if step > _LONG and axis == values.ndim - 1:
+        firsts = np.maximum(np.arange(0, n + phase, step) - phase, 0)
+        return np.asarray(ufunc.reduceat(values, firsts, axis=axis, dtype=dtype))
+    shape = [*values.shape]
+    shape[axis] = -(-(n + phase) // step)
+    combined = np.full(shape, neutral, dtype)
+    source, target = np.moveaxis(values, axis, 0), np.moveaxis(combined, axis, 0)
+    for k in range(step):  # the k-th value of every block
+        each = source[(k - phase) % step :: step]
+        first = int(k < phase)
+        into = target[first : first + len(each)]
+        ufunc(into, each, out=into)
+    return combined
+
+
+def sizes_of(
+    shape: Sequence[int], steps: Sequence[int], phases: Sequence[int] = ()
+) -> NDArray[np.int64]:
+    """Return how many values each block has, to be broadcast.
+
+    The first block of an axis lacks as many as its phase says, and the last one may have fewer.
+    """
+    sizes = np.ones((), np.int64)
+    for size, step, phase in zip_longest(shape, steps, phases, fillvalue=0):
+        each = np.ones(1, np.int64)
+        if step > 1:
+            ends = np.minimum(np.arange(step, size + phase + step, step), size + phase)
+            each = np.diff(ends, prepend=phase)
+        sizes = sizes[..., np.newaxis] * each
+    return sizes
+
+
+def extremes(values: NDArray[Any]) -> tuple[float, float, bool]:
+    """Return the least and the greatest finite value, and whether there is a NaN.
+
+    Without finite values they are ``inf`` and ``-inf``.
+    """
+    low, high = values.min(), values.max()
+    has_nan = bool(np.isnan(low))
+    if not (np.isfinite(low) and np.isfinite(high)):
+        finite = values[np.isfinite(values)]
+        low, high = finite.min(initial=np.inf), finite.max(initial=-np.inf)
+    return float(low), float(high), has_nan
