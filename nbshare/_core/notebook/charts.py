@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbshare._core.notebook.live_plot import CannotDrawError
+from nbshare._core.notebook.raster import extremes
 from nbshare._core.notebook.values import (
     GREY,
     MAX_EXACT,
@@ -18,6 +19,7 @@ from nbshare._core.notebook.values import (
     calm,
     named,
     remark_on,
+    sampled,
     write_dates,
     write_names,
     write_whole,
@@ -35,7 +37,7 @@ _MAX_POINTS = 2000  # more than the plot has pixels in a row
 # is.
 _ODD: Any = (np.isnan, "x", 0), (np.isposinf, "^", 1), (np.isneginf, "v", 0)
 
-_MAX_VALUES = 2**20  # in a histogram. If there are more, every k-th is counted
+_MAX_VALUES = 2**20  # in a histogram. Of more, a sample is counted
 _MAX_BINS = 100
 _MAX_WHOLE = 60  # integers in a smaller range get a bar each
 
@@ -186,12 +188,15 @@ class HistPainter(Painter):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         axes, n_elements = self._axes, self._n_elements
-        self._every = math.ceil(n_elements / max(1, _MAX_VALUES // self._n))
-        self._numbers = np.empty((self._n, math.ceil(n_elements / self._every)))
+        self._n_each = min(n_elements, max(1, _MAX_VALUES // self._n))
+        self._numbers = np.empty((self._n, self._n_each))
+        self._low, self._high = math.inf, -math.inf  # of all finite values
+        self._n_odd = 0
         what = "values" if self._shape else "results"
-        sampled = "" if self._every == 1 else f", 1 in {self._every}"
+        is_sample = self._n_each < n_elements
+        of = f", 1 in {n_elements / self._n_each:.3g} at random" if is_sample else ""
         axes.set_xlabel(self._name())
-        axes.set_ylabel(f"number of {what}{sampled}")
+        axes.set_ylabel(f"number of {what}{of}")
         write_whole(axes.yaxis)
         if self._dtype.kind == "M":
             write_dates(axes.xaxis)
@@ -200,25 +205,33 @@ class HistPainter(Painter):
         self._bars = axes.stairs([0], [0, 1], fill=True, color=_COLOURS[0])
 
     def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
-        self._numbers[items] = rows.reshape(len(rows), -1)[:, :: self._every]
+        rows = rows.reshape(len(rows), -1)
+        low, high, _ = extremes(rows)
+        self._low, self._high = min(self._low, low), max(self._high, high)
+        self._n_odd += int(np.count_nonzero(~np.isfinite(rows)))
+        self._numbers[items] = sampled(rows, self._n_each, seed=int(items[0]))
+
+    def begin_anew(self, limits: tuple[float, float] | None) -> None:
+        """Read all results again, and show them on a scale with these limits."""
+        super().begin_anew(limits)
+        self._low, self._high, self._n_odd = math.inf, -math.inf, 0
 
     def _show(self, *, final: bool) -> str:  # noqa: ARG002
         numbers = self._numbers[self._taken].ravel()
         finite = inside = numbers[np.isfinite(numbers)]
         if finite.size:
-            low, high = self._range(finite, finite.min(), finite.max())
+            low, high = self._range(finite, self._low, self._high)
             inside = finite[(low <= finite) & (finite <= high)]
             counts, edges = np.histogram(inside, self._edges(inside, low, high))
             self._bars.set_data(counts, edges)
             self._axes.set_xlim(self._ends(*(self.limits or (edges[0], edges[-1]))))
             self._axes.set_ylim(0, calm(0, max(1, int(counts.max())), margin=0.03)[1])
-        n_outside = finite.size - inside.size
-        return "{}" + remark_on(numbers.size - finite.size, n_outside)
+        return "{}" + remark_on(self._n_odd, finite.size - inside.size)
 
     def _edges(self, inside: Floats, low: float, high: float) -> NDArray[np.floating]:
         is_whole = self._dtype.kind in "biu" and max(-low, high) < MAX_EXACT
-        if is_whole and inside.size and not isinstance(self._plot.limits, tuple):
-            low, high = inside.min(), inside.max()
+        if is_whole and not isinstance(self._plot.limits, tuple):
+            low, high = max(low, self._low), min(high, self._high)
         if is_whole and high - low < _MAX_WHOLE and self._plot.bins is None:
             return np.arange(math.ceil(low), math.floor(high) + 2) - 0.5
         n_bins = self._plot.bins or (auto_bins(inside) if inside.size else 1)

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 
 PlotKind = Literal["image", "line", "hist"]
 
-_MAX_SEEN, _MAX_NUMBERS = 64, 2000  # results, and numbers of each, that set the scale
+# Results that set the scale, and numbers of each that set a robust one.
+_MAX_SEEN, _MAX_NUMBERS = 64, 2000
 _INTERVAL_S = 0.1  # between two plots, and between looks at a running job
 _REST_S = 0.4  # after a move, when a sharp plot is worth its time
 
@@ -252,19 +253,25 @@ class ResultGrid:
 
     def _span(self, shown: npt.NDArray[Any]) -> tuple[float, float] | None:
         """Return the range of all results, so that the scale stays the same for each."""
-        from nbshare._core.notebook.values import as_floats, span
+        from nbshare._core.notebook.raster import extremes
+        from nbshare._core.notebook.values import as_floats, as_reals, sampled, span
 
         if shown.dtype.kind not in "biufcMm":  # which is refused
             return None
-        n_done, parts = self.source.n_done, [shown.ravel()]  # no result is cut
+        n_done, parts = self.source.n_done, [shown]  # no result is cut
         if n_done != self._n_seen:
             there = np.flatnonzero(self.source._present)
-            for i in there[:: math.ceil(len(there) / _MAX_SEEN)].tolist():
-                numbers = self.pick(i)[1].ravel()
-                parts.append(numbers[:: math.ceil(numbers.size / _MAX_NUMBERS)])
+            seen = there[:: math.ceil(len(there) / _MAX_SEEN)].tolist()
+            parts += [self.pick(i)[1] for i in seen]
             self._n_seen = n_done
-        numbers = as_floats(np.concatenate(parts))
-        if (finite := numbers[np.isfinite(numbers)]).size:
+        if self._plot.limits is not None:
+            numbers = [sampled(part.reshape(1, -1), _MAX_NUMBERS)[0] for part in parts]
+            finite = as_floats(np.concatenate(numbers))
+            finite = finite[np.isfinite(finite)]
+        else:
+            ends = np.array([extremes(as_reals(part))[:2] for part in parts if part.size])
+            finite = ends[np.isfinite(ends)]
+        if finite.size:
             low, high = span(finite, is_robust=self._plot.limits is not None)
             self._limits = min(low, self._limits[0]), max(high, self._limits[1])
         return self._limits if self._limits[0] < self._limits[1] else None

@@ -125,8 +125,8 @@ class LivePlot:
 
     **Size**: an image has at most 1024 × 1024 pixels. Of larger results, more rows or more than
     65,536 numbers, each pixel is the mean of a block of values, or its lowest or highest one with
-    ``reduction="min"`` or ``"max"``, as the colour bar says. The range of the colours is that of all
-    values. NaN and masked values are left out, as pandas and xarray do, and counted in the title.
+    ``reduction="min"`` or ``"max"``, as the colour bar says. The colours are from the lowest to the
+    highest of all values. NaN and masked values are left out and counted in the title.
 
     **Style**: nbshare's own plots have a transparent background, and greys that are readable in
     light and dark themes. Your own function draws on white in the same style, or in your style if

@@ -192,6 +192,18 @@ def as_reals(part: NDArray[Any]) -> NDArray[Any]:
     return part
 
 
+def sampled(rows: NDArray[Any], n: int, seed: int = 0) -> NDArray[Any]:
+    """Return n values of each row, one from each of n equal parts, at random.
+
+    Values at a fixed distance would all be alike, or all be missed, in data of the same period.
+    """
+    if rows.shape[1] <= n:
+        return rows
+    random = np.random.default_rng(seed).random((len(rows), n))
+    places = ((np.arange(n) + random) * (rows.shape[1] / n)).astype(np.intp)
+    return np.take_along_axis(rows, np.minimum(places, rows.shape[1] - 1), axis=1)
+
+
 def named(label: str, unit: str) -> str:
     """Return the label of an axis."""
     return f"{label} ({unit})" if label and unit else label or unit
