@@ -11,7 +11,8 @@ a cell of marimo
 ``bar``          a terminal's bar, a log's lines, and the words of all three
 ``live_plot``    the plots that the user asks for
 ``frames``       when and where to draw the plot
-``figure``       the plot itself, as a small file, a Figure with an Agg canvas, never pyplot
+``figure``       the plot itself, a Figure with an Agg canvas, never pyplot
+``png``          its file, of moderate size
 ``charts``       lines and histograms in it
 ``image``        images in it
 ``raster``       their values, of which none is left out

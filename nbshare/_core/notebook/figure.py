@@ -34,6 +34,7 @@ from nbshare._core.notebook.charts import HistPainter, LinePainter
 from nbshare._core.notebook.environment import Bundle
 from nbshare._core.notebook.image import ImagePainter, MosaicPainter
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, as_plots
+from nbshare._core.notebook.png import encode, encode_moderately
 from nbshare._core.notebook.values import FRAME, GREY, TICKS, Painter, dress, named, unmasked
 
 # Size on the page, in pixels, of a single plot and of one of several in two columns. Both are as
@@ -45,8 +46,7 @@ _MARGIN = 0.08  # inches
 _PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
 
 _DPI = 100  # of the frames that follow each other
-_FINAL_DPI = 200  # of the last one, sharp on fine screens
-_MAX_EXACT_BYTES = 600_000  # beyond, a last frame has 256 colours
+_FINAL_DPI = 200, 150, 100  # of the last one, the first sharp on fine screens
 
 # nbshare's style, for plots of a user's function.
 _STYLE: dict[Any, Any] = {
@@ -111,7 +111,7 @@ class LiveFigure:
                 if painted is None:
                     return None
                 self._lay_out(final=final)
-                png = self._final_png() if final else _encode(self._pixels(_DPI), compress_level=1)
+                png = self._final_png() if final else encode(self._pixels(_DPI), 1)
         except BaseException:
             # An interrupt leaves half a figure, so the next frame begins with a new one.
             self._n = 0
@@ -257,12 +257,8 @@ class LiveFigure:
         self.figure.set_layout_engine("none")
 
     def _final_png(self) -> bytes:
-        """Draw a sharp picture, with fewer colours if its file would be large."""
-        picture = self._pixels(_FINAL_DPI)
-        png = _encode(picture)
-        if len(png) > _MAX_EXACT_BYTES:
-            png = _encode(picture.quantize(256, dither=Image.Dither.NONE))
-        return png
+        """Draw a sharp picture, with fewer colours or pixels if its file would be large."""
+        return encode_moderately(self._pixels, _FINAL_DPI)
 
     def _pixels(self, dpi: int) -> Image.Image:
         self.figure.set_dpi(dpi)
@@ -406,9 +402,3 @@ def _all_axes(made: Any) -> list[Axes]:
             f"LivePlot.make_axes must return Axes, or an array or dict of them, not {made!r}"
         )
     return axes
-
-
-def _encode(picture: Image.Image, compress_level: int = 6) -> bytes:
-    file = io.BytesIO()
-    picture.save(file, "PNG", compress_level=compress_level)
-    return file.getvalue()

@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.colors import to_rgba_array
+from matplotlib.colors import Colormap, ListedColormap, to_rgba_array
 from matplotlib.patches import Patch, Polygon
 from numpy.typing import NDArray
 
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
+from nbshare._core.notebook.png import N_MAP_COLOURS
 from nbshare._core.notebook.raster import Picture, Raster, blocks
 from nbshare._core.notebook.values import (
     BUDGET_S,
@@ -175,7 +176,7 @@ class ImagePainter(Painter):
         place: Any = {"extent": self._extent, "aspect": layout.aspect}
         self._image = axes.imshow(
             np.zeros((1, 1)),
-            cmap=mpl.colormaps["viridis"].with_extremes(bad="none"),
+            cmap=colour_map("viridis"),
             interpolation="nearest" if self._has_peaks else None,
             interpolation_stage="data",  # means of values, not of colours
             **place,
@@ -383,6 +384,15 @@ def opaque(pixels: Floats, is_there: NDArray[np.bool_]) -> NDArray[Any]:
     colours = np.clip(np.where(is_there, pixels, 0), 0, 1)
     alpha = colours[..., 3] if colours.shape[2] == 4 else 1.0
     return np.dstack([colours[..., :3], is_there.all(axis=2) * alpha])
+
+
+def colour_map(name: str) -> Colormap:
+    """Return a colour map that fits into a palette, with colours that a file can have.
+
+    So those of an image and its colour bar are rounded alike.
+    """
+    colours = mpl.colormaps[name]((np.arange(N_MAP_COLOURS) + 0.5) / N_MAP_COLOURS)
+    return ListedColormap(np.round(colours * 255) / 255).with_extremes(bad="none")
 
 
 def _like(flags: NDArray[np.bool_], pixels: Floats) -> NDArray[np.bool_]:

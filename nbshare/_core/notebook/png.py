@@ -1,0 +1,87 @@
+"""Pictures as PNG files of moderate size."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+_MAX_BYTES = 600_000
+# Of a palette: colours of a map, all of which a plot's image and colour bar have, and others.
+N_MAP_COLOURS = 192
+_N_OPAQUE, _N_ALL = 224, 256
+# A palette of median cut is for pictures of more colours, or if frequent ones are of fewer pixels.
+_MOST, _LEAST_SHARE = 4096, 0.98
+
+
+def encode(picture: Image.Image, compress_level: int = 6) -> bytes:
+    """Return the PNG of a picture."""
+    file = io.BytesIO()
+    picture.save(file, "PNG", compress_level=compress_level)
+    return file.getvalue()
+
+
+def encode_moderately(draw: Callable[[int], Image.Image], resolutions: tuple[int, ...]) -> bytes:
+    """Return the PNG of the first resolution whose file is small enough, or the last one."""
+    for resolution in resolutions:
+        picture = draw(resolution)
+        png = encode(picture)
+        if len(png) > _MAX_BYTES:
+            png = encode(in_palette(picture))
+        if len(png) <= _MAX_BYTES:
+            break
+    return png
+
+
+def in_palette(picture: Image.Image) -> Image.Image:
+    """Return a picture in 256 colours.
+
+    Those of an image and its colour bar stay as they are, for values are read from them. Text and
+    edges, whose colours are many and rare, get the nearest of 256.
+    """
+    pixels = np.asarray(picture.convert("RGBA"))
+    is_opaque = pixels[..., 3] == 255
+    places = np.empty(is_opaque.shape, np.uint8)
+    palette = np.zeros((_N_ALL, 4), np.uint8)
+    places[is_opaque], palette[:_N_OPAQUE] = _opaque(pixels[is_opaque])
+    if not is_opaque.all():
+        rest = _quantized(pixels[~is_opaque], Image.Quantize.FASTOCTREE, _N_ALL - _N_OPAQUE)
+        places[~is_opaque], palette[_N_OPAQUE:] = rest[0] + _N_OPAQUE, rest[1]
+    reduced = Image.fromarray(places)
+    reduced.putpalette(palette.tobytes(), "RGBA")
+    reduced.info["transparency"] = palette[:, 3].tobytes()
+    return reduced
+
+
+def _opaque(colours: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return the places of colours in a palette, and the palette."""
+    codes = colours[:, :3] @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+    each, where, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    if len(each) > _MOST:
+        return _quantized(colours, Image.Quantize.MEDIANCUT, _N_OPAQUE)
+    rgb = (each[:, np.newaxis] >> np.array([16, 8, 0], np.uint32) & 255).astype(np.int16)
+    kept = np.argsort(-counts, kind="stable")[:_N_OPAQUE]
+    if counts[kept].sum() < _LEAST_SHARE * len(codes):
+        return _quantized(colours, Image.Quantize.MEDIANCUT, _N_OPAQUE)
+    nearest = np.array([abs(rgb[kept] - one).max(axis=1).argmin() for one in rgb], np.uint8)
+    palette = np.column_stack([rgb[kept], np.full(len(kept), 255)])
+    return nearest[where], _filled(palette, _N_OPAQUE)
+
+
+def _quantized(
+    colours: NDArray[np.uint8], method: Image.Quantize, n: int
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    mode = "RGBA" if method == Image.Quantize.FASTOCTREE else "RGB"
+    strip: Any = np.ascontiguousarray(colours[np.newaxis, :, : len(mode)])
+    reduced = Image.fromarray(strip).quantize(n, method=method, dither=Image.Dither.NONE)
+    flat = np.array(reduced.getpalette("RGBA"), np.uint8).reshape(-1, 4)[:n]
+    return np.asarray(reduced).ravel(), _filled(flat, n)
+
+
+def _filled(palette: NDArray[Any], n: int) -> NDArray[np.uint8]:
+    """Return a palette of n colours, whose last ones are unused."""
+    return np.pad(palette, ((0, n - len(palette)), (0, 0))).astype(np.uint8)
