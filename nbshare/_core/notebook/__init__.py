@@ -16,7 +16,8 @@ a cell of marimo
 ``charts``       lines and histograms in it
 ``image``        images in it
 ``raster``       their values, of which none is left out
-``values``       shared by these, with results as numbers, each read once, colours, labels, limits
+``values``       shared by these, with results that are each read once, colours, labels, limits
+``reading``      results and items as numbers, with the names, units and zones that they have
 ``explore``      one result at a time, in a panel with sliders
 ``prints``       where the output of workers is shown
 
@@ -74,6 +75,7 @@ class Display:
 
     def __init__(self, drawers: Sequence[Drawer], *, live: bool = True) -> None:
         self._live = live
+        self._warned: set[Drawer] = set()
         self._due = dict.fromkeys(drawers, 0.0)  # on the monotonic clock
         # Those that draw into a cell. Each shows an output of it.
         self._outputs: list[KernelOutput] = [d.output for d in drawers if hasattr(d, "output")]
@@ -131,20 +133,26 @@ class Display:
     def _draw(self, drawer: Drawer, *, final: bool) -> None:
         try:
             pause_s = drawer.draw(final=final)
-        except CannotDrawError as error:
+        except Exception as error:  # noqa: BLE001  a front end may raise anything
             self._due.pop(drawer, None)
+            self._warn_of(drawer, error, "Drawing failed and is off for the rest of this run.")
+            return
+        if (problem := getattr(drawer, "problem", None)) is not None:
+            self._warn_of(drawer, problem, "A part of the plot could not be drawn and is left out.")
+        if not final:
+            self._due[drawer] = time.monotonic() + pause_s
+
+    def _warn_of(self, drawer: Drawer, error: Exception, what: str) -> None:
+        """Warn once of what a drawer could not draw."""
+        if drawer in self._warned:
+            return
+        self._warned.add(drawer)
+        if isinstance(error, CannotDrawError):
             self._warn(str(error))
-        except Exception as error:  # noqa: BLE001  a plot function or front end may raise anything
-            self._due.pop(drawer, None)
-            frames = users_frames(error.__traceback__) or error.__traceback__
-            text = "".join(traceback.format_exception(type(error), error, frames))
-            self._warn(
-                "Drawing failed and is off for the rest of this run. The results are not "
-                f"affected.\n\n{text}"
-            )
-        else:
-            if not final:
-                self._due[drawer] = time.monotonic() + pause_s
+            return
+        frames = users_frames(error.__traceback__) or error.__traceback__
+        text = "".join(traceback.format_exception(type(error), error, frames))
+        self._warn(f"{what} The results are not affected.\n\n{text}")
 
 
 def check_display(progress: Any, plot: Any) -> None:

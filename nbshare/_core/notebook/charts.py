@@ -9,17 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbshare._core.notebook.live_plot import CannotDrawError
-from nbshare._core.notebook.raster import extremes
+from nbshare._core.notebook.raster import COMBINED, extremes
+from nbshare._core.notebook.reading import places_of
 from nbshare._core.notebook.values import (
+    DURATIONS,
     GREY,
     MAX_EXACT,
     Floats,
     Painter,
     as_floats,
+    as_reals,
     calm,
+    longest_s,
+    name_of,
     named,
     remark_on,
     sampled,
+    unit_of,
     write_dates,
     write_names,
     write_whole,
@@ -45,12 +51,16 @@ _MAX_WHOLE = 60  # integers in a smaller range get a bar each
 class LinePainter(Painter):
     """Draws lines against the items if these are numbers or dates."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         axes, plot = self._axes, self._plot
         self._x, self._order = self._choose_x()
-        self._is_reduced = len(self._shape) > 1 or self._n_elements > _MAX_LINES
-        width = 1 if self._is_reduced else self._n_elements
+        names = self._reader.names
+        is_named = 0 < len(names) <= _MAX_LINES
+        is_row = len(self._shape) < 2 and self._n_elements <= _MAX_LINES
+        width = len(names) if is_named else self._n_elements if is_row else 1
+        self._is_reduced = self._n_elements > width
+        self._n_left_out = 0
         self._numbers = np.full((self._n, width), np.nan)
         axes.grid(color="#999999", alpha=0.2)
         size = 3 if self._n > _MAX_MARKERS // 2 else 4
@@ -64,14 +74,15 @@ class LinePainter(Painter):
         self._odd = [axes.scatter([], [], marker=marker, **look) for _, marker, _ in _ODD]
         if width > 1:
             word = "result" if width < 4 else ""  # more have no room next to the title
-            names = ["result[0]", *(f"{word}[{k}]" for k in range(1, width))]
+            if not is_named:
+                names = ("result[0]", *(f"{word}[{k}]" for k in range(1, width)))
             look = {"loc": "lower right", "bbox_to_anchor": (1, 1)}
             look |= {"borderaxespad": 0.2, "frameon": False, "fontsize": 9, "labelcolor": GREY}
             look |= {"handlelength": 1, "handletextpad": 0.5, "columnspacing": 1}
             axes.legend(self._lines, names, **look, ncols=width)
         axes.set_ylabel(self._name(f"{plot.reduction} of each " if self._is_reduced else ""))
         if self._dtype.kind == "M":
-            write_dates(axes.yaxis)
+            write_dates(axes.yaxis, self._reader.zone)
         elif self._dtype.kind in "iu" and not self._is_reduced:
             write_whole(axes.yaxis)
         if self._dtype.kind == "b" and not self._shape:
@@ -80,24 +91,29 @@ class LinePainter(Painter):
     def _choose_x(self) -> tuple[Floats, NDArray[np.intp]]:
         """Choose the x values and label their axis. Return their order."""
         plot, axes = self._plot, self._axes
-        x, name = plot.x, "input"
+        x, name, places = plot.x, "input", None
         if x is not None and len(x) != self._n:
             raise CannotDrawError(
                 f"LivePlot(x=...) has {len(x)} values, but there are {self._n} items: pass one "
                 "value per item. The run continues without this plot."
             )
+        names, unit, zone = plot._xnames, "", None
+        if x is None and (places := places_of(self._inputs, self._n)) is not None:
+            x, names, unit, zone = places.values, places.names, places.unit, places.zone
         if x is None:
-            x = along_x(self._inputs, self._n)
-        if x is None:
-            x, name = np.arange(self._n), "item"
-        if plot._xnames is not None:
-            write_names(axes.xaxis, plot._xnames)
+            x = np.arange(self._n)
+        if names is not None or not (places or plot.x is not None):
+            name = "item"
+        if names is not None:
+            write_names(axes.xaxis, names)
         elif x.dtype.kind == "M":
-            write_dates(axes.xaxis)
+            write_dates(axes.xaxis, zone)
         elif x.dtype.kind in "iu":
             write_whole(axes.xaxis)
-        unit = plot.xunit or ("s" if x.dtype.kind == "m" else "")
-        axes.set_xlabel(named(plot.xlabel or name, unit))
+        if x.dtype.kind == "m":
+            unit = unit_of(longest_s(x))
+            x = as_reals(x) / DURATIONS[unit]
+        axes.set_xlabel(named(plot.xlabel or name, plot.xunit or unit or name_of(zone)))
         floats = as_floats(x)
         order = np.argsort(floats, kind="stable")
         self._show_x(floats)
@@ -114,10 +130,29 @@ class LinePainter(Painter):
         self._show_x(self._x[self._taken[self._order]])
 
     def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
-        rows, how = rows.reshape(len(rows), -1), self._plot.reduction
-        if self._is_reduced:
-            rows = rows[:, -1:] if how == "last" else getattr(rows, how)(axis=1, keepdims=True)
-        self._numbers[items] = rows
+        width = self._numbers.shape[1]
+        rows = rows.reshape(len(rows), width, -1)
+        self._numbers[items] = self._reduced(rows) if self._is_reduced else rows[..., 0]
+
+    def _reduced(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return one number of many, of those that are not NaN."""
+        how = self._plot.reduction
+        if how == "last":
+            return rows[..., -1]
+        is_nan, n = np.isnan(rows), rows.shape[2]
+        n_nan = is_nan.sum(axis=2)
+        self._n_left_out += int(n_nan[n_nan < n].sum())
+        ufunc, neutral = COMBINED[how]
+        rows = np.where(is_nan, neutral, rows)
+        reduced = ufunc.reduce(rows, axis=2, dtype=float)
+        if how == "mean":
+            reduced /= np.maximum(n - n_nan, 1)
+        return np.where(n_nan < n, reduced, np.nan)
+
+    def begin_anew(self, limits: tuple[float, float] | None) -> None:
+        """Read all results again, and show them on a scale with these limits."""
+        super().begin_anew(limits)
+        self._n_left_out = 0
 
     def _show(self, *, final: bool) -> str:  # noqa: ARG002
         there, numbers = self._taken[self._order], self._numbers[self._order]
@@ -138,20 +173,9 @@ class LinePainter(Painter):
             is_inside = (low <= numbers) & (numbers <= high) & np.isfinite(self._x)[:, np.newaxis]
             n_outside = int(np.count_nonzero(is_finite & ~is_inside))
         n_odd = int(np.count_nonzero(~is_finite[there]))
-        return "{}" + remark_on(n_odd, n_outside)
-
-
-def along_x(inputs: Any, n: int) -> NDArray[Any] | None:
-    """Return the items as numbers or dates, if a line can be drawn against them."""
-    is_kept = hasattr(inputs, "__getitem__") and len(inputs) >= n  # those of a generator are not
-    if not is_kept or not isinstance(inputs[0], float | int | np.number | np.datetime64):
-        return None
-    try:
-        x = np.asarray(inputs)[:n]
-    except ValueError:  # numbers and lists
-        return None
-    fits = x.ndim == 1 and x.dtype.kind in "iufM" and np.isfinite(x).all() and (x != x[0]).any()
-    return x if fits else None
+        n_missing = min(n_odd, 0 if self._is_reduced else self._reader.n_missing)
+        left_out = f", {self._n_left_out:,} NaN left out" if self._n_left_out else ""
+        return "{}" + remark_on(n_odd - n_missing, n_outside, n_missing) + left_out
 
 
 def is_single(y: Floats) -> NDArray[np.bool_]:
@@ -185,8 +209,8 @@ def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 class HistPainter(Painter):
     """Draws a histogram that grows."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         axes, n_elements = self._axes, self._n_elements
         self._n_each = min(n_elements, max(1, _MAX_VALUES // self._n))
         self._numbers = np.empty((self._n, self._n_each))
@@ -199,7 +223,7 @@ class HistPainter(Painter):
         axes.set_ylabel(f"number of {what}{of}")
         write_whole(axes.yaxis)
         if self._dtype.kind == "M":
-            write_dates(axes.xaxis)
+            write_dates(axes.xaxis, self._reader.zone)
         if self._dtype.kind == "b":
             axes.set_xticks([0, 1], ["False", "True"])
         self._bars = axes.stairs([0], [0, 1], fill=True, color=_COLOURS[0])
@@ -226,7 +250,9 @@ class HistPainter(Painter):
             self._bars.set_data(counts, edges)
             self._axes.set_xlim(self._ends(*(self.limits or (edges[0], edges[-1]))))
             self._axes.set_ylim(0, calm(0, max(1, int(counts.max())), margin=0.03)[1])
-        return "{}" + remark_on(self._n_odd, finite.size - inside.size)
+        n_missing = min(self._n_odd, self._reader.n_missing)
+        n_outside = finite.size - inside.size
+        return "{}" + remark_on(self._n_odd - n_missing, n_outside, n_missing)
 
     def _edges(self, inside: Floats, low: float, high: float) -> NDArray[np.floating]:
         is_whole = self._dtype.kind in "biu" and max(-low, high) < MAX_EXACT

@@ -211,7 +211,7 @@ class ResultGrid:
 
     def pick(self, item: int) -> tuple[PlotKind, npt.NDArray[Any]]:
         """Return how a result is drawn, and its numbers. Raise an error if it cannot be."""
-        from nbshare._core.notebook.values import unmasked  # loads matplotlib
+        from nbshare._core.notebook.reading import unmasked
 
         partial, value = self.source._partial(), self._plot.value
         if isinstance(partial, list):

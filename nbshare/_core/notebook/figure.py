@@ -35,7 +35,8 @@ from nbshare._core.notebook.environment import Bundle
 from nbshare._core.notebook.image import ImagePainter, MosaicPainter
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, as_plots
 from nbshare._core.notebook.png import encode, encode_moderately
-from nbshare._core.notebook.values import FRAME, GREY, TICKS, Painter, dress, named, unmasked
+from nbshare._core.notebook.reading import unmasked
+from nbshare._core.notebook.values import FRAME, GREY, TICKS, OtherKindError, Painter, dress, named
 
 # Size on the page, in pixels, of a single plot and of one of several in two columns. Both are as
 # wide as the progress display.
@@ -47,6 +48,8 @@ _PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
 
 _DPI = 100  # of the frames that follow each other
 _FINAL_DPI = 200, 150, 100  # of the last one, the first sharp on fine screens
+
+_MOST_LATE = 0.2  # a part of the results. A plot that lacks more says how many it shows
 
 # nbshare's style, for plots of a user's function.
 _STYLE: dict[Any, Any] = {
@@ -102,9 +105,34 @@ class LiveFigure:
         self._style: Any = look if self._is_styled and not in_users_style else None
         self._n = 0
         self._dtype: Any = None
+        self._painters: list[Any] = []
+        self._n_soon: float = 0
+        # Flags of the results that a frame shows, of all that may be, and of the last good one.
+        self._drawn: NDArray[np.bool_] | None = None
+        self._only: NDArray[np.bool_] | None = None
+        self._good: NDArray[np.bool_] | None = None
 
-    def frame(self, *, final: bool) -> Frame | None:
-        """Draw the present state. Return None if there is no result yet."""
+    def frame(self, *, final: bool, n_soon: float = 0) -> Frame | None:
+        """Draw the present state. Return None if there is no result yet.
+
+        Parameters
+        ----------
+        final
+            Whether it is the last one.
+        n_soon
+            How many results there will be before the next frame. If this one shows far fewer, its
+            title says how many.
+        """
+        return self._frame(final=final, n_soon=n_soon)
+
+    def last_good_frame(self) -> Frame | None:
+        """Draw the last state that could be drawn once more, with its number of results."""
+        return None if self._good is None else self._frame(final=True, only=self._good)
+
+    def _frame(
+        self, *, final: bool, n_soon: float = 0, only: NDArray[np.bool_] | None = None
+    ) -> Frame | None:
+        self._n_soon, self._only = n_soon, only
         try:
             with self._styled():
                 painted = self.paint(final=final)
@@ -113,11 +141,18 @@ class LiveFigure:
                 self._lay_out(final=final)
                 png = self._final_png() if final else encode(self._pixels(_DPI), 1)
         except BaseException:
-            # An interrupt leaves half a figure, so the next frame begins with a new one.
+            # An interrupt or error leaves half a figure, so the next frame begins with a new one.
             self._n = 0
             raise
+        self._good = self._drawn
         width, height = (self.figure.get_size_inches() * _DPI).round().astype(int).tolist()
         return Frame(png, (width, height), *painted)
+
+    @property
+    def problem(self) -> Exception | None:
+        """An error of the user's ``value=`` for some result, or None."""
+        problems = (getattr(painter, "problem", None) for painter in self._painters)
+        return next(filter(None, problems), None)
 
     def _styled(self) -> AbstractContextManager[Any]:
         """Set matplotlib's style, which is one for all threads, if no other may be drawing."""
@@ -136,14 +171,23 @@ class LiveFigure:
             present &= [result is not MISSING for result in partial]
         elif isinstance(partial, Mosaic) and partial.there is not None:
             present &= partial.there
+        if self._only is not None and partial is not None:
+            present[len(self._only) :] = False
+            present &= np.pad(self._only, (0, present.size - len(self._only)))
+            partial = _without_others(partial, present)
         if partial is None or not present.any():
             return None
+        self._drawn = present
         dtype = getattr(partial, "dtype", None)
         # The first time, for a generator, or if results of another type have come, lay out again.
         if (self._n, self._dtype) != (present.size, dtype):
             self._n, self._dtype = present.size, dtype
             self._build(partial, present)
-        shown = [self._painted(painter, partial, present, final) for painter in self._painters]
+        try:
+            shown = self._painted_all(partial, present, final)
+        except OtherKindError:  # complex after real numbers, or longer durations
+            self._build(partial, present, is_anew=True)
+            shown = self._painted_all(partial, present, final)
         if final and (self._job.state != "done" or self._job._is_enough):
             for painter in self._painters:
                 painter.show_done()
@@ -156,8 +200,9 @@ class LiveFigure:
                     painter.say(each.partition("{}")[2].lstrip(", "))
         name = (len(shown) == 1 and self._plots[0].title) or self._job.label.replace("_", " ")
         said = ": ".join(filter(None, [name, what.format(of)]))
-        # While it runs, the progress display counts, because a plot is always late.
+        # While it runs, the progress display counts, unless the plot is far behind.
         is_part = final and self._job.n_items is not None and n_shown < self._n
+        is_part |= not final and n_shown < (1 - _MOST_LATE) * self._n_soon
         self._write_title(said if is_part else (name + what.partition("{}")[2]).lstrip(", "))
         return said, bool(n_shown == n_present)
 
@@ -180,6 +225,11 @@ class LiveFigure:
         self._write_title(name)
         return name, True
 
+    def _painted_all(
+        self, partial: Any, present: NDArray[np.bool_], final: bool
+    ) -> list[tuple[int, str]]:
+        return [self._painted(painter, partial, present, final) for painter in self._painters]
+
     def _painted(
         self, painter: Any, partial: Any, present: NDArray[np.bool_], final: bool
     ) -> tuple[int, str]:
@@ -190,7 +240,7 @@ class LiveFigure:
         n, text = painter.paint(whole, rows, final=final)
         return (int(present.sum()) if n == rows.sum() else 0), text
 
-    def _build(self, partial: Any, present: NDArray[np.bool_]) -> None:
+    def _build(self, partial: Any, present: NDArray[np.bool_], *, is_anew: bool = False) -> None:
         inputs, plots = self._job._inputs, self._plots
         if inputs is None:
             inputs = plots[0]._items
@@ -216,6 +266,7 @@ class LiveFigure:
                 plot,
                 inputs,
                 *(_rows_of(partial, plot) if self._job._is_reduced else (partial, present)),
+                is_anew=is_anew,
             )
             for figure, plot in zip(places, plots, strict=False)
         ]
@@ -352,7 +403,13 @@ class FunctionPainter:
 
 
 def _painter_of(
-    axes: Axes, plot: LivePlot, inputs: Any, partial: Any, present: NDArray[np.bool_]
+    axes: Axes,
+    plot: LivePlot,
+    inputs: Any,
+    partial: Any,
+    present: NDArray[np.bool_],
+    *,
+    is_anew: bool,
 ) -> Painter:
     """Return what draws one of nbshare's kinds."""
     kind = _PAINTERS[str(plot.kind)]
@@ -362,10 +419,22 @@ def _painter_of(
                 f"plot={plot.kind!r} needs results of tiles that form one array. These differ in "
                 "dtype or in their further axes. The run continues without this plot."
             )
-        return kind(axes, plot, inputs, partial, present)
+        return kind(axes, plot, inputs, partial, present, is_anew=is_anew)
     if kind is ImagePainter:
         return MosaicPainter(axes, plot, inputs, partial, present)
     return kind(axes, plot, None, *_as_rows(partial))
+
+
+def _without_others(partial: Any, present: NDArray[np.bool_]) -> Any:
+    """Return results of which only some are there."""
+    if isinstance(partial, list):
+        return [
+            result if there else MISSING for result, there in zip(partial, present, strict=True)
+        ]
+    if isinstance(partial, np.ndarray):
+        mask = np.broadcast_to(~present.reshape(-1, *[1] * (partial.ndim - 1)), partial.shape)
+        return np.ma.MaskedArray(np.ma.getdata(partial), mask, copy=False)
+    return partial
 
 
 def _as_rows(partial: Mosaic) -> tuple[Any, NDArray[np.bool_]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
 from nbshare._core.interrupts import import_whole
 from nbshare._core.job import Job
 from nbshare._core.notebook.environment import Bundle, kernel_output
-from nbshare._core.notebook.live_plot import Plot, as_plots
+from nbshare._core.notebook.live_plot import NothingYetError, Plot, as_plots
 from nbshare._core.system import room
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ _SHARE = 0.15  # of the time goes into drawing
 _SHARE_WHEN_FULL = 0.05  # where drawing takes a CPU away from a worker
 _MAX_PAUSE_S = 2.0  # unless the user sets a longer interval
 _LOOK_S = 0.05  # between looks for new results
+_FIRST_FRAMES, _FIRST_PAUSE_S = 5, 0.5  # come sooner, as a short run would be over after one
 
 
 class LiveFrames:
@@ -39,9 +41,14 @@ class LiveFrames:
         self._interval_s = max(each.interval_s for each in as_plots(plot))
         self._figure: LiveFigure | None = None
         self._n_done = 0  # at the last frame, -1 if it did not show all of them
+        self._n_frames, self._pause_s = 0, _FIRST_PAUSE_S
+        self.problem: Exception | None = None  # of a frame, or of the user's ``value=``
 
     def draw(self, *, final: bool) -> float:
-        """Draw a frame if there are new results, or if it is the last."""
+        """Draw a frame if there are new results, or if it is the last.
+
+        A frame that cannot be drawn is left out. The next ones are tried, and the last one always.
+        """
         n_done = self._job.n_done
         if not n_done or (n_done == self._n_done and not final):
             return _LOOK_S
@@ -57,12 +64,35 @@ class LiveFrames:
             return _LOOK_S
         is_full = self._job.n_workers >= room.usable_cpus()
         share = _SHARE_WHEN_FULL if is_full else _SHARE
-        return max(min((time.monotonic() - began) / share, _MAX_PAUSE_S), self._interval_s)
+        self._n_frames += 1
+        most = _FIRST_PAUSE_S if self._n_frames <= _FIRST_FRAMES else _MAX_PAUSE_S
+        self._pause_s = max(min((time.monotonic() - began) / share, most), self._interval_s)
+        return self._pause_s
 
     def _frame(self, figure: LiveFigure, *, final: bool) -> Bundle | None:
         n_done = self._job.n_done
-        frame = figure.frame(final=final)
+        try:
+            frame = figure.frame(final=final, n_soon=self._n_soon(n_done))
+            self.problem = self.problem or figure.problem
+        except Exception as error:  # noqa: BLE001  a user's function may raise anything
+            if final or not isinstance(error, NothingYetError):
+                self.problem = self.problem or error
+            self._n_done = n_done
+            return self._last_good_frame(figure) if final else None
         if frame is None:
             return None
         self._n_done = n_done if frame.is_complete else -1
         return frame.bundle
+
+    def _n_soon(self, n_done: int) -> float:
+        """Return how many results there will be before the next frame."""
+        n = n_done * (1 + self._pause_s / max(self._job.elapsed_s, self._pause_s))
+        return min(n, self._job.n_items or math.inf)
+
+    def _last_good_frame(self, figure: LiveFigure) -> Bundle | None:
+        """Return the last frame that could be drawn, whose title says that it is not the end."""
+        try:
+            frame = figure.last_good_frame()
+        except Exception:  # noqa: BLE001  the same function
+            return None
+        return None if frame is None else frame.bundle

@@ -21,6 +21,7 @@ from nbshare._core.interrupts import uninterrupted
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare._core.notebook.png import N_MAP_COLOURS
 from nbshare._core.notebook.raster import Picture, Raster, blocks
+from nbshare._core.notebook.reading import unmasked
 from nbshare._core.notebook.values import (
     BUDGET_S,
     FRAME,
@@ -32,7 +33,6 @@ from nbshare._core.notebook.values import (
     dress,
     named,
     remark_on,
-    unmasked,
     whole_places,
     write_dates,
     write_names,
@@ -153,8 +153,8 @@ def _edges(name: str, coordinates: Any, size: int) -> tuple[float, float]:
 class ImagePainter(Painter):
     """Draws results as one image, reduced by cells of consecutive items."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         if self._dtype.kind == "M":
             raise self._refusal("dates")
         axes, plot = self._axes, self._plot
@@ -214,7 +214,8 @@ class ImagePainter(Painter):
     def _dress(self) -> None:
         """Label the axes."""
         axes, plot, layout = self._axes, self._plot, self._layout
-        axes.set_xlabel(named(plot.xlabel or layout.xlabel, plot.xunit))
+        xlabel = plot.xlabel or ("" if self._reader.names else layout.xlabel)
+        axes.set_xlabel(named(xlabel, plot.xunit))
         axes.set_ylabel(named(plot.ylabel or layout.ylabel, plot.yunit))
         if plot.y is not None and len(plot.y) > 1 and plot.y[1] > plot.y[0]:
             axes.invert_yaxis()  # coordinates grow upwards
@@ -223,8 +224,9 @@ class ImagePainter(Painter):
                 write_dates(axis)
             elif coordinates is None or coordinates.dtype.kind in "iu":
                 write_whole(axis)
-        for axis, names in ((axes.xaxis, plot._xnames), (axes.yaxis, plot._ynames)):
-            if names is not None:
+        parts = [*self._reader.names] if len(self._shape) == 1 and plot.x is None else None
+        for axis, names in ((axes.xaxis, plot._xnames or parts), (axes.yaxis, plot._ynames)):
+            if names:
                 write_names(axis, names)
         if not self._is_coloured:
             self._draw_bar("neither")
@@ -327,15 +329,17 @@ class MosaicPainter(ImagePainter):
 
     _is_stack = False
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: Any, **options: Any) -> None:
         *others, present = args
-        self._first = int(present.argmax())
-        super().__init__(*others, np.ones(1, np.bool_))  # laid out for the whole, one result
+        self._a_tile = int(present.argmax())
+        super().__init__(
+            *others, np.ones(1, np.bool_), **options
+        )  # laid out for the whole, one result
         self._taken = np.zeros(len(present), np.bool_)
 
     def _read(self, partial: Any, items: NDArray[np.intp]) -> NDArray[Any]:
         """Return the form of the whole."""
-        tile, whole = self._tile(partial, self._first), partial.layout.whole
+        tile, whole = self._tile(partial, self._a_tile), partial.layout.whole
         if tile.dtype.kind not in "biufcm":
             raise self._refusal(f"arrays of dtype {tile.dtype}")
         shape = len(items), *whole, *tile.shape[len(whole) :]

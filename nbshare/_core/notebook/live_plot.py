@@ -30,6 +30,10 @@ class CannotDrawError(Exception):
     """These results do not suit the plot. The message says which ones would."""
 
 
+class NothingYetError(CannotDrawError):
+    """All results so far are missing."""
+
+
 class LivePlot:
     """Describe a plot that shows the results of a run while they arrive.
 

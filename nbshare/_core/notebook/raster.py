@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 # How values become one, and what changes none. NaN is left out.
-_COMBINED: dict[str, tuple[np.ufunc, float]] = {
+COMBINED: dict[str, tuple[np.ufunc, float]] = {
     "mean": (np.add, 0.0),
     "sum": (np.add, 0.0),
     "last": (np.add, 0.0),
@@ -75,7 +75,7 @@ class Raster:
         self, n_cells: int, shape: tuple[int, ...], how: str, steps: Sequence[int]
     ) -> None:
         self._how, self._steps = how, tuple(steps)
-        self._ufunc, self._neutral = _COMBINED[how]
+        self._ufunc, self._neutral = COMBINED[how]
         self._sizes = sizes_of(shape, self._steps)
         cell = [-(-k // step) for k, step in zip_longest(shape, self._steps, fillvalue=1)]
         self._values = np.full((n_cells, *cell), self._neutral)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import math
 import time
-from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,10 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.interrupts import uninterrupted
-from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
+from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, NothingYetError
+from nbshare._core.notebook.raster import extremes
+from nbshare._core.notebook.reading import Reader
 
 _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
 BUDGET_S = 0.15  # of one refresh, before the next one reads the rest
@@ -30,6 +30,13 @@ _LARGEST = 1e300  # beyond, the arithmetic of axes overflows
 GREY, TICKS, FRAME = "#777777", "#999999", "#BBBBBB"
 
 Floats = NDArray[np.float64]
+
+
+DURATIONS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
+
+
+class OtherKindError(Exception):
+    """Results have come that the plot, as it is laid out, does not suit."""
 
 
 class Painter:
@@ -45,24 +52,41 @@ class Painter:
         The items of the run.
     partial, present
         The results so far, an array or a list with gaps, and a flag for each that has arrived.
+    is_anew
+        Whether the first result did not tell of what kind all are, so that all so far do.
     """
 
     limits: tuple[float, float] | None = None  # of the values, if not from these results
 
     def __init__(
-        self, axes: Axes, plot: LivePlot, inputs: Any, partial: Any, present: NDArray[np.bool_]
+        self,
+        axes: Axes,
+        plot: LivePlot,
+        inputs: Any,
+        partial: Any,
+        present: NDArray[np.bool_],
+        *,
+        is_anew: bool = False,
     ) -> None:
         self._axes, self._plot, self._inputs = axes, plot, inputs
         self._n = len(present)
         self._taken = np.zeros(self._n, bool)  # which results have been read
-        first = self._read(partial, np.flatnonzero(present)[:1])
+        self._reader = Reader(plot.value)
+        first = self._first(partial, np.flatnonzero(present), is_anew=is_anew)
         self._dtype, self._shape = first.dtype, first.shape[1:]
         self._n_elements = math.prod(self._shape)
         if not self._n_elements:
             raise CannotDrawError(
                 f"plot={plot.kind!r} has nothing to draw in results of the shape {self._shape}."
             )
+        self._longest_s = longest_s(first)
+        self._duration = unit_of(self._longest_s) if self._dtype.kind == "m" else ""
         dress(axes)
+
+    @property
+    def problem(self) -> Exception | None:
+        """An error of the user's ``value=`` for some result, or None."""
+        return self._reader.problem
 
     def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
         """Update the axes.
@@ -77,10 +101,8 @@ class Painter:
             part = self._read(partial, items)
             if part.shape[1:] != self._shape:
                 raise self._refusal("arrays of several shapes")
-            kinds = {self._dtype.kind, part.dtype.kind}
-            if len(kinds) > 1 and not kinds <= set("biuf"):
-                raise self._refusal(f"of several kinds, {self._dtype} and {part.dtype}")
-            rows = as_reals(part)
+            self._check_kind(part)
+            rows = self._reals(part)
             with uninterrupted():  # or they might be added twice
                 self._add(items, rows)
                 self._taken[items] = True
@@ -90,7 +112,10 @@ class Painter:
 
     def begin_anew(self, limits: tuple[float, float] | None) -> None:
         """Read all results again, and show them on a scale with these limits."""
-        self.limits, self._taken[:] = limits, False
+        if limits and self._duration:
+            low, high = (end / DURATIONS[self._duration] for end in limits)
+            limits = low, high
+        self.limits, self._taken[:], self._reader.n_missing = limits, False, 0
 
     def say(self, remark: str) -> None:
         """Write a remark above one of several plots."""
@@ -114,7 +139,7 @@ class Painter:
         """
         limits = self._plot.limits
         if isinstance(limits, tuple):
-            low, high = as_floats(np.asarray(limits)).tolist()
+            low, high = np.asarray(self._reals(np.asarray(limits)), float).tolist()
             return low, high
         is_robust = limits is not None
         return self.limits or span(finite if is_robust else np.array([low, high]), is_robust)
@@ -126,35 +151,59 @@ class Painter:
     def _name(self, prefix: str = "") -> str:
         """Return the name of the results, the user's or a default, with their unit."""
         name = "|result|" if self._dtype.kind == "c" else "result"
-        unit = "s" if self._dtype.kind == "m" else ""
+        unit = self._reader.unit or self._duration or name_of(self._reader.zone)
         return named(self._plot.label or prefix + name, self._plot.unit or unit)
+
+    def _reals(self, part: NDArray[Any]) -> NDArray[Any]:
+        """Return real numbers, durations in the unit of the axis."""
+        reals = as_reals(part)
+        if part.dtype.kind == "m" and self._duration:
+            return np.asarray(reals / DURATIONS[self._duration])
+        return reals
+
+    def _first(self, partial: Any, there: NDArray[np.intp], *, is_anew: bool) -> NDArray[Any]:
+        """Return what says of which kind all results are, the first one that is not missing."""
+        for k in range(len(there)):
+            try:
+                first = self._read(partial, there if is_anew else there[k : k + 1])
+            except NothingYetError as error:
+                nothing = error
+                continue
+            self._reader.n_missing = 0
+            return first
+        raise nothing
+
+    def _check_kind(self, part: NDArray[Any]) -> None:
+        """Raise an error if results are of a kind that the axes do not suit."""
+        kinds = {self._dtype.kind, part.dtype.kind}
+        if self._dtype.kind == "m" == part.dtype.kind:
+            self._longest_s = max(self._longest_s, longest_s(part))
+            if unit_of(self._longest_s) != self._duration:
+                raise OtherKindError
+        elif len(kinds) > 1 and part.dtype.kind == "c" and kinds <= set("biufc"):
+            raise OtherKindError
+        elif len(kinds) > 1 and not kinds <= set("biufc"):
+            raise self._refusal(f"of several kinds, {self._dtype} and {part.dtype}")
 
     def _read(self, partial: Any, items: NDArray[np.intp]) -> NDArray[Any]:
         """Return some results as one array of numbers or dates."""
         is_array, value = isinstance(partial, np.ndarray), self._plot.value
         data = np.ma.getdata(partial) if is_array else partial
-        if is_array and value is None:
-            part = data[items]
-        else:
-            results = [data[i] for i in items.tolist()]
-            part = self._stacked(results if value is None else list(map(value, results)))
+        if is_array and value is None and data.dtype.kind in "biufcMm":
+            return np.asarray(data[items])
+        try:
+            part = self._reader.read([data[i] for i in items.tolist()])
+        except TypeError as error:
+            if self._reader.problem is error:
+                raise
+            raise self._refusal(str(error)) from None
+        except ValueError as error:
+            if self._reader.problem is error:
+                raise
+            raise self._refusal("arrays of several shapes or kinds") from None
         if part.dtype.kind not in "biufcMm":
             raise self._refusal(f"arrays of dtype {part.dtype}")
         return part
-
-    def _stacked(self, results: list[Any]) -> NDArray[Any]:
-        first = results[0]
-        if isinstance(first, dt.date):
-            return np.array(results, "datetime64[us]")
-        if not (is_number(first) or hasattr(first, "__array__") or is_row(first)):
-            raise self._refusal(f"of type {type(first).__name__}")
-        try:
-            array = np.asarray(list(map(unmasked, results)))
-            if array.dtype != object:
-                return array
-            return array.astype(float)  # of several kinds, or too large for NumPy's integers
-        except (TypeError, ValueError):
-            raise self._refusal("arrays of several shapes or kinds") from None
 
     def _refusal(self, what: str) -> CannotDrawError:
         needed = "real numbers or arrays of them, all of one shape"
@@ -165,14 +214,23 @@ class Painter:
         )
 
 
-def is_number(result: Any) -> bool:
-    """Whether a result is a single number."""
-    return isinstance(result, Number | np.generic)
+def longest_s(part: NDArray[Any]) -> float:
+    """Return the longest of durations, in seconds, 0 for anything else."""
+    if part.dtype.kind != "m":
+        return 0.0
+    low, high, _ = extremes(as_reals(part))
+    return max(-low, high, 0.0)
 
 
-def is_row(result: Any) -> bool:
-    """Whether a result is a tuple or list of numbers, such as ``(mean, std)``."""
-    return isinstance(result, tuple | list) and all(map(is_number, result))
+def unit_of(longest: float) -> str:
+    """Return a unit for durations of up to some seconds."""
+    units = (unit for unit, seconds in DURATIONS.items() if longest >= seconds)
+    return next(units, "ns") if longest else "s"
+
+
+def name_of(zone: dt.tzinfo | None) -> str:
+    """Return the name of a time zone, such as Asia/Tokyo or UTC+09:00."""
+    return "" if zone is None else str(zone)
 
 
 def as_floats(part: NDArray[Any]) -> Floats:
@@ -232,16 +290,19 @@ def write_whole(axis: Axis) -> None:
     axis.set_major_locator(whole_places())
 
 
-def write_dates(axis: Axis) -> None:
-    """Format the numbers of an axis as dates."""
-    locator: Any = AutoDateLocator()  # type: ignore[no-untyped-call]
+def write_dates(axis: Axis, zone: dt.tzinfo | None = None) -> None:
+    """Format the numbers of an axis as dates, in a time zone, otherwise as they are."""
+    zone = zone or dt.UTC
+    locator: Any = AutoDateLocator(tz=zone)  # type: ignore[no-untyped-call]
+    formatter: Any = ConciseDateFormatter(locator, tz=zone)  # type: ignore[no-untyped-call]
     axis.set_major_locator(locator)
-    axis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    axis.set_major_formatter(formatter)
 
 
-def remark_on(n_odd: int, n_outside: int) -> str:
+def remark_on(n_odd: int, n_outside: int, n_missing: int = 0) -> str:
     """Return what a title says of the values that are not where they should be."""
-    remark = f", {n_odd} not finite" if n_odd else ""
+    remark = f", {n_missing} missing" if n_missing else ""
+    remark += f", {n_odd} not finite" if n_odd else ""
     return remark + (f", {n_outside} outside" if n_outside else "")
 
 
@@ -252,21 +313,6 @@ def dress(axes: Axes) -> None:
     axes.spines[:].set_color(FRAME)
     for label in (axes.xaxis.label, axes.yaxis.label):
         label.set_color(GREY)
-
-
-def unmasked(result: Any) -> Any:
-    """Return a masked array's values, with NaN (NaT in dates) where it is masked.
-
-    Anything else is unchanged.
-    """
-    if not is_masked(result):
-        return result
-    if not result.mask.any():
-        return result.data
-    masked: Any = result
-    if masked.dtype.kind in "mM":
-        return masked.filled(np.array("NaT", masked.dtype))
-    return masked.astype(np.result_type(masked.dtype, np.float64)).filled(np.nan)
 
 
 def span(finite: Floats, is_robust: bool = False) -> tuple[float, float]:

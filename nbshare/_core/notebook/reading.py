@@ -1,0 +1,268 @@
+"""Results and items as arrays of numbers or dates, with the names, units and zones that they have.
+
+Packages are recognized by what their objects have, so none is imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from numbers import Number
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nbshare._core.arrays.by_reference import is_masked
+from nbshare._core.notebook.live_plot import CannotDrawError, NothingYetError
+
+_MAX_NAMES = 20  # of a Series, which otherwise is data over an index
+
+
+class Reader:
+    """Reads results of one run, of which the first one says what all are.
+
+    A result that is missing, or that ``value=`` cannot take, becomes NaN.
+
+    Parameters
+    ----------
+    value
+        The user's function that returns what to draw of a result, or None.
+
+    Attributes
+    ----------
+    names
+        Names of the parts of a result, such as the keys of a dict, empty if it has none.
+    unit
+        The unit of quantities.
+    zone
+        The time zone of dates.
+    n_missing
+        Number of values that were missing so far.
+    problem
+        An error of the user's function, or None.
+    """
+
+    def __init__(self, value: Callable[[Any], Any] | None) -> None:
+        self._value = value
+        self.names: tuple[str, ...] = ()
+        self.unit, self.zone = "", None
+        self._units: Any = None
+        self._shape: tuple[int, ...] | None = None
+        self._dtype: np.dtype[Any] = np.dtype(float)
+        self.n_missing = 0
+        self.problem: Exception | None = None
+
+    def read(self, results: Sequence[Any]) -> NDArray[Any]:
+        """Return results as one array.
+
+        Raises
+        ------
+        TypeError, ValueError
+            They do not make one.
+        CannotDrawError
+            All of them are missing, and none has been read before.
+        """
+        parts = [self._part(result) for result in results]
+        kept = [part for part in parts if part is not None]
+        if not kept and self._shape is None:
+            raise self.problem or NothingYetError(
+                "There is nothing to draw, as all results so far are missing."
+            )
+        array = np.asarray(kept) if kept else np.empty((0, *(self._shape or ())), self._dtype)
+        if array.dtype == object:  # of several kinds, or too large for NumPy's integers
+            array = array.astype(complex if any(map(_is_complex, kept)) else float)
+        self._shape, self._dtype = array.shape[1:], array.dtype
+        if len(kept) == len(parts):
+            return array
+        is_time = array.dtype.kind in "mM"
+        dtype = array.dtype if is_time else np.result_type(array.dtype, np.float32)
+        gap: Any = np.array("NaT" if is_time else np.nan, dtype)
+        filled = np.full((len(parts), *self._shape), gap, dtype)
+        filled[[k for k, part in enumerate(parts) if part is not None]] = array
+        self.n_missing += (len(parts) - len(kept)) * int(np.prod(self._shape))
+        return filled
+
+    def _part(self, result: Any) -> Any:
+        """Return what is drawn of a result, or None if it is missing."""
+        if self._value is not None:
+            try:
+                result = self._value(result)
+            except Exception as error:  # noqa: BLE001  a user's function may raise anything
+                self.problem = error
+                return None
+        return None if is_missing(result) else self._plain(result)
+
+    def _plain(self, result: Any) -> Any:
+        """Return a result in NumPy's types."""
+        kind = type(result).__name__
+        if (named := named_parts(result)) is not None:
+            self.names = self.names or tuple(map(str, named))
+            result = [named.get(name) for name in self.names]
+        if isinstance(result, tuple | list):
+            try:
+                return self._row(result)
+            except TypeError:
+                raise TypeError(f"of type {kind}") from None
+        if _is_dated(result):
+            return self._time(result)
+        if (bare := self._bare(result)) is not None:
+            return bare
+        if not (is_number(result) or hasattr(result, "__array__")):
+            raise TypeError(f"of type {kind}")
+        if is_masked(result):
+            self.n_missing += int(np.count_nonzero(result.mask))
+        array = unmasked(result)
+        if getattr(array, "dtype", np.dtype(float)).kind == "O" and np.ndim(array) == 1:
+            return self._row(np.asarray(array).tolist())
+        return array
+
+    def _row(self, parts: Sequence[Any]) -> Any:
+        """Return a tuple, list, or other row, with NaN for parts that are missing."""
+        plain = [None if is_missing(part) else self._plain(part) for part in parts]
+        there = [part for part in plain if part is not None]
+        if not there:
+            return np.full(len(plain), np.nan)
+        gap = None if _is_time(there[0]) else np.full(np.shape(there[0]), np.nan)
+        self.n_missing += (len(plain) - len(there)) * np.size(there[0])
+        row = np.asarray([gap if part is None else part for part in plain])
+        return row if row.dtype != object else row.astype(float)
+
+    def _time(self, time: Any) -> np.datetime64 | np.timedelta64:
+        if isinstance(time, dt.timedelta):
+            return np.timedelta64(time)
+        if _is_period(time):  # of pandas
+            time = time.to_timestamp()
+        zone = getattr(time, "tzinfo", None)
+        if zone is not None:
+            self.zone = self.zone or zone
+            time = time.astimezone(dt.UTC).replace(tzinfo=None)
+        return np.datetime64(time, "us")
+
+    def _bare(self, quantity: Any) -> Any:
+        """Return the numbers of a quantity in the unit of the first one. None if it is not one."""
+        if hasattr(quantity, "to_value") and hasattr(quantity, "unit"):  # of astropy
+            if self._units is None:
+                self._units, self.unit = quantity.unit, str(quantity.unit)
+            return quantity.to_value(self._units)
+        if hasattr(quantity, "m_as") and hasattr(quantity, "units"):  # of pint
+            if self._units is None:
+                self._units, self.unit = quantity.units, f"{quantity.units:~}"
+            return quantity.m_as(self._units)
+        return None
+
+
+def is_missing(result: Any) -> bool:
+    """Whether a result stands for one that there is not, such as None, NaT or NA of pandas."""
+    is_pandas = type(result).__name__ in ("NaTType", "NAType")
+    return result is None or result is np.ma.masked or is_pandas
+
+
+def named_parts(result: Any) -> Mapping[Any, Any] | None:
+    """Return the parts of a result and their names, or None if it has none."""
+    if isinstance(result, Mapping) or (hasattr(result, "keys") and hasattr(result, "data_vars")):
+        return {str(name): part for name, part in result.items()}
+    if isinstance(result, tuple) and hasattr(result, "_fields"):
+        return dict(zip(result._fields, result, strict=True))
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
+    if names := getattr(getattr(result, "dtype", None), "names", None):
+        return {name: result[name] for name in names}
+    if hasattr(result, "iloc") and getattr(result, "ndim", 0) == 1:
+        index = list(result.index[: _MAX_NAMES + 1])
+        if index and len(index) <= _MAX_NAMES and all(isinstance(name, str) for name in index):
+            return dict(zip(index, result.tolist(), strict=True))
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where items are at an axis: numbers or dates, or their numbers with a name for each.
+
+    Attributes
+    ----------
+    values
+        One per item.
+    names
+        Their names, if the values are only their order.
+    unit
+        The unit of quantities.
+    zone
+        The time zone of dates.
+    """
+
+    values: NDArray[Any]
+    names: list[str] | None = None
+    unit: str = ""
+    zone: dt.tzinfo | None = None
+
+
+def places_of(items: Any, n: int) -> Places | None:
+    """Return where items are at an axis, or None if they are not to be ordered or named."""
+    try:
+        is_kept = hasattr(items, "__getitem__") and len(items) >= n > 0  # a generator's are not
+    except TypeError:
+        return None
+    if not is_kept or getattr(items, "ndim", 1) != 1:
+        return None
+    dtype = getattr(items, "dtype", None)
+    is_array = isinstance(items, range) or (isinstance(dtype, np.dtype) and dtype.kind in "iufMm")
+    listed = items if is_array else list(islice(iter(items), n))
+    if not is_array and all(isinstance(item, str) for item in listed):
+        return Places(np.arange(n), [*map(str, listed)])
+    reader = Reader(None)
+    try:
+        if is_array:
+            values = np.asarray(items)[:n]
+        elif all(is_number(item) or _is_dated(item) or _is_quantity(item) for item in listed):
+            values = reader.read(listed)
+        else:
+            return None
+    except (TypeError, ValueError, CannotDrawError):
+        return None
+    fits = values.shape == (n,) and values.dtype.kind in "iufMm" and np.isfinite(values).all()
+    if not fits or not (values != values[0]).any():
+        return None
+    return Places(values, None, reader.unit, reader.zone)
+
+
+def is_number(result: Any) -> bool:
+    """Whether a result is a single number."""
+    return isinstance(result, Number | np.generic)
+
+
+def unmasked(result: Any) -> Any:
+    """Return a masked array's values, with NaN (NaT in dates) where it is masked.
+
+    Anything else is unchanged.
+    """
+    if not is_masked(result):
+        return result
+    if not result.mask.any():
+        return result.data
+    masked: Any = result
+    if masked.dtype.kind in "mM":
+        return masked.filled(np.array("NaT", masked.dtype))
+    return masked.astype(np.result_type(masked.dtype, np.float64)).filled(np.nan)
+
+
+def _is_complex(part: Any) -> bool:
+    return np.asarray(part).dtype.kind == "c" or isinstance(part, complex)
+
+
+def _is_time(part: Any) -> bool:
+    return np.asarray(part).dtype.kind in "mM"
+
+
+def _is_dated(item: Any) -> bool:
+    return isinstance(item, dt.date | dt.timedelta) or _is_period(item)
+
+
+def _is_period(item: Any) -> bool:
+    return hasattr(item, "to_timestamp") and hasattr(item, "ordinal")
+
+
+def _is_quantity(item: Any) -> bool:
+    return hasattr(item, "to_value") or hasattr(item, "m_as")

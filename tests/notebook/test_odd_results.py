@@ -1,0 +1,329 @@
+"""A result that cannot be drawn costs its own place, and a frame that fails only itself.
+
+Names, units, dates and zones are asserted at the axes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import warnings
+from collections import namedtuple
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.dates import num2date
+
+from nbshare import LivePlot
+from nbshare._core.notebook import Display, frames
+from nbshare._core.notebook.figure import LiveFigure
+from nbshare._core.notebook.live_plot import NothingYetError
+from nbshare.errors import DisplayWarning
+from tests.support.played import PlayedJob, played
+
+
+def axes_of(results, plot="line", items=None, *, first=None):
+    """Return the axes of the last frame, after one of the first results."""
+    job = played(results, 1)
+    job._inputs = items
+    figure = LiveFigure(job, plot)
+    if first is not None:
+        job.flags[first:] = False
+        with contextlib.suppress(NothingYetError):
+            figure.frame(final=False)
+        job.flags[:] = True
+    figure.frame(final=True)
+    return figure.figure.axes[0]
+
+
+# -- what is missing -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [None, 1, 3])
+@pytest.mark.parametrize("place", [0, 2, 5])
+@pytest.mark.parametrize("missing", [None, pd.NA, pd.NaT, np.ma.masked])
+def test_a_missing_number_is_a_gap(missing, place, first):
+    results = [float(i) for i in range(6)]
+    results[place] = missing
+    axes = axes_of(results, first=first)
+    y = axes.lines[0].get_ydata()
+    assert np.flatnonzero(np.isnan(y)).tolist() == [place]
+    assert "1 missing" in axes.get_title("left")
+
+
+@pytest.mark.parametrize("kind", ["line", "hist", "image"])
+@pytest.mark.parametrize(
+    "results",
+    [
+        [None, 1.0, 2.0],
+        [pd.Timestamp("2026-03-01"), pd.NaT, pd.Timestamp("2026-03-03")],
+        [dt.date(2026, 3, 1), None, dt.date(2026, 3, 2)],
+        [(1, None), (2, 3.0), None],
+        [np.ones(4), None, np.zeros(4)],
+        [{"a": 1, "b": 2.0}, {"a": 3}, None],
+        [None, np.ones((5, 6)), np.ones((5, 6))],
+        [1.0, 2 + 1j, None],
+        [pd.Timedelta(hours=2), pd.NaT, dt.timedelta(days=400)],
+    ],
+)
+def test_a_missing_result_leaves_the_others(kind, results):
+    if kind == "image" and isinstance(results[0], dt.date):
+        pytest.skip("dates have no colours")
+    for order in (results, results[::-1]):
+        assert axes_of(order, kind, first=1).get_title("left")
+
+
+@pytest.mark.parametrize("kind", ["line", "image"])
+def test_a_result_that_value_cannot_take_is_a_gap_and_warns_once(kind, shown):
+    results = [{"E": float(i)} for i in range(9)]
+    results[2], results[5] = {}, {"other": 1}
+    job = PlayedJob(results)
+    with pytest.warns(DisplayWarning, match="KeyError") as caught:
+        drawn = shown(job, LivePlot(kind, value=lambda result: result["E"]), 5, 9)
+    assert len(caught) == 1
+    remarks = [", 1 missing", ", 2 missing"] if kind == "line" else ["", ""]
+    assert drawn == [f"horizon: 5 of 9{remarks[0]}", f"horizon: 9 of 9{remarks[1]}"]
+
+
+def test_complex_results_after_real_ones_are_drawn_by_magnitude():
+    axes = axes_of([1.0, -2.0, 3 + 4j], first=2)
+    assert axes.lines[0].get_ydata().tolist() == [1, 2, 5]
+    assert axes.get_ylabel() == "|result|"
+
+
+@pytest.mark.parametrize("how", ["mean", "min", "max", "sum"])
+def test_masked_values_and_nan_are_left_out_of_a_line(how):
+    rows = np.arange(80.0).reshape(4, 20)
+    rows[1, 3] = rows[2] = np.nan
+    plot = LivePlot("line", reduction=how)
+    expected = getattr(pd.DataFrame(rows), how)(axis=1).where(~np.isnan(rows).all(axis=1))
+    for results in (rows, [*np.ma.masked_invalid(rows)]):
+        axes = axes_of(results, plot)
+        np.testing.assert_allclose(axes.lines[0].get_ydata(), expected)
+        assert "1 NaN left out" in axes.get_title("left")
+
+
+# -- frames that fail ------------------------------------------------------------------------------
+
+
+class Output:
+    """An output of a cell, which keeps the texts of what it showed."""
+
+    def __init__(self):
+        self.texts = []
+
+    def show(self, make, *, final):
+        """Keep the text."""
+        if (bundle := make()) is not None:
+            self.texts.append(bundle[0]["text/plain"])
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Return a function that draws a job at some numbers of results, and returns the titles."""
+    monkeypatch.setattr(frames, "kernel_output", lambda _: Output())
+
+    def draw(job, plot, *numbers):
+        job.state = "running"
+        drawer = frames.LiveFrames(job, plot, in_background=False)
+        display = Display([drawer])
+        for n in numbers[:-1]:
+            job.flags[:n] = True
+            display._draw(drawer, final=False)
+        job.flags[: numbers[-1]], job.state = True, "done"
+        display.close()
+        return drawer.output.texts
+
+    return draw
+
+
+def fails_below(least):
+    """Return a function that cannot draw few points."""
+
+    def draw(ax, partial):
+        if partial.count() < least:
+            raise ValueError("too few points")
+        ax.plot(partial)
+
+    return draw
+
+
+def test_a_frame_that_fails_is_left_out_and_later_ones_are_drawn(shown):
+    with pytest.warns(DisplayWarning, match="too few points") as caught:
+        drawn = shown(PlayedJob(np.arange(20.0)), fails_below(6), 2, 4, 10, 20)
+    assert drawn == ["horizon: 10 of 20", "horizon: 20 of 20"]
+    assert len(caught) == 1
+
+
+def test_the_end_is_drawn_although_no_frame_before_could_be(shown):
+    with pytest.warns(DisplayWarning, match="too few points"):
+        assert shown(PlayedJob(np.arange(9.0)), fails_below(9), 1, 2, 9) == ["horizon: 9 of 9"]
+
+
+def test_if_the_end_cannot_be_drawn_the_last_good_frame_says_how_much_it_shows(shown):
+    titles = []
+
+    def draw(ax, partial):
+        if partial.count() > 7:
+            raise ValueError("too many points")
+        ax.plot(partial)
+        titles.append(partial.count())
+
+    with pytest.warns(DisplayWarning, match="too many points") as caught:
+        drawn = shown(PlayedJob(np.arange(9.0)), draw, 3, 5, 8, 9)
+    assert drawn == ["horizon: 3 of 9", "horizon: 5 of 9", "horizon: 5 of 9"]
+    assert titles == [3, 5, 5]
+    assert len(caught) == 1
+
+
+def test_results_that_are_all_missing_so_far_cost_no_warning(shown):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert shown(PlayedJob([None, None, 1.0]), "line", 1, 2, 3) == [
+            "horizon: 3 of 3, 2 missing"
+        ]
+    with pytest.warns(DisplayWarning, match="all results so far are missing"):
+        assert shown(PlayedJob([None, None]), "line", 1, 2) == []
+
+
+def test_a_plot_that_lags_says_how_much_it_shows():
+    job = played(np.arange(60.0), 0.5)
+    figure = LiveFigure(job, "line")
+    titles = []
+    for n_soon in (0, 35, 60):
+        figure.frame(final=False, n_soon=n_soon)
+        titles.append(figure.figure.axes[0].get_title("left"))
+    assert titles == ["horizon", "horizon", "horizon: 30 of 60"]
+
+
+# -- dates -----------------------------------------------------------------------------------------
+
+TOKYO = ZoneInfo("Asia/Tokyo")
+
+
+def stamps(zone):
+    """Return times in several types, one per hour."""
+    first = dt.datetime(2026, 3, 1, 8, tzinfo=zone)
+    times = [first + dt.timedelta(hours=i) for i in range(30)]
+    return [times, [*map(pd.Timestamp, times)], pd.DatetimeIndex(times)]
+
+
+def labels(axis):
+    """Return the texts at an axis."""
+    axis.axes.figure.canvas.draw()
+    return [label.get_text() for label in axis.get_ticklabels() if label.get_text()]
+
+
+@pytest.mark.parametrize("kind", range(3))
+@pytest.mark.parametrize("zone", [None, TOKYO, dt.timezone(dt.timedelta(hours=9))])
+def test_times_keep_their_zone_and_the_axis_names_it(zone, kind):
+    times = stamps(zone)[kind]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        by_item = axes_of(np.arange(30.0), "line", times)
+        as_result = axes_of([*times], "line")
+    for axis, places in (
+        (by_item.xaxis, by_item.lines[0].get_xdata()),
+        (as_result.yaxis, as_result.lines[0].get_ydata()),
+    ):
+        assert num2date(places[0], zone or dt.UTC).hour == 8
+        assert ("" if zone is None else str(zone)) in axis.get_label_text()
+        at = [num2date(x, zone or dt.UTC) for x in axis.get_ticklocs()]
+        assert [f"{time:%H:%M}" for time in at if time.hour] == [
+            text for text in labels(axis) if ":" in text
+        ]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        pd.date_range("2026-01-01", periods=90),
+        [dt.date(2026, 1, 1) + dt.timedelta(i) for i in range(90)],
+        pd.period_range("2026-01-01", periods=90, freq="D"),
+        pd.Series(pd.date_range("2026-01-01", periods=90), index=range(5, 95)),
+        np.datetime64("2026-01-01") + np.arange(90),
+    ],
+)
+def test_dates_as_items_make_a_date_axis(items):
+    axes = axes_of(np.arange(90.0), "line", items)
+    assert axes.get_xlabel() == "input"
+    days = [num2date(x).date() for x in axes.lines[0].get_xdata()]
+    assert (days[0], days[-1]) == (dt.date(2026, 1, 1), dt.date(2026, 3, 31))
+    assert {"Feb", "Mar"} <= set(labels(axes.xaxis))
+
+
+# -- names and units -------------------------------------------------------------------------------
+
+Fit = namedtuple("Fit", "mean std")
+
+
+@dataclasses.dataclass
+class Moments:
+    """Two numbers with names."""
+
+    mean: float
+    std: float
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: {"mean": x, "std": 2 * x},
+        lambda x: Fit(x, 2 * x),
+        lambda x: Moments(x, 2 * x),
+        lambda x: pd.Series({"mean": x, "std": 2 * x}),
+        lambda x: np.array((x, 2 * x), [("mean", float), ("std", float)]),
+    ],
+)
+def test_parts_of_a_result_keep_their_names(make):
+    results = [make(float(i)) for i in range(9)]
+    axes = axes_of(results, first=3)
+    assert [text.get_text() for text in axes.get_legend().texts] == ["mean", "std"]
+    assert axes.lines[1].get_ydata().tolist() == [2.0 * i for i in range(9)]
+    image = axes_of(results, "image")
+    assert labels(image.xaxis) == ["mean", "std"]
+
+
+@pytest.mark.parametrize(
+    ("durations", "unit", "last"),
+    [
+        ([dt.timedelta(days=i) for i in range(1, 6)], "d", 5),
+        ([pd.Timedelta(hours=i / 2) for i in range(1, 9)], "h", 4),
+        ([np.timedelta64(i, "ms") for i in range(900)], "ms", 899),
+        (np.arange(3000).astype("m8[s]"), "min", 2999 / 60),
+    ],
+)
+def test_durations_have_a_unit_for_their_range(durations, unit, last):
+    axes = axes_of(durations, first=2)
+    assert axes.get_ylabel() == f"result ({unit})"
+    assert axes.lines[0].get_ydata()[-1] == pytest.approx(last)
+    by_item = axes_of(np.arange(len(durations)), items=durations)
+    assert by_item.get_xlabel() == f"input ({unit})"
+    assert by_item.lines[0].get_xdata()[-1] == pytest.approx(last)
+
+
+class Metres:
+    """A quantity as astropy has them."""
+
+    def __init__(self, value, unit="m"):
+        self.value, self.unit = value, unit
+
+    def to_value(self, unit):
+        """Return the number in a unit."""
+        return self.value * {"m": 1, "km": 1000}[self.unit] / {"m": 1, "km": 1000}[unit]
+
+
+def test_quantities_have_the_unit_of_the_first_at_the_axis():
+    results = [Metres(2.0, "km"), Metres(500.0), Metres(3.0, "km")]
+    axes = axes_of(results)
+    assert axes.get_ylabel() == "result (km)"
+    assert axes.lines[0].get_ydata().tolist() == [2, 0.5, 3]
+    assert axes_of(np.arange(3.0), items=results).get_xlabel() == "input (km)"
+
+
+def test_items_with_names_keep_them():
+    axes = axes_of(np.arange(3.0), items=["early", "late", "other"])
+    assert labels(axes.xaxis) == ["early", "late", "other"]
