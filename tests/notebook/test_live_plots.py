@@ -1079,12 +1079,88 @@ def test_values_that_are_no_coordinates_are_written_at_the_axes():
     ]
 
 
-def test_long_names_do_not_overlap():
-    axes = grid_axes(grid(method=[f"method number {i}" for i in range(9)]), range(9), "line")
+@pytest.mark.parametrize(("n", "most"), [(3, 3), (9, 9), (40, 13)])
+def test_long_names_do_not_overlap_and_a_dozen_are_all_written(n, most):
+    axes = grid_axes(grid(method=[f"method number {i}" for i in range(n)]), range(n), "line")
     axes.figure.canvas.draw()
     boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
-    assert len(boxes) >= 3
+    assert min(n, 3) <= len(boxes) <= most
+    assert len(boxes) == n or n > 12
     assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
+
+
+def test_names_that_are_too_long_for_a_line_are_turned():
+    names = [f"configuration_{i}_of_the_model" for i in range(6)]
+    axes = grid_axes(grid(name=names), range(6), "line")
+    axes.figure.canvas.draw()
+    assert [label.get_text() for label in axes.get_xticklabels()] == names
+    assert {label.get_rotation() for label in axes.get_xticklabels()} == {30}
+
+
+def test_a_grid_of_two_axes_has_a_line_for_each_value_of_the_second():
+    items = grid(radius=[1.0, 5, 25], current=[2, 4])
+    axes = grid_axes(items, range(6), "line")
+    assert axes.get_xlabel() == "radius"
+    assert [line.get_xdata().tolist() for line in axes.lines] == [[1, 5, 25]] * 2
+    assert [line.get_ydata().tolist() for line in axes.lines] == [[0, 2, 4], [1, 3, 5]]
+    key = axes.get_legend()
+    assert key.get_title().get_text() == "current"
+    assert [text.get_text() for text in key.get_texts()] == ["2", "4"]
+
+
+def test_more_than_ten_lines_of_a_grid_have_a_colour_bar():
+    items = grid(radius=[1.0, 5, 25], current=np.arange(12))
+    axes = grid_axes(items, range(36), "line")
+    assert axes.get_legend() is None
+    (bar,) = axes.child_axes
+    assert bar.get_ylabel() == "current"
+
+
+@pytest.mark.parametrize("kind", ["image", "line"])
+def test_a_part_of_each_result_keeps_the_grid(kind):
+    items = grid(a=[1.0, 2.0], b=[10, 20, 30])
+    plots = []
+    for results, value in (
+        (np.arange(6.0), None),
+        ([{"E": float(i)} for i in range(6)], lambda result: result["E"]),
+        (np.arange(24.0).reshape(6, 4) / 4, lambda result: result[0]),
+    ):
+        job = played(results, 1)
+        job._inputs = items
+        plots.append(axes_of(job, LivePlot(kind, value=value)))
+    for axes in plots:
+        assert axes.get_xlabel() == plots[0].get_xlabel() == ("b" if kind == "image" else "a")
+        assert axes.get_xlim() == plots[0].get_xlim()
+        if kind == "image":
+            assert axes.images[0].get_array().tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_rows_of_an_image_are_labelled_by_their_items():
+    rows = np.random.default_rng(0).random((4, 7))
+    axes = grid_axes(grid(current=[1.0, 2.0, 3.0, 4.0]), rows)
+    assert (axes.get_ylabel(), axes.get_ylim()) == ("current", (0.5, 4.5))
+    axes = grid_axes([0.1, 0.2, 0.3, 0.4], rows)
+    assert axes.get_ylabel() == "input"
+    assert axes.get_ylim() == pytest.approx((0.05, 0.45))
+    axes = grid_axes(["a", "b", "c", "d"], rows)
+    axes.figure.canvas.draw()
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b", "c", "d"]
+    axes = grid_axes([1, 2, 4, 8], rows)
+    assert axes.get_ylabel() == "item"
+
+
+def test_an_image_of_a_grid_with_one_axis_has_its_values_below():
+    axes = grid_axes(grid(radius=[1.0, 2, 3, 4]), range(4))
+    assert axes.images[0].get_array().tolist() == [[0, 1, 2, 3]]
+    assert (axes.get_xlabel(), axes.get_xlim()) == ("radius", (0.5, 4.5))
+
+
+def test_dates_of_a_grid_are_on_a_date_axis():
+    days = np.datetime64("2026-01-01") + np.arange(60)
+    axes = grid_axes(grid(day=days, b=[0.0, 1.0]), range(120))
+    assert [num2date(x).day for x in axes.get_ylim()] == [31, 1]
+    axes.figure.canvas.draw()
+    assert "Feb" in [label.get_text() for label in axes.get_yticklabels()]
 
 
 def test_a_line_of_groups_has_their_keys_as_x():

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from numpy.typing import NDArray
 
-from nbshare._core.notebook.live_plot import CannotDrawError
+from nbshare._core.notebook.live_plot import CannotDrawError, names_of
 from nbshare._core.notebook.raster import COMBINED, extremes
 from nbshare._core.notebook.reading import places_of
 from nbshare._core.notebook.values import (
@@ -20,6 +24,7 @@ from nbshare._core.notebook.values import (
     as_floats,
     as_reals,
     calm,
+    dress,
     longest_s,
     name_of,
     named,
@@ -35,6 +40,11 @@ from nbshare._core.notebook.values import (
 _COLOURS = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#888888"
 _MARKERS = "osD^vPX*"
 
+_HUES = LinearSegmentedColormap.from_list(
+    "hues", mpl.colormaps["viridis"](np.linspace(0, 0.85, 64))
+)
+_MAX_KEY = 10  # lines of values of a grid. More have a colour bar
+_ROOM_ABOVE = 44  # characters next to the title
 _MAX_LINES = 8  # more could not be told apart, so their mean is drawn
 _MAX_MARKERS = 100  # of a line. Beyond, only single points have one, since no line shows them
 _MAX_POINTS = 2000  # more than the plot has pixels in a row
@@ -55,7 +65,7 @@ class LinePainter(Painter):
         super().__init__(*args, **options)
         axes, plot = self._axes, self._plot
         self._x, self._order = self._choose_x()
-        names = self._reader.names
+        names = [*self._reader.names]
         is_named = 0 < len(names) <= _MAX_LINES
         is_row = len(self._shape) < 2 and self._n_elements <= _MAX_LINES
         width = len(names) if is_named else self._n_elements if is_row else 1
@@ -63,23 +73,21 @@ class LinePainter(Painter):
         self._n_left_out = 0
         self._numbers = np.full((self._n, width), np.nan)
         axes.grid(color="#999999", alpha=0.2)
-        size = 3 if self._n > _MAX_MARKERS // 2 else 4
-        looks = list(zip(_COLOURS, _MARKERS, strict=True))[:width]
+        size = 3 if len(self._x) > _MAX_MARKERS // 2 else 4
         self._lines = [
             axes.plot([], [], marker=marker, ms=size, lw=1.5, color=colour, zorder=3)[0]
-            for colour, marker in looks
+            for colour, marker in self._looks(width)
         ]
         look: dict[str, Any] = {"color": GREY, "s": 20, "clip_on": False, "zorder": 4}
         look["transform"] = axes.get_xaxis_transform()
         self._odd = [axes.scatter([], [], marker=marker, **look) for _, marker, _ in _ODD]
-        if width > 1:
+        if plot._hue is not None:
+            self._name_hue(*plot._hue)
+        elif width > 1:
             word = "result" if width < 4 else ""  # more have no room next to the title
             if not is_named:
-                names = ("result[0]", *(f"{word}[{k}]" for k in range(1, width)))
-            look = {"loc": "lower right", "bbox_to_anchor": (1, 1)}
-            look |= {"borderaxespad": 0.2, "frameon": False, "fontsize": 9, "labelcolor": GREY}
-            look |= {"handlelength": 1, "handletextpad": 0.5, "columnspacing": 1}
-            axes.legend(self._lines, names, **look, ncols=width)
+                names = ["result[0]", *(f"{word}[{k}]" for k in range(1, width))]
+            self._draw_key(names)
         axes.set_ylabel(self._name(f"{plot.reduction} of each " if self._is_reduced else ""))
         if self._dtype.kind == "M":
             write_dates(axes.yaxis, self._reader.zone)
@@ -88,17 +96,64 @@ class LinePainter(Painter):
         if self._dtype.kind == "b" and not self._shape:
             axes.set_yticks([0, 1], ["False", "True"])
 
+    def _looks(self, width: int) -> list[tuple[Any, str]]:
+        """Return the colour and the marker of each line."""
+        if self._plot._hue is None:
+            return list(zip(_COLOURS, _MARKERS, strict=True))[:width]
+        _, values = self._plot._hue
+        if values.dtype.kind not in "iufM" and len(values) <= _MAX_LINES:
+            return list(zip(_COLOURS, _MARKERS, strict=True))[: len(values)]
+        markers = itertools.cycle(_MARKERS if len(values) <= _MAX_KEY else "o")
+        return list(zip(_HUES(np.linspace(0, 1, len(values))), markers, strict=False))
+
+    def _name_hue(self, name: str, values: NDArray[Any]) -> None:
+        """Say which value of a grid's second axis each line has."""
+        if len(values) <= _MAX_KEY:
+            self._draw_key(names_of(values), name)
+            return
+        norm = Normalize(0, len(values) - 1)
+        place = self._axes.inset_axes((1.03, 0, 0.035, 1))
+        bar: Any = self._axes.figure.colorbar(ScalarMappable(norm, _HUES), cax=place)
+        dress(bar.ax)
+        bar.outline.set_visible(False)
+        bar.set_label(name)
+        write_names(bar.ax.yaxis, names_of(values))
+
+    def _draw_key(self, names: list[str], title: str = "") -> None:
+        """Name the lines, above the axes if there is room, otherwise next to them."""
+        look: dict[str, Any] = {"frameon": False, "fontsize": 9, "labelcolor": GREY}
+        look |= {"handlelength": 1, "handletextpad": 0.5, "columnspacing": 1}
+        if sum(map(len, names)) + 3 * len(names) > _ROOM_ABOVE or title:
+            look |= {"loc": "upper left", "bbox_to_anchor": (1, 1), "title": title}
+            look |= {"title_fontsize": 9, "alignment": "left"}
+        else:
+            look |= {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": len(names)}
+        key = self._axes.legend(self._lines, names, borderaxespad=0.2, **look)
+        key.get_title().set_color(GREY)
+
+    @property
+    def _table(self) -> tuple[NDArray[np.bool_], Floats]:
+        """Flags and numbers, a row for each x value and a column for each line."""
+        width = 1 if self._plot._hue is None else len(self._plot._hue[1])
+        there = self._taken.reshape(-1, width)[self._order]
+        return there, self._numbers.reshape(len(there), -1)[self._order]
+
     def _choose_x(self) -> tuple[Floats, NDArray[np.intp]]:
         """Choose the x values and label their axis. Return their order."""
         plot, axes = self._plot, self._axes
         x, name, places = plot.x, "input", None
-        if x is not None and len(x) != self._n:
+        n = self._n if plot._hue is None else self._n // len(plot._hue[1])
+        if x is not None and len(x) != n:
             raise CannotDrawError(
                 f"LivePlot(x=...) has {len(x)} values, but there are {self._n} items: pass one "
                 "value per item. The run continues without this plot."
             )
         names, unit, zone = plot._xnames, "", None
-        if x is None and (places := places_of(self._inputs, self._n)) is not None:
+        if (
+            x is None
+            and not plot._coords
+            and (places := places_of(self._inputs, self._n)) is not None
+        ):
             x, names, unit, zone = places.values, places.names, places.unit, places.zone
         if x is None:
             x = np.arange(self._n)
@@ -127,7 +182,7 @@ class LinePainter(Painter):
 
     def show_done(self) -> None:
         """Show the part of the x axis that has results, because no more will come."""
-        self._show_x(self._x[self._taken[self._order]])
+        self._show_x(self._x[self._table[0].any(axis=1)])
 
     def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
         width = self._numbers.shape[1]
@@ -155,16 +210,16 @@ class LinePainter(Painter):
         self._n_left_out = 0
 
     def _show(self, *, final: bool) -> str:  # noqa: ARG002
-        there, numbers = self._taken[self._order], self._numbers[self._order]
+        there, numbers = self._table
         is_finite = np.isfinite(numbers)
         finite = numbers[is_finite]
         for line, column in zip(self._lines, np.where(is_finite, numbers, np.nan).T, strict=True):
             x, y = thinned(self._x, column)
             line.set_data(x, y)
-            marked = np.isfinite(y) if self._n <= _MAX_MARKERS else is_single(y)
+            marked = np.isfinite(y) if len(self._x) <= _MAX_MARKERS else is_single(y)
             line.set_markevery(np.flatnonzero(marked).tolist())
         for marks, (is_odd, _, edge) in zip(self._odd, _ODD, strict=True):
-            places = apart(self._x[there & is_odd(numbers).any(axis=1)])
+            places = apart(self._x[(there & is_odd(numbers)).any(axis=1)])
             marks.set_offsets(np.stack([places, np.full(len(places), edge)], axis=1))
         n_outside = 0
         if finite.size:
@@ -172,7 +227,7 @@ class LinePainter(Painter):
             self._axes.set_ylim(low, high)
             is_inside = (low <= numbers) & (numbers <= high) & np.isfinite(self._x)[:, np.newaxis]
             n_outside = int(np.count_nonzero(is_finite & ~is_inside))
-        n_odd = int(np.count_nonzero(~is_finite[there]))
+        n_odd = int(np.count_nonzero(~is_finite & there))
         n_missing = min(n_odd, 0 if self._is_reduced else self._reader.n_missing)
         left_out = f", {self._n_left_out:,} NaN left out" if self._n_left_out else ""
         return "{}" + remark_on(n_odd - n_missing, n_outside, n_missing) + left_out

@@ -244,7 +244,9 @@ class LiveFigure:
         inputs, plots = self._job._inputs, self._plots
         if inputs is None:
             inputs = plots[0]._items
-        if isinstance(inputs, ShapedItems) and getattr(partial, "ndim", 0) == 1:
+        # A list that was asked for is in the order of the run.
+        is_in_order = not (isinstance(partial, list) and getattr(self._job, "_is_list", False))
+        if isinstance(inputs, ShapedItems) and (is_in_order or inputs.numbers is None):
             plots = [plot._with_coords(inputs._plot_coords) for plot in plots]
         columns = min(len(plots), 2)
         rows = math.ceil(len(plots) / 2)

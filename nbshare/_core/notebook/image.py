@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import copy
+import datetime as dt
 import math
 import time
 from collections.abc import Sequence
@@ -21,7 +23,7 @@ from nbshare._core.interrupts import uninterrupted
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare._core.notebook.png import N_MAP_COLOURS
 from nbshare._core.notebook.raster import Picture, Raster, blocks
-from nbshare._core.notebook.reading import unmasked
+from nbshare._core.notebook.reading import places_of, unmasked
 from nbshare._core.notebook.values import (
     BUDGET_S,
     FRAME,
@@ -31,6 +33,7 @@ from nbshare._core.notebook.values import (
     as_floats,
     as_reals,
     dress,
+    name_of,
     named,
     remark_on,
     whole_places,
@@ -153,10 +156,13 @@ def _edges(name: str, coordinates: Any, size: int) -> tuple[float, float]:
 class ImagePainter(Painter):
     """Draws results as one image, reduced by cells of consecutive items."""
 
+    _y_zone: dt.tzinfo | None = None
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         if self._dtype.kind == "M":
             raise self._refusal("dates")
+        self._place_rows()
         axes, plot = self._axes, self._plot
         self._layout = layout = choose_layout(self._n, self._shape, plot)
         self._is_coloured = len(self._shape) == 3
@@ -189,6 +195,18 @@ class ImagePainter(Painter):
         self._odd_names: list[str] = []
         self._dress()
 
+    def _place_rows(self) -> None:
+        """Label rows (k,) by their items, if these are evenly spaced or have names."""
+        if len(self._shape) != 1 or self._plot._coords or self._plot.y is not None:
+            return
+        places = places_of(self._inputs, self._n)
+        if places is None or (places.names is None and not _is_even(places.values)):
+            return
+        self._plot = plot = copy.copy(self._plot)
+        plot.y, plot._ynames, self._y_zone = places.values, places.names, places.zone
+        plot.ylabel = plot.ylabel or ("item" if places.names else "input")
+        plot.yunit = plot.yunit or places.unit or name_of(places.zone)
+
     def _new_raster(self) -> Raster:
         layout = self._layout
         n_cells = math.ceil(layout.n_cells / layout.columns) * layout.columns
@@ -216,12 +234,13 @@ class ImagePainter(Painter):
         axes, plot, layout = self._axes, self._plot, self._layout
         xlabel = plot.xlabel or ("" if self._reader.names else layout.xlabel)
         axes.set_xlabel(named(xlabel, plot.xunit))
-        axes.set_ylabel(named(plot.ylabel or layout.ylabel, plot.yunit))
+        ylabel = plot.ylabel or ("" if plot._ynames == [""] else layout.ylabel)
+        axes.set_ylabel(named(ylabel, plot.yunit))
         if plot.y is not None and len(plot.y) > 1 and plot.y[1] > plot.y[0]:
             axes.invert_yaxis()  # coordinates grow upwards
         for axis, coordinates in ((axes.xaxis, plot.x), (axes.yaxis, plot.y)):
             if coordinates is not None and coordinates.dtype.kind == "M":
-                write_dates(axis)
+                write_dates(axis, self._y_zone if axis is axes.yaxis else None)
             elif coordinates is None or coordinates.dtype.kind in "iu":
                 write_whole(axis)
         parts = [*self._reader.names] if len(self._shape) == 1 and plot.x is None else None
@@ -397,6 +416,11 @@ def colour_map(name: str) -> Colormap:
     """
     colours = mpl.colormaps[name]((np.arange(N_MAP_COLOURS) + 0.5) / N_MAP_COLOURS)
     return ListedColormap(np.round(colours * 255) / 255).with_extremes(bad="none")
+
+
+def _is_even(values: NDArray[Any]) -> bool:
+    steps = np.diff(as_floats(values))
+    return bool(steps.size and steps[0] and np.allclose(steps, steps[0], rtol=1e-3, atol=0))
 
 
 def _like(flags: NDArray[np.bool_], pixels: Floats) -> NDArray[np.bool_]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
@@ -147,6 +148,9 @@ class LivePlot:
     # Of a grid's values at the axes of an image, if these are no coordinates.
     _xnames: list[str] | None = None
     _ynames: list[str] | None = None
+    # Axes of a grid of items, and one of them of which each value has a line.
+    _coords: Mapping[str, npt.NDArray[Any]] = MappingProxyType({})
+    _hue: tuple[str, npt.NDArray[Any]] | None = None
 
     @shown_from_the_call
     def __init__(
@@ -263,20 +267,34 @@ class LivePlot:
         cast(Draw, self.kind)(axes, partial)
 
     def _with_coords(self, given: Mapping[str, npt.NDArray[Any]]) -> LivePlot:
-        """Return this plot with the coordinates of its items at its axes, unless it has its own."""
-        coords = list(given.items())
-        is_image = self.kind == "image" and len(coords) == 2
+        """Return this plot with the axes of its items, unless it has its own."""
         if self._is_drawn_by_user or self.x is not None or self.y is not None:
             return self
-        if not (is_image or (self.kind == "line" and len(coords) == 1)):
-            return self
         plot = copy.copy(self)
-        name, values = coords[-1]
-        plot.xlabel, (plot.x, plot._xnames) = self.xlabel or name, _places(values, is_image)
-        if is_image:
-            name, values = coords[0]
-            plot.ylabel, (plot.y, plot._ynames) = self.ylabel or name, _places(values, is_image)
+        plot._coords = given
         return plot
+
+    def _placed(self, shape: tuple[int, ...]) -> LivePlot:
+        """Return this plot with the axes of its items where results of a shape have them."""
+        coords = list(self._coords.items())
+        if not coords or len(coords) > 2 or len(shape) > 1:
+            return self
+        plot, is_image, first, last = copy.copy(self), self.kind == "image", coords[0], coords[-1]
+        if self.kind == "line" and not (shape and len(coords) == 2):
+            plot._set_x(*first, is_image=False)
+            plot._hue = last if len(coords) == 2 else None
+        elif is_image and not shape:
+            plot._set_x(*last, is_image=True)
+            plot._set_y(*(first if len(coords) == 2 else ("", np.array([""]))))
+        elif is_image and len(coords) == 1:
+            plot._set_y(*first)
+        return plot
+
+    def _set_x(self, name: str, values: npt.NDArray[Any], *, is_image: bool) -> None:
+        self.xlabel, (self.x, self._xnames) = self.xlabel or name, _places(values, is_image)
+
+    def _set_y(self, name: str, values: npt.NDArray[Any]) -> None:
+        self.ylabel, (self.y, self._ynames) = self.ylabel or name, _places(values, is_image=True)
 
     @property
     def _is_drawn_by_user(self) -> bool:
@@ -308,15 +326,23 @@ def _places(values: npt.NDArray[Any], is_image: bool) -> tuple[npt.NDArray[Any],
     """Return where the values of a grid are at an axis, and their names if these places are not."""
     if values.dtype.kind in "biufmM" and not is_image:
         return values, None
-    if values.dtype.kind in "iuf" and len(values) > 1:
+    if values.dtype.kind in "iufM" and len(values) > 1:
         steps = np.diff(values.astype(float))
         if np.allclose(steps, steps[0], rtol=1e-3, atol=0) and steps[0]:
             return values, None
-    for digits in (3, 6, 17):  # as few as tell them apart
+    return np.arange(len(values)), names_of(values)
+
+
+def names_of(values: npt.NDArray[Any]) -> list[str]:
+    """Return values as texts, with as few digits as tell them apart."""
+    if values.dtype.kind == "M":
+        days = values.astype("M8[D]")
+        return [str(x) for x in (days if (days == values).all() else values.astype("M8[s]"))]
+    for digits in (3, 6, 17):
         names = [_short(x, digits) if isinstance(x, float) else str(x) for x in values.tolist()]
         if len(set(names)) == len(set(values.tolist())):
             break
-    return np.arange(len(values)), names
+    return names
 
 
 def _short(x: float, digits: int) -> str:

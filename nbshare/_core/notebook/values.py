@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import textwrap
 import time
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from nbshare._core.interrupts import uninterrupted
@@ -23,7 +24,8 @@ _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
 BUDGET_S = 0.15  # of one refresh, before the next one reads the rest
 _ROBUST = (2, 98)  # percentiles of limits="robust"
 MAX_EXACT = 2**53  # larger integers are rounded by float64
-_ROOM, _MOST = 90, 10  # characters below a plot, and ticks of an axis
+_ROOM, _WIDTH = 90, 760  # characters below a plot of this width in pixels
+_MOST, _MOST_NAMES = 10, 12  # ticks of an axis, and names of which none is left out
 _LARGEST = 1e300  # beyond, the arithmetic of axes overflows
 
 # Lighter than the data, and readable on white as well as on the background of a dark theme.
@@ -74,6 +76,7 @@ class Painter:
         self._reader = Reader(plot.value)
         first = self._first(partial, np.flatnonzero(present), is_anew=is_anew)
         self._dtype, self._shape = first.dtype, first.shape[1:]
+        self._plot = plot._placed(self._shape)
         self._n_elements = math.prod(self._shape)
         if not self._n_elements:
             raise CannotDrawError(
@@ -268,15 +271,28 @@ def named(label: str, unit: str) -> str:
 
 
 def write_names(axis: Axis, names: list[str]) -> None:
-    """Write names at the places 0, 1, 2, … of an axis."""
+    """Write names at the places 0, 1, 2, … of an axis, all of a few, some of many."""
+    is_x = isinstance(axis, XAxis)
+    room = _ROOM * axis.axes.figure.bbox.width / _WIDTH if is_x else math.inf
+    if len(names) <= _MOST_NAMES:
+        lines = int(min(room / len(names) - 2, 24))
+        axis.set_major_locator(FixedLocator(range(len(names))))
+        fits = all(len(word) <= lines for name in names for word in name.split())
+        if fits or not is_x:
+            names = ["\n".join(textwrap.wrap(name, max(lines, 8))) for name in names]
+        else:  # turned, as one line each
+            names = [textwrap.shorten(name, 32, placeholder="…") for name in names]
+            axis.axes.tick_params(axis="x", labelrotation=30)
+            for label in axis.get_ticklabels():
+                label.set(ha="right", rotation_mode="anchor")
+    else:  # every k-th
+        fits_in = room // (2 + max(map(len, names))) if is_x else _MOST
+        axis.set_major_locator(whole_places(int(min(max(1, fits_in), _MOST))))
 
     def name_at(place: float, _: object) -> str:
         k = round(place)
         return names[k] if k == place and 0 <= k < len(names) else ""
 
-    # Next to each other, long ones are written less often.
-    fits = _ROOM // (2 + max(map(len, names))) if isinstance(axis, XAxis) else _MOST
-    axis.set_major_locator(whole_places(min(max(1, fits), _MOST)))
     axis.set_major_formatter(FuncFormatter(name_at))
 
 
