@@ -15,6 +15,7 @@ a cell of marimo
 ``png``          its file, of moderate size
 ``charts``       lines and histograms in it
 ``image``        images in it
+``panels``       several of them, for the further axes of a grid and for parts with names
 ``raster``       their values, of which none is left out
 ``values``       shared by these, with results that are each read once, colours, labels, limits
 ``reading``      results and items as numbers, with the names, units and zones that they have

@@ -12,9 +12,9 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from numpy.typing import NDArray
 
-from nbshare._core.notebook.live_plot import CannotDrawError, names_of
+from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, names_of
 from nbshare._core.notebook.raster import COMBINED, extremes
-from nbshare._core.notebook.reading import places_of
+from nbshare._core.notebook.reading import named_parts, places_of
 from nbshare._core.notebook.values import (
     DURATIONS,
     GREY,
@@ -28,9 +28,11 @@ from nbshare._core.notebook.values import (
     longest_s,
     name_of,
     named,
+    read,
     remark_on,
     sampled,
     unit_of,
+    wrapped,
     write_dates,
     write_names,
     write_whole,
@@ -43,6 +45,8 @@ _MARKERS = "osD^vPX*"
 _HUES = LinearSegmentedColormap.from_list(
     "hues", mpl.colormaps["viridis"](np.linspace(0, 0.85, 64))
 )
+_KEY: dict[str, Any] = {"frameon": False, "fontsize": 9, "labelcolor": GREY, "handlelength": 1}
+_KEY |= {"handletextpad": 0.5, "columnspacing": 1, "title_fontsize": 9, "alignment": "left"}
 _MAX_KEY = 10  # lines of values of a grid. More have a colour bar
 _ROOM_ABOVE = 44  # characters next to the title
 _MAX_LINES = 8  # more could not be told apart, so their mean is drawn
@@ -55,6 +59,7 @@ _ODD: Any = (np.isnan, "x", 0), (np.isposinf, "^", 1), (np.isneginf, "v", 0)
 
 _MAX_VALUES = 2**20  # in a histogram. Of more, a sample is counted
 _MAX_BINS = 100
+_MOST_EDGED = 60  # bars that have edges, as more would be too narrow
 _MAX_WHOLE = 60  # integers in a smaller range get a bar each
 
 
@@ -81,20 +86,26 @@ class LinePainter(Painter):
         look: dict[str, Any] = {"color": GREY, "s": 20, "clip_on": False, "zorder": 4}
         look["transform"] = axes.get_xaxis_transform()
         self._odd = [axes.scatter([], [], marker=marker, **look) for _, marker, _ in _ODD]
-        if plot._hue is not None:
+        if plot._hue is not None and plot._is_keyed:
             self._name_hue(*plot._hue)
-        elif width > 1:
+        elif plot._hue is None and width > 1:
             word = "result" if width < 4 else ""  # more have no room next to the title
             if not is_named:
                 names = ["result[0]", *(f"{word}[{k}]" for k in range(1, width))]
             self._draw_key(names)
-        axes.set_ylabel(self._name(f"{plot.reduction} of each " if self._is_reduced else ""))
+        name = self._name(f"{plot.reduction} of each " if self._is_reduced else "")
+        axes.set_ylabel(wrapped(name))
         if self._dtype.kind == "M":
             write_dates(axes.yaxis, self._reader.zone)
         elif self._dtype.kind in "iu" and not self._is_reduced:
             write_whole(axes.yaxis)
         if self._dtype.kind == "b" and not self._shape:
             axes.set_yticks([0, 1], ["False", "True"])
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the greatest value so far, ``inf`` and ``-inf`` if there is none."""
+        return extremes(self._numbers)[:2]
 
     def _looks(self, width: int) -> list[tuple[Any, str]]:
         """Return the colour and the marker of each line."""
@@ -110,10 +121,26 @@ class LinePainter(Painter):
         """Say which value of a grid's second axis each line has."""
         if len(values) <= _MAX_KEY:
             self._draw_key(names_of(values), name)
+        else:
+            self._draw_bar(self._axes.figure, cax=self._axes.inset_axes((1.03, 0, 0.035, 1)))
+
+    def draw_key_of_all(self, figure: Any, axes: list[Any]) -> None:
+        """Draw the legend or colour bar of a grid's second axis for all panels of a plot."""
+        if self._plot._hue is None:
             return
-        norm = Normalize(0, len(values) - 1)
-        place = self._axes.inset_axes((1.03, 0, 0.035, 1))
-        bar: Any = self._axes.figure.colorbar(ScalarMappable(norm, _HUES), cax=place)
+        name, values = self._plot._hue
+        if len(values) > _MAX_KEY:
+            self._draw_bar(figure, ax=axes, fraction=0.05, pad=0.02)
+            return
+        key = figure.legend(
+            self._lines, names_of(values), title=name, loc="outside right upper", **_KEY
+        )
+        key.get_title().set_color(GREY)
+
+    def _draw_bar(self, figure: Any, **place: Any) -> None:
+        assert self._plot._hue is not None
+        name, values = self._plot._hue
+        bar: Any = figure.colorbar(ScalarMappable(Normalize(0, len(values) - 1), _HUES), **place)
         dress(bar.ax)
         bar.outline.set_visible(False)
         bar.set_label(name)
@@ -121,11 +148,9 @@ class LinePainter(Painter):
 
     def _draw_key(self, names: list[str], title: str = "") -> None:
         """Name the lines, above the axes if there is room, otherwise next to them."""
-        look: dict[str, Any] = {"frameon": False, "fontsize": 9, "labelcolor": GREY}
-        look |= {"handlelength": 1, "handletextpad": 0.5, "columnspacing": 1}
+        look = dict(_KEY)
         if sum(map(len, names)) + 3 * len(names) > _ROOM_ABOVE or title:
             look |= {"loc": "upper left", "bbox_to_anchor": (1, 1), "title": title}
-            look |= {"title_fontsize": 9, "alignment": "left"}
         else:
             look |= {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": len(names)}
         key = self._axes.legend(self._lines, names, borderaxespad=0.2, **look)
@@ -135,7 +160,7 @@ class LinePainter(Painter):
     def _table(self) -> tuple[NDArray[np.bool_], Floats]:
         """Flags and numbers, a row for each x value and a column for each line."""
         width = 1 if self._plot._hue is None else len(self._plot._hue[1])
-        there = self._taken.reshape(-1, width)[self._order]
+        there = self.taken.reshape(-1, width)[self._order]
         return there, self._numbers.reshape(len(there), -1)[self._order]
 
     def _choose_x(self) -> tuple[Floats, NDArray[np.intp]]:
@@ -209,7 +234,8 @@ class LinePainter(Painter):
         super().begin_anew(limits)
         self._n_left_out = 0
 
-    def _show(self, *, final: bool) -> str:  # noqa: ARG002
+    def show(self, *, final: bool) -> str:  # noqa: ARG002
+        """Show the values read so far. Return what they are."""
         there, numbers = self._table
         is_finite = np.isfinite(numbers)
         finite = numbers[is_finite]
@@ -222,8 +248,9 @@ class LinePainter(Painter):
             places = apart(self._x[(there & is_odd(numbers)).any(axis=1)])
             marks.set_offsets(np.stack([places, np.full(len(places), edge)], axis=1))
         n_outside = 0
-        if finite.size:
-            low, high = self._ends(*self._range(finite, finite.min(), finite.max()), margin=0.03)
+        if finite.size or self.limits:
+            ends = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+            low, high = self._ends(*self._range(finite, *ends), margin=0.03)
             self._axes.set_ylim(low, high)
             is_inside = (low <= numbers) & (numbers <= high) & np.isfinite(self._x)[:, np.newaxis]
             n_outside = int(np.count_nonzero(is_finite & ~is_inside))
@@ -231,6 +258,27 @@ class LinePainter(Painter):
         n_missing = min(n_odd, 0 if self._is_reduced else self._reader.n_missing)
         left_out = f", {self._n_left_out:,} NaN left out" if self._n_left_out else ""
         return "{}" + remark_on(n_odd - n_missing, n_outside, n_missing) + left_out
+
+
+class TrendPainter(LinePainter):
+    """Draws the result of ``reduce=`` against the number of items that are in it."""
+
+    def follow(self, results: list[tuple[int, Any]], n_items: int | None) -> None:
+        """Draw the results after some numbers of items, of the run's if that is known."""
+        n, values = zip(*results, strict=True)
+        part = read(self._plot, self._reader, list(values), np.arange(len(values)))
+        self._x, self._order = np.asarray(n, float), np.arange(len(n))
+        self._numbers = np.asarray(self._reals(part), float).reshape(len(n), -1)
+        self.taken = np.ones(len(n), np.bool_)
+        self._axes.set_xlabel(self._plot.xlabel or "items")
+        self._axes.set_xlim(0, 1.02 * (n_items or max(n)))
+        self.show(final=False)
+
+
+def is_trend(plot: LivePlot, result: Any) -> bool:
+    """Whether the result of ``reduce=`` is drawn against the number of items: a few numbers."""
+    shown = result if plot.value is None else plot.value(result)
+    return np.ndim(shown) == 0 or named_parts(shown) is not None
 
 
 def is_single(y: Floats) -> NDArray[np.bool_]:
@@ -282,6 +330,7 @@ class HistPainter(Painter):
         if self._dtype.kind == "b":
             axes.set_xticks([0, 1], ["False", "True"])
         self._bars = axes.stairs([0], [0, 1], fill=True, color=_COLOURS[0])
+        self._edges_between = axes.vlines([], 0, [], color="white", linewidth=0.6)
 
     def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
         rows = rows.reshape(len(rows), -1)
@@ -295,14 +344,23 @@ class HistPainter(Painter):
         super().begin_anew(limits)
         self._low, self._high, self._n_odd = math.inf, -math.inf, 0
 
-    def _show(self, *, final: bool) -> str:  # noqa: ARG002
-        numbers = self._numbers[self._taken].ravel()
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the greatest value so far, ``inf`` and ``-inf`` if there is none."""
+        return self._low, self._high
+
+    def show(self, *, final: bool) -> str:  # noqa: ARG002
+        """Show the values read so far. Return what they are."""
+        numbers = self._numbers[self.taken].ravel()
         finite = inside = numbers[np.isfinite(numbers)]
         if finite.size:
             low, high = self._range(finite, self._low, self._high)
             inside = finite[(low <= finite) & (finite <= high)]
             counts, edges = np.histogram(inside, self._edges(inside, low, high))
             self._bars.set_data(counts, edges)
+            higher = np.maximum(counts[1:], counts[:-1])
+            lines = [[(x, 0), (x, y)] for x, y in zip(edges[1:-1], higher, strict=True)]
+            self._edges_between.set_segments(lines if len(counts) <= _MOST_EDGED else [])
             self._axes.set_xlim(self._ends(*(self.limits or (edges[0], edges[-1]))))
             self._axes.set_ylim(0, calm(0, max(1, int(counts.max())), margin=0.03)[1])
         n_missing = min(self._n_odd, self._reader.n_missing)

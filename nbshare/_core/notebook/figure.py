@@ -10,6 +10,7 @@ import base64
 import copy
 import io
 import math
+import textwrap
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -30,20 +31,32 @@ from nbshare._core.arrays.shaped import ShapedItems
 from nbshare._core.arrays.tiles import Mosaic, Tiles
 from nbshare._core.engine.results import MISSING
 from nbshare._core.job import Job
-from nbshare._core.notebook.charts import HistPainter, LinePainter
+from nbshare._core.notebook.charts import HistPainter, LinePainter, TrendPainter, is_trend
 from nbshare._core.notebook.environment import Bundle
 from nbshare._core.notebook.image import ImagePainter, MosaicPainter
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, as_plots
+from nbshare._core.notebook.panels import PanelsPainter, panels_of
 from nbshare._core.notebook.png import encode, encode_moderately
 from nbshare._core.notebook.reading import unmasked
-from nbshare._core.notebook.values import FRAME, GREY, TICKS, OtherKindError, Painter, dress, named
+from nbshare._core.notebook.values import (
+    FRAME,
+    GREY,
+    TICKS,
+    OtherKindError,
+    Painter,
+    dress,
+    first_of,
+    named,
+)
 
 # Size on the page, in pixels, of a single plot and of one of several in two columns. Both are as
 # wide as the progress display.
 _ALONE, _PANEL = (760, 440), (380, 300)
+_PANEL_ROW = 210  # height of a row of panels of one plot
 # Of a single image: its height, the width of what is next to it, and that of a title.
 _IMAGE, _AROUND, _LEAST_WIDTH = 370, 160, 440
 _MARGIN = 0.08  # inches
+_TITLE_CHARACTER = 7.5  # pixels, about
 _PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
 
 _DPI = 100  # of the frames that follow each other
@@ -106,6 +119,7 @@ class LiveFigure:
         self._n = 0
         self._dtype: Any = None
         self._painters: list[Any] = []
+        self._trend: list[tuple[int, Any]] = []  # number of items and the result of them
         self._n_soon: float = 0
         # Flags of the results that a frame shows, of all that may be, and of the last good one.
         self._drawn: NDArray[np.bool_] | None = None
@@ -196,7 +210,7 @@ class LiveFigure:
         what = shown[0][1] if len(shown) == 1 else "{}"
         if len(shown) > 1:
             for painter, (_, each) in zip(self._painters, shown, strict=True):
-                if isinstance(painter, Painter):
+                if isinstance(painter, Painter | PanelsPainter):
                     painter.say(each.partition("{}")[2].lstrip(", "))
         name = (len(shown) == 1 and self._plots[0].title) or self._job.label.replace("_", " ")
         said = ": ".join(filter(None, [name, what.format(of)]))
@@ -211,12 +225,15 @@ class LiveFigure:
         if (value := self._job._partial()) is None:
             return None
         form = np.shape(value), getattr(value, "dtype", type(value))
+        self._trend.append((self._job.n_done, value))
         if (self._n, self._dtype) != (1, form):
             self._n, self._dtype = 1, form
             self._plots = [_of_one(plot) for plot in self._plots]
             self._build(value, np.ones(1, np.bool_))
         for painter, plot in zip(self._painters, self._plots, strict=True):
-            if isinstance(painter, Painter):
+            if isinstance(painter, TrendPainter):
+                painter.follow(self._trend, self._job.n_items)
+            elif isinstance(painter, Painter):
                 painter.begin_anew(None)
                 painter.paint(*_rows_of(value, plot), final=final)
             else:
@@ -263,15 +280,20 @@ class LiveFigure:
         self._painters = [
             FunctionPainter(figure, plot, is_styled=self._is_styled)
             if plot._is_drawn_by_user
+            else TrendPainter(figure.add_subplot(), plot, None, [partial], present)
+            if self._job._is_reduced and plot.kind == "line" and is_trend(plot, partial)
             else _painter_of(
-                figure.add_subplot(),
-                plot,
+                figure,
+                _of_elements(plot) if self._job._is_reduced else plot,
                 inputs,
                 *(_rows_of(partial, plot) if self._job._is_reduced else (partial, present)),
                 is_anew=is_anew,
             )
             for figure, plot in zip(places, plots, strict=False)
         ]
+        if len(plots) == 1 and isinstance(self._painters[0], PanelsPainter):
+            height = max(height, _PANEL_ROW * self._painters[0].n_rows)
+            self.figure.set_size_inches(width / _DPI, height / _DPI)
         if columns == rows == 1 and (ratio := getattr(self._painters[0], "ratio", None)):
             width = min(width, max(_LEAST_WIDTH, round(_IMAGE * ratio) + _AROUND))
             self.figure.set_size_inches(width / _DPI, height / _DPI)
@@ -282,6 +304,8 @@ class LiveFigure:
     def _write_title(self, title: str) -> None:
         """Set the title of the axes, or of the figure. The user's own stays."""
         axes = self.figure.axes[0]
+        width = float(self.figure.get_size_inches()[0]) * _DPI
+        title = textwrap.fill(title, int(width / _TITLE_CHARACTER) - 10)
         before, self._title = self._title, title
         look: Any = {"fontsize": 11, "parse_math": False}
         look |= {"color": GREY} if self._is_styled else {}
@@ -405,26 +429,29 @@ class FunctionPainter:
 
 
 def _painter_of(
-    axes: Axes,
+    figure: Any,
     plot: LivePlot,
     inputs: Any,
     partial: Any,
     present: NDArray[np.bool_],
     *,
     is_anew: bool,
-) -> Painter:
+) -> Painter | PanelsPainter:
     """Return what draws one of nbshare's kinds."""
-    kind = _PAINTERS[str(plot.kind)]
-    if not isinstance(partial, Mosaic):
-        if isinstance(inputs, Tiles):
-            raise CannotDrawError(
-                f"plot={plot.kind!r} needs results of tiles that form one array. These differ in "
-                "dtype or in their further axes. The run continues without this plot."
-            )
-        return kind(axes, plot, inputs, partial, present, is_anew=is_anew)
-    if kind is ImagePainter:
-        return MosaicPainter(axes, plot, inputs, partial, present)
-    return kind(axes, plot, None, *_as_rows(partial))
+    kind: Any = _PAINTERS[str(plot.kind)]
+    if isinstance(partial, Mosaic):
+        if kind is ImagePainter:
+            return MosaicPainter(figure.add_subplot(), plot, inputs, partial, present)
+        return kind(figure.add_subplot(), plot, None, *_as_rows(partial))  # type: ignore[no-any-return]
+    if isinstance(inputs, Tiles):
+        raise CannotDrawError(
+            f"plot={plot.kind!r} needs results of tiles that form one array. These differ in "
+            "dtype or in their further axes. The run continues without this plot."
+        )
+    if (panels := panels_of(plot, partial, present)) is not None:
+        return PanelsPainter(figure, kind, plot, inputs, partial, present, panels, is_anew=is_anew)
+    like = first_of(plot, partial, present, is_anew=is_anew)
+    return kind(figure.add_subplot(), plot, inputs, partial, present, like=like)  # type: ignore[no-any-return]
 
 
 def _without_others(partial: Any, present: NDArray[np.bool_]) -> Any:
@@ -450,6 +477,12 @@ def _of_one(plot: LivePlot) -> LivePlot:
     """Return a plot that shows the last of several results, not what they have in common."""
     plot = copy.copy(plot)
     plot.reduction, plot.label = "last", plot.label or "result"
+    return plot
+
+
+def _of_elements(plot: LivePlot) -> LivePlot:
+    """Return a plot of one result's elements."""
+    plot = copy.copy(plot)
     if plot.kind == "line":
         plot.xlabel = plot.xlabel or "element"
     return plot

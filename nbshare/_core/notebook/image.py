@@ -23,7 +23,7 @@ from nbshare._core.interrupts import uninterrupted
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare._core.notebook.png import N_MAP_COLOURS
 from nbshare._core.notebook.raster import Picture, Raster, blocks
-from nbshare._core.notebook.reading import places_of, unmasked
+from nbshare._core.notebook.reading import Reader, places_of, unmasked
 from nbshare._core.notebook.values import (
     BUDGET_S,
     FRAME,
@@ -35,8 +35,10 @@ from nbshare._core.notebook.values import (
     dress,
     name_of,
     named,
+    refusal,
     remark_on,
     whole_places,
+    wrapped,
     write_dates,
     write_names,
     write_whole,
@@ -113,7 +115,9 @@ def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> ImageLayout
         return ImageLayout(min(n, _MAX_SIDE), *_scales(plot, n, shape[0]), "element", "item")
     if len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4)):
         extent, aspect = _scales(plot, *shape[:2])
-        return ImageLayout(1, extent, 1.0 if x is None and y is None else aspect)
+        is_pixels = x is None and y is None
+        is_strip = max(shape[:2]) > _MAX_RATIOS[True] * min(shape[:2])
+        return ImageLayout(1, extent, 1.0 if is_pixels and not is_strip else aspect)
     raise CannotDrawError(
         f"plot='image' draws results that are numbers, rows (k,), images (H, W) or colour images "
         f"(H, W, 3 or 4). These have the shape {shape}. The run continues without it. "
@@ -161,7 +165,7 @@ class ImagePainter(Painter):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         if self._dtype.kind == "M":
-            raise self._refusal("dates")
+            raise refusal(self._plot, "dates")
         self._place_rows()
         axes, plot = self._axes, self._plot
         self._layout = layout = choose_layout(self._n, self._shape, plot)
@@ -179,7 +183,8 @@ class ImagePainter(Painter):
         # The last blocks of the image may stick out of the axes.
         sides = [_n_blocks(k, step) * step / k for k, step in zip(self._shape, steps, strict=False)]
         self._extent = _scaled(layout.extent, sides)
-        place: Any = {"extent": self._extent, "aspect": layout.aspect}
+        aspect = layout.aspect if plot._is_keyed else "auto"  # panels fill their place
+        place: Any = {"extent": self._extent, "aspect": aspect}
         self._image = axes.imshow(
             np.zeros((1, 1)),
             cmap=colour_map("viridis"),
@@ -218,6 +223,11 @@ class ImagePainter(Painter):
         self._raster = self._new_raster()
 
     @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the greatest value so far, ``inf`` and ``-inf`` if there is none."""
+        return self._raster.ends
+
+    @property
     def _is_stack(self) -> bool:
         """Whether images are combined."""
         return len(self._shape) > 1
@@ -244,22 +254,39 @@ class ImagePainter(Painter):
             elif coordinates is None or coordinates.dtype.kind in "iu":
                 write_whole(axis)
         parts = [*self._reader.names] if len(self._shape) == 1 and plot.x is None else None
+        if self._shape:
+            is_flat = len(self._shape) > 1
+            height, width = self._shape[:2] if is_flat else (self._n, *self._shape)
+            for axis, coordinates, n in ((axes.xaxis, plot.x, width), (axes.yaxis, plot.y, height)):
+                if n == 1 and coordinates is None:
+                    axis.set_ticks([])
         for axis, names in ((axes.xaxis, plot._xnames or parts), (axes.yaxis, plot._ynames)):
             if names:
                 write_names(axis, names)
-        if not self._is_coloured:
+        self._has_bar = plot._is_keyed and not self._is_coloured
+        if self._n == 1 == len(self._shape) and plot.y is None:
+            axes.set_ylabel("")  # of the only row
+        if self._has_bar:
             self._draw_bar("neither")
 
     def _draw_bar(self, extend: str) -> None:
         """Draw the colour bar, with an arrow at an end that cuts data."""
-        axes, plot = self._axes, self._plot
-        place = axes.inset_axes((1.03, 0, 0.035, 1))  # as high as the image, whatever its aspect
-        self._bar = bar = axes.figure.colorbar(self._image, cax=place, extend=extend)
+        # As high as the image, whatever its aspect.
+        self._draw_bar_in(extend, cax=self._axes.inset_axes((1.03, 0, 0.035, 1)))
+
+    def draw_key_of_all(self, figure: Any, axes: list[Any]) -> None:  # noqa: ARG002
+        """Draw the colour bar for all panels of a plot."""
+        self._draw_bar_in("neither", ax=axes, fraction=0.05, pad=0.02)
+
+    def _draw_bar_in(self, extend: str, **place: Any) -> None:
+        plot, figure = self._plot, self._axes.figure
+        self._bar = bar = figure.colorbar(self._image, extend=extend, **place)
         dress(bar.ax)
         bar.outline.set_visible(False)
         is_combined = self._is_stack or self._layout.n_cells < self._n or self._blocks
         blocks_of = f", blocks of {self._blocks}" if self._blocks else ""
-        bar.set_label(self._name(f"{plot.reduction} of " if is_combined else "") + blocks_of)
+        name = self._name(f"{plot.reduction} of " if is_combined else "")
+        bar.set_label(wrapped(name + blocks_of))
         if self._dtype.kind in "iu" and not is_combined:
             bar.set_ticks(whole_places())
 
@@ -282,7 +309,8 @@ class ImagePainter(Painter):
     def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
         self._raster.add(items * self._layout.n_cells // self._n, items, rows)
 
-    def _show(self, *, final: bool) -> str:
+    def show(self, *, final: bool) -> str:
+        """Show the values read so far. Return what they are."""
         layout = self._layout
         picture = self._raster.picture(self._late_steps, is_combined=self._is_combined)
         rows = (math.ceil(layout.n_cells / layout.columns), -1) if len(self._shape) < 2 else ()
@@ -311,7 +339,7 @@ class ImagePainter(Painter):
         low, high = self._ends(*self._range(finite, picture.low, picture.high))
         self._image.set_clim(low, high)
         extend = _EXTENDS[bool(picture.low < low), bool(picture.high > high)]
-        if self._bar.extend != extend:
+        if self._has_bar and self._bar.extend != extend:
             self._bar.remove()
             self._draw_bar(extend)
         are_means = self._blocks or (self._layout.n_cells < self._n and not self._is_combined)
@@ -348,39 +376,36 @@ class MosaicPainter(ImagePainter):
 
     _is_stack = False
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        *others, present = args
-        self._a_tile = int(present.argmax())
-        super().__init__(
-            *others, np.ones(1, np.bool_), **options
-        )  # laid out for the whole, one result
-        self._taken = np.zeros(len(present), np.bool_)
-
-    def _read(self, partial: Any, items: NDArray[np.intp]) -> NDArray[Any]:
-        """Return the form of the whole."""
-        tile, whole = self._tile(partial, self._a_tile), partial.layout.whole
+    def __init__(
+        self, axes: Any, plot: LivePlot, inputs: Any, partial: Any, present: NDArray[np.bool_]
+    ) -> None:
+        tile, whole = self._tile(plot, partial, int(present.argmax())), partial.layout.whole
         if tile.dtype.kind not in "biufcm":
-            raise self._refusal(f"arrays of dtype {tile.dtype}")
-        shape = len(items), *whole, *tile.shape[len(whole) :]
-        return np.broadcast_to(np.zeros((), tile.dtype), shape)
+            raise refusal(plot, f"arrays of dtype {tile.dtype}")
+        shape = 1, *whole, *tile.shape[len(whole) :]
+        first = np.broadcast_to(np.zeros((), tile.dtype), shape)
+        # Laid out for the whole, one result.
+        one = np.ones(1, np.bool_)
+        super().__init__(axes, plot, inputs, partial, one, like=(first, Reader(plot.value)))
+        self.taken = np.zeros(len(present), np.bool_)
 
-    def _tile(self, partial: Any, i: int) -> NDArray[Any]:
-        value = self._plot.value
+    @staticmethod
+    def _tile(plot: LivePlot, partial: Any, i: int) -> NDArray[Any]:
+        value = plot.value
         return np.asarray(partial[i] if value is None else unmasked(value(partial[i])))
 
-    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
-        """Read new tiles, and show them."""
+    def take_in(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> None:
+        """Read new tiles, as many as there is time for, the last time all."""
         until = time.monotonic() + (math.inf if final else BUDGET_S)
-        for i in np.flatnonzero(present & ~self._taken).tolist():
-            tile = as_reals(self._tile(partial, i))
+        for i in np.flatnonzero(present & ~self.taken).tolist():
+            tile = as_reals(self._tile(self._plot, partial, i))
             places = [*partial.layout.place(i)]
             places += [slice(0, k) for k in tile.shape[len(places) :]]
             with uninterrupted():
                 self._raster.put(places, tile)
-                self._taken[i] = True
+                self.taken[i] = True
             if time.monotonic() >= until:
                 break
-        return int(np.count_nonzero(self._taken)), self._show(final=final)
 
 
 def without(is_odd: NDArray[np.bool_], pixels: Floats) -> Floats:

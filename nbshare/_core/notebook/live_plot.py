@@ -151,6 +151,7 @@ class LivePlot:
     # Axes of a grid of items, and one of them of which each value has a line.
     _coords: Mapping[str, npt.NDArray[Any]] = MappingProxyType({})
     _hue: tuple[str, npt.NDArray[Any]] | None = None
+    _is_keyed = True  # it has a colour bar or legend of its own
 
     @shown_from_the_call
     def __init__(

@@ -121,6 +121,11 @@ class Raster:
         if is_nan is not None:
             self._count_nan()[seen] += self._count_blocks(is_nan, phases)
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the greatest finite value, ``inf`` and ``-inf`` if there is none."""
+        return self._low, self._high
+
     def is_full(self, n_cells: int) -> bool:
         """Whether the first cells have all a result."""
         return bool(self._n[:n_cells].all())

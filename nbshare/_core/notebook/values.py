@@ -25,6 +25,7 @@ BUDGET_S = 0.15  # of one refresh, before the next one reads the rest
 _ROBUST = (2, 98)  # percentiles of limits="robust"
 MAX_EXACT = 2**53  # larger integers are rounded by float64
 _ROOM, _WIDTH = 90, 760  # characters below a plot of this width in pixels
+_MOST_BESIDE = 50  # characters next to an axis
 _MOST, _MOST_NAMES = 10, 12  # ticks of an axis, and names of which none is left out
 _LARGEST = 1e300  # beyond, the arithmetic of axes overflows
 
@@ -54,8 +55,8 @@ class Painter:
         The items of the run.
     partial, present
         The results so far, an array or a list with gaps, and a flag for each that has arrived.
-    is_anew
-        Whether the first result did not tell of what kind all are, so that all so far do.
+    like
+        What `first_of` returns. Default: that of these results.
     """
 
     limits: tuple[float, float] | None = None  # of the values, if not from these results
@@ -68,13 +69,12 @@ class Painter:
         partial: Any,
         present: NDArray[np.bool_],
         *,
-        is_anew: bool = False,
+        like: tuple[NDArray[Any], Reader] | None = None,
     ) -> None:
-        self._axes, self._plot, self._inputs = axes, plot, inputs
+        self._axes, self._inputs = axes, inputs
         self._n = len(present)
-        self._taken = np.zeros(self._n, bool)  # which results have been read
-        self._reader = Reader(plot.value)
-        first = self._first(partial, np.flatnonzero(present), is_anew=is_anew)
+        self.taken = np.zeros(self._n, bool)  # which results have been read
+        first, self._reader = like or first_of(plot, partial, present)
         self._dtype, self._shape = first.dtype, first.shape[1:]
         self._plot = plot._placed(self._shape)
         self._n_elements = math.prod(self._shape)
@@ -96,33 +96,45 @@ class Painter:
 
         Return the number of results shown, and a text with ``{}`` for that number.
         """
+        self.take_in(partial, present, final=final)
+        return int(np.count_nonzero(self.taken)), self.show(final=final)
+
+    def take_in(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> None:
+        """Read new results, as many as there is time for, the last time all."""
         step = max(1, _BLOCK_BYTES // (8 * self._n_elements))
-        new = np.flatnonzero(present & ~self._taken)
+        new = np.flatnonzero(present & ~self.taken)
         until = time.monotonic() + (math.inf if final else BUDGET_S)
         for start in range(0, len(new), step):
             items = new[start : start + step]
-            part = self._read(partial, items)
+            part = read(self._plot, self._reader, partial, items)
             if part.shape[1:] != self._shape:
-                raise self._refusal("arrays of several shapes")
+                raise refusal(self._plot, "arrays of several shapes")
             self._check_kind(part)
             rows = self._reals(part)
             with uninterrupted():  # or they might be added twice
                 self._add(items, rows)
-                self._taken[items] = True
+                self.taken[items] = True
             if time.monotonic() >= until:
                 break
-        return int(np.count_nonzero(self._taken)), self._show(final=final)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the greatest value so far, ``inf`` and ``-inf`` if there is none."""
+        raise NotImplementedError
 
     def begin_anew(self, limits: tuple[float, float] | None) -> None:
         """Read all results again, and show them on a scale with these limits."""
         if limits and self._duration:
             low, high = (end / DURATIONS[self._duration] for end in limits)
             limits = low, high
-        self.limits, self._taken[:], self._reader.n_missing = limits, False, 0
+        self.limits, self.taken[:], self._reader.n_missing = limits, False, 0
 
     def say(self, remark: str) -> None:
         """Write a remark above one of several plots."""
         self._axes.set_title(remark, loc="left", fontsize=9, color=GREY)
+
+    def draw_key_of_all(self, figure: Any, axes: list[Axes]) -> None:
+        """Draw the colour bar or legend for all panels of a plot."""
 
     def show_done(self) -> None:
         """Leave out the places of results that will not come."""
@@ -131,7 +143,7 @@ class Painter:
         """Read the values of some results."""
         raise NotImplementedError
 
-    def _show(self, *, final: bool) -> str:
+    def show(self, *, final: bool) -> str:
         """Show the values read so far. Return what they are."""
         raise NotImplementedError
 
@@ -164,18 +176,6 @@ class Painter:
             return np.asarray(reals / DURATIONS[self._duration])
         return reals
 
-    def _first(self, partial: Any, there: NDArray[np.intp], *, is_anew: bool) -> NDArray[Any]:
-        """Return what says of which kind all results are, the first one that is not missing."""
-        for k in range(len(there)):
-            try:
-                first = self._read(partial, there if is_anew else there[k : k + 1])
-            except NothingYetError as error:
-                nothing = error
-                continue
-            self._reader.n_missing = 0
-            return first
-        raise nothing
-
     def _check_kind(self, part: NDArray[Any]) -> None:
         """Raise an error if results are of a kind that the axes do not suit."""
         kinds = {self._dtype.kind, part.dtype.kind}
@@ -186,35 +186,55 @@ class Painter:
         elif len(kinds) > 1 and part.dtype.kind == "c" and kinds <= set("biufc"):
             raise OtherKindError
         elif len(kinds) > 1 and not kinds <= set("biufc"):
-            raise self._refusal(f"of several kinds, {self._dtype} and {part.dtype}")
+            raise refusal(self._plot, f"of several kinds, {self._dtype} and {part.dtype}")
 
-    def _read(self, partial: Any, items: NDArray[np.intp]) -> NDArray[Any]:
-        """Return some results as one array of numbers or dates."""
-        is_array, value = isinstance(partial, np.ndarray), self._plot.value
-        data = np.ma.getdata(partial) if is_array else partial
-        if is_array and value is None and data.dtype.kind in "biufcMm":
-            return np.asarray(data[items])
+
+def first_of(
+    plot: LivePlot, partial: Any, present: NDArray[np.bool_], *, is_anew: bool = False
+) -> tuple[NDArray[Any], Reader]:
+    """Return a result that says of which kind all are, as an array of one, and what reads them.
+
+    It is the first that is not missing. If that did not tell, all so far are read, with `is_anew`.
+    """
+    reader, there = Reader(plot.value), np.flatnonzero(present)
+    for k in range(len(there)):
         try:
-            part = self._reader.read([data[i] for i in items.tolist()])
-        except TypeError as error:
-            if self._reader.problem is error:
-                raise
-            raise self._refusal(str(error)) from None
-        except ValueError as error:
-            if self._reader.problem is error:
-                raise
-            raise self._refusal("arrays of several shapes or kinds") from None
-        if part.dtype.kind not in "biufcMm":
-            raise self._refusal(f"arrays of dtype {part.dtype}")
-        return part
+            first = read(plot, reader, partial, there if is_anew else there[k : k + 1])
+        except NothingYetError as error:
+            nothing = error
+            continue
+        reader.n_missing = 0
+        return first, reader
+    raise nothing
 
-    def _refusal(self, what: str) -> CannotDrawError:
-        needed = "real numbers or arrays of them, all of one shape"
-        return CannotDrawError(
-            f"plot={self._plot.kind!r} needs results that are {needed}. These are {what}. The run "
-            "continues without this plot. LivePlot(value=...) draws a part of each result, "
-            "plot=callable(ax, partial) draws anything."
-        )
+
+def read(plot: LivePlot, reader: Reader, partial: Any, items: NDArray[np.intp]) -> NDArray[Any]:
+    """Return some results as one array of numbers or dates."""
+    is_array = isinstance(partial, np.ndarray)
+    data = np.ma.getdata(partial) if is_array else partial
+    if is_array and plot.value is None and data.dtype.kind in "biufcMm":
+        return np.asarray(data[items])
+    try:
+        part = reader.read([data[i] for i in items.tolist()])
+    except (TypeError, ValueError) as error:
+        if reader.problem is error:
+            raise
+        is_shape = isinstance(error, ValueError)
+        what = "arrays of several shapes or kinds" if is_shape else str(error)
+        raise refusal(plot, what) from None
+    if part.dtype.kind not in "biufcMm":
+        raise refusal(plot, f"arrays of dtype {part.dtype}")
+    return part
+
+
+def refusal(plot: LivePlot, what: str) -> CannotDrawError:
+    """Return the error that results are not what a plot draws."""
+    needed = "real numbers or arrays of them, all of one shape"
+    return CannotDrawError(
+        f"plot={plot.kind!r} needs results that are {needed}. These are {what}. The run "
+        "continues without this plot. LivePlot(value=...) draws a part of each result, "
+        "plot=callable(ax, partial) draws anything."
+    )
 
 
 def longest_s(part: NDArray[Any]) -> float:
@@ -268,6 +288,11 @@ def sampled(rows: NDArray[Any], n: int, seed: int = 0) -> NDArray[Any]:
 def named(label: str, unit: str) -> str:
     """Return the label of an axis."""
     return f"{label} ({unit})" if label and unit else label or unit
+
+
+def wrapped(label: str) -> str:
+    """Return a label in lines that fit next to an axis."""
+    return textwrap.fill(label, _MOST_BESIDE) if len(label) > _MOST_BESIDE else label
 
 
 def write_names(axis: Axis, names: list[str]) -> None:

@@ -1,0 +1,156 @@
+"""Small panels, for the further axes of a grid and for parts of results with names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nbshare import LivePlot, grid
+from nbshare._core.notebook.figure import LiveFigure
+from nbshare._core.notebook.live_plot import CannotDrawError
+from tests.support.played import played
+
+A, B = [0.0, 1.0, 2.0], [10, 20]
+
+
+def panels(results, items, plot="image", share=1.0):
+    """Return the axes of each panel, by its title, and the text of the frame."""
+    job = played(results, share)
+    job._inputs = items
+    figure = LiveFigure(job, plot)
+    figure.frame(final=False)
+    job.flags[:] = True
+    frame = figure.frame(final=True)
+    return {axes.get_title("left"): axes for axes in figure.figure.axes}, frame
+
+
+def test_a_third_axis_of_a_grid_has_a_panel_for_each_value():
+    values = np.random.default_rng(0).random((3, 2, 4))
+    axes, frame = panels(values.ravel(), grid(a=A, b=B, c=[1, 2, 3, 4]), share=0.4)
+    assert frame.title == "horizon: 24 of 24"
+    shown = [name for name in axes if name]
+    assert shown == ["c = 1", "c = 2", "c = 3", "c = 4"]
+    for k, name in enumerate(shown):
+        np.testing.assert_array_equal(axes[name].images[0].get_array(), values[..., k])
+        assert axes[name].images[0].get_clim() == axes["c = 1"].images[0].get_clim()
+    assert axes["c = 3"].get_xlabel() == "b"
+    assert axes["c = 3"].get_ylabel() == "a"
+
+
+def test_two_further_axes_make_columns_and_rows():
+    values = np.random.default_rng(0).random((3, 2, 3, 2))
+    axes, _ = panels(values.ravel(), grid(a=A, b=B, c=["x", "y", "z"], d=[0.5, 1.5]))
+    np.testing.assert_array_equal(axes["c = y, d = 1.5"].images[0].get_array(), values[:, :, 1, 1])
+    places = {name: each.get_position() for name, each in axes.items() if name}
+    assert places["c = x, d = 0.5"].y0 == places["c = y, d = 0.5"].y0
+    assert places["c = x, d = 0.5"].x0 == places["c = x, d = 1.5"].x0
+
+
+def test_panels_of_lines_have_a_line_for_each_value_of_the_second_axis():
+    values = np.random.default_rng(0).random((3, 2, 2))
+    axes, _ = panels(values.ravel(), grid(a=A, b=B, c=[1, 2]), "line")
+    for k in (0, 1):
+        lines = axes[f"c = {k + 1}"].lines
+        assert [line.get_ydata().tolist() for line in lines] == values[..., k].T.tolist()
+        assert lines[0].get_xdata().tolist() == A
+
+
+def test_panels_that_do_not_fit_are_left_out_and_told():
+    values = np.arange(3.0 * 2 * 30)
+    axes, frame = panels(values, grid(a=A, b=B, c=range(30)))
+    assert frame.title == "horizon: 180 of 180, 12 of 30 values of c"
+    names = [name for name in axes if name]
+    assert len(names) == 12
+    assert {"c = 0", "c = 29"} <= set(names)
+
+
+def test_a_grid_of_five_axes_is_refused_with_advice():
+    items = grid(a=A, b=B, c=[1, 2], d=[1, 2], e=[1, 2])
+    with pytest.raises(CannotDrawError, match=r"up to 4 axes.*a × b × c × d × e"):
+        panels(np.zeros(48), items)
+
+
+@pytest.mark.parametrize("value", [None, lambda result: result["fit"]])
+def test_parts_of_results_on_a_grid_have_a_panel_each(value):
+    results = [{"E": float(i), "n": -1.0 * i} for i in range(6)]
+    results = results if value is None else [{"fit": result} for result in results]
+    axes, _ = panels(results, grid(a=A, b=B), LivePlot("image", value=value))
+    assert axes["E"].images[0].get_array().tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert axes["n"].images[0].get_clim() == (-5, 0)
+
+
+def test_images_with_names_have_a_panel_each():
+    results = [{"before": np.full((4, 5), i), "after": np.full((4, 5), -i)} for i in range(3)]
+    axes, _ = panels(results, range(3), share=0.4)
+    assert (axes["before"].images[0].get_array() == 1).all()
+    assert (axes["after"].images[0].get_array() == -1).all()
+
+
+def test_histograms_of_parts_with_names_are_apart():
+    results = [{"mean": float(i), "std": 100.0 + i} for i in range(20)]
+    axes, _ = panels(results, range(20), "hist")
+    assert axes["mean"].get_xlim()[1] < 30 < 90 < axes["std"].get_xlim()[0]
+
+
+# -- the one result of reduce= -------------------------------------------------------------------
+
+
+class ReducedJob:
+    """A job whose one result is that of all items so far."""
+
+    label, state, n_items, _inputs, _is_reduced, _is_enough = "sum", "running", 9, None, True, False
+    n_done, value = 0, None
+
+    def _partial(self):
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("make", "names"), [(float, []), (lambda n: {"mean": n, "error": 1 / n}, ["mean", "error"])]
+)
+def test_a_reduced_number_is_drawn_against_the_number_of_items(make, names):
+    job = ReducedJob()
+    figure = LiveFigure(job, "line")
+    for n in (2, 5, 9):
+        job.n_done, job.value = n, make(n)
+        figure.frame(final=n == 9)
+    (axes,) = figure.figure.axes
+    assert axes.lines[0].get_data()[0].tolist() == [2, 5, 9]
+    assert axes.lines[0].get_data()[1].tolist() == [2, 5, 9]
+    assert axes.get_xlabel() == "items"
+    if names:
+        assert [text.get_text() for text in axes.get_legend().texts] == names
+        assert axes.lines[1].get_ydata().tolist() == [1 / 2, 1 / 5, 1 / 9]
+
+
+def test_a_reduced_array_is_drawn_by_its_elements():
+    job = ReducedJob()
+    job.n_done, job.value = 9, np.arange(20.0)
+    figure = LiveFigure(job, "line")
+    figure.frame(final=True)
+    (axes,) = figure.figure.axes
+    assert axes.get_xlabel() == "element"
+    assert axes.lines[0].get_ydata().tolist() == job.value.tolist()
+
+
+@pytest.mark.parametrize("shape", [(20, 600), (600, 20), (1, 50), (50, 1)])
+def test_a_strip_fills_the_plot(shape):
+    figure = LiveFigure(played(np.zeros((2, *shape)), 1), "image")
+    figure.frame(final=True)
+    box = figure.figure.axes[0].get_window_extent()
+    assert box.width > 400
+    assert box.height > 250
+    sides = zip(shape, (figure.figure.axes[0].yaxis, figure.figure.axes[0].xaxis), strict=True)
+    assert all(len(axis.get_ticklocs()) == 0 for n, axis in sides if n == 1)
+
+
+def test_a_long_title_and_label_are_wrapped():
+    plot = LivePlot("line", title="a long title of words " * 9, label="a long label of words " * 5)
+    figure = LiveFigure(played(np.arange(5.0), 1), plot)
+    figure.frame(final=True)
+    (axes,) = figure.figure.axes
+    figure.figure.draw_without_rendering()
+    for text in (axes._left_title, axes.yaxis.label):
+        box = text.get_window_extent()
+        assert figure.figure.bbox.x0 <= box.x0 <= box.x1 <= figure.figure.bbox.x1
+        assert figure.figure.bbox.y0 <= box.y0 <= box.y1 <= figure.figure.bbox.y1
