@@ -95,7 +95,9 @@ class LinePainter(Painter):
             self._draw_key(names)
         name = self._name(f"{plot.reduction} of each " if self._is_reduced else "")
         axes.set_ylabel(wrapped(name))
-        if self._dtype.kind == "M":
+        if self._is_log:
+            axes.set_yscale("log")
+        elif self._dtype.kind == "M":
             write_dates(axes.yaxis, self._reader.zone)
         elif self._dtype.kind in "iu" and not self._is_reduced:
             write_whole(axes.yaxis)
@@ -212,7 +214,8 @@ class LinePainter(Painter):
     def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
         width = self._numbers.shape[1]
         rows = rows.reshape(len(rows), width, -1)
-        self._numbers[items] = self._reduced(rows) if self._is_reduced else rows[..., 0]
+        numbers = self._reduced(rows) if self._is_reduced else rows[..., 0]
+        self._numbers[items] = self._positive(numbers)
 
     def _reduced(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Return one number of many, of those that are not NaN."""
@@ -255,9 +258,11 @@ class LinePainter(Painter):
             is_inside = (low <= numbers) & (numbers <= high) & np.isfinite(self._x)[:, np.newaxis]
             n_outside = int(np.count_nonzero(is_finite & ~is_inside))
         n_odd = int(np.count_nonzero(~is_finite & there))
+        n_odd -= self._n_not_positive
         n_missing = min(n_odd, 0 if self._is_reduced else self._reader.n_missing)
         left_out = f", {self._n_left_out:,} NaN left out" if self._n_left_out else ""
-        return "{}" + remark_on(n_odd - n_missing, n_outside, n_missing) + left_out
+        remark = left_out + self._remark_on_scale(*self.ends)
+        return "{}" + remark_on(n_odd - n_missing, n_outside, n_missing) + remark
 
 
 class TrendPainter(LinePainter):
@@ -325,7 +330,9 @@ class HistPainter(Painter):
         axes.set_xlabel(self._name())
         axes.set_ylabel(f"number of {what}{of}")
         write_whole(axes.yaxis)
-        if self._dtype.kind == "M":
+        if self._is_log:
+            axes.set_xscale("log")
+        elif self._dtype.kind == "M":
             write_dates(axes.xaxis, self._reader.zone)
         if self._dtype.kind == "b":
             axes.set_xticks([0, 1], ["False", "True"])
@@ -333,7 +340,7 @@ class HistPainter(Painter):
         self._edges_between = axes.vlines([], 0, [], color="white", linewidth=0.6)
 
     def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
-        rows = rows.reshape(len(rows), -1)
+        rows = self._positive(rows.reshape(len(rows), -1))
         low, high, _ = extremes(rows)
         self._low, self._high = min(self._low, low), max(self._high, high)
         self._n_odd += int(np.count_nonzero(~np.isfinite(rows)))
@@ -363,18 +370,21 @@ class HistPainter(Painter):
             self._edges_between.set_segments(lines if len(counts) <= _MOST_EDGED else [])
             self._axes.set_xlim(self._ends(*(self.limits or (edges[0], edges[-1]))))
             self._axes.set_ylim(0, calm(0, max(1, int(counts.max())), margin=0.03)[1])
-        n_missing = min(self._n_odd, self._reader.n_missing)
+        n_odd = self._n_odd - self._n_not_positive
+        n_missing = min(n_odd, self._reader.n_missing)
         n_outside = finite.size - inside.size
-        return "{}" + remark_on(self._n_odd - n_missing, n_outside, n_missing)
+        remark = self._remark_on_scale(self._low, self._high)
+        return "{}" + remark_on(n_odd - n_missing, n_outside, n_missing) + remark
 
     def _edges(self, inside: Floats, low: float, high: float) -> NDArray[np.floating]:
-        is_whole = self._dtype.kind in "biu" and max(-low, high) < MAX_EXACT
+        is_whole = not self._is_log and self._dtype.kind in "biu" and max(-low, high) < MAX_EXACT
         if is_whole and not isinstance(self._plot.limits, tuple):
             low, high = max(low, self._low), min(high, self._high)
         if is_whole and high - low < _MAX_WHOLE and self._plot.bins is None:
             return np.arange(math.ceil(low), math.floor(high) + 2) - 0.5
-        n_bins = self._plot.bins or (auto_bins(inside) if inside.size else 1)
-        return np.linspace(low, high, n_bins + 1)
+        counted = np.log10(inside) if self._is_log else inside
+        n_bins = self._plot.bins or (auto_bins(counted) if inside.size else 1)
+        return (np.geomspace if self._is_log else np.linspace)(low, high, n_bins + 1)
 
 
 def auto_bins(finite: Floats) -> int:

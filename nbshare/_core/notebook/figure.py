@@ -251,6 +251,8 @@ class LiveFigure:
         self, painter: Any, partial: Any, present: NDArray[np.bool_], final: bool
     ) -> tuple[int, str]:
         """Update one plot. Return how many results it shows, and a text with ``{}`` for it."""
+        if isinstance(painter, TilesPainter):
+            partial = [partial[i] for i in range(len(partial))]
         if not isinstance(partial, Mosaic) or isinstance(painter, MosaicPainter):
             return painter.paint(partial, present, final=final)  # type: ignore[no-any-return]
         whole, rows = _as_rows(partial)
@@ -395,6 +397,10 @@ class ResultFigure(LiveFigure):
         return self._name, True
 
 
+class TilesPainter(LinePainter):
+    """Draws a number of each tile."""
+
+
 class FunctionPainter:
     """The user's ``callable(ax, partial)`` or `LivePlot.draw`."""
 
@@ -442,7 +448,12 @@ def _painter_of(
     if isinstance(partial, Mosaic):
         if kind is ImagePainter:
             return MosaicPainter(figure.add_subplot(), plot, inputs, partial, present)
-        return kind(figure.add_subplot(), plot, None, *_as_rows(partial))  # type: ignore[no-any-return]
+        if kind is LinePainter and len(partial.layout.whole) > 1:
+            tiles = [partial[i] for i in range(len(partial))]
+            return TilesPainter(figure.add_subplot(), _of_tiles(plot), None, tiles, present)
+        return kind(  # type: ignore[no-any-return]
+            figure.add_subplot(), _of_elements(plot), None, *_as_rows(partial)
+        )
     if isinstance(inputs, Tiles):
         raise CannotDrawError(
             f"plot={plot.kind!r} needs results of tiles that form one array. These differ in "
@@ -452,6 +463,22 @@ def _painter_of(
         return PanelsPainter(figure, kind, plot, inputs, partial, present, panels, is_anew=is_anew)
     like = first_of(plot, partial, present, is_anew=is_anew)
     return kind(figure.add_subplot(), plot, inputs, partial, present, like=like)  # type: ignore[no-any-return]
+
+
+def _of_tiles(plot: LivePlot) -> LivePlot:
+    """Return a line plot of one number of each tile, as tiles differ in shape."""
+    own, value, how = copy.copy(plot), plot.value, plot.reduction
+
+    def number_of(tile: Any) -> Any:
+        values = np.asarray(unmasked(tile if value is None else value(tile)))
+        if values.ndim == 0 or how == "last":
+            return values.ravel()[-1]
+        values = values[~np.isnan(values)]
+        return getattr(values, how)() if values.size else None
+
+    own.value, own.xlabel = number_of, plot.xlabel or "tile"
+    own.label = plot.label or f"{how} of each tile"
+    return own
 
 
 def _without_others(partial: Any, present: NDArray[np.bool_]) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.colors import Colormap, ListedColormap, to_rgba_array
+from matplotlib.colors import Colormap, ListedColormap, LogNorm, to_rgba_array
 from matplotlib.patches import Patch, Polygon
 from numpy.typing import NDArray
 
@@ -53,6 +53,10 @@ _EXTENDS = {  # arrows of a colour bar, by whether its low and its high end cut 
 _HATCH: Any = {"hatch": "///", "facecolor": "none", "edgecolor": GREY, "alpha": 0.4, "linewidth": 0}
 # Names for the key, and colours that the map does not have, for the colour-blind neither.
 _ODD = {"NaN": FRAME, "inf": "#D55E00", "−inf": "#CC79A7"}
+_MAP, _DIVERGING_MAP = "viridis", "RdBu_r"
+_LEAST_SIGNED = 0.2  # of the largest value, that the largest of the other sign is
+_DIVERGING = {"PiYG", "PRGn", "BrBG", "PuOr", "RdGy", "RdBu", "RdYlBu", "RdYlGn", "Spectral"}
+_DIVERGING |= {"coolwarm", "bwr", "seismic", "berlin", "managua", "vanimo"}
 _MAX_SIDE = 1024  # pixels per side, as a screen shows no more
 # Rows and columns on the screen itself, where interpolation would average extreme values.
 _SCREEN = 370, 600
@@ -187,7 +191,8 @@ class ImagePainter(Painter):
         place: Any = {"extent": self._extent, "aspect": aspect}
         self._image = axes.imshow(
             np.zeros((1, 1)),
-            cmap=colour_map("viridis"),
+            cmap=colour_map(plot.cmap or _MAP),
+            norm=LogNorm(1, 10) if self._is_log and not self._is_coloured else None,
             interpolation="nearest" if self._has_peaks else None,
             interpolation_stage="data",  # means of values, not of colours
             **place,
@@ -198,6 +203,7 @@ class ImagePainter(Painter):
         axes.set(xlim=(left, right), ylim=(bottom, top))
         self._hatch = axes.add_patch(Polygon(layout.outline, zorder=-1, **_HATCH))
         self._odd_names: list[str] = []
+        self._map = _MAP
         self._dress()
 
     def _place_rows(self) -> None:
@@ -287,7 +293,9 @@ class ImagePainter(Painter):
         blocks_of = f", blocks of {self._blocks}" if self._blocks else ""
         name = self._name(f"{plot.reduction} of " if is_combined else "")
         bar.set_label(wrapped(name + blocks_of))
-        if self._dtype.kind in "iu" and not is_combined:
+        if self._dtype.kind == "b" and not is_combined:
+            bar.set_ticks([0, 1], labels=["False", "True"])
+        elif self._dtype.kind in "iu" and not is_combined and not self._is_log:
             bar.set_ticks(whole_places())
 
     def _draw_key(self, names: list[str]) -> None:
@@ -307,6 +315,7 @@ class ImagePainter(Painter):
         key.set_visible(bool(names))
 
     def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
+        rows = rows if self._is_coloured else self._positive(rows)
         self._raster.add(items * self._layout.n_cells // self._n, items, rows)
 
     def show(self, *, final: bool) -> str:
@@ -316,7 +325,9 @@ class ImagePainter(Painter):
         rows = (math.ceil(layout.n_cells / layout.columns), -1) if len(self._shape) < 2 else ()
         shape = rows or picture.pixels.shape[1:]
         pixels, is_there = picture.pixels.reshape(shape), picture.is_there.reshape(shape)
-        remark = f", {picture.n_left_out:,} NaN left out" if picture.n_left_out else ""
+        n_left_out = max(0, picture.n_left_out - self._n_not_positive)
+        remark = f", {n_left_out:,} NaN left out" if n_left_out else ""
+        remark += self._remark_on_scale(picture.low, picture.high)
         if self._is_coloured:
             pixels = pixels / (255 if self._dtype.kind in "iu" else 1)
             n_outside = np.count_nonzero((pixels < 0) | (pixels > 1))
@@ -336,7 +347,8 @@ class ImagePainter(Painter):
     def _colour(self, pixels: Floats, picture: Picture) -> str:
         """Set the range of the colours, that of all values. Return a remark on those not seen."""
         finite = pixels[np.isfinite(pixels)]
-        low, high = self._ends(*self._range(finite, picture.low, picture.high))
+        ends = self._range(finite, picture.low, picture.high)
+        low, high = self._ends(*self._centred(*ends))
         self._image.set_clim(low, high)
         extend = _EXTENDS[bool(picture.low < low), bool(picture.high > high)]
         if self._has_bar and self._bar.extend != extend:
@@ -349,6 +361,25 @@ class ImagePainter(Painter):
         if below + above <= _MOST_HIDDEN * (picture.high - picture.low):
             return ""
         return f", peaks are averaged (see reduction='{'max' if above >= below else 'min'}')"
+
+    def _centred(self, low: float, high: float) -> tuple[float, float]:
+        """Return a range with zero in its middle if colours diverge from it. Choose the colours.
+
+        By default they do if values of both signs are of a similar size.
+        """
+        name = self._plot.cmap
+        less, more = sorted((-low, high))
+        if name is None:
+            is_diverging = not self._is_log and less > _LEAST_SIGNED * more
+            name = _DIVERGING_MAP if is_diverging else _MAP
+            if name != self._map:
+                self._map = name
+                self._image.set_cmap(colour_map(name))
+        else:
+            is_diverging = str(getattr(name, "name", name)).removesuffix("_r") in _DIVERGING
+        if is_diverging and more > 0 and not isinstance(self._plot.limits, tuple):
+            return -more, more
+        return low, high
 
     def _show_odd(self, pixels: Floats, is_there: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Show where results are missing, and where they are not finite. Return the latter."""
@@ -399,6 +430,7 @@ class MosaicPainter(ImagePainter):
         until = time.monotonic() + (math.inf if final else BUDGET_S)
         for i in np.flatnonzero(present & ~self.taken).tolist():
             tile = as_reals(self._tile(self._plot, partial, i))
+            tile = tile if self._is_coloured else self._positive(tile)
             places = [*partial.layout.place(i)]
             places += [slice(0, k) for k in tile.shape[len(places) :]]
             with uninterrupted():
@@ -434,12 +466,16 @@ def opaque(pixels: Floats, is_there: NDArray[np.bool_]) -> NDArray[Any]:
     return np.dstack([colours[..., :3], is_there.all(axis=2) * alpha])
 
 
-def colour_map(name: str) -> Colormap:
+def colour_map(name: str | Colormap) -> Colormap:
     """Return a colour map that fits into a palette, with colours that a file can have.
 
     So those of an image and its colour bar are rounded alike.
     """
-    colours = mpl.colormaps[name]((np.arange(N_MAP_COLOURS) + 0.5) / N_MAP_COLOURS)
+    try:
+        whole = mpl.colormaps[name] if isinstance(name, str) else name
+    except KeyError as error:
+        raise CannotDrawError(f"LivePlot(cmap={name!r}): {error.args[0]}") from None
+    colours = whole((np.arange(N_MAP_COLOURS) + 0.5) / N_MAP_COLOURS)
     return ListedColormap(np.round(colours * 255) / 255).with_extremes(bad="none")
 
 

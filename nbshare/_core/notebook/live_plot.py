@@ -16,11 +16,13 @@ from nbshare._core.tracebacks import shown_from_the_call
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
     from matplotlib.figure import FigureBase
 else:  # for typing.get_type_hints, without Matplotlib
-    Axes = FigureBase = Any
+    Axes = Colormap = FigureBase = Any
 
 KINDS = ("line", "image", "hist")
+SCALES = ("linear", "log")
 REDUCTIONS = ("mean", "sum", "min", "max", "last")
 MAX_PLOTS = 6  # in two columns, as more do not fit on a screen
 
@@ -105,6 +107,12 @@ class LivePlot:
         axis. ``"robust"`` is from the 2nd to the 98th percentile of the finite results, where a few
         outliers would hide the rest. Default: all finite results. An image's colour bar has an
         arrow at an end that cuts results. The title of a line or histogram counts those outside.
+    scale : {"linear", "log"}, default "linear"
+        Scale of the results: of a line's y axis, an image's colours or a histogram's x axis. On a
+        ``"log"`` scale, values that are not positive are left out and counted in the title.
+    cmap : str or matplotlib Colormap, optional
+        Colours of an image. Default: ``"viridis"``, or ``"RdBu_r"`` with white at zero if there are
+        values of both signs.
     bins : int, optional
         Number of bars of a histogram, 1 to 1000. Default: as NumPy's ``bins="auto"``, at most 100.
     interval_s : float, default 0.25
@@ -170,6 +178,8 @@ class LivePlot:
         value: Callable[[Any], Any] | None = None,
         reduction: Literal["mean", "sum", "min", "max", "last"] = "mean",
         limits: tuple[Any, Any] | Literal["robust"] | None = None,
+        scale: Literal["linear", "log"] = "linear",
+        cmap: str | Colormap | None = None,
         bins: int | None = None,
         interval_s: float = 0.25,
     ) -> None:
@@ -185,6 +195,14 @@ class LivePlot:
             raise ValueError(f"reduction={reduction!r}: allowed are {', '.join(REDUCTIONS)}")
         self.reduction = reduction
         self.limits = _checked_limits(limits)
+        if scale not in SCALES:
+            raise ValueError(f"scale={scale!r} is not allowed: pass 'linear' or 'log'.")
+        if scale == "log" and isinstance(self.limits, tuple) and not self.limits[0] > 0:
+            raise ValueError(f"limits={limits!r} is not allowed with scale='log': pass low > 0.")
+        self.scale = scale
+        if not (cmap is None or isinstance(cmap, str) or callable(cmap)):
+            raise TypeError(f"cmap={cmap!r} is not allowed: pass the name of a colour map.")
+        self.cmap = cmap
         if bins is not None and not (isinstance(bins, int) and 1 <= bins <= 1000):
             raise ValueError(f"bins={bins!r} is not allowed: pass a number from 1 to 1000.")
         self.bins = bins

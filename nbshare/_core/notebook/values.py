@@ -27,6 +27,7 @@ MAX_EXACT = 2**53  # larger integers are rounded by float64
 _ROOM, _WIDTH = 90, 760  # characters below a plot of this width in pixels
 _MOST_BESIDE = 50  # characters next to an axis
 _MOST, _MOST_NAMES = 10, 12  # ticks of an axis, and names of which none is left out
+_MOST_DECADES = 4  # that a linear scale shows
 _LARGEST = 1e300  # beyond, the arithmetic of axes overflows
 
 # Lighter than the data, and readable on white as well as on the background of a dark theme.
@@ -82,6 +83,7 @@ class Painter:
             raise CannotDrawError(
                 f"plot={plot.kind!r} has nothing to draw in results of the shape {self._shape}."
             )
+        self._is_log, self._n_not_positive = plot.scale == "log", 0
         self._longest_s = longest_s(first)
         self._duration = unit_of(self._longest_s) if self._dtype.kind == "m" else ""
         dress(axes)
@@ -127,7 +129,8 @@ class Painter:
         if limits and self._duration:
             low, high = (end / DURATIONS[self._duration] for end in limits)
             limits = low, high
-        self.limits, self.taken[:], self._reader.n_missing = limits, False, 0
+        self.limits, self.taken[:] = limits, False
+        self._reader.n_missing = self._n_not_positive = 0
 
     def say(self, remark: str) -> None:
         """Write a remark above one of several plots."""
@@ -161,7 +164,31 @@ class Painter:
 
     def _ends(self, low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
         """Return the ends of the scale for a range, exactly the user's, or round ones."""
-        return (low, high) if isinstance(self._plot.limits, tuple) else calm(low, high, margin)
+        if isinstance(self._plot.limits, tuple):
+            return low, high
+        if self._is_log:
+            low, high = calm(math.log10(low), math.log10(high), margin)
+            return 10.0**low, 10.0**high
+        return calm(low, high, margin)
+
+    def _positive(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return values with NaN where a logarithmic scale has no place for them."""
+        if not self._is_log:
+            return rows
+        is_bad = rows <= 0
+        self._n_not_positive += int(np.count_nonzero(is_bad))
+        return np.where(is_bad, np.nan, rows) if is_bad.any() else rows
+
+    def _remark_on_scale(self, low: float, high: float) -> str:
+        """Return what a title says of values that do not fit on the scale, or not well."""
+        if self._n_not_positive:
+            return f", {self._n_not_positive:,} not positive"
+        if self._is_log or not 0 < low < high < math.inf or self._plot.limits is not None:
+            return ""
+        decades = math.log10(high) - math.log10(low)
+        if decades < _MOST_DECADES or self._dtype.kind == "M":
+            return ""
+        return f", values span {decades:.0f} decades (see scale='log')"
 
     def _name(self, prefix: str = "") -> str:
         """Return the name of the results, the user's or a default, with their unit."""

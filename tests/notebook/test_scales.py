@@ -1,0 +1,135 @@
+"""Logarithmic scales, and colours that diverge from zero."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matplotlib.colors import LogNorm
+
+from nbshare import LivePlot, map_async, tiles
+from nbshare._core.notebook.figure import LiveFigure
+from nbshare._core.notebook.live_plot import CannotDrawError
+from tests.support.played import played
+
+
+def drawn(results, plot):
+    """Return the axes and the text of the last frame."""
+    figure = LiveFigure(played(results, 1), plot)
+    frame = figure.frame(final=True)
+    return figure.figure.axes[0], frame.title
+
+
+VALUES = 10.0 ** np.arange(-3, 6)
+
+
+def test_a_line_has_a_log_axis_with_all_values_in_it():
+    axes, title = drawn(VALUES, LivePlot("line", scale="log"))
+    assert axes.get_yscale() == "log"
+    assert axes.get_ylim()[0] <= 1e-3 < 1e5 <= axes.get_ylim()[1]
+    assert axes.lines[0].get_ydata().tolist() == VALUES.tolist()
+    assert title == "horizon: 9 of 9"
+
+
+@pytest.mark.parametrize("shape", [(9,), (3, 3), (1, 3, 3)])
+def test_the_colours_of_an_image_have_a_log_scale(shape):
+    axes, _ = drawn(VALUES.reshape(shape), LivePlot("image", scale="log"))
+    (image, _) = axes.images
+    assert isinstance(image.norm, LogNorm)
+    assert image.get_clim() == pytest.approx((1e-3, 1e5))
+
+
+def test_bars_of_a_histogram_are_equally_wide_on_a_log_axis():
+    numbers = np.random.default_rng(0).lognormal(0, 2, 500)
+    axes, _ = drawn(numbers, LivePlot("hist", scale="log"))
+    counts, edges, _ = axes.patches[0].get_data()
+    assert axes.get_xscale() == "log"
+    np.testing.assert_array_equal(counts, np.histogram(numbers, edges)[0])
+    np.testing.assert_allclose(np.diff(np.log(edges)), np.log(edges[1] / edges[0]))
+
+
+@pytest.mark.parametrize("kind", ["line", "image", "hist"])
+def test_values_that_are_not_positive_are_left_out_and_counted(kind):
+    results = np.array([-1.0, 0.0, 1.0, 10.0, np.nan])
+    axes, title = drawn(results, LivePlot(kind, scale="log"))
+    odd = "" if kind == "image" else ", 1 not finite"
+    assert title == f"horizon: 5 of 5{odd}, 2 not positive"
+    if kind == "image":
+        assert axes.images[0].get_clim() == pytest.approx((1, 10))
+
+
+@pytest.mark.parametrize("kind", ["line", "image", "hist"])
+def test_a_log_scale_is_offered_for_values_of_many_decades(kind):
+    assert drawn(VALUES, kind)[1].endswith(", values span 8 decades (see scale='log')")
+    for others in (VALUES[:4], -VALUES):
+        assert "decades" not in drawn(others, kind)[1]
+
+
+@pytest.mark.parametrize(
+    ("results", "ends", "is_diverging"),
+    [
+        ([[-2.0, 1.0]], (-2, 2), True),
+        ([[-1.0, 4.0]], (-4, 4), True),
+        ([[-0.7, 4.0]], (-1, 4), False),
+        ([[0.0, 4.0]], (0, 4), False),
+        ([[-4.0, -1.0]], (-4, -1), False),
+    ],
+)
+def test_values_of_both_signs_have_white_at_zero(results, ends, is_diverging):
+    axes, _ = drawn(np.array(results), "image")
+    (image, _) = axes.images
+    assert image.get_clim() == pytest.approx(ends)
+    middle = image.get_cmap()(0.5)[:3]
+    assert (min(middle) > 0.9) == is_diverging
+
+
+def test_the_users_colours_and_limits_come_first():
+    axes, _ = drawn(np.array([[-2.0, 1.0]]), LivePlot("image", cmap="magma"))
+    assert axes.images[0].get_clim() == (-2, 1)
+    assert axes.images[0].get_cmap()(0.0)[2] < 0.1
+    axes, _ = drawn(np.array([[-0.1, 1.0]]), LivePlot("image", cmap="coolwarm"))
+    assert axes.images[0].get_clim() == (-1, 1)
+    axes, _ = drawn(np.array([[-2.0, 1.0]]), LivePlot("image", limits=(-2, 5)))
+    assert axes.images[0].get_clim() == (-2, 5)
+
+
+def test_colours_follow_a_sign_that_comes_later():
+    job = played(np.array([[1.0, 2.0], [-3.0, 1.0]]), 0.5)
+    figure, middles = LiveFigure(job, "image"), []
+    for n in (1, 2):
+        job.flags[:n] = True
+        figure.frame(final=False)
+        middles.append(min(figure.figure.axes[0].images[0].get_cmap()(0.5)[:3]))
+    assert middles[0] < 0.5 < 0.9 < middles[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"scale": "logg"}, ValueError),
+        ({"scale": "log", "limits": (0, 1)}, ValueError),
+        ({"cmap": 3}, TypeError),
+    ],
+)
+def test_what_is_no_scale_or_map_is_refused(options, error):
+    with pytest.raises(error, match="not allowed"):
+        LivePlot("image", **options)
+
+
+def test_a_map_that_matplotlib_does_not_know_is_named():
+    with pytest.raises(CannotDrawError, match="viridiss"):
+        drawn(VALUES, LivePlot("image", cmap="viridiss"))
+
+
+@pytest.mark.parametrize("how", ["mean", "max"])
+def test_a_line_of_tiles_has_one_number_of_each(how):
+    whole = np.random.default_rng(0).random((7, 9))
+    whole[0, 0] = np.nan
+    job = map_async(np.copy, tiles(whole, (4, 5), 0), backend="threads", progress=False)
+    job.result()
+    figure = LiveFigure(job, LivePlot("line", reduction=how))
+    figure.frame(final=True)
+    (axes,) = figure.figure.axes
+    parts = [whole[:4, :5], whole[:4, 5:], whole[4:, :5], whole[4:, 5:]]
+    expected = [getattr(np, f"nan{how}")(part) for part in parts]
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), expected)
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("tile", f"{how} of each tile")
