@@ -126,7 +126,6 @@ def test_the_limits_are_those_of_all_values():
         check_limits(seed)
 
 
-@pytest.mark.slow
 def test_the_limits_are_those_of_all_values_of_many_arrays():
     for seed in range(4, 200):
         check_limits(seed)
