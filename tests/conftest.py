@@ -75,6 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("busy")
     warning = "It looks like `register_random` was passed:hypothesis.errors.HypothesisWarning"
     config.addinivalue_line("filterwarnings", f"ignore:{warning}")
+    os.environ.pop("PYTEST_ADDOPTS", None)  # no options for what tests start
     if config.option.record and "PYTEST_XDIST_WORKER" not in os.environ:
         config.pluginmanager.register(costs.Recorder(config.option.record))
 

@@ -31,10 +31,17 @@ def runs(tally, n):
 
 def worker_pids():
     """Return the workers, which are the children of the server, or of this process."""
-    children = psutil.Process().children()
+    children = [child for child in psutil.Process().children() if not _is_kernel(child)]
     if N_SERVERS:
         children = [worker for server in children for worker in server.children()]
     return {worker.pid for worker in children}
+
+
+def _is_kernel(process):
+    """Whether a process is the kernel that tests share."""
+    with contextlib.suppress(psutil.Error):  # it has ended
+        return "ipykernel_launcher" in process.cmdline()
+    return False
 
 
 def said(error):
