@@ -261,7 +261,7 @@ class LinePainter(Painter):
         n_odd -= self._n_not_positive
         n_missing = min(n_odd, 0 if self._is_reduced else self._reader.n_missing)
         left_out = f", {self._n_left_out:,} NaN left out" if self._n_left_out else ""
-        remark = left_out + self._remark_on_scale(*self.ends)
+        remark = left_out + self._remark_on_scale(finite, *self.ends)
         return "{}" + remark_on(n_odd - n_missing, n_outside, n_missing) + remark
 
 
@@ -373,7 +373,7 @@ class HistPainter(Painter):
         n_odd = self._n_odd - self._n_not_positive
         n_missing = min(n_odd, self._reader.n_missing)
         n_outside = finite.size - inside.size
-        remark = self._remark_on_scale(self._low, self._high)
+        remark = self._remark_on_scale(finite, self._low, self._high)
         return "{}" + remark_on(n_odd - n_missing, n_outside, n_missing) + remark
 
     def _edges(self, inside: Floats, low: float, high: float) -> NDArray[np.floating]:

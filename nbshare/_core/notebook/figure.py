@@ -320,11 +320,11 @@ class LiveFigure:
             axes.set_title(title, loc="left", **look)
 
     def _lay_out(self, *, final: bool) -> None:
-        # Layout costs as much as drawing, and moves the axes. So it runs only in frames 1, 2, 4, 8,
+        # Layout costs as much as drawing, and moves the axes. So it runs only in frames 1, 4, 16,
         # …, in a last frame whose labels would be cut off, and when the user's function made new
         # axes, as for a colour bar.
         self._n_frames += 1
-        needed = self._n_frames & (self._n_frames - 1) == 0
+        needed = self._n_frames & (self._n_frames - 1) == 0 and self._n_frames.bit_length() % 2 == 1
         if final and self._n_frames > 1:
             drawn, paper = self.figure.get_tightbbox(), self.figure.bbox_inches
             needed = bool(np.any(drawn.min < paper.min) or np.any(drawn.max > paper.max))

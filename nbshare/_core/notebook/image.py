@@ -327,7 +327,6 @@ class ImagePainter(Painter):
         pixels, is_there = picture.pixels.reshape(shape), picture.is_there.reshape(shape)
         n_left_out = max(0, picture.n_left_out - self._n_not_positive)
         remark = f", {n_left_out:,} NaN left out" if n_left_out else ""
-        remark += self._remark_on_scale(picture.low, picture.high)
         if self._is_coloured:
             pixels = pixels / (255 if self._dtype.kind in "iu" else 1)
             n_outside = np.count_nonzero((pixels < 0) | (pixels > 1))
@@ -355,12 +354,15 @@ class ImagePainter(Painter):
             self._bar.remove()
             self._draw_bar(extend)
         are_means = self._blocks or (self._layout.n_cells < self._n and not self._is_combined)
+        remark = self._remark_on_scale(finite, picture.low, picture.high) if finite.size else ""
         if not (are_means and finite.size) or self._has_peaks or self._plot.limits:
-            return ""
+            return remark
         below, above = finite.min() - picture.low, picture.high - finite.max()
         if below + above <= _MOST_HIDDEN * (picture.high - picture.low):
-            return ""
-        return f", peaks are averaged (see reduction='{'max' if above >= below else 'min'}')"
+            return remark
+        return (
+            f"{remark}, peaks are averaged (see reduction='{'max' if above >= below else 'min'}')"
+        )
 
     def _centred(self, low: float, high: float) -> tuple[float, float]:
         """Return a range with zero in its middle if colours diverge from it. Choose the colours.

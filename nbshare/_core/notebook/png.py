@@ -29,12 +29,22 @@ def encode_moderately(draw: Callable[[int], Image.Image], resolutions: tuple[int
     """Return the PNG of the first resolution whose file is small enough, or the last one."""
     for resolution in resolutions:
         picture = draw(resolution)
-        png = encode(picture)
-        if len(png) > _MAX_BYTES:
+        n_changes = _n_changes(picture)
+        if n_changes < _MAX_BYTES // 2:  # otherwise it would be larger, and encoding takes time
+            png = encode(picture)
+            if len(png) <= _MAX_BYTES:
+                break
+        if n_changes < _MAX_BYTES or resolution == resolutions[-1]:
             png = encode(in_palette(picture))
-        if len(png) <= _MAX_BYTES:
-            break
+            if len(png) <= _MAX_BYTES:
+                break
     return png
+
+
+def _n_changes(picture: Image.Image) -> int:
+    """Return the number of pixels that differ from the one to the left, at least a byte each."""
+    pixels = np.ascontiguousarray(picture.convert("RGBA")).view(np.uint32)
+    return int(np.count_nonzero(pixels[:, 1:] != pixels[:, :-1]))
 
 
 def in_palette(picture: Image.Image) -> Image.Image:

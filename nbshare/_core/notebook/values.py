@@ -27,7 +27,7 @@ MAX_EXACT = 2**53  # larger integers are rounded by float64
 _ROOM, _WIDTH = 90, 760  # characters below a plot of this width in pixels
 _MOST_BESIDE = 50  # characters next to an axis
 _MOST, _MOST_NAMES = 10, 12  # ticks of an axis, and names of which none is left out
-_MOST_DECADES = 4  # that a linear scale shows
+_MOST_DECADES, _AT_THE_END = 4, 0.02  # that a linear scale shows
 _LARGEST = 1e300  # beyond, the arithmetic of axes overflows
 
 # Lighter than the data, and readable on white as well as on the background of a dark theme.
@@ -179,14 +179,19 @@ class Painter:
         self._n_not_positive += int(np.count_nonzero(is_bad))
         return np.where(is_bad, np.nan, rows) if is_bad.any() else rows
 
-    def _remark_on_scale(self, low: float, high: float) -> str:
-        """Return what a title says of values that do not fit on the scale, or not well."""
+    def _remark_on_scale(self, finite: Floats, low: float, high: float) -> str:
+        """Return what a title says of values that do not fit on the scale, or not well.
+
+        Of the finite ones, half would be at the very end of a linear scale.
+        """
         if self._n_not_positive:
             return f", {self._n_not_positive:,} not positive"
         if self._is_log or not 0 < low < high < math.inf or self._plot.limits is not None:
             return ""
         decades = math.log10(high) - math.log10(low)
         if decades < _MOST_DECADES or self._dtype.kind == "M":
+            return ""
+        if np.median(finite[:: 1 + finite.size // 1000]) > _AT_THE_END * high:
             return ""
         return f", values span {decades:.0f} decades (see scale='log')"
 
