@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import matplotlib
 import numpy as np
 import pytest
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LogNorm, to_rgb
 
 from nbshare import LivePlot, map_async, tiles
 from nbshare._core.notebook.figure import LiveFigure
@@ -133,3 +134,26 @@ def test_a_line_of_tiles_has_one_number_of_each(how):
     expected = [getattr(np, f"nan{how}")(part) for part in parts]
     np.testing.assert_allclose(axes.lines[0].get_ydata(), expected)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("tile", f"{how} of each tile")
+
+
+def test_all_line_colours_are_readable_on_white_and_on_black():
+    """With a contrast of 3, as WCAG asks of graphics."""
+
+    def luminance(colour):
+        rgb = np.array(to_rgb(colour))
+        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+        return linear @ [0.2126, 0.7152, 0.0722]
+
+    axes, _ = drawn(np.random.default_rng(0).random((20, 8)), "line")
+    for line in axes.lines[:8]:
+        light = luminance(line.get_color())
+        assert 1.05 / (light + 0.05) >= 3
+        assert (light + 0.05) / (luminance("#111111") + 0.05) >= 3
+
+
+def test_the_users_fonts_stay():
+    with matplotlib.rc_context({"font.family": ["serif"], "font.size": 14}):
+        axes, _ = drawn(np.arange(5.0), "line")
+    assert axes.xaxis.label.get_family() == ["serif"]
+    assert axes.xaxis.label.get_size() == 14
+    assert axes.xaxis.get_tick_params()["labelsize"] == pytest.approx(12.6)

@@ -47,6 +47,7 @@ from nbshare._core.notebook.values import (
     dress,
     first_of,
     named,
+    points,
 )
 
 # Size on the page, in pixels, of a single plot and of one of several in two columns. Both are as
@@ -114,7 +115,9 @@ class LiveFigure:
         self._is_users = any(each._is_drawn_by_user for each in self._plots)
         now, default = mpl.rcParams, mpl.rcParamsDefault
         self._is_styled = not self._is_users or all(now[k] == default[k] for k in _STYLE)
-        look = _STYLE if self._is_users else "default"
+        # The user's fonts stay, as others may lack the letters of a language.
+        fonts = {k: now[k] for k in now if k.startswith("font.")}
+        look = _STYLE if self._is_users else ["default", fonts]
         self._style: Any = look if self._is_styled and not in_users_style else None
         self._n = 0
         self._dtype: Any = None
@@ -309,7 +312,7 @@ class LiveFigure:
         width = float(self.figure.get_size_inches()[0]) * _DPI
         title = textwrap.fill(title, int(width / _TITLE_CHARACTER) - 10)
         before, self._title = self._title, title
-        look: Any = {"fontsize": 11, "parse_math": False}
+        look: Any = {"fontsize": points(11), "parse_math": False}
         look |= {"color": GREY} if self._is_styled else {}
         if self._n_axes > 1:
             if self.figure.get_suptitle() in ("", before):

@@ -35,6 +35,7 @@ from nbshare._core.notebook.values import (
     dress,
     name_of,
     named,
+    points,
     refusal,
     remark_on,
     whole_places,
@@ -309,7 +310,7 @@ class ImagePainter(Painter):
             borderpad=0,
             handlelength=1,
             frameon=False,
-            fontsize=9,
+            fontsize=points(9),
             labelcolor=GREY,
         )
         key.set_visible(bool(names))

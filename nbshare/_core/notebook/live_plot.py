@@ -41,24 +41,24 @@ class LivePlot:
     """Describe a plot that shows the results of a run while they arrive.
 
     Pass it to `parallel_map` as ``plot=``. ``plot="line"`` is short for ``plot=LivePlot("line")``.
-    To draw something else, subclass it. Override `draw`, and `make_axes` for several axes.
+    Axes, names, units, dates and time zones are those of the items and results.
 
     Examples
     --------
-    A line with labels and units:
+    A line with a label and a unit, on a logarithmic scale:
 
     >>> import math
-    >>> from nbshare import LivePlot, parallel_map
-    >>> plot = LivePlot("line", label="height", unit="m", xlabel="time", xunit="s")
+    >>> from nbshare import LivePlot, grid, parallel_map
+    >>> plot = LivePlot("line", label="height", unit="m", scale="log")
     >>> parallel_map(math.sqrt, [1.0, 4.0, 9.0], plot=plot)
     SharedArray([1., 2., 3.])
 
-    Results that are numbers, as an image with axes in kilometres:
+    An image over a grid of parameters, of one part of each result:
 
-    >>> x_km, y_km = [0, 1, 2], [0, 1]
-    >>> plot = LivePlot("image", x=x_km, y=y_km, xunit="km", yunit="km", label="height", unit="m")
-    >>> parallel_map(math.sqrt, range(6), plot=plot).shape
-    (6,)
+    >>> def hypot(x, y):
+    ...     return {"length": math.hypot(x, y), "angle": math.atan2(y, x)}
+    >>> plot = LivePlot("image", value=lambda result: result["length"], limits=(0, 5))
+    >>> results = parallel_map(hypot, grid(x=[0, 1, 2], y=[3, 4]), plot=plot)
 
     Axes of your own:
 
@@ -73,43 +73,29 @@ class LivePlot:
     Parameters
     ----------
     kind : {"line", "image", "hist"} or callable, default "line"
-        ``"line"`` draws results against the items if these are numbers or dates, else against their
-        index, with gaps where results are missing. Results of up to 8 elements get a line each.
-        ``"image"`` combines results that are images (H, W) or colour images (H, W, 3 or 4) into one
-        by `reduction`. Results (k,) become rows of the image, numbers its pixels. ``"hist"`` draws
-        a histogram of the results. ``callable(ax, partial)`` draws the results so far into
-        matplotlib Axes, which are cleared before each frame. `partial` is a masked array of shape
-        ``(n, *shape)``, or a list with `nbshare.MISSING` in its gaps.
-    x : array_like, shape (n,), optional
-        Numbers or dates. For a line, the x values, one per item. For an image, the coordinates of
-        its columns, evenly spaced.
-    y : array_like, optional
-        Coordinates of an image's rows, evenly spaced. Results that are numbers make an image of
-        ``len(y)`` rows of ``len(x)`` items. If `xunit` and `yunit` are the same, both axes have
-        the same scale. Otherwise pixels are squares. A narrow strip fills the plot instead.
+        ``"line"`` draws numbers, or up to 8 of each result, against the items. ``"image"`` draws
+        numbers over a grid, results (k,) as rows, or images (H, W) combined by `reduction`.
+        ``"hist"`` counts all values. ``callable(ax, partial)`` draws a masked array ``(n, *shape)``
+        or a list with `nbshare.MISSING` in its gaps into matplotlib Axes, cleared for each frame.
+    x, y : array_like, optional
+        Coordinates, numbers or dates: `x` of a line's items or an image's columns, `y` of its rows.
+        Those of an image are evenly spaced. Numbers make an image of ``len(y)`` × ``len(x)``.
     title : str, optional
         Title of a plot that stands alone. Default: the label of the progress display.
     label, unit : str, optional
-        Name and unit of the results, shown at the y axis of a line, the x axis of a histogram, and
-        the colour bar of an image.
-    xlabel, xunit : str, optional
-        Name and unit of the x axis of a line or an image.
-    ylabel, yunit : str, optional
-        Name and unit of the y axis of an image.
+        Name and unit of the results.
+    xlabel, xunit, ylabel, yunit : str, optional
+        Names and units of the axes, `ylabel` and `yunit` of an image. Axes with the same unit have
+        the same scale.
     value : callable, optional
-        ``value(result)`` returns the number or array to draw for one result, such as ``np.angle``
-        or ``lambda result: result["energy"]``. Called in the notebook process, once per result.
+        ``value(result)`` returns what to draw of a result. Called in the notebook process.
     reduction : {"mean", "sum", "min", "max", "last"}, default "mean"
-        How images are combined into one, and how a result of more than 8 elements becomes one
-        number of a line.
+        How several images, or many values, become one.
     limits : (low, high) or "robust", optional
-        Range of the results to show, for an image's colours, a line's y axis or a histogram's x
-        axis. ``"robust"`` is from the 2nd to the 98th percentile of the finite results, where a few
-        outliers would hide the rest. Default: all finite results. An image's colour bar has an
-        arrow at an end that cuts results. The title of a line or histogram counts those outside.
+        Range of the results to show. Default: from the lowest to the highest of all values.
+        ``"robust"`` leaves out 2 % at each end.
     scale : {"linear", "log"}, default "linear"
-        Scale of the results: of a line's y axis, an image's colours or a histogram's x axis. On a
-        ``"log"`` scale, values that are not positive are left out and counted in the title.
+        Scale of the results: of a line's y axis, an image's colours or a histogram's x axis.
     cmap : str or matplotlib Colormap, optional
         Colours of an image. Default: ``"viridis"``, or ``"RdBu_r"`` with white at zero if there are
         values of both signs.
@@ -117,7 +103,7 @@ class LivePlot:
         Number of bars of a histogram, 1 to 1000. Default: as NumPy's ``bins="auto"``, at most 100.
     interval_s : float, default 0.25
         Minimum time between two frames, in seconds. Drawing takes at most 15 % of the time (5 %
-        if the workers use all CPUs), so frames that are slow to draw are further apart.
+        if the workers use all CPUs).
 
     Raises
     ------
@@ -131,23 +117,10 @@ class LivePlot:
 
     Notes
     -----
-    **Values**: complex results are drawn by magnitude, timedeltas in seconds, bools as 0 and 1. In
-    an image, missing results are hatched. NaN and infinities have colours of their own, which a key
-    next to the plot names. On a line, crosses at the lower edge are NaN, and triangles at an edge
-    are infinities.
+    What each plot shows of which results is told in ``notebooks/details.md``.
 
-    **Size**: an image has at most 1024 × 1024 pixels. Of larger results, more rows or more than
-    65,536 numbers, each pixel is the mean of a block of values, or its lowest or highest one with
-    ``reduction="min"`` or ``"max"``, as the colour bar says. The colours are from the lowest to the
-    highest of all values. NaN and masked values are left out and counted in the title.
-
-    **Style**: nbshare's own plots have a transparent background, and greys that are readable in
-    light and dark themes. Your own function draws on white in the same style, or in your style if
-    you have changed ``matplotlib.rcParams``.
-
-    **Threads**: the thread that waits for the run draws, with matplotlib's Agg backend and without
-    pyplot. One LivePlot can be used for several runs, also at the same time, so `draw` should not
-    change `self`.
+    The thread that waits for the run draws, without pyplot. One LivePlot can be used for several
+    runs at the same time, so `draw` should not change `self`.
     """
 
     __module__ = "nbshare"
@@ -157,8 +130,8 @@ class LivePlot:
     _xnames: list[str] | None = None
     _ynames: list[str] | None = None
     # Axes of a grid of items, and one of them of which each value has a line.
-    _coords: Mapping[str, npt.NDArray[Any]] = MappingProxyType({})
-    _hue: tuple[str, npt.NDArray[Any]] | None = None
+    _coords = cast("Mapping[str, npt.NDArray[Any]]", MappingProxyType({}))
+    _hue = cast("tuple[str, npt.NDArray[Any]] | None", None)
     _is_keyed = True  # it has a colour bar or legend of its own
 
     @shown_from_the_call

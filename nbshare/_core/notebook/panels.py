@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, names_of
 from nbshare._core.notebook.reading import named_parts
-from nbshare._core.notebook.values import GREY, Painter, first_of, span
+from nbshare._core.notebook.values import GREY, Painter, first_of, points, span
 
 _MAX_PANELS = 12  # in a figure, as smaller ones could not be read
 _COLUMNS, _ROWS = 4, 3
@@ -145,8 +145,8 @@ class PanelsPainter:
             nothing = np.zeros(len(panel.items), np.bool_)
             own_inputs = None if self._has_one_scale else inputs
             painter = kind(place, own, own_inputs, None, nothing, like=like)
-            place.set_title(panel.title, loc="left", fontsize=9, color=GREY)
-            place.tick_params(labelsize=8)
+            place.set_title(panel.title, loc="left", fontsize=points(9), color=GREY)
+            place.tick_params(labelsize=points(8))
             if self._has_one_scale:
                 place.label_outer()
             self._painters.append(painter)

@@ -8,6 +8,7 @@ import textwrap
 import time
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
@@ -134,7 +135,7 @@ class Painter:
 
     def say(self, remark: str) -> None:
         """Write a remark above one of several plots."""
-        self._axes.set_title(remark, loc="left", fontsize=9, color=GREY)
+        self._axes.set_title(remark, loc="left", fontsize=points(9), color=GREY)
 
     def draw_key_of_all(self, figure: Any, axes: list[Axes]) -> None:
         """Draw the colour bar or legend for all panels of a plot."""
@@ -379,10 +380,15 @@ def remark_on(n_odd: int, n_outside: int, n_missing: int = 0) -> str:
     return remark + (f", {n_outside} outside" if n_outside else "")
 
 
+def points(size: float) -> float:
+    """Return a font size, larger if the user's font is."""
+    return size / 10 * float(mpl.rcParams["font.size"])
+
+
 def dress(axes: Axes) -> None:
     """Draw everything around the data in grey."""
     axes.set_facecolor("none")
-    axes.tick_params(color=TICKS, labelcolor=GREY, labelsize=9)
+    axes.tick_params(color=TICKS, labelcolor=GREY, labelsize=points(9))
     axes.spines[:].set_color(FRAME)
     for label in (axes.xaxis.label, axes.yaxis.label):
         label.set_color(GREY)
