@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import matplotlib
+import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.colors import LogNorm, to_rgb
@@ -152,7 +152,7 @@ def test_all_line_colours_are_readable_on_white_and_on_black():
 
 
 def test_the_users_fonts_stay():
-    with matplotlib.rc_context({"font.family": ["serif"], "font.size": 14}):
+    with mpl.rc_context({"font.family": ["serif"], "font.size": 14}):
         axes, _ = drawn(np.arange(5.0), "line")
     assert axes.xaxis.label.get_family() == ["serif"]
     assert axes.xaxis.label.get_size() == 14
