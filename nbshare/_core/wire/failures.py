@@ -36,6 +36,25 @@ _IN_SHELL = re.compile(
     "NameError: .*'get_ipython'.*|AttributeError: 'NoneType' object has no attribute "
     "'(getoutput|system|run_line_magic|run_cell_magic)'.*"
 )
+# Errors of NumPy, SciPy, Numba, OpenCV, h5py, xarray, ctypes and others that write to an array, and
+# of those that have nothing to do with arrays.
+_READ_ONLY = re.compile(
+    r"read-?only|WRITEABLE|not writ(e)?able|and writable|read-write bytes|not own its data"
+    r"|destination is a view",
+    re.I,
+)
+_OF_FILES = re.compile(
+    r"(read-?only|not writ(e)?able)[ -](\w+[ -])?(attribute|connection|database|file|mode|property"
+    r"|replica|store|table|transaction)",
+    re.I,
+)
+READ_ONLY = (
+    "Arrays in shared= and among the items, also in lists, dicts and tables, are read-only in the "
+    "workers. To change values, work on a copy (x = x.copy()). Or pass share(x, mode='c'): each "
+    "worker sees only its own changes. Or pass share(x) as an item or in a functools.partial: all "
+    "workers write to the same memory."
+)
+MOST_CAUSES = 10  # of an error
 CRASHED = " It crashed in compiled code. A stack trace was printed to stderr."
 LEAST_CRASH = 1 << 31  # of the exit codes by which Windows ends a process
 CRASHES = {
@@ -67,6 +86,7 @@ class Failure(NamedTuple):
     text: str
     traceback: str  # of the worker, without the engine's frames
     notes: list[str]  # on the exception, if its own pickle leaves them out
+    advice: str = ""  # the last note, if what led to the exception says more than itself
 
     def as_error(self, name: str, worker: object) -> BaseException:
         """Return the exception to raise in the caller, with a note naming the item and its worker.
@@ -84,7 +104,7 @@ class Failure(NamedTuple):
         notes = [*self.notes, _note(self, where)]
         if not isinstance(error, BaseException) or not all(noted(error, note) for note in notes):
             error = _task_error(self, where)
-        return explained(error)
+        return error if self.advice and noted(error, self.advice) else explained(error)
 
 
 class Death(NamedTuple):
@@ -152,6 +172,7 @@ def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failu
         text=cut(_text(error), n),
         traceback=traceback_of(error, with_notes=pickled is None),
         notes=lost,
+        advice=READ_ONLY if _is_of_read_only(error) else "",  # here, as its causes do not travel
     )
 
 
@@ -234,14 +255,8 @@ def end_fork(error: BaseException | None) -> NoReturn:
 
 def explained(error: BaseException) -> BaseException:
     """Return an error, with advice about read-only memory or a missing file."""
-    if issubclass(type(error), ValueError) and "read-only" in _text(error):
-        noted(
-            error,
-            "Objects in shared=, and plain arrays among the items, are read-only in the workers. "
-            "To change values, work on a copy (x = x.copy()). Or pass share(x, mode='c'): each "
-            "worker sees only its own changes. Or pass share(x) as an item or in a "
-            "functools.partial: all workers write to the same memory.",
-        )
+    if _is_of_read_only(error):
+        noted(error, READ_ONLY)
     elif _IN_SHELL.fullmatch(f"{type(error).__name__}: {_text(error)}"):
         noted(error, IN_SHELL)
     elif type(error) is ModuleNotFoundError and (name := error.name or "") in sys.modules:
@@ -255,6 +270,25 @@ def explained(error: BaseException) -> BaseException:
                 made_by = f"by {cls.__name__}, which workers do not have"
             noted(error, f"Here {name!r} was loaded {made_by}. Put its code into a .py file.")
     return error
+
+
+def _is_of_read_only(error: BaseException) -> bool:
+    """Return whether an error, or what led to it, is about an array that cannot be written."""
+    cause: BaseException | None = error
+    for _ in range(MOST_CAUSES):
+        if cause is None:
+            break
+        text = _text(cause)
+        is_of_system = issubclass(type(cause), OSError)
+        if not is_of_system and _READ_ONLY.search(text) and not _OF_FILES.search(text):
+            return True
+        known = BaseException.__dict__  # whatever the error's class has of that name
+        cause, context, hides = (
+            known[name].__get__(cause)
+            for name in ("__cause__", "__context__", "__suppress_context__")
+        )
+        cause = context if cause is None and not hides else cause
+    return False
 
 
 def note_on_iterables(error: BaseException, iterables: Sequence[Any]) -> BaseException:
