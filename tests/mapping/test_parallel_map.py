@@ -192,8 +192,6 @@ ARRAYS = {
     "texts": lambda n: np.full(n, "text"),
     "records": lambda n: np.zeros(n, "i4, f8"),
     "masked": lambda n: np.ma.array(np.zeros(n), mask=np.arange(n) % 2),
-    "objects": lambda n: np.full((n, 2), "text", object, order="F"),
-    "masked objects": lambda n: np.ma.array(np.full(n, None), mask=np.arange(n) % 2),
 }
 if hasattr(np.dtypes, "StringDType"):  # NumPy 2
     ARRAYS["long texts"] = lambda n: np.full(n, "text", np.dtypes.StringDType())

@@ -10,8 +10,8 @@
 
 Arrays do not enter the pickle, but for arrays of objects and small ones among the items. One that
 is in a segment already, or in a mapped file, is sent as a reference to it. Memory of others is
-copied into the arena, each byte once (`arrays.copied`). Copies arrive read-only, whatever their
-size, because writes to them would be lost.
+copied into the arena, each byte once (`arrays.copied`). Copies arrive read-only or private, see
+`arrays.passed`.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ from nbshare._core.arrays.inputs import (
     small,
 )
 from nbshare._core.arrays.known import KnownObjects, Memo
+from nbshare._core.arrays.passed import PassedArrays, is_table
 from nbshare._core.arrays.reducers import DispatchTables
 from nbshare._core.arrays.remedies import OTHERS
 from nbshare._core.arrays.repeated import Name, Names, Pickled, pickled_once
-from nbshare._core.arrays.shared_array import SharedArray
+from nbshare._core.arrays.shared_array import SharedArray, unchanged_segment_of
 from nbshare._core.functions.pickling import (
     TOO_DEEP,
     Keep,
@@ -61,7 +62,6 @@ from nbshare._core.memory import (
     as_bytes,
     file_of,
     handle_of,
-    segment_of,
 )
 from nbshare.errors import UnsendableError, cut, is_interrupt
 
@@ -107,6 +107,8 @@ class Arena:
         Whether everything is copied, for another machine, and what works on one only is refused.
     known : KnownObjects, optional
         Those of another arena, whose pickles are loaded before.
+    passed : {"r", "c"}, default "r"
+        How arrays arrive that the user passed (`arrays.passed`), read-only or private.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class Arena:
         by_handle: bool = False,
         by_value: bool = False,
         known: KnownObjects | None = None,
+        passed: Mode = "r",
     ) -> None:
         self.segments: list[tuple[Segment, Mode]] = []
         self._parts: list[tuple[int, Any]] = []
@@ -125,11 +128,12 @@ class Arena:
         self._copies_files, self._by_handle = copies_files or by_value, by_handle
         self.by_value = by_value
         self.stays_here = stays_here
+        self.passed = passed
         self.has_views = False
         self.pickled: dict[str, int] = {}
         self.known = KnownObjects() if known is None else known
         self.tables = DispatchTables({})
-        self._seen: dict[tuple[int, bool], tuple[Any, ArrayReference]] = {}
+        self._seen: dict[tuple[int, bool, Mode], tuple[Any, ArrayReference]] = {}
 
     def pack(
         self,
@@ -178,7 +182,7 @@ class Arena:
         def memo() -> Memo:
             made: list[Any] = []
             with suppress(Exception):  # then those parts are known that came before
-                dumps_apart(obj, IN_BAND, Arena(stays_here=True)._maker(True, made))
+                dumps_apart(obj, IN_BAND, Arena(stays_here=True)._maker(obj, True, made))
             return made[-1].memo.copy()  # type: ignore[no-any-return]
 
         found = Itself(obj, {})
@@ -198,7 +202,7 @@ class Arena:
         blocks = [[column[i : i + size] for column in columns] for i in starts]
         pickles, repeated = pickled_once(
             blocks,
-            lambda obj, names: self._pickle(obj, "item", True, names),
+            lambda obj, names, block: self._pickle(obj, "item", True, names, within=block),
             lambda k, names: self._pickle_block(blocks[k], first + starts[k], names),
         )
         if repeated:
@@ -249,13 +253,20 @@ class Arena:
         return max(1, (len(several) - len(one)) // n_more) if n_more else len(one)
 
     def refer(
-        self, array: npt.NDArray[Any], copied: list[npt.NDArray[Any]], *, writable: bool
+        self,
+        array: npt.NDArray[Any],
+        copied: list[npt.NDArray[Any]],
+        *,
+        writable: bool,
+        arrives: Mode = "r",
     ) -> ArrayReference:
         """Return a reference to an array.
 
         One that has neither segment nor file is added to those of its pickle that are copied.
+        Workers may write to a SharedArray if it is `writable`. Others arrive as it says, read-only
+        or private.
         """
-        key = (id(array), writable)
+        key = (id(array), writable, arrives)
         if key in self._seen:
             return self._seen[key][1]
         if self.by_value and writable and array.flags.writeable and type(array) is SharedArray:
@@ -264,26 +275,27 @@ class Arena:
                 "all workers, which is possible on one machine only. Pass it in shared=, or pass "
                 "a copy: numpy.array(x)"
             )
-        found = None if self.by_value else segment_of(array)
+        found = None if self.by_value else unchanged_segment_of(array)
+        is_writable = array.flags.writeable
         if found is not None and (self.stays_here or not found[0].is_private):
             segment, offset = found
-            # Writes to copy-on-write memory are seen by the process alone.
-            may_write = array.flags.writeable and (writable or segment.mode == "c")
-            mode: Mode = "r" if segment.mode == "r+" and not may_write else segment.mode
+            mode: Mode = "r" if isinstance(array, SharedArray) else arrives
+            if is_writable and (writable or segment.mode == "c"):
+                mode = segment.mode
             where = (
-                handle_of(segment, is_held=False)
+                handle_of(segment, mode, is_held=False)
                 if self._by_handle
                 else self._segment_index(segment, mode)
             )
-            reference = reference_to(array, where, offset, may_write)
+            reference = reference_to(array, where, offset, mode)
         elif not self._copies_files and (file := file_of(array)) is not None:
             place = *file, array.shape, array.strides, array.dtype
-            reference = ArrayReference(*place, False, array.flags.writeable and writable)
+            reference = ArrayReference(*place, False, "r+" if is_writable and writable else arrives)
         else:
             copied.append(array)
             strides = None if array.flags.c_contiguous else array.strides
             form = array.shape, strides, array.dtype
-            return ArrayReference(PLACED, len(copied) - 1, *form, False, True)
+            return ArrayReference(PLACED, len(copied) - 1, *form, False, arrives)
         self._seen[key] = (array, reference)
         return reference
 
@@ -291,7 +303,7 @@ class Arena:
         """Return whether an array is where workers find it, so that it is not copied."""
         if array.base is None:  # it has its memory
             return False
-        return segment_of(array) is not None or (
+        return unchanged_segment_of(array) is not None or (
             not self._copies_files and file_of(array) is not None
         )
 
@@ -335,8 +347,7 @@ class Arena:
             offset = address - segment.address
             is_here = 0 <= offset <= segment.nbytes - raw.nbytes
             if is_here and (self.stays_here or not segment.is_private):
-                mode: Mode = "r" if segment.mode == "r+" else segment.mode
-                spans[k] = self._segment_index(segment, mode), offset, raw.nbytes
+                spans[k] = self._segment_index(segment, "c"), offset, raw.nbytes
                 return
         self.has_views = True
         self._copied.add(memory, spans, k)
@@ -360,22 +371,30 @@ class Arena:
         return start
 
     def _segment_index(self, segment: Segment, mode: Mode) -> int:
+        """Return the index of a segment, which workers map for all or, to read too, privately."""
+        if mode != "r+":
+            mode = "r" if self.stays_here and segment.mode != "c" else "c"
         if (segment, mode) not in self.segments:
             self.segments.append((segment, mode))
         return self.segments.index((segment, mode)) + 1
 
     def _maker(
         self,
+        obj: Any,
         writable: bool,
         made: list[Any],
         names: Names | None = None,
         starts: dict[int, int] | None = None,
+        *,
+        is_part: bool = False,
     ) -> Callable[[bool, io.BytesIO, Keep], Any]:
         """Return what makes a pickler, which is then the last one `made`."""
 
         def make(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:
-            made.append(_pickler_class(by_value, bool(names))(self, writable, file, keep))
+            made.append(_pickler_class(by_value, bool(names))(self, obj, writable, file, keep))
             made[-1].names, made[-1].starts = names, starts
+            # The arrays of what several items hold are all in memory that tells of writes.
+            made[-1].keeps_small = writable and not is_part
             return made[-1]
 
         return make
@@ -387,11 +406,18 @@ class Arena:
         writable: bool,
         names: Names | None = None,
         starts: dict[int, int] | None = None,
+        within: Any = None,
     ) -> tuple[Pickled, Callable[[], Memo]]:
-        """Return a pickle, and what copies the memo of its pickler."""
+        """Return a pickle, and what copies the memo of its pickler.
+
+        `within` is what the user has passed, if that is not the object itself.
+        """
         made: list[Any] = []
         try:
-            data, buffers = dumps_apart(obj, IN_BAND, self._maker(writable, made, names, starts))
+            is_part = within is not None
+            passed = within if is_part else obj
+            make = self._maker(passed, writable, made, names, starts, is_part=is_part)
+            data, buffers = dumps_apart(obj, IN_BAND, make)
             return Pickled(data, buffers, made[-1].copied), made[-1].memo.copy
         except (UnsendableError, SyntaxError):  # of a function's file, which say what to do
             raise
@@ -417,11 +443,15 @@ def _pickler_class(by_value: bool, is_naming: bool) -> Any:
 
     class CallPickler(base):  # type: ignore[misc]
         starts: dict[int, int] | None
+        keeps_small: bool
 
-        def __init__(self, arena: Arena, writable: bool, file: io.BytesIO, keep: Keep) -> None:
+        def __init__(
+            self, arena: Arena, obj: Any, writable: bool, file: io.BytesIO, keep: Keep
+        ) -> None:
             self.dispatch_table = arena.tables[by_value]
             super().__init__(file, protocol=5, buffer_callback=keep)
             self.arena, self.file = arena, file
+            self.passed = PassedArrays(obj)
             self.writable = writable
             self.copied: list[npt.NDArray[Any]] = []
 
@@ -447,6 +477,11 @@ def _pickler_class(by_value: bool, is_naming: bool) -> Any:
                 return load_known, place
             elif self.starts is not None and id(obj) in self.starts:
                 self.starts[id(obj)] = self.file.tell()
+            elif is_table(type(obj)) and obj in self.passed:
+                reduced = self.dispatch_table[type(obj)](obj)
+                if isinstance(reduced, tuple):  # not a name
+                    self.passed.add_parts(reduced[1:3], of_table=True)
+                return reduced
             return super().reducer_override(obj) if by_value else NotImplemented
 
         def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
@@ -454,18 +489,31 @@ def _pickler_class(by_value: bool, is_naming: bool) -> Any:
             known = self.arena.known
             if known.may_have and not refers and (place := known.place_of(array)) is not None:
                 return load_known, place
+            is_passed = id(array) in self.passed.found or array in self.passed
+            reduced: Any
             if type(array) not in PLAIN:
-                return self.dispatch_table[type(array)](array)
-            if array.dtype.hasobject or array.dtype.char == "T":
-                reduced: Any = array.__reduce__()
-                return *reduced, None, None, fill
-            if self.writable and array.nbytes < IN_BAND and not refers:
+                reduced = self.dispatch_table[type(array)](array)
+                if is_passed and isinstance(reduced, tuple):
+                    self.passed.add_parts(reduced[1:3])
+                return reduced
+            arrives = self.arena.passed if is_passed else "c"
+            if array.dtype.hasobject:  # or texts of variable length
+                if is_passed and array.dtype.char != "T":
+                    self.passed.add_parts(array.ravel().tolist())
+                    arrives = arrives if id(array) in self.passed.columns else "c"
+                reduced = array.__reduce__()
+                return (*reduced, None, None, fill) if arrives == "r" else reduced
+            if self.keeps_small and array.nbytes < IN_BAND and not refers:
                 order: Literal["F", "C"] = "F" if array.flags.fnc else "C"
-                return small, (array.tobytes(order), array.dtype, array.shape, order)
-            return load_reference, self._reference(array, self.writable)
+                data: Any = array.tobytes(order)
+                data = data if arrives == "r" else bytearray(data)
+                return small, (data, array.dtype, array.shape, order)
+            return load_reference, self._reference(array, self.writable, arrives)
 
-        def _reference(self, array: npt.NDArray[Any], writable: bool) -> tuple[Any, ...]:
-            return tuple(self.arena.refer(array, self.copied, writable=writable))
+        def _reference(
+            self, array: npt.NDArray[Any], writable: bool, arrives: Mode = "r"
+        ) -> tuple[Any, ...]:
+            return tuple(self.arena.refer(array, self.copied, writable=writable, arrives=arrives))
 
         def _unlocked(self, part: Any) -> Any:
             is_array = isinstance(part, np.ndarray)

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.arrays.inputs import load_reference, reference_to
-from nbshare._core.arrays.shared_array import SharedArray
-from nbshare._core.memory import handle_of, segment_of
+from nbshare._core.arrays.shared_array import SharedArray, unchanged_segment_of
+from nbshare._core.memory import Mode, handle_of
 
 # Classes of arrays that travel as they are. An array of a mapped file arrives as a plain one.
 PLAIN = (np.ndarray, SharedArray, np.memmap)
@@ -82,12 +82,11 @@ def _arrive(cls: type[ByReference], *parts: Any) -> ByReference:
 
 
 def _reduce(array: npt.NDArray[Any]) -> Any:
-    found = segment_of(array)
+    found = unchanged_segment_of(array)
     if found is None or found[0].is_private:
         return np.asarray(array).__reduce_ex__(4)
-    return load_reference, tuple(
-        reference_to(array, handle_of(found[0]), found[1], array.flags.writeable)
-    )
+    mode: Mode = found[0].mode if array.flags.writeable else "r"
+    return load_reference, tuple(reference_to(array, handle_of(found[0]), found[1], mode))
 
 
 def is_masked(value: Any) -> TypeGuard[np.ma.MaskedArray[Any, Any]]:

@@ -16,8 +16,18 @@ import numpy.typing as npt
 from nbshare._core.arrays.copied import Places, Span
 from nbshare._core.arrays.known import LoadedObjects
 from nbshare._core.arrays.repeated import Name, NamedParts
-from nbshare._core.arrays.shared_array import SharedArray, shared_view
-from nbshare._core.memory import Handle, Segment, UserFile, View, open_handle, segment_of
+from nbshare._core.arrays.shared_array import SharedArray, extent, shared_view
+from nbshare._core.memory import (
+    FileView,
+    Handle,
+    Mode,
+    Segment,
+    UserFile,
+    View,
+    open_handle,
+    segment_of,
+)
+from nbshare._core.system import processes, sections
 
 # The places of a pickle, of its buffers, and of the places of arrays in it that are in the arena.
 # Plain tuples, as these are in every message, and a class takes longer to pickle than all its
@@ -46,16 +56,16 @@ class ArrayReference(NamedTuple):
     strides: tuple[int, ...] | None  # bytes, or None if C-contiguous
     dtype: np.dtype[Any]
     is_shared: bool  # arrives as a SharedArray
-    is_writable: bool  # if its segment or file is
+    mode: Mode  # read-only, writable for all, or writable with writes that stay in the worker
 
 
 def reference_to(
-    array: npt.NDArray[Any], segment: int | Handle, offset: int, is_writable: bool
+    array: npt.NDArray[Any], segment: int | Handle, offset: int, mode: Mode
 ) -> ArrayReference:
     """Return a reference to an array in a segment."""
     is_shared = isinstance(array, SharedArray)
     form = array.shape, array.strides, array.dtype
-    return ArrayReference(segment, offset, *form, is_shared, is_writable)
+    return ArrayReference(segment, offset, *form, is_shared, mode)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -78,24 +88,41 @@ class Inputs:
     known : list, optional
         The objects that pickles may name, by their places, for each pickle that holds some: a
         `LoadedObjects`, or a dict.
+
+    Attributes
+    ----------
+    has_come_again : bool
+        Whether the last item has private memory that an earlier one had, too.
     """
 
     def __init__(self, segments: Sequence[View], known: list[Known] | None = None) -> None:
         self._segments = list(segments)
+        self._ends: dict[Any, int] = {}  # of the places that items have had, by segment
+        self._is_item = self.has_come_again = False
+        self._private: View | None = None  # of the first segment
+        self._private_end = 0  # of the part of it that was in use
+        self._n_faults = 0  # of this process before
         self.known: list[Known] = [] if known is None else known
 
     def load(
-        self, packed: Packed | Itself, parts: NamedParts | None = None, *, is_named: bool = False
+        self,
+        packed: Packed | Itself,
+        parts: NamedParts | None = None,
+        *,
+        is_named: bool = False,
+        is_item: bool = False,
     ) -> Any:
         """Load an object. Arrays in it are views of the segments.
 
         `parts` are those that it may name. `is_named` says whether later pickles may name objects
-        in it.
+        in it, `is_item` whether it has none of the changes that earlier items have made to memory
+        that they share with it.
         """
         if isinstance(packed, Itself):
             if is_named:
                 self.known.append(packed.objects)
             return packed.value
+        self._is_item, self.has_come_again = is_item, False
         obj, unpickler = self._unpickled(packed, parts, is_asked=is_named)
         if is_named:
             self.known.append(LoadedObjects(unpickler))
@@ -111,7 +138,7 @@ class Inputs:
     ) -> tuple[Any, Any]:
         """Return an object, and its unpickler if that will be asked for more."""
         pickled, spans, places = packed
-        buffers = [self._bytes(span) for span in spans]
+        buffers = [self._buffer(span) for span in spans]
         for segment, _, _ in spans:
             if (found := segment_of(self._segments[segment].root)) is not None:
                 lenders[id(found[0])] = found[0]
@@ -137,11 +164,12 @@ class Inputs:
 
     def array(self, reference: ArrayReference) -> npt.NDArray[Any]:
         """Return the array that a reference means."""
-        segment, offset, shape, strides, dtype, is_shared, is_writable = reference
+        segment, offset, shape, strides, dtype, is_shared, mode = reference
+        view: View
         if isinstance(segment, UserFile):
-            view = View(segment.mapped(writable=is_writable))
+            view = FileView(segment, is_shared=mode == "r+")
         elif isinstance(segment, Handle):
-            view = View(found := open_handle(segment))
+            view = View(found := open_handle(segment, is_private=True))
             if segment.receipt is None:
                 opened.append(found)
         else:
@@ -150,14 +178,44 @@ class Inputs:
                 if offset < 0:
                     offset, strides = ~offset, None
             view = self._segments[segment]
-        array = view.array(dtype, shape, offset, strides)
-        if not is_writable:
-            array.flags.writeable = False
+        array = view.array(dtype, shape, offset, strides, is_read_only=mode == "r")
+        if self._is_item and view.is_private:
+            place = (offset, array.nbytes) if strides is None else extent(offset, array)
+            clean = self._unwritten(segment, view, *place)
+            if clean is not view:
+                array = clean.array(dtype, shape, offset, strides, is_read_only=mode == "r")
+        if mode == "c" and not view.is_private:
+            return array.copy("K")  # of memory that others see, or that cannot be written to
         return shared_view(array) if is_shared else array
 
     def bytes(self, offset: int, nbytes: int) -> memoryview:
         """Return a part of the first segment."""
         return self._bytes((0, offset, nbytes))
+
+    def private(self, offset: int, nbytes: int) -> View:
+        """Return a view of a part of the first segment, with what its owner has written there.
+
+        It is private, if that is possible.
+        """
+        found = segment_of(self._segments[0].root)
+        assert found is not None
+        if found[0].is_private:
+            return View(self.bytes(offset, nbytes))
+        view, stop = self._private, offset + nbytes
+        # A page that was written here is a copy, without what its owner has added since. It may
+        # have the end of the last part and the beginning of this one.
+        n_faults = processes.n_faults()
+        is_used = offset < self._private_end or n_faults != self._n_faults
+        if view is None or view.root.nbytes < stop or (is_used and view.is_written(offset, nbytes)):
+            view = self._private = View(Segment.sent(sections.duplicate(found[0].fd), stop))
+            self._private_end = 0
+        self._private_end, self._n_faults = max(self._private_end, stop), n_faults
+        return view.part(offset, nbytes)
+
+    def turn_to(self, view: View) -> None:
+        """Load from another memory from now on, instead of the first segment."""
+        self._segments[:1] = [view]
+        self._ends.pop(0, None)
 
     def reach(self, nbytes: int, *, is_private: bool) -> None:
         """Map the first segment anew if it has become larger than what is mapped of it.
@@ -170,14 +228,32 @@ class Inputs:
             assert found is not None
             self._segments[0] = View(found[0].whole("r"), is_read_only=True)
 
+    def _buffer(self, span: Span) -> memoryview:
+        segment, offset, nbytes = span
+        view = self._segments[segment]
+        if self._is_item and view.is_private:
+            view = self._unwritten(segment, view, offset, nbytes)
+        return view.root.data[offset : offset + nbytes]
+
+    def _unwritten(self, segment: Any, view: View, offset: int, nbytes: int) -> View:
+        """Return a view of memory of which an earlier item may have changed a part."""
+        end = self._ends.get(segment, 0)
+        self.has_come_again |= (is_again := offset < end)
+        if (is_again or not isinstance(segment, int)) and view.is_written(offset, nbytes):
+            view, end = view.again(), 0
+            if isinstance(segment, int):
+                self._segments[segment] = view
+            elif isinstance(segment, Handle):
+                found = segment_of(view.root)
+                assert found is not None
+                assert found[0].name == segment.name  # the next reference finds it by this
+                opened.append(found[0])
+        self._ends[segment] = max(end, offset + nbytes)
+        return view
+
     def _bytes(self, span: Span) -> memoryview:
         segment, offset, nbytes = span
         return self._segments[segment].root.data[offset : offset + nbytes]
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether the first segment is."""
-        return any(view.root.flags.writeable for view in self._segments[:1])
 
 
 # Segments that their senders keep, kept mapped for the next object that refers to them.
@@ -199,16 +275,19 @@ class _Loading(threading.local):
 _loading = _Loading()
 
 
-def small(data: bytes, *form: Any) -> npt.NDArray[Any]:
-    """Return a small array, of dtype, shape and order, whose bytes are in its pickle, read-only."""
+def small(data: bytes | bytearray, *form: Any) -> npt.NDArray[Any]:
+    """Return a small array, of dtype, shape and order, whose bytes are in its pickle.
+
+    It is read-only on `bytes`.
+    """
     dtype, shape, order = form
     return np.ndarray(shape, dtype, data, order=order)
 
 
 def fill(array: npt.NDArray[Any], state: Any) -> None:
-    """Give an array its values from the pickle, as writable as the memory of other arrays is."""
+    """Give a read-only array its values from the pickle."""
     array.__setstate__(state)
-    array.flags.writeable = _loading.inputs.is_writable
+    array.flags.writeable = False
 
 
 def load_reference(*reference: Any) -> npt.NDArray[Any]:

@@ -59,13 +59,13 @@ Columns = Sequence[Sequence[Any]]  # of some items
 
 def pickled_once(
     blocks: Sequence[Columns],
-    pickle: Callable[[Any, Names], tuple[Pickled, Callable[[], Memo]]],
+    pickle: Callable[[Any, Names, Columns], tuple[Pickled, Callable[[], Memo]]],
     pickle_block: Callable[[int, Names], Pickled],
 ) -> tuple[list[Pickled], list[Pickled]]:
     """Return the pickles of blocks of items, and of the large objects that several of them hold.
 
-    `pickle` pickles an object, and returns what copies the pickler's memo, too. `pickle_block` does
-    so with a block, by its number. Both send names of objects that have one.
+    `pickle` pickles an object of a block, and returns what copies the pickler's memo, too.
+    `pickle_block` does so with a block, by its number. Both send names of objects that have one.
     """
     finder = _Finder(blocks, pickle, pickle_block)
     for k in range(len(blocks)):
@@ -79,7 +79,7 @@ class _Finder:
     def __init__(
         self,
         blocks: Sequence[Columns],
-        pickle: Callable[[Any, Names], tuple[Pickled, Callable[[], Memo]]],
+        pickle: Callable[[Any, Names, Columns], tuple[Pickled, Callable[[], Memo]]],
         pickle_block: Callable[[int, Names], Pickled],
     ) -> None:
         self._blocks, self._pickle, self._pickle_block = blocks, pickle, pickle_block
@@ -118,7 +118,7 @@ class _Finder:
     def _make_part(self, obj: Any, first: int) -> bool:
         """Give an object a name, and what it holds, if it is large. It is in the block `first`."""
         try:
-            pickled, copy_memo = self._pickle(obj, self._names)
+            pickled, copy_memo = self._pickle(obj, self._names, self._blocks[first])
         except Exception:  # noqa: BLE001 - its block will tell
             self._others.add(id(obj))
             return False

@@ -63,7 +63,7 @@ class SharedObject(ByReference):
         self._loaded: list[Any] = []
 
     def get(self) -> Any:
-        """Return the object. It is built once in each process, and its arrays are read-only views.
+        """Return the object. It is built once in each process, and its arrays are views.
 
         Returns
         -------
@@ -136,8 +136,9 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     mode : {'r+', 'r', 'c'}, optional
         The access, as in `numpy.memmap`. With ``'r+'`` (default), every process that has the array
         may write to it. With ``'r'``, it is read-only in all processes, enforced by the kernel.
-        With ``'c'``, copy-on-write, each process may write, but sees only its own changes. Objects
-        other than arrays are read-only also in mode ``'r+'``.
+        With ``'c'``, copy-on-write, each process may write, but sees only its own changes. In
+        other objects, also in mode ``'r+'``, arrays that you passed are read-only (those in lists,
+        dicts and tables), and those inside objects, such as a model, are as in mode ``'c'``.
     wrap : bool, optional
         Return a `SharedObject`, which travels by reference through any pool. Default False.
 
@@ -211,15 +212,17 @@ def _share_array(array: npt.NDArray[Any], mode: Mode) -> SharedArray:
 def _share_object(obj: Any, mode: Mode) -> SharedObject:
     """Put an object into shared memory that is read-only from now on.
 
-    Mode ``"c"`` gives each process copies of its own of the pages that it writes to, ``"r"`` none.
+    Arrays that the user passed are read-only in mode ``"r"``. In ``"c"``, each process has copies
+    of its own of the pages that it writes to.
     """
-    arena = Arena(copies_files=True)
+    arena = Arena(copies_files=True, passed=mode)
     packed = arena.pack(obj, "the object")
-    segments = [_filled(*arena.contents(), mode)]
+    segments = [_filled(*arena.contents(), "c")]
     for other, other_mode in arena.segments:
         other.was_kept_elsewhere = True  # by this object, for as long as it lives
         same = other.mode == other_mode
         segments.append(other if same else other.again(other_mode))
+    segments[0].was_sent = mode == "r" and not segments[0].is_private
     return SharedObject(segments, packed, type(obj).__name__)
 
 

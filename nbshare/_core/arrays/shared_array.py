@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.memory import segment_of
+from nbshare._core.memory import Segment, segment_of
 
 
 class SharedArray(np.ndarray[Any, np.dtype[Any]]):
@@ -91,6 +91,31 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
 def shared_view(array: npt.NDArray[Any]) -> SharedArray:
     """Present an array in a segment as a SharedArray, without a copy."""
     return array.view(SharedArray)
+
+
+def unchanged_segment_of(array: np.ndarray[Any, Any]) -> tuple[Segment, int] | None:
+    """Find the segment of an array, as `segment_of`, if others find the same values there.
+
+    They do not if this process has changed an array that is private, such as that of a matrix that
+    has sorted itself. The changes of a SharedArray are private because the user wants them to be.
+    """
+    found = segment_of(array)
+    if found is None or not array.flags.writeable or isinstance(array, SharedArray):
+        return found
+    segment, offset = found
+    return None if segment.is_changed(*extent(offset, array)) else found
+
+
+def extent(offset: int, array: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """Return the offset of the lowest byte of an array, and how many lead to its highest.
+
+    `offset` is that of its first element.
+    """
+    if not array.size:
+        return offset, 0
+    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    below = sum(step for step in steps if step < 0)
+    return offset + below, sum(map(abs, steps)) + array.itemsize
 
 
 def _as_plain(array: Any) -> Any:

@@ -459,12 +459,12 @@ class Mosaic:
     def target(self) -> tuple[MosaicTarget, list[Segment]]:
         """Return where workers find the array, and the segment to send them, if it is in one."""
         if (found := segment_of(self.whole)) is not None:
-            reference = reference_to(self.whole, 0, found[1], is_writable=True)
+            reference = reference_to(self.whole, 0, found[1], "r+")
             return MosaicTarget(reference, self.layout), [found[0]]
         file = file_of(self.whole)
         assert file is not None
         whole = self.whole
-        reference = ArrayReference(*file, whole.shape, whole.strides, whole.dtype, False, True)
+        reference = ArrayReference(*file, whole.shape, whole.strides, whole.dtype, False, "r+")
         return MosaicTarget(reference, self.layout), []
 
 

@@ -34,7 +34,7 @@ def place(arena: Arena, *, is_private: bool = False) -> Placed:
     memory = pool.filled(*arena.contents(), is_private=is_private)
     found = segment_of(memory)
     assert found is not None
-    return Placed(None, [(found[0], "r"), *arena.segments], memory)
+    return Placed(None, [(found[0], "r" if is_private else "c"), *arena.segments], memory)
 
 
 def place_bytes(data: bytes) -> Placed:

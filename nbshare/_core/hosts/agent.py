@@ -134,7 +134,7 @@ class Agent:
             placed = None if common.small is None else Placed(common.small, [])
             if common.handle is not None and "NBSHARE_HOST" not in os.environ:
                 with suppress(OSError, LookupError):  # the client is on another machine
-                    placed = Placed(None, [(open_handle(common.handle), "r")])
+                    placed = Placed(None, [(open_handle(common.handle), "c")])
             inputs.held[name] = held = Held(common.nbytes, placed)
         try:
             inputs.complete(name, held, self._boot.address)

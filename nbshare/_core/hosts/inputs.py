@@ -43,7 +43,7 @@ class Held:
             memory = pool.filled(nbytes, [])  # workers can only read it
             found = segment_of(memory)
             assert found is not None
-            placed = Placed(None, [(found[0], "r")], memory)
+            placed = Placed(None, [(found[0], "c")], memory)
         self.placed = placed
         self._is_over = False
         self._change = threading.Condition()

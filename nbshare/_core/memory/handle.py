@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from nbshare._core.memory.kinds import scratch_file
-from nbshare._core.memory.segment import Mode, Segment, known_segments
+from nbshare._core.memory.segment import Mode, Segment, known_segments, sent_segments
 from nbshare._core.system import Descriptor, files, processes, sections
 from nbshare.errors import StaleReferenceError
 
@@ -102,8 +102,15 @@ class Handle(NamedTuple):
     receipt: Receipt | None  # None if the sender keeps the segment anyway
 
 
-def handle_of(segment: Segment, *, is_held: bool = True) -> Handle:
-    """Return a handle, and hold the segment until the receiver has mapped it."""
+def handle_of(segment: Segment, mode: Mode | None = None, *, is_held: bool = True) -> Handle:
+    """Return a handle, and hold the segment until the receiver has mapped it.
+
+    `mode` says how arrays in it arrive, if that is not the segment's.
+    """
+    if segment.is_sealed or segment.was_sent or (segment.mode == "r+" and mode in ("r", "c")):
+        mode = "r"
+    else:
+        mode = segment.mode
     if segment.is_private:  # for this process, which finds it by its name
         return Handle(os.getpid(), 0, -1, 0, segment.name, segment.mode, None)
     segment.was_kept_elsewhere = True  # no message says when the last view there is gone
@@ -113,13 +120,15 @@ def handle_of(segment: Segment, *, is_held: bool = True) -> Handle:
         fd=segment.fd,
         inode=sections.inode_of(segment.fd),
         name=segment.name,
-        mode="r" if segment.is_sealed else segment.mode,
+        mode=mode,
         receipt=receipts.hold(segment) if is_held else None,
     )
 
 
-def open_handle(handle: Handle) -> Segment:
+def open_handle(handle: Handle, *, is_private: bool = False) -> Segment:
     """Map the segment, once per process, and tell the sender.
+
+    If it `is_private`, one that can only be read is mapped by `Segment.sent`.
 
     Raises
     ------
@@ -127,13 +136,25 @@ def open_handle(handle: Handle) -> Segment:
         If it cannot be opened, because the sender has ended or freed it, belongs to another user,
         or runs in another container. Another file is never mapped instead.
     """
-    segment = known_segments.get(handle.name)
+    is_private &= handle.mode == "r"
+    segment = _known(handle, is_private=is_private)
     if segment is None:
-        segment = Segment.open(_open(handle), handle.mode)
+        file = _open(handle)
+        segment = Segment.sent(file) if is_private else Segment.open(file, handle.mode)
         segment.was_kept_elsewhere = True
         assert segment.name == handle.name  # reading the name records it here
     if handle.receipt is not None:
         receipts.acknowledge(handle.pid, handle.receipt)
+    return segment
+
+
+def _known(handle: Handle, *, is_private: bool) -> Segment | None:
+    segment = known_segments.get(handle.name)
+    # Writes through a mapping for all would reach others, unless this process has made the memory.
+    if segment is not None and is_private and segment.mode == "r+" and segment.kind is None:
+        segment = None
+    if segment is None and handle.mode == "r":
+        segment = sent_segments.get(handle.name)
     return segment
 
 

@@ -13,7 +13,7 @@ import os
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -26,7 +26,7 @@ from nbshare._core.memory.kinds import (
     grow,
     new_memory,
 )
-from nbshare._core.system import Descriptor, sections, shell, with_room
+from nbshare._core.system import Descriptor, processes, sections, shell, with_room
 from nbshare.errors import OutOfMemoryError
 
 HUGE = 4 << 20  # bytes (NumPy asks for huge pages from this size, too)
@@ -40,7 +40,7 @@ class View:
     Parameters
     ----------
     memory : buffer
-        A segment, or bytes.
+        A segment, a part of one, or bytes.
     is_read_only : bool, default False
         Whether the arrays cannot be written to, as those of a segment in mode "r".
 
@@ -48,6 +48,8 @@ class View:
     ----------
     root : ndarray
         All of it, as bytes. A weak reference to it shows when no array uses the memory any more.
+    is_private : bool
+        Whether writes stay in this process, which may therefore write.
     """
 
     def __init__(self, memory: Any, *, is_read_only: bool = False) -> None:
@@ -59,6 +61,9 @@ class View:
             memory = memoryview(memory).toreadonly()
         # frombuffer takes a buffer of a mapping, which ndarray(buffer=mmap) does not.
         self.root = np.frombuffer(memory, np.uint8)
+        self._unwritten: tuple[int, int, int] | None = None
+        found = segment_of(self.root)
+        self.is_private = found is not None and found[0].mode == "c"
 
     def array(
         self,
@@ -66,11 +71,68 @@ class View:
         shape: tuple[int, ...],
         offset: int = 0,
         strides: tuple[int, ...] | None = None,
+        *,
+        is_read_only: bool = False,
     ) -> npt.NDArray[Any]:
-        """Return a part as a plain ndarray, with `offset` and `strides` in bytes."""
+        """Return a part as a plain ndarray, with `offset` and `strides` in bytes.
+
+        A read-only one cannot be made writable, though compiled code may write to its memory.
+        """
         if 0 in shape:
             offset = 0  # for an empty view, NumPy may set it beyond the memory
-        return np.ndarray(shape, dtype, buffer=self.root, offset=offset, strides=strides)
+        root = self._read_only_root if is_read_only else self.root
+        return np.ndarray(shape, dtype, buffer=root, offset=offset, strides=strides)
+
+    @cached_property
+    def _read_only_root(self) -> npt.NDArray[np.uint8]:
+        return np.frombuffer(self.root.data.toreadonly(), np.uint8)
+
+    def part(self, offset: int, nbytes: int) -> View:
+        """Return a view of a part, in which offsets count from its beginning."""
+        part = View.__new__(View)
+        part.root = self.root[offset : offset + nbytes]
+        part.is_private, part._unwritten = self.is_private, None
+        return part
+
+    def is_written(self, offset: int, nbytes: int) -> bool:
+        """Return whether this process may have written to a part of its private view."""
+        if not self.is_private:
+            return False
+        # Each page that is written has been a page fault, without which nothing was.
+        part = offset, nbytes, processes.n_faults()
+        if part == self._unwritten:
+            return False
+        address: int = self.root.__array_interface__["data"][0]
+        is_written = sections.is_written(address + offset, nbytes)
+        self._unwritten = None if is_written else part
+        return is_written
+
+    def again(self) -> View:
+        """Return another private view of the same memory, without what this process has written."""
+        found = segment_of(self.root)
+        assert found is not None
+        segment, start = found
+        other = segment.again("c")
+        other.was_sent = segment.was_sent
+        return View(other).part(start, self.root.nbytes)
+
+
+class OwnBytes(View):
+    """Arrays in bytes that this process has received, and may write to."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(bytearray(data))
+        self._data = data
+        self.is_private = True
+
+    def is_written(self, offset: int, nbytes: int) -> bool:
+        """Return whether this process has written to a part."""
+        part = slice(offset, offset + nbytes)
+        return bool(self.root.data[part] != memoryview(self._data)[part])
+
+    def again(self) -> View:
+        """Return another view of the bytes, as they were received."""
+        return OwnBytes(self._data)
 
 
 class Segment(mmap.mmap):
@@ -99,6 +161,9 @@ class Segment(mmap.mmap):
         Number of workers that received the segment and have not confirmed that it is unmapped.
     was_kept_elsewhere : bool
         Whether a process kept a view of it longer than the call, in which case it is not reused.
+    was_sent : bool
+        Whether it is copy-on-write because objects that work with their arrays need it, and not
+        because the user has asked for it.
     loan : weak reference or None
         The array whose end returns it to the warm pool. Views made here keep that array.
 
@@ -116,6 +181,7 @@ class Segment(mmap.mmap):
     is_sealed = False
     n_borrowed = 0
     was_kept_elsewhere = False
+    was_sent = False
     loan: weakref.ref[npt.NDArray[np.uint8]] | None = None
     _file: Descriptor | None
     _name: str | None = None
@@ -224,6 +290,22 @@ class Segment(mmap.mmap):
         file = sections.owned(file) if isinstance(file, int) else file
         return cls(file, sections.size_of(file.fileno()), mode)
 
+    @classmethod
+    def sent(cls, file: Descriptor | int, least: int = 0) -> Self:
+        """Map a segment that was sent, so that nothing which is written here reaches others.
+
+        Copy-on-write, or read-only if the system refuses that: it may count each page as promised
+        memory, or not have it for this kind of memory. At least `least` bytes are mapped, which a
+        descriptor may not tell of.
+        """
+        file = sections.owned(file) if isinstance(file, int) else file
+        try:
+            self = cls(file, max(least, sections.size_of(file.fileno())), "c")
+        except (OSError, OutOfMemoryError):
+            return cls.open(file, "r")
+        self.was_sent = True
+        return self
+
     def grown(self, needed: int, nbytes: int) -> Segment:
         """Make the file larger. Return a mapping of all of it, next to this one.
 
@@ -264,6 +346,13 @@ class Segment(mmap.mmap):
         copy.mode = mode
         return copy
 
+    def is_changed(self, offset: int, nbytes: int) -> bool:
+        """Return whether this process has changed a part, unless the user wants that to be."""
+        if not (self.was_sent and sections.is_written(self.address + offset, nbytes)):
+            return False
+        part, others = slice(offset, offset + nbytes), View(self.again("r"))
+        return bool(View(self).root.data[part] != others.root.data[part])
+
     def fileno(self) -> int:
         """Return `fd`, as files do."""
         return self.fd
@@ -273,7 +362,7 @@ class Segment(mmap.mmap):
         """A random name, the same in every process."""
         name = self._name or (os.urandom(8).hex() if self.is_private else sections.name_of(self.fd))
         self._name = name  # two threads may each make one, and both are known
-        known_segments[name] = self
+        (sent_segments if self.was_sent else known_segments)[name] = self
         return name
 
     def read_only(self) -> Descriptor:
@@ -281,8 +370,10 @@ class Segment(mmap.mmap):
         return sections.read_only(self.fd)
 
 
-# The segments of this process whose name has been read, by name.
+# The segments of this process whose name has been read, by name. Those that `was_sent` apart, as a
+# process may have the same memory for all, too.
 known_segments: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
+sent_segments: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
 
 
 def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
@@ -294,6 +385,11 @@ def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
     while not isinstance(base, Segment):
         if base is None:
             return None
-        # Not only ndarrays, because stride tricks put another object in between.
-        base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
+        base = base_of(base)
     return base, array.__array_interface__["data"][0] - base.address
+
+
+def base_of(array: Any) -> Any:
+    """Return what has the memory of an array, or None."""
+    # Not only of ndarrays, because stride tricks put another object in between.
+    return array.obj if isinstance(array, memoryview) else getattr(array, "base", None)

@@ -11,10 +11,11 @@ import mmap
 import os
 import weakref
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from nbshare._core.memory.segment import Mode, View, base_of
 from nbshare._core.system import sections
 from nbshare.errors import StaleReferenceError
 
@@ -29,33 +30,69 @@ class UserFile(NamedTuple):
     identity: tuple[int, int]  # inode and device
     nbytes: int
 
-    def mapped(self, *, writable: bool) -> np.memmap[Any, Any]:
-        """Map the file, once for all arrays in it that may be written to, and for all others.
+    def mapped(self, *, is_shared: bool) -> np.memmap[Any, Any]:
+        """Map the file, once for all arrays through which it is written, and for all others.
 
         Raises
         ------
         StaleReferenceError
             It is gone or shorter than before, or its path leads to another file.
         """
-        key = self, writable
+        key = self, is_shared
         if (memory := _mapped.get(key)) is not None:
             return memory
         try:
-            with open(self.path, "r+b" if writable else "rb") as file:
+            with open(self.path, "r+b" if is_shared else "rb") as file:
                 status = os.fstat(file.fileno())
                 if status[1:3] != self.identity:
                     raise ValueError("another file has taken its place")
                 # To read past its end ends a process (SIGBUS).
                 if status.st_size < self.nbytes:
                     raise ValueError("the file size is less than it was")
-                mode: Literal["r+", "r"] = "r+" if writable else "r"
-                memory = np.memmap(file, np.uint8, mode, shape=(self.nbytes,))
+                memory = _memmap(file.fileno(), self.nbytes, "r+" if is_shared else "c")
+                start = memory.__array_interface__["data"][0]
+                _found[memory.base] = self, start  # as the system cannot tell it of a private one
                 return _mapped.setdefault(key, memory)
         except (OSError, ValueError) as error:
             raise StaleReferenceError(
                 f"the memory-mapped file {self.path!r} cannot be mapped again: {error}. Keep it as "
                 "it is until the results have come, or send a copy: numpy.array(x)."
             ) from None
+
+
+class FileView(View):
+    """Arrays in a file of the user.
+
+    Parameters
+    ----------
+    file : UserFile
+        The file.
+    is_shared : bool
+        Whether writes go to the file. Otherwise they stay in this process.
+    """
+
+    def __init__(self, file: UserFile, *, is_shared: bool) -> None:
+        super().__init__(file.mapped(is_shared=is_shared))
+        self._file = file
+        self.is_private = not is_shared and self.root.flags.writeable
+
+    def again(self) -> View:
+        """Return a view of another mapping of the file, without what this process has written."""
+        _mapped.pop((self._file, False), None)
+        return FileView(self._file, is_shared=False)
+
+
+def _memmap(fd: int, nbytes: int, mode: Mode) -> np.memmap[Any, Any]:
+    args, options = sections.mapping(fd, nbytes, mode)
+    try:
+        memory = mmap.mmap(*args, **options)
+    except OSError:  # the system counts it all as promised memory
+        if mode != "c":
+            raise
+        return _memmap(fd, nbytes, "r")
+    array = np.ndarray.__new__(np.memmap, (nbytes,), np.uint8, memory)
+    array.mode = mode
+    return array
 
 
 # Kept while an array uses it, because thousands of views of one file share a mapping and a
@@ -75,13 +112,15 @@ def file_of(array: np.ndarray[Any, Any]) -> tuple[UserFile, int] | None:
     the mapping is copy-on-write.
     """
     view: Any = array
-    while view is not None and not isinstance(base := getattr(view, "base", None), mmap.mmap):
+    while view is not None and not isinstance(base := base_of(view), mmap.mmap):
         view = base
     is_shared = array.nbytes >= LEAST or (array.flags.writeable and array.nbytes)
     if is_shared and isinstance(view, np.memmap):
         with suppress(OSError):
             file, start = _found.get(base) or _found.setdefault(base, _find(view, base))
-            if sections.file_at(file.path) == file.identity:
+            is_private = view.mode == "c"  # and may have been changed here
+            is_there = sections.file_at(file.path) == file.identity
+            if is_there and not (is_private and array.flags.writeable):
                 return file, array.__array_interface__["data"][0] - start
     return None
 

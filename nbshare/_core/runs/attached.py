@@ -539,7 +539,7 @@ def _by_file(value: Any) -> Any:
     found = file_of(value) if isinstance(value, np.ndarray) else None
     if found is None:
         return value
-    return ArrayReference(*found, value.shape, value.strides, value.dtype, False, False)
+    return ArrayReference(*found, value.shape, value.strides, value.dtype, False, "r")
 
 
 def _start_driver(path: Path) -> Driver:

@@ -230,7 +230,7 @@ class FedItems:
         self._inputs, self._board = inputs, board
         self._block = range(0)
         self._packed: Packed | None = None  # the block
-        self._of_block = inputs  # loads it
+        self._of_block = Inputs([])  # loads it
         self._may_be_seen: list[tuple[weakref.ref[Any], Page, int]] = []
 
     def block_of(self, i: int) -> range:
@@ -250,9 +250,15 @@ class FedItems:
     def _turn_to(self, i: int) -> None:
         start, nbytes = self._board.page(i).place_of_block(i)
         first, n, has_views, offset, self._packed = self._header(start, nbytes)
-        view = View(self._inputs.bytes(start - offset, offset))
+        inputs = self._inputs
+        view = (
+            inputs.private(start - offset, offset)
+            if has_views
+            else View(inputs.bytes(start - offset, offset))
+        )
         self._block = range(first, first + n)
-        self._of_block = Inputs([view], self._inputs.known)
+        self._of_block.known = inputs.known
+        self._of_block.turn_to(view)
         self._note_views()
         if has_views:
             page, place = self._board.page(first), first % self._board.page_items
@@ -261,7 +267,8 @@ class FedItems:
 
     def rest(self) -> None:
         """Release the block, when no item is running."""
-        self._block, self._packed, self._of_block = range(0), None, self._inputs
+        self._block, self._packed = range(0), None
+        self._of_block.turn_to(View(b""))
         self._note_views()
 
     def _note_views(self) -> None:

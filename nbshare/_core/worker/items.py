@@ -31,7 +31,15 @@ class ItemBlocks:
         Returns the place of that block, and the inputs that load it.
     parts : NamedParts, optional
         The objects that blocks may name.
+
+    Attributes
+    ----------
+    share_memory : bool
+        Whether blocks share memory, to which their items may write privately. Then a block is
+        loaded when the one before is done, without what that has written.
     """
+
+    share_memory = False
 
     def __init__(
         self,
@@ -40,6 +48,7 @@ class ItemBlocks:
         parts: NamedParts | None = None,
     ) -> None:
         self.block_of, self._packed, self._parts = block_of, packed, parts
+        self._newest = -1  # the first item of the last block that was loaded
         self.rest()
 
     def rest(self) -> None:
@@ -80,7 +89,7 @@ class ItemBlocks:
             if self._parts is not None:
                 self._parts.begin_block()
             try:
-                columns = inputs.load(packed, self._parts)
+                columns = inputs.load(packed, self._parts, is_item=True)
             except BaseException as error:
                 if len(items) > 1:
                     error.add_note(
@@ -89,6 +98,9 @@ class ItemBlocks:
                         "from, and build it in the function."
                     )
                 raise
+            if items.start > self._newest:
+                self._newest = items.start
+                self.share_memory |= inputs.has_come_again
             self._block = items, columns
         return self._block
 

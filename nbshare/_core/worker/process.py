@@ -30,7 +30,7 @@ import numpy.typing as npt
 from nbshare._core.arrays.inputs import Inputs, opened
 from nbshare._core.arrays.tiles import MosaicTarget
 from nbshare._core.functions.freshness import ImportLog, use_snapshot
-from nbshare._core.memory import Mode, Segment, View, segment_of, silence_warnings
+from nbshare._core.memory import Mode, OwnBytes, Segment, View, segment_of, silence_warnings
 from nbshare._core.store.logs import LogKey
 from nbshare._core.store.rows import Decided, Rows, RowWriter
 from nbshare._core.store.specs import OutputSpec
@@ -100,6 +100,7 @@ def run(inherited: InheritedFds) -> None:
         is_idle = False
         is_spent = caller.is_spent or not state.is_restored()
         channel.send(("finished", call, imports.take(), mappings.end_call(), is_spent))
+        mappings.drop_written()
         # Now, because descriptors of the next message could take the numbers of closed ones.
         state.restore_after()
 
@@ -151,6 +152,7 @@ class Mappings:
         self._kept: dict[SegmentKey, Segment] = {}
         self._used: dict[SegmentKey, Segment] = {}  # in this call
         self._seen: Seen = []
+        self._n_faults = 0  # of this process, when its mappings were looked at
 
     def inputs(self, fds: Iterable[int], modes: Sequence[Mode]) -> list[View]:
         """Map the segments of inputs or outputs."""
@@ -164,6 +166,15 @@ class Mappings:
         seen, self._seen = self._seen, []
         return are_gone(seen)
 
+    def drop_written(self) -> None:
+        """Drop mappings of the last call that items have written to, privately."""
+        before, self._n_faults = self._n_faults, processes.n_faults()
+        if self._n_faults == before:  # else each page that is written would have been one
+            return
+        for key, segment in [*self._kept.items()]:
+            if segment.mode == "c" and View(segment).is_written(0, segment.nbytes):
+                del self._kept[key]
+
     def drop(self, *, but_outputs: bool = False) -> None:
         """Drop mappings that this call does not use."""
         self._kept = {k: s for k, s in self._kept.items() if but_outputs and s.mode == "r+"}
@@ -173,7 +184,7 @@ class Mappings:
         key = *sections.key_of(fd), mode
         segment = self._kept.get(key) or self._used.get(key)
         if segment is None:
-            segment = Segment.open(fd, mode)
+            segment = Segment.sent(fd) if mode == "c" else Segment.open(fd, mode)
         else:
             close(fd)
         self._used[key] = segment
@@ -242,7 +253,7 @@ def _rows_in(view: View, spec: OutputSpec, offset: int, strides: tuple[int, ...]
 
 def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:
     """Return the inputs of a call. Small ones came with the message."""
-    return Inputs(segments if small is None else [View(small), *segments])
+    return Inputs(segments if small is None else [OwnBytes(small), *segments])
 
 
 class _RemoteCaller(Caller):

@@ -300,12 +300,17 @@ class Work:
                 n_together = 0 if is_alone else self._n_together(position)
                 size = 1 if is_alone else n_together or LOAD_ITEMS
                 items = range(position, min(position + size, chunk.stop))
+                items = self._apart(items)
                 if len(items) > 1 and self._board.has_failed(items.start, items.stop):
                     items = items[:1]  # it may have been the end of a worker that loaded several
                 self._begin(items)  # a death while loading is their fault
                 try:
                     with self._namespaces:
                         columns = [column(items) for column in self._columns]
+                    if self._blocks is not None and len(apart := self._apart(items)) < len(items):
+                        columns = [column[: len(apart)] for column in columns]
+                        items = apart
+                        self._blocks.rest()  # the others are loaded again
                     end_copy(self._process)
                 except BaseException as error:  # noqa: BLE001 - loading items runs users' code
                     if len(items) > 1:  # find out which one it is
@@ -325,6 +330,12 @@ class Work:
                 self._board.has_printed = 1
             self._slot[ITEM] = NO_ITEM
         return True
+
+    def _apart(self, items: range) -> range:
+        """Return the first items, which are loaded apart from the next if these share memory."""
+        if self._blocks is None or not self._blocks.share_memory:
+            return items
+        return items[: self._blocks.block_of(items.start).stop - items.start]
 
     def _begin(self, items: range) -> int:
         """Record what this worker is doing now. Return the time in ns."""

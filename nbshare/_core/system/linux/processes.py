@@ -97,6 +97,14 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
+def n_faults() -> int:
+    """Return how often this process has accessed a page that it did not have, to write to it."""
+    import resource  # late, once a call
+
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_minflt + usage.ru_majflt
+
+
 def umask() -> int | None:
     """Return the umask, or None if only a call that sets it would tell it."""
     try:

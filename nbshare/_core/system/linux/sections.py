@@ -8,18 +8,28 @@ import mmap
 import os
 import re
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nbshare._core.system.descriptors import Descriptor, opened
 from nbshare._core.system.descriptors import owned as owned
 from nbshare._core.system.linux import room
 from nbshare._core.system.linux.processes import has_ended
+from nbshare._core.system.posix import sections as posix
 from nbshare._core.system.posix.sections import *
 from nbshare._core.system.posix.sections import file_at, new_name, unnamed_file
 
 # From linux/fcntl.h, because the module fcntl lacks the last one.
 F_ADD_SEALS = 1033
 F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE = 0x0002, 0x0010
+
+# For copy-on-write mappings, of which only pages that are written take memory. Python before 3.13
+# lacks it. The few processors on which it has another value ignore this one.
+MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+
+# The highest byte of an entry in /proc/self/pagemap, if the page is not a copy, which is in memory
+# or swapped out (of the highest three bits), but not of a file or shared (of the third).
+PAGES = 1 << 18  # looked at at a time
+NO_COPY = bytes(byte for byte in range(256) if byte >> 5 not in (0b100, 0b010))
 
 # Bytes per allocation. A signal undoes the present one, and a timer's signals could undo a large
 # one for ever.
@@ -107,6 +117,29 @@ def made(kind: Shared, nbytes: int, *, grows: bool) -> Descriptor:  # noqa: ARG0
     file = kind.open()
     kind.grow(file.fileno(), nbytes)
     return file
+
+
+def mapping(  # type: ignore[no-redef]
+    fd: int, nbytes: int, mode: str
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of `mmap.mmap` that map memory, with the `mode` of `numpy.memmap`."""
+    (*what, flags, protection), options = posix.mapping(fd, nbytes, mode)
+    return (*what, flags | (MAP_NORESERVE if mode == "c" else 0), protection), options
+
+
+def is_written(address: int, nbytes: int) -> bool:
+    """Return whether this process may have written to a part of a copy-on-write mapping."""
+    first, stop = address // mmap.PAGESIZE, -(-(address + nbytes) // mmap.PAGESIZE)
+    try:
+        with open("/proc/self/pagemap", "rb", buffering=0) as file:
+            for page in range(first, stop, PAGES):
+                n = min(PAGES, stop - page)
+                entries = os.pread(file.fileno(), 8 * n, 8 * page)
+                if len(entries) < 8 * n or entries[7::8].translate(None, NO_COPY):
+                    return True
+    except OSError:  # no /proc
+        return True
+    return False
 
 
 def free(memory: mmap.mmap, start: int, nbytes: int) -> None:

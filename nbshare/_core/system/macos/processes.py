@@ -71,6 +71,14 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def n_faults() -> int:
+    """Return how often this process has accessed a page that it did not have, to write to it."""
+    import resource  # late, once a call
+
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_minflt + usage.ru_majflt
+
+
 def umask() -> int | None:
     """Return None, because only a call that sets the umask would tell it."""
     return None

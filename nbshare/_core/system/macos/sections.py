@@ -101,6 +101,11 @@ def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str,
     return sections.mapping(int(fd), most, mode)
 
 
+def is_written(_address: int, _nbytes: int) -> bool:
+    """Return whether this process may have written to a copy-on-write mapping: it is unknown."""
+    return True
+
+
 def size_of(fd: int) -> int:
     """Return the size of memory, or of a file, in bytes."""
     return fd.nbytes if isinstance(fd, Handle) else os.fstat(fd).st_size

@@ -94,8 +94,15 @@ def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str,
     """Return the arguments of `mmap.mmap` that map memory, with the `mode` of `numpy.memmap`."""
     if not isinstance(fd, Handle):
         return (fd, nbytes), {"access": _ACCESS[mode]}
-    # All that is reserved, so that it need not be mapped again when it has grown.
-    return (-1, max(nbytes, fd.reserved), fd.name), {"access": _ACCESS[mode]}
+    # All that is reserved, so that it need not be mapped again when it has grown. Of copies, all
+    # would count as promised memory.
+    most = nbytes if mode == "c" else max(nbytes, fd.reserved)
+    return (-1, most, fd.name), {"access": _ACCESS[mode]}
+
+
+def is_written(_address: int, _nbytes: int) -> bool:
+    """Return whether this process may have written to a copy-on-write mapping: it is unknown."""
+    return True
 
 
 def name_of(fd: int) -> str:

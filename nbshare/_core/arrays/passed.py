@@ -1,0 +1,123 @@
+"""Which arrays keep NumPy's read-only flag in a worker: those that the user passed.
+
+==================================================  ==============================================
+an array                                            arrives
+==================================================  ==============================================
+in ``shared=``, an item, an argument of a partial   read-only, since what a worker writes would be
+function, a variable of a function that goes by     lost: a write in Python raises, with advice
+value; in lists, tuples, dicts, dataclasses of
+such, and in tables (of pandas, xarray)
+in any other object, such as a model                writable, as the object may work with it
+of objects, but in a table                          writable, as it is made anew in each worker
+==================================================  ==============================================
+
+What a worker writes to an array that was copied stays there. So does what compiled code writes that
+ignores the flag, because the memory is mapped copy-on-write (`memory.segment`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from functools import lru_cache, partial
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+
+from nbshare._core.arrays.shaped import ShapedItems
+from nbshare._core.functions.definitions import codes_in
+from nbshare._core.functions.pickling import is_by_value
+
+TABLES = {"pandas", "xarray"}  # packages whose objects are tables, or parts of them
+PLAIN = {type(None), bool, int, float, complex, str, bytes}  # what has no parts
+
+
+class PassedArrays:
+    """The arrays, and the tables, that are passed with an object.
+
+    Parameters
+    ----------
+    obj : object
+        The object. It is looked through when the first array is asked for, as far as needed.
+
+    Attributes
+    ----------
+    found : dict
+        Those that have been found, and containers, by ``id``. They are kept alive.
+    columns : set
+        The ``id`` of arrays of objects in tables.
+    """
+
+    def __init__(self, obj: Any) -> None:
+        self.found: dict[int, Any] = {}
+        self.columns: set[int] = set()
+        self._left = deque([obj])
+
+    def __contains__(self, obj: Any) -> bool:
+        while id(obj) not in self.found:
+            if not self._left:
+                return False
+            self._look_at(self._left.popleft(), self._left)
+        return True
+
+    def add_parts(self, parts: Any, *, of_table: bool = False) -> None:
+        """Add what an array or a table is made of."""
+        left = deque([parts])
+        while left:
+            self._look_at(left.popleft(), left, of_table=of_table)
+
+    def _look_at(self, obj: Any, left: deque[Any], *, of_table: bool = False) -> None:
+        kind: Any = type(obj)
+        if kind in PLAIN or id(obj) in self.found:
+            return
+        if issubclass(kind, np.ndarray) or is_table(kind):
+            self.found[id(obj)] = obj
+            if of_table and isinstance(obj, np.ndarray) and obj.dtype.hasobject:
+                self.columns.add(id(obj))
+        elif (parts := _parts_of(obj)) is not None:
+            self.found[id(obj)] = obj
+            kinds = {*map(type, parts)} - PLAIN
+            if kinds == {np.ndarray} and not of_table:  # at once, as there may be many
+                self.found |= zip(map(id, parts), parts, strict=True)
+            elif kinds:
+                left += parts
+
+
+def _parts_of(obj: Any) -> Collection[Any] | None:
+    """Return the parts of a container, or of a function that goes by value."""
+    if isinstance(obj, list | tuple):
+        return obj
+    if isinstance(obj, dict):
+        return obj.values()
+    if hasattr(type(obj), "__dataclass_fields__"):
+        return getattr(obj, "__dict__", {}).values()
+    if isinstance(obj, partial):
+        return obj.func, obj.args, obj.keywords
+    if isinstance(obj, ShapedItems):
+        return vars(obj).values()
+    if isinstance(obj, MethodType):
+        return [obj.__func__]  # its object has arrays of its own
+    if isinstance(obj, FunctionType) and is_by_value(obj):
+        return [*_variables_of(obj)]
+    return None
+
+
+def _variables_of(function: FunctionType) -> Iterator[Any]:
+    yield function.__defaults__
+    yield function.__kwdefaults__
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # not assigned yet
+            yield cell.cell_contents
+    variables = function.__globals__
+    for code in codes_in(function.__code__):
+        yield from [variables[name] for name in code.co_names if name in variables]
+
+
+def _is_table(kind: type) -> bool:
+    """Return whether objects of a class are tables, or parts of them."""
+    return any(base.__module__.partition(".")[0] in TABLES for base in kind.__mro__)
+
+
+is_table: Callable[[Any], bool] = lru_cache(1024)(_is_table)
