@@ -27,6 +27,7 @@ from nbshare._core.notebook.figure import LiveFigure
 from nbshare._core.system import SYSTEM
 from nbshare.errors import CheckpointError, TaskError, WorkerDiedError
 from tests.support.faultlab import wait_until
+from tests.support.played import pixels_in
 from tests.support.reductions import (
     Loaded,
     add,
@@ -432,9 +433,8 @@ def test_a_plot_shows_the_running_value(plot):
     figure = LiveFigure(job, plot)
     figure.frame(final=False)
     assert figure.frame(final=True).is_complete
-    (painter,) = figure._painters
     if plot == "image":
-        assert (painter._pixels() == sum(range(200))).all()
+        assert (pixels_in(figure) == sum(range(200))).all()
     if plot == "line":
         assert figure.figure.axes[0].get_xlabel() == "element"
 

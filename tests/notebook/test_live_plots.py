@@ -28,7 +28,7 @@ from nbshare._core.notebook.figure import LiveFigure
 from nbshare._core.notebook.image import ImagePainter
 from nbshare._core.notebook.live_plot import REDUCTIONS, CannotDrawError
 from tests.support.interrupts import InterruptAt
-from tests.support.played import PlayedJob, images, played
+from tests.support.played import PlayedJob, images, pixels_in, played
 
 
 def render(job, plot="image"):
@@ -447,9 +447,7 @@ def test_what_a_mask_hides_is_not_drawn():
             job.result()
         figure = LiveFigure(job, plot)
         figure.frame(final=True)
-        shown, above = (each.get_array() for each in figure.figure.axes[0].images)
-        pixels = np.where(above[..., 3] > 0, np.nan, shown)[-1:]
-        np.testing.assert_array_equal(pixels, wanted)
+        np.testing.assert_array_equal(pixels_in(figure)[-1:], wanted)
 
 
 def test_masked_elements_keep_their_type():

@@ -52,6 +52,14 @@ class PlayedJob:
         return np.ma.MaskedArray(self.results, missing, copy=False)
 
 
+def pixels_in(figure):
+    """Return what the only image of a figure shows, with NaN where there is no value."""
+    shown, above = (np.ma.filled(each.get_array(), np.nan) for each in figure.figure.axes[0].images)
+    if shown.ndim == 3:
+        return shown[..., :3]
+    return np.where(above[..., 3] > 0, np.nan, shown)
+
+
 def play(job, progress=None, plot=None, *, until=None, end="done", seconds=1.0):
     """Do what a run does while it waits."""
     check_display(progress, plot)

@@ -111,7 +111,7 @@ class Raster:
         if not self._is_of_parts:
             self._n, self._is_of_parts = np.zeros_like(self._values, np.int64), True
         is_nan, rows = self._split(part[np.newaxis])
-        sides = list(zip(places, self._steps, strict=True))
+        sides = list(zip(places, self._steps, strict=False))  # colours are whole
         phases = [place.start % step for place, step in sides]
         ends = [(place.start // step, (place.stop - 1) // step + 1) for place, step in sides]
         seen: Any = (slice(None), *itertools.starmap(slice, ends))
