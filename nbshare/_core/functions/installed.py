@@ -108,7 +108,8 @@ _real = cache(os.path.realpath)  # which takes 15 µs
 
 def _is_recorded(root: str, name: str) -> bool:
     """Whether a distribution in a folder has installed a package or module of this name."""
-    with suppress(OSError):  # the folder is gone, or part of a zip file
+    # The folder may be gone, or part of a zip file, and no file may be called so.
+    with suppress(OSError, ValueError):
         found = _distributions(root, os.stat(root).st_mtime_ns)
         encoded, start = os.fsencode(name), name.partition(".")[0].lower()
         # Those of a similar name first, as they need be the only ones that are read.
