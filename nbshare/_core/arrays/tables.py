@@ -185,7 +185,7 @@ _AS_PAIRS = (
     "let it take two: def f(key, frame). For pairs, as in map, pass list(...) of the groups."
 )
 # How errors begin of functions that take a frame for a pair.
-_OF_A_PAIR = re.compile(
+_OF_A_PAIR = (
     "KeyError: [01]$|ValueError: .*unpack|TypeError: .*positional argument|"
     "(IndexError|OutOfBoundsError): .*(index|bounds)"
 )
@@ -205,7 +205,7 @@ class _Keyed(ShapedItems):
         given = {*shared, *extra}
         needed = [name for name in needed_by(func) if name not in given]
         self._has_keys = len(needed) == 2
-        if self._has_keys and _FRAME.search(needed[0]) and not _FRAME.search(needed[1]):
+        if self._has_keys and re.search(_FRAME, needed[0]) and not re.search(_FRAME, needed[1]):
             raise TypeError(
                 f"{label_of(func)}({', '.join(needed)}) would get the key of a group as "
                 f"{needed[0]} and its frame as {needed[1]}. Pass what all calls need in shared="
@@ -231,7 +231,7 @@ class _Keyed(ShapedItems):
             said = f"{type(error).__name__}: {error}"
         except Exception:  # noqa: BLE001 - a user's __str__
             return
-        if not self._has_keys and _OF_A_PAIR.match(said):
+        if not self._has_keys and re.match(_OF_A_PAIR, said):
             noted(error, _AS_PAIRS)
 
 
@@ -382,4 +382,4 @@ def _keys_and_sizes(grouped: Any) -> tuple[Any, Any]:
     return sizes.index, sizes.to_numpy()
 
 
-_FRAME = re.compile(r"(^|_)(df|frame|table|data|part|rows)(_|\d*$)")  # names of a frame
+_FRAME = r"(^|_)(df|frame|table|data|part|rows)(_|\d*$)"  # names of a frame

@@ -98,15 +98,15 @@ class ImportLog:
 
     def take(self) -> dict[str, Stamp | None]:
         """Return the stamps of the files executed since the last time."""
+        if not self.executed and len(sys.modules) == self._n_seen:  # as after nearly every chunk
+            return {}
+        self._n_seen = len(sys.modules)
         taken: dict[str, Stamp | None] = {}
         with suppress(KeyError):  # nothing is left, as other threads add and take, too
             while True:
                 executed, stamp = self.executed.popitem()
                 if stamp_of(executed) is not None:  # else it was a temporary one
                     taken[executed] = _read.get(executed) or stamp
-        if len(sys.modules) == self._n_seen:  # a look at own ones takes 1 µs, after each chunk
-            return taken
-        self._n_seen = len(sys.modules)
         before, self._known = self._known, own_files()
         if self._known is not before:
             for _, path in self._known.items() - before.items():

@@ -29,24 +29,23 @@ MAX_PICKLE = 1 << 20  # bytes. An exception larger than that holds data, and tra
 MAX_ITEM = 60  # characters of an item's repr in a message
 MAX_PART = 10_000  # characters of one frame or message of a traceback
 COPY = "the function called os.fork. This copy of the process ends here, the original continues"
+# Patterns below are compiled by the first error, which takes 0.2 ms each.
 # Words in the errors of objects that work in their own thread only, such as database cursors.
-_OF_A_THREAD = re.compile("thread|greenlet|event loop|outside of .* context|ContextVar", re.I)
+_OF_A_THREAD = "(?i)thread|greenlet|event loop|outside of .* context|ContextVar"
 # Errors of a module's code that uses the shell of a notebook.
-_IN_SHELL = re.compile(
+_IN_SHELL = (
     "NameError: .*'get_ipython'.*|AttributeError: 'NoneType' object has no attribute "
     "'(getoutput|system|run_line_magic|run_cell_magic)'.*"
 )
 # Errors of NumPy, SciPy, Numba, OpenCV, h5py, xarray, ctypes and others that write to an array, and
 # of those that have nothing to do with arrays.
-_READ_ONLY = re.compile(
-    r"read-?only|WRITEABLE|not writ(e)?able|and writable|read-write bytes|not own its data"
-    r"|destination is a view",
-    re.I,
+_READ_ONLY = (
+    r"(?i)read-?only|WRITEABLE|not writ(e)?able|and writable|read-write bytes|not own its data"
+    r"|destination is a view"
 )
-_OF_FILES = re.compile(
-    r"(read-?only|not writ(e)?able)[ -](\w+[ -])?(attribute|connection|database|file|mode|property"
-    r"|replica|store|table|transaction)",
-    re.I,
+_OF_FILES = (
+    r"(?i)(read-?only|not writ(e)?able)[ -](\w+[ -])?(attribute|connection|database|file|mode"
+    r"|property|replica|store|table|transaction)"
 )
 READ_ONLY = (
     "Arrays in shared= and among the items, also in lists, dicts and tables, are read-only in the "
@@ -211,7 +210,7 @@ def raised_by_source(
 ) -> BaseException:
     """Return the error of a run whose iterable raised one."""
     where = f"when item {index} was taken from the iterable"
-    if by_other_thread and _OF_A_THREAD.search(f"{type(error).__name__}: {error}"):
+    if by_other_thread and re.search(_OF_A_THREAD, f"{type(error).__name__}: {error}"):
         where += " by another thread than yours: pass list(...) of it instead"
     if not isinstance(error, Exception):  # SystemExit must not end the caller
         return _task_error(describe(error, index, ""), where)
@@ -257,7 +256,7 @@ def explained(error: BaseException) -> BaseException:
     """Return an error, with advice about read-only memory or a missing file."""
     if _is_of_read_only(error):
         noted(error, READ_ONLY)
-    elif _IN_SHELL.fullmatch(f"{type(error).__name__}: {_text(error)}"):
+    elif re.fullmatch(_IN_SHELL, f"{type(error).__name__}: {_text(error)}"):
         noted(error, IN_SHELL)
     elif type(error) is ModuleNotFoundError and (name := error.name or "") in sys.modules:
         if (path := file_of(module := sys.modules[name])) and not os.path.exists(path):
@@ -280,7 +279,7 @@ def _is_of_read_only(error: BaseException) -> bool:
             break
         text = _text(cause)
         is_of_system = issubclass(type(cause), OSError)
-        if not is_of_system and _READ_ONLY.search(text) and not _OF_FILES.search(text):
+        if not is_of_system and re.search(_READ_ONLY, text) and not re.search(_OF_FILES, text):
             return True
         known = BaseException.__dict__  # whatever the error's class has of that name
         cause, context, hides = (

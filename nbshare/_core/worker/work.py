@@ -293,15 +293,15 @@ class Work:
             while position < chunk.stop:
                 if self._board.stopped:
                     raise _Stopped
-                if self._board.has_failed(position, position + 1) and self._board.state(position):
+                has_failures = self._board.has_failures
+                if has_failures and self._has_ended_a_worker(position):
                     position += 1  # it has ended a worker, whose other items these are
                     continue
                 is_alone = position < alone_until
                 n_together = 0 if is_alone else self._n_together(position)
                 size = 1 if is_alone else n_together or LOAD_ITEMS
-                items = range(position, min(position + size, chunk.stop))
-                items = self._apart(items)
-                if len(items) > 1 and self._board.has_failed(items.start, items.stop):
+                items = self._apart(range(position, min(position + size, chunk.stop)))
+                if has_failures and self._board.has_failed(items.start, items.stop):
                     items = items[:1]  # it may have been the end of a worker that loaded several
                 self._begin(items)  # a death while loading is their fault
                 try:
@@ -330,6 +330,9 @@ class Work:
                 self._board.has_printed = 1
             self._slot[ITEM] = NO_ITEM
         return True
+
+    def _has_ended_a_worker(self, i: int) -> bool:
+        return self._board.has_failed(i, i + 1) and bool(self._board.state(i))
 
     def _apart(self, items: range) -> range:
         """Return the first items, which are loaded apart from the next if these share memory."""
