@@ -668,6 +668,46 @@ def test_the_time_left_comes_after_two_seconds_and_ends_as_a_moment(monkeypatch)
     assert told[-1].endswith("a moment left")
 
 
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(12_340, "12.3k/s"), (1, "1.00/s"), (0.19, "11/min"), (0.02, "1.2/min"), (0.001, "3.6/h")],
+)
+def test_a_rate_below_one_has_the_next_unit(rate, text):
+    """A person counts whole items."""
+    assert bar._rate(rate) == text
+
+
+def test_large_numbers_are_grouped():
+    """In the count of a million items nobody counts digits."""
+    job = PlayedJob(np.zeros(1_234_567))
+    job.flags[:1_000_000] = True
+    job.state, job.errors = "done", dict.fromkeys(range(1_500))
+    words = str(bar.describe(job, bar.Speed(job)))
+    assert words.startswith("done with 1,500 failed  1,000,000/1,234,567 in ")
+
+
+@pytest.mark.parametrize(
+    ("done", "at_s", "told"),
+    [(10, 100, "ready about 22:4"), (10, 5000, "ready about 5 Dec, "), (90, 20, ""), (999, 900, "")],
+)
+def test_a_long_run_says_at_what_time_it_ends(monkeypatch, done, at_s, told):
+    """Nobody adds three hours to the time of day. A run of minutes, or its last one, says none."""
+    job = PlayedJob(np.zeros(1000))
+    job.state = "running"
+    speed, now_s = bar.Speed(job), job.began_s
+    now = time.mktime((2026, 11, 29, 20, 3, 0, 0, 0, -1))
+    monkeypatch.setattr(bar.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(bar.time, "time", lambda: now)
+    localtime = time.localtime
+    monkeypatch.setattr(bar.time, "localtime", lambda s=None: localtime(now if s is None else s))
+    job.flags[:done] = True
+    now_s = job.began_s + at_s
+    words = str(bar.describe(job, speed))
+    assert "left" in words
+    assert told in words
+    assert ("ready" in words) is bool(told)
+
+
 def test_the_table_of_workers_has_two_digits_and_no_index_twice():
     job = map_async(time.sleep, [0.0, 0.123], max_workers=1, progress=False)
     job.wait()

@@ -21,7 +21,7 @@ from nbshare.errors import counted
 LIVE: tuple[JobState, ...] = ("starting", "running")
 
 _TERMINAL_INTERVAL_S = 0.1
-_LEAST_RATE = 0.1  # below this rate, use the next unit (seconds, minutes)
+_LONG_S = 600.0  # a run that takes longer says at what time it ends
 _EARLY_S = 2.0  # after the beginning, and after the first result
 SHORTEST_S = 0.1  # over a shorter time a rate is noise
 _LOG_INTERVAL_S = 10.0
@@ -93,16 +93,16 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
     """
     n_done, state, n_failed = speed.count(), job.state, len(job.errors)
     n = job.n_items
-    count = str(n_done) if n is None else f"{n_done}/{n}"
+    count = f"{n_done:,}" if n is None else f"{n_done:,}/{n:,}"
     if state == "done":
-        words = f"done with {n_failed} failed" if n_failed else "done"
+        words = f"done with {n_failed:,} failed" if n_failed else "done"
         if not n_done:
             return Words(words, "no items", [])
         timing = _lasted(job, "in")
         n_new = n_done - job._n_restored
         if n_new and job.elapsed_s >= SHORTEST_S:  # else it was over before the first look
             timing += f" ({_rate(n_new / job.elapsed_s)})"
-        stored = [f"{n} stored before"] if (n := job._n_restored) else []
+        stored = [f"{n:,} stored before"] if (n := job._n_restored) else []
         none = ["the results are None"] if job._gave_none else []
         enough = ["enough for until="] if job._is_enough else []
         return Words(words, count, [*([timing, *stored] if timed else []), *none, *enough])
@@ -112,7 +112,7 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
     elif timed:
         details.append(_lasted(job, "after"))
     if n_failed and state != "failed":
-        details.append(f"{n_failed} failed")
+        details.append(f"{n_failed:,} failed")
     if state == "stopped":
         details.append("the result is partial")
         if job._stored_in:
@@ -132,7 +132,18 @@ def _timing(job: Job, speed: Speed) -> list[str]:
         timing.append(f"{duration(int(job.elapsed_s))} elapsed")
     if (left_s := speed.left_s) is not None:
         timing.append(f"{duration(int(left_s))} left" if left_s >= 1 else "a moment left")
-    return timing + _loading(job) + _fitting(job)
+    return timing + _ready(job, speed) + _loading(job) + _fitting(job)
+
+
+def _ready(job: Job, speed: Speed) -> list[str]:
+    """Return at what time a long run ends, on the kernel's clock, with the day if not today."""
+    left_s = speed.left_s or 0.0
+    if left_s < 60 or job.elapsed_s + left_s < _LONG_S:
+        return []
+    end = time.localtime(time.time() + left_s)
+    is_today = end.tm_yday == time.localtime().tm_yday
+    day = "" if is_today else f"{end.tm_mday} {time.strftime('%b, ', end)}"
+    return [f"ready about {day}{time.strftime('%H:%M', end)}"]
 
 
 def _fitting(job: Job) -> list[str]:
@@ -235,9 +246,10 @@ class LogLines:
 
 
 def _rate(rate: float) -> str:
-    per_s, per_min = rate >= _LEAST_RATE, 60 * rate >= _LEAST_RATE
-    unit, seconds = ("s", 1) if per_s else ("min", 60) if per_min else ("h", 3600)
-    return f"{tqdm.format_sizeof(rate * seconds)}/{unit}"
+    if rate >= 1:
+        return f"{tqdm.format_sizeof(rate)}/s"
+    unit, each = ("min", 60 * rate) if 60 * rate >= 1 else ("h", 3600 * rate)
+    return f"{each:.0f}/{unit}" if each >= 10 else f"{each:.2g}/{unit}"
 
 
 def duration(seconds: float) -> str:
