@@ -340,11 +340,11 @@ def script(line):
     ]
 
 
-def at_a_terminal(line):
+def at_a_terminal(line, width=100):
     """Run a line of the player at a pseudo-terminal. Return what is on it at the end."""
     pty, termios = map(pytest.importorskip, ("pty", "termios"))
     ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (24, 100))
+    termios.tcsetwinsize(theirs, (24, width))
     process = subprocess.Popen(script(line), cwd=ROOT, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
@@ -403,6 +403,19 @@ def test_a_terminals_bar_stays_where_a_stopped_map_left_it():
     assert last.startswith("mine:  25%|")
     assert "| 10/40 [" in last
     assert last.rstrip("]").endswith("stopped")
+
+
+@pytest.mark.parametrize(
+    ("n_items", "count"), [("40", r"100%\|.\| 40/40, 1 failed"), ("None", "40it, 1 failed")]
+)
+def test_a_narrow_terminal_shows_the_count_and_what_failed(n_items, count):
+    """A long label is cut, not these. A run with failures does not end as any other."""
+    last = at_a_terminal(
+        f"job = PlayedJob(images()); job.n_items = {n_items}; job.errors = {{13: ValueError()}}\n"
+        "play(job, 'a_function_with_quite_a_long_name_of_its_own', until=40, seconds=0.1)",
+        width=40,
+    )
+    assert re.match(f"a_function_w…: {count}", last.rstrip().split("\r")[-1])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tqdm.std import EMA, tqdm
 
 from nbshare._core.job import Job, JobState
-from nbshare.errors import counted
+from nbshare.errors import counted, cut
 
 LIVE: tuple[JobState, ...] = ("starting", "running")
 
@@ -196,30 +196,52 @@ class TerminalBar(Bar):
 
     def __init__(self, job: Job) -> None:
         # Every update is drawn, but the display limits how often.
-        always = {"miniters": 1, "mininterval": 0, "dynamic_ncols": True}
+        options = {"miniters": 1, "mininterval": 0, "dynamic_ncols": True}
         # Stored results say nothing about the rate.
-        always["initial"] = n_stored = job.n_done
-        super().__init__(job, partial(_UnwatchedTqdm, file=sys.stderr, **always))
-        self._told = n_stored
+        options["initial"] = n_stored = job.n_done
+        # What has failed follows the count, because a narrow terminal cuts the end.
+        if job.n_items:
+            line = "{l_bar}{bar}| {n_fmt}/{total_fmt}{failed} [{elapsed}<{remaining}, "
+        else:
+            line = "{desc}: " * bool(job.label) + "{n_fmt}it{failed} [{elapsed}, "
+        options["bar_format"] = line + "{rate_fmt}{postfix}]"
+        super().__init__(job, partial(_JobTqdm, file=sys.stderr, **options))
+        self._told, self._speed = n_stored, Speed(job)
 
     def draw(self, *, final: bool) -> float:
         """Redraw the bar with details. At the end list the stages below it."""
         job, pause_s = self._job, super().draw(final=False)
+        if n_failed := len(job.errors):
+            self._bar.failed = f", {n_failed} failed"
         if final:
             self._bar.set_postfix_str("" if job.state == "done" else job.state, refresh=False)
             self._bar.close()
             sys.stderr.writelines(f"{line}\n" for line in stage_lines(job))
             return pause_s
+        self._speed.count()
         queues = [f"{stage.queued}/{stage.slots}" for stage in job.stages if stage.slots]
         notes = [f"queues {' '.join(queues)}"] if queues else []
-        self._bar.set_postfix_str(", ".join(notes + _loading(job) + _fitting(job)))
+        notes += _ready(job, self._speed) + _loading(job) + _fitting(job)
+        self._bar.set_postfix_str(", ".join(notes))
         return pause_s
 
 
-class _UnwatchedTqdm(tqdm):  # type: ignore[misc]  # tqdm is not typed
-    """tqdm without its monitor thread, because this bar is refreshed by hand."""
+class _JobTqdm(tqdm):  # type: ignore[misc]  # tqdm is not typed
+    """tqdm with a label of a third of the line at most, and without its monitor thread.
+
+    This bar is refreshed by hand.
+    """
 
     monitor_interval = 0
+    failed = ""  # in words
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """The figures for a line."""
+        figures: dict[str, Any] = super().format_dict
+        if (width := figures["ncols"]) and len(figures["prefix"]) > width // 3:
+            figures["prefix"] = cut(figures["prefix"], max(0, width // 3 - 1))
+        return {**figures, "failed": self.failed}
 
 
 class LogLines:
