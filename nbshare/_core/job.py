@@ -335,6 +335,11 @@ class Job(Generic[T]):
         return self._run.has_processes
 
     @property
+    def _retried(self) -> npt.NDArray[np.int64]:
+        """The items that failed and were run again, by ``retries=``."""
+        return self._run.retried()
+
+    @property
     def _hints(self) -> list[str]:
         """What of its inputs could take less memory or time, if they are large."""
         return self._run.hints
@@ -1077,6 +1082,8 @@ class StatsTable(list[S]):
 
     def _repr_html_(self) -> str:
         names = [*self[0]._fields] if self else []
+        if not any(getattr(stats, "n_retried", 0) for stats in self):
+            names = [name for name in names if name != "n_retried"]
         rows = [[_figure(name, getattr(stats, name)) for name in names] for stats in self]
         if "pid" in names:  # a reader knows workers by their numbers
             names[0] = "worker"

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import nbshare
-from nbshare import last_job, parallel_map
+from nbshare import last_job, map_async, parallel_map
 from nbshare.errors import (
     NbshareError,
     TaskError,
@@ -474,14 +474,33 @@ def test_of_a_list_a_failing_item_alone_is_tried_again(backend, tally):
     ids=" ".join,
 )
 def test_whatever_happens_counts_as_an_attempt(ways, tally):
-    """Exceptions, dead workers and time-outs are tried again alike."""
+    """Exceptions, dead workers and time-outs are tried again alike, and told."""
     shared = {"tally": tally, "bad": {3}, "ways": ways}
     timeout = 0.3 if {"sleep", "freeze"} & set(ways) else None
-    result = parallel_map(
+    job = map_async(
         policies.attempt, range(8), shared=shared, retries=2, timeout=timeout, chunksize=1
     )
-    assert result.tolist() == list(range(8))
+    assert job.result().tolist() == list(range(8))
+    assert job._retried.tolist() == [3]
+    assert sum(worker.n_retried for worker in job.stats) == 2
     assert runs(tally, 8) == [3 if i == 3 else 1 for i in range(8)]
+
+
+def test_retries_of_a_long_generator_are_told_to_its_end():
+    """Though its items, and what is known of each, are freed on the way."""
+    n, bad = 50_000, {3, 20_000, 49_999}
+    options = {"shared": {"bad": bad}, "retries": 1, "max_workers": 1}
+    job = map_async(policies.fail_first, (i for i in range(n)), **options)
+    assert sum(1 for _ in job) == n
+    assert job._retried.tolist() == sorted(bad)
+
+
+def test_what_fails_at_once_is_not_told_as_run_again():
+    job = map_async(
+        policies.fail_some, range(9), shared={"bad": {3}}, on_error="return", progress=False
+    )
+    job.wait()
+    assert (job._retried.tolist(), sum(worker.n_retried for worker in job.stats)) == ([], 0)
 
 
 @pytest.mark.parametrize("on_error", ["raise", "return"])

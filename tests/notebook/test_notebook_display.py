@@ -26,7 +26,7 @@ from PIL import Image
 from tqdm.std import tqdm
 
 from nbshare import LivePlot, MapInterrupted, map_async, parallel_map
-from nbshare._core.notebook import NEVER_S, Display, bar, check_display, open_display
+from nbshare._core.notebook import NEVER_S, Display, bar, check_display, open_display, row
 from nbshare.errors import DisplayWarning
 from tests.support.played import PlayedJob, images, play
 
@@ -665,6 +665,25 @@ def test_the_row_says_that_results_are_none_which_a_forgotten_return_gives():
         assert ("the results are None" in words) is told
 
 
+@pytest.fixture
+def drawn(monkeypatch):
+    """Return a row's bundle of a played job, without a kernel."""
+    output = SimpleNamespace(id="row", cell=None, is_shared=False)
+    monkeypatch.setattr(row, "kernel_output", lambda _: output)
+    return lambda job: row.NotebookRow(job, in_background=True)._bundle(final=job.state == "done")
+
+
+def test_items_that_were_run_again_are_told_and_named(drawn):
+    """A run that works only by retries looks healthy otherwise."""
+    job = PlayedJob(np.zeros(40))
+    assert "retr" not in str(bar.describe(job, bar.Speed(job)))
+    job.flags[:], job.state, job._retried = True, "done", np.array([3, 17])
+    shown = drawn(job)
+    assert shown["text/plain"].endswith(" · 2 retried")
+    assert re.search(r'<span style="color:[^"]*">2 retried</span>', shown["text/html"])
+    assert "retried:</div><div>&emsp;items 3, 17</div>" in shown["text/html"]
+
+
 def test_the_time_left_comes_after_two_seconds_and_ends_as_a_moment(monkeypatch):
     """The first results say little about the others, and a last second is no figure."""
     job = PlayedJob(images())
@@ -701,7 +720,12 @@ def test_large_numbers_are_grouped():
 
 @pytest.mark.parametrize(
     ("done", "at_s", "told"),
-    [(10, 100, "ready about 22:4"), (10, 5000, "ready about 5 Dec, "), (90, 20, ""), (999, 900, "")],
+    [
+        (10, 100, "ready about 22:4"),
+        (10, 5000, "ready about 5 Dec, "),
+        (90, 20, ""),
+        (999, 900, ""),
+    ],
 )
 def test_a_long_run_says_at_what_time_it_ends(monkeypatch, done, at_s, told):
     """Nobody adds three hours to the time of day. A run of minutes, or its last one, says none."""

@@ -59,6 +59,17 @@ def attempt(i, tally, bad, ways):
     return float(i)
 
 
+_failed_here: set[int] = set()
+
+
+def fail_first(i, bad):
+    """Let some items fail when a process runs them for the first time."""
+    if i in bad and i not in _failed_here:
+        _failed_here.add(i)
+        raise ValueError(f"for the first time {i}")
+    return i
+
+
 def survive_or_fail(i, tally, dying, failing, size):
     """Let some items end their worker once, and some fail always. Give no zeros."""
     value = 1 + attempt(i, tally, dying, ["die"])

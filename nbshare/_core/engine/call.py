@@ -26,6 +26,9 @@ from nbshare._core.wire.feed import ItemFeed
 from nbshare._core.wire.orders import CallOrder
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from nbshare._core.engine.process import WorkerProcess
 
 MAX_REPLACED = 3  # replacements for workers that die before their first item, then an error
@@ -198,6 +201,11 @@ class Call(OwnRun):
     def activity(self) -> list[WorkerActivity]:
         """Return the present activity of the workers."""
         return activity_of(self.board, self.text_of)
+
+    def retried(self) -> npt.NDArray[np.int64]:
+        """Return the items that failed and were run again."""
+        # Without it, an item that has ended the call has failed once, too.
+        return self.board.retried() if self.order.policy.retries else super().retried()
 
     def loading_s(self) -> float:
         """Return for how long a worker has been loading the function, 0.0 if none does."""

@@ -32,7 +32,7 @@ from nbshare._core.memory import Segment
 from nbshare._core.store.pages import ATTEMPTS, SUSPECT
 from nbshare._core.store.specs import OutputSpec
 from nbshare._core.system import locks, room
-from nbshare._core.wire.board import LEAVES, LOADED, REACHED, SINCE, busy_since, give_back
+from nbshare._core.wire.board import LEAVES, LOADED, REACHED, RETRIED, SINCE, busy_since, give_back
 from nbshare._core.wire.failures import Death, Failure
 
 # For running items of a stopped call, before their workers are killed. After an interrupt the next
@@ -439,4 +439,6 @@ def _may_run_again(call: Call, items: range) -> bool:
         attempts |= SUSPECT  # next time they run one at a time, which shows the guilty one
         return True
     attempts += 1
-    return bool(attempts[0] & ATTEMPTS <= call.request.policy.retries)
+    is_run_again = bool(attempts[0] & ATTEMPTS <= call.request.policy.retries)
+    call.past_slots[-1][RETRIED] += is_run_again  # of its last worker
+    return is_run_again

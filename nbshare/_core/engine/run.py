@@ -176,6 +176,10 @@ class Run(ABC):
         """Return how many workers fit into memory, if they are fewer than may work."""
         return None
 
+    def retried(self) -> npt.NDArray[np.int64]:
+        """Return the items that failed and were run again."""
+        return np.zeros(0, np.int64)
+
     def stages(self) -> list[StageStats]:
         """Return the stats of a pipeline's stages."""
         return []

@@ -16,6 +16,7 @@ from nbshare._core.wire.board import (
     PEAK,
     PID,
     REPORTED,
+    RETRIED,
     SINCE,
     SLOWEST,
     WORKED,
@@ -70,6 +71,8 @@ class WorkerStats(NamedTuple):
         Process id.
     n_items : int
         Number of items that it ran.
+    n_retried : int
+        Number of times that one of them failed and, with ``retries=``, was run again.
     starting_s : float
         Seconds from the start of the run until its first item, 0.005 s or more for a new worker.
     working_s : float
@@ -105,6 +108,7 @@ class WorkerStats(NamedTuple):
 
     pid: int
     n_items: int
+    n_retried: int
     starting_s: float
     working_s: float
     waiting_s: float
@@ -233,6 +237,7 @@ def stats_of(
             WorkerStats(
                 pid=row[PID],
                 n_items=row[N_ITEMS],
+                n_retried=row[RETRIED],
                 starting_s=(row[BEGUN] - begun_ns) / 1e9,
                 working_s=row[WORKED] / 1e9,
                 waiting_s=max(row[ENDED] - row[BEGUN] - row[WORKED], 0) / 1e9,

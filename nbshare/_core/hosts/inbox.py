@@ -31,6 +31,7 @@ from nbshare._core.wire.board import (
     PEAK,
     PID,
     REPORTED,
+    RETRIED,
     SINCE,
     SLOWEST,
     WORKED,
@@ -124,7 +125,8 @@ def _show(row: Any, first: int, reply: Reply) -> None:
         row[ITEM] = first + there[ITEM]
     if reply.is_last:
         row[ENDED] = now_ns
-        row[[WORKED, N_ITEMS]] += reply.slots[:, [WORKED, N_ITEMS]].sum(axis=0)
+        sums = [WORKED, N_ITEMS, RETRIED]
+        row[sums] += reply.slots[:, sums].sum(axis=0)
         row[PEAK] = max(row[PEAK], reply.slots[:, PEAK].max(initial=0))
         there = reply.slots[:, SLOWEST:REPORTED].reshape(-1, 2) + np.array([0, first])
         pairs = np.concatenate([row[SLOWEST:REPORTED].reshape(-1, 2), there])  # of ns and item

@@ -105,7 +105,8 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
         stored = [f"{n:,} stored before"] if (n := job._n_restored) else []
         none = ["the results are None"] if job._gave_none else []
         enough = ["enough for until="] if job._is_enough else []
-        return Words(words, count, [*([timing, *stored] if timed else []), *none, *enough])
+        details = [timing, *stored] if timed else []
+        return Words(words, count, [*details, *_retried(job), *none, *enough])
     details = [] if n is None else [f"{100 * n_done // max(n, 1)} %"]  # 100 when all is done
     if timed and state in LIVE:
         details += _timing(job, speed)
@@ -113,11 +114,18 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
         details.append(_lasted(job, "after"))
     if n_failed and state != "failed":
         details.append(f"{n_failed:,} failed")
+    details += _retried(job)
     if state == "stopped":
         details.append("the result is partial")
         if job._stored_in:
             details.append("the same call continues")
     return Words(state, count, details)
+
+
+def _retried(job: Job) -> list[str]:
+    """Return how many items were run again, as a run that needs it is not in order."""
+    n = len(job._retried)
+    return [f"{n:,} retried"] if n else []
 
 
 def _lasted(job: Job, word: str) -> str:
@@ -214,14 +222,15 @@ class TerminalBar(Bar):
         if n_failed := len(job.errors):
             self._bar.failed = f", {n_failed} failed"
         if final:
-            self._bar.set_postfix_str("" if job.state == "done" else job.state, refresh=False)
+            notes = _retried(job) + [job.state] * (job.state != "done")
+            self._bar.set_postfix_str(", ".join(notes), refresh=False)
             self._bar.close()
             sys.stderr.writelines(f"{line}\n" for line in stage_lines(job))
             return pause_s
         self._speed.count()
         queues = [f"{stage.queued}/{stage.slots}" for stage in job.stages if stage.slots]
         notes = [f"queues {' '.join(queues)}"] if queues else []
-        notes += _ready(job, self._speed) + _loading(job) + _fitting(job)
+        notes += _retried(job) + _ready(job, self._speed) + _loading(job) + _fitting(job)
         self._bar.set_postfix_str(", ".join(notes))
         return pause_s
 

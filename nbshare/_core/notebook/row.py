@@ -34,6 +34,7 @@ from nbshare.errors import counted, cut
 
 _INTERVAL_S = 1 / 3
 _MAX_FAILURES = 10  # listed
+_MAX_NAMED = 20  # items that were run again
 _MAX_TEXT = 60  # characters of an item or a message
 # As wide as a plot, and aligned with code and printed output.
 _WIDTH = "max-width:760px;box-sizing:border-box;padding:2px 0 2px 8px"
@@ -165,7 +166,7 @@ class NotebookRow:
         """Return one line, a bar while it runs, and the details folded under both."""
         mark, colour = _look(words)
         label = f"<b>{html.escape(self._job.label)}</b> " if self._job.label else ""
-        details = [html.escape(each) for each in words.details if not each.endswith(" %")]
+        details = [_detail(each) for each in words.details if not each.endswith(" %")]
         pieces = [f"<b>{words.items}</b>", *details]  # the bar shows the percentage
         is_live = self._job.state in LIVE
         activity = self._job._activity if is_live else None
@@ -231,6 +232,8 @@ class NotebookRow:
             parts.append(("prints", _list("last prints", map(html.escape, prints))))
         if job.errors and job.state != "failed":  # that error is raised
             parts.append(("failures", _failures(job)))
+        if len(retried := job._retried):
+            parts.append(("retries", _list("retried", [_items(retried.tolist())])))
         if hints := job._hints:
             parts.append((counted(len(hints), "hint"), _list("hints", map(html.escape, hints))))
         inside = "".join(part for _, part in parts)
@@ -292,6 +295,13 @@ def _look(words: Words) -> tuple[str, tuple[str, str]]:
     return mark, _ORANGE if words.state.startswith("done with") else colour
 
 
+def _detail(text: str) -> str:
+    """Return a detail, in grey if it is there for those who look."""
+    text = html.escape(text)
+    is_aside = text.endswith(" retried")
+    return f'<span style="{_css("color", _GREY)}">{text}</span>' if is_aside else text
+
+
 def _column(piece: str, *, keeps_place: bool) -> str:
     """Keep words on one line. While numbers change, keep what follows in place."""
     width = len(re.sub("<[^>]*>", "", piece)) + 1 if keeps_place else 0
@@ -317,6 +327,12 @@ def _failures(job: Job) -> str:
     if len(errors) > len(lines):
         lines.append(f"and {len(errors) - len(lines)} more: nbshare.last_job().errors")
     return _list("failures", lines)
+
+
+def _items(items: Sequence[int]) -> str:
+    named = ", ".join(map(str, items[:_MAX_NAMED]))
+    n_more = len(items) - _MAX_NAMED
+    return f"item{'s' * (len(items) > 1)} {named}" + (f" and {n_more:,} more" if n_more > 0 else "")
 
 
 def _list(title: str, lines: Iterable[str]) -> str:

@@ -302,6 +302,10 @@ class AttachedRun(Run):
         """Failures by item, as texts, because they come from another process."""
         return {**self.stored._failures(self._began_at)}
 
+    def retried(self) -> npt.NDArray[np.int64]:
+        """Return the items that were run again, of those that have a result."""
+        return np.flatnonzero((self.stored.item_stats["attempts"] > 1) & ~self._restored())
+
     def present(self) -> npt.NDArray[np.bool_]:
         """Return which results are stored."""
         return self.stored.present

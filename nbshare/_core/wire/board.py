@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from nbshare._core.memory import Segment, View, aligned, slab
 from nbshare._core.store.pages import (
+    ATTEMPTS,
     FAILED,
     IN_LOG,
     IN_OUTPUT,
@@ -57,7 +58,8 @@ ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
 # LEAVES: whether the owner wants it to leave. PEAK_BEFORE: of its process, before the call.
 PID, BEGUN, LOADED, ENDED, WORKED, N_ITEMS, PEAK, PEAK_BEFORE, LEAVES = range(5, 14)
 REACHED = 14  # of items that run together, the one that runs, or NO_ITEM if it is not known
-SLOWEST = 15  # N_SLOWEST pairs of ns and item
+RETRIED = 15  # how often one of its items failed and was tried again
+SLOWEST = 16  # N_SLOWEST pairs of ns and item
 N_SLOWEST = 3
 REPORTED = SLOWEST + 2 * N_SLOWEST  # SINCE of the item that has reported (see `reports`)
 FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text takes the rest
@@ -159,6 +161,7 @@ class Board:
         self.header = self._words(0, HEADER_WORDS)
         self._pages: dict[int, Page] = {}
         self._n_pages_gone = 0  # that the owner has freed
+        self._retried_there = np.zeros(0, np.int64)  # items on those pages
 
     @classmethod
     def create(cls, n_items: int | None, n_slots: int, *, is_private: bool = False) -> Self:
@@ -228,6 +231,8 @@ class Board:
     def drop_page(self, page: Page) -> None:
         """Free a page whose items are all done, and whose results are not needed."""
         k, nbytes = page.first // self.page_items, self._page_nbytes
+        if self.has_failures:
+            self._retried_there = np.append(self._retried_there, _retried(page))
         del self._pages[k]
         page.done[:] = 0  # a thread that begins to work just now may map it again
         self._n_pages_gone += 1
@@ -335,6 +340,12 @@ class Board:
             return False
         page = self.page(start)
         return bool(page.attempts[start - page.first : stop - page.first].any())
+
+    def retried(self) -> npt.NDArray[np.int64]:
+        """Return the items that have failed and were tried again."""
+        if not self.has_failures:
+            return self._retried_there
+        return np.concatenate([self._retried_there, *map(_retried, self.pages)])
 
     # ----------------------------------------------------------------------- claims
 
@@ -448,6 +459,13 @@ class Board:
         if item != NO_ITEM:
             start = after or item + 1
         return range(self.first(start, stop, is_done=False), stop)
+
+
+def _retried(page: Page) -> npt.NDArray[np.int64]:
+    """Return the items of a page that have failed and not at once for good."""
+    places = np.flatnonzero(page.attempts)
+    n = page.attempts[places] & ATTEMPTS
+    return page.first + places[(n > 1) | ((n == 1) & (page.done[places] != FAILED))]
 
 
 class Claims:

@@ -39,6 +39,7 @@ from nbshare._core.wire.board import (
     PID,
     REACHED,
     REPORTED,
+    RETRIED,
     ROUND,
     SINCE,
     SLOWEST,
@@ -492,6 +493,7 @@ class Work:
         attempts = self._board.attempts_to_count(i, i + 1)
         attempts += 1
         if issubclass(type(error), Exception) and attempts[0] & ATTEMPTS <= self._policy.retries:
+            self._slot[RETRIED] += 1
             return False
         self._caller.failed(i, error, self._text_of(i))
         if not self._policy.returns_errors:
