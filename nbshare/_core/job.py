@@ -330,6 +330,11 @@ class Job(Generic[T]):
         return self._run.activity()
 
     @property
+    def _is_detached(self) -> bool:
+        """Whether it goes on without this process."""
+        return self._run.is_detached
+
+    @property
     def _has_processes(self) -> bool:
         """Whether worker processes of this one run its items, which threads could run as well."""
         return self._run.has_processes

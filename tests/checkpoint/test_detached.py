@@ -24,7 +24,7 @@ import nbshare
 from nbshare import Checkpoint, attach, map_async, parallel_map
 from nbshare.__main__ import main
 from nbshare.errors import CheckpointError, CheckpointInUseError, TaskError, WorkerDiedError
-from tests.support import graphs, sweeps
+from tests.support import graphs, policies, sweeps
 from tests.support.faultlab import LIMIT_S, PREAMBLE, PYTHON_PATH, SOON_S, Lab, wait_until
 from tests.support.kernels import Kernel, Page
 from tests.support.processes import end_drivers, kill_now
@@ -270,6 +270,15 @@ def test_attached_jobs_follow_it(sweep, tmp_path):
     assert attach(tmp_path / "run").elapsed_s == pytest.approx(second.elapsed_s, abs=2)
     with pytest.raises(LookupError, match="another process"):
         second.debug(0)
+
+
+def test_its_job_knows_that_it_is_detached_and_what_was_run_again(tmp_path):
+    """Though its workers belong to another process."""
+    options = {"shared": {"bad": {3}}, "retries": 1, "max_workers": 1, "detach": True}
+    job = map_async(policies.fail_first, range(5), checkpoint=tmp_path / "run", **options)
+    assert job._is_detached
+    assert job.result().tolist() == list(range(5))
+    assert job._retried.tolist() == [3]
 
 
 def test_one_value_of_all_results(sweep, tmp_path):

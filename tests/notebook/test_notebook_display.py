@@ -665,6 +665,14 @@ def test_the_row_says_that_results_are_none_which_a_forgotten_return_gives():
         assert ("the results are None" in words) is told
 
 
+@pytest.mark.parametrize(("state", "is_told"), [("running", True), ("done", False)])
+def test_a_detached_run_says_so_while_it_runs(state, is_told):
+    """Its reader may shut the notebook down."""
+    job = PlayedJob(np.zeros(4))
+    job.flags[:], job.state, job._is_detached = True, state, True
+    assert str(bar.describe(job, bar.Speed(job))).endswith(" · detached") is is_told
+
+
 @pytest.fixture
 def drawn(monkeypatch):
     """Return a row's bundle of a played job, without a kernel."""

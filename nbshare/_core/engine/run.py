@@ -40,6 +40,8 @@ class Run(ABC):
         Whether it has ended.
     stored_in : str
         Path of the checkpoint with its results, empty without one.
+    is_detached : bool
+        Whether it goes on without this process.
     has_processes : bool
         Whether worker processes of this one run its items, which threads could run as well.
     is_enough : bool
@@ -58,7 +60,7 @@ class Run(ABC):
         self.error: BaseException | None = None
         self.is_over = False
         self.stored_in = ""
-        self.has_processes = False
+        self.is_detached = self.has_processes = False
         self.hints: list[str] = []
         # A raw lock, because a KeyboardInterrupt inside threading's Python code would break its
         # locks.

@@ -115,6 +115,8 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
     if n_failed and state != "failed":
         details.append(f"{n_failed:,} failed")
     details += _retried(job)
+    if job._is_detached and state in LIVE:
+        details.append("detached")
     if state == "stopped":
         details.append("the result is partial")
         if job._stored_in:

@@ -298,7 +298,7 @@ def _look(words: Words) -> tuple[str, tuple[str, str]]:
 def _detail(text: str) -> str:
     """Return a detail, in grey if it is there for those who look."""
     text = html.escape(text)
-    is_aside = text.endswith(" retried")
+    is_aside = text.endswith((" retried", "detached"))
     return f'<span style="{_css("color", _GREY)}">{text}</span>' if is_aside else text
 
 

@@ -253,6 +253,7 @@ class AttachedRun(Run):
             request["iterables"] = (Tiles.from_json(writer["tiles"]),)
         super().__init__(Request(**request))
         self.stored_in = str(self._path)
+        self.is_detached = writer.get("is_driver", False)
         self._end_state: RunState = "failed"
         self._is_left = False  # nobody has its job any more
         self._given, self._given_errors = np.zeros(0, np.bool_), set[int]()
