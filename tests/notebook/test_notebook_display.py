@@ -692,6 +692,24 @@ def test_items_that_were_run_again_are_told_and_named(drawn):
     assert "retried:</div><div>&emsp;items 3, 17</div>" in shown["text/html"]
 
 
+def test_a_screen_reader_hears_changes_of_state_and_no_figures(drawn):
+    """All that changes three times a second would be read aloud without an end."""
+    job = PlayedJob(np.zeros(40))
+    heard = []
+    for n_done, state, job.errors in ((0, "running", {}), (7, "running", {}), (40, "done", {3: 0})):
+        job.flags[:n_done], job.state = True, state
+        heard += re.findall('<span role="status">(.*?)</span>', drawn(job)["text/html"])
+    assert heard == ["<b>horizon</b> running"] * 2 + ["<b>horizon</b> done with 1 failed"]
+
+
+def test_the_bar_keeps_its_colours_where_the_system_forces_its_own(drawn):
+    """Both of its parts are backgrounds, which high contrast would make the same."""
+    job = PlayedJob(np.zeros(40))
+    job.state, job._activity = "running", []
+    bars = re.findall('<div role="progressbar"[^>]*>', drawn(job)["text/html"])
+    assert ["forced-color-adjust:none" in each for each in bars] == [True]
+
+
 def test_the_time_left_comes_after_two_seconds_and_ends_as_a_moment(monkeypatch):
     """The first results say little about the others, and a last second is no figure."""
     job = PlayedJob(images())

@@ -166,6 +166,8 @@ class NotebookRow:
         """Return one line, a bar while it runs, and the details folded under both."""
         mark, colour = _look(words)
         label = f"<b>{html.escape(self._job.label)}</b> " if self._job.label else ""
+        # A screen reader reads this aloud when it changes, so it has no figures that always do.
+        state = f'<span role="status">{label}{words.state}</span>'
         details = [_detail(each) for each in words.details if not each.endswith(" %")]
         pieces = [f"<b>{words.items}</b>", *details]  # the bar shows the percentage
         is_live = self._job.state in LIVE
@@ -173,7 +175,7 @@ class NotebookRow:
         columns = "".join(_column(piece, keeps_place=is_live) for piece in pieces)
         # U+FE0E makes it a mark, not an emoji. Text takes the theme's colour.
         mark = f'<span style="{_css("color", colour)}">{mark}&#xFE0E;</span>'
-        line = f"{mark} {label}{words.state}{_GAP}{columns}"
+        line = f"{mark} {state}{_GAP}{columns}"
         names, inside = self._fold(activity)
         bar = "" if activity is None else self._bar(colour, activity)
         if names:
@@ -190,7 +192,7 @@ class NotebookRow:
             line += f"<div>{html.escape(self._refusal)}</div>"
         says = html.escape(self._line(words))  # the first line, to which JupyterLab folds outputs
         return (
-            f'<div aria-label="{says}"\nstyle="{_WIDTH};display:flex;gap:12px;'
+            f'<div aria-label="{says}"\nrole="group" style="{_WIDTH};display:flex;gap:12px;'
             'font-variant-numeric:tabular-nums">'
             f'<div style="flex:1;line-height:{_HEIGHT - _BAR * is_live}px">{line}</div>{stop}</div>'
         )
@@ -207,7 +209,8 @@ class NotebookRow:
             )
         return (
             f'<div role="progressbar" aria-label="{html.escape(self._job.label)}"{values}'
-            f' style="{shape};background:rgba(128,128,128,0.25)">{inside}</div>'
+            f' style="{shape};background:rgba(128,128,128,0.25);forced-color-adjust:none">'
+            f"{inside}</div>"
         )
 
     def _stages(self) -> str:
