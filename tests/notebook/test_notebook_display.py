@@ -26,6 +26,7 @@ from PIL import Image
 from tqdm.std import tqdm
 
 from nbshare import LivePlot, MapInterrupted, map_async, parallel_map
+from nbshare._core.engine.stats import WorkerActivity
 from nbshare._core.notebook import NEVER_S, Display, bar, check_display, open_display, row
 from nbshare.errors import DisplayWarning
 from tests.support.played import PlayedJob, images, play
@@ -708,6 +709,24 @@ def test_the_bar_keeps_its_colours_where_the_system_forces_its_own(drawn):
     job.state, job._activity = "running", []
     bars = re.findall('<div role="progressbar"[^>]*>', drawn(job)["text/html"])
     assert ["forced-color-adjust:none" in each for each in bars] == [True]
+
+
+@pytest.mark.parametrize(
+    ("since_s", "rate", "told"),
+    [
+        ((2.0, 72.9), 1.0, ["slowest: item 41, 01:12"]),
+        ((2.0, 72.9), 0.05, []),  # as long as the others: 2 workers, an item in 20 s
+        ((2.0, 4.0), 100.0, []),
+        ((2.0, 72.9), 0.0, []),  # the first ones
+    ],
+)
+def test_the_item_that_holds_up_a_run_is_named(since_s, rate, told):
+    """It answers why a run does not end, without a look at the table."""
+    activity = [
+        WorkerActivity(1, range(i, i + 1), str(i), s, None, "", 7, 0, 1, False)
+        for i, s in zip((40, 41), since_s, strict=True)
+    ]
+    assert row._slowest(activity, 2, rate) == told
 
 
 def test_the_time_left_comes_after_two_seconds_and_ends_as_a_moment(monkeypatch):

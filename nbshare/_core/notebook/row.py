@@ -34,6 +34,7 @@ from nbshare.errors import counted, cut
 
 _INTERVAL_S = 1 / 3
 _MAX_FAILURES = 10  # listed
+_SLOW_S, _MUCH = 5.0, 3  # an item is slow from so many seconds, and times the usual ones, on
 _MAX_NAMED = 20  # items that were run again
 _MAX_TEXT = 60  # characters of an item or a message
 # As wide as a plot, and aligned with code and printed output.
@@ -172,6 +173,7 @@ class NotebookRow:
         pieces = [f"<b>{words.items}</b>", *details]  # the bar shows the percentage
         is_live = self._job.state in LIVE
         activity = self._job._activity if is_live else None
+        pieces += _slowest(activity or (), self._job.n_workers, self._speed.rate)
         columns = "".join(_column(piece, keeps_place=is_live) for piece in pieces)
         # U+FE0E makes it a mark, not an emoji. Text takes the theme's colour.
         mark = f'<span style="{_css("color", colour)}">{mark}&#xFE0E;</span>'
@@ -296,6 +298,17 @@ def _look(words: Words) -> tuple[str, tuple[str, str]]:
     """Return mark and colour."""
     mark, colour = _LOOKS[words.state.split()[0]]
     return mark, _ORANGE if words.state.startswith("done with") else colour
+
+
+def _slowest(activity: Sequence[WorkerActivity], n_workers: int, results_per_s: float) -> list[str]:
+    """Name the item that has been running longest, if that is much longer than others took."""
+    alone = [worker for worker in activity if len(worker.items) == 1 and not worker.stage]
+    if not alone or not results_per_s:
+        return []
+    slowest = max(alone, key=lambda worker: worker.since_s)
+    if slowest.since_s < max(_SLOW_S, _MUCH * n_workers / results_per_s):
+        return []
+    return [f"slowest: item {slowest.items[0]}, {duration(int(slowest.since_s))}"]
 
 
 def _detail(text: str) -> str:
