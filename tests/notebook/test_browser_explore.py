@@ -92,10 +92,11 @@ def use(page, folder, seen):
     seen.n_images = sum(i.is_visible() for i in cell.locator("img").all())
 
     def press_key():
-        cell.get_by_role("slider").focus()
+        cell.get_by_role("slider", name="item", exact=True).focus()
         page.tab.keyboard.press("ArrowLeft")
 
     panel.shows("item 1", press_key)
+    panel.shows("item 0", cell.get_by_role("button", name="Previous").click)
     panel.shows("item 4", lambda: panel.drag("item", 4 / 11))  # a note that there is no result
     seen.came_s = panel.shows("item 4", (folder / "go-4").touch)
     panel.shows("item 2", lambda: panel.drag("item", 2 / 11))

@@ -66,6 +66,20 @@ def test_another_front_end_than_jupyters_gets_panel_and_picture_in_one_output(co
     assert shown.mimetypes == {"image/png", "text/plain"}
 
 
+def test_buttons_choose_the_next_result_and_the_one_before(common):
+    """Over all axes of a grid, as the results follow each other, and around the ends."""
+    _, kernel = common
+    kernel.run_well(
+        "from nbshare._core.notebook import explore as x\n"
+        "axes = {'azimuth': np.array([0, 120]), 'height': np.array([1, 2, 3])}\n"
+        "panel = x.Panel(x.ResultGrid(x.finished(np.ones((6, 4))), None, nbshare.LivePlot(), axes))"
+        "\nback, on, own = panel._all.children[2].children\nseen = [panel._words.value]\n"
+        "for button in [on, on, on, back, back, back, back]:\n"
+        "    button.click(); seen.append(panel._item)"
+    )
+    assert kernel.run_well("print(seen)").stdout == "['drawing…', 1, 2, 3, 2, 1, 0, 5]\n"
+
+
 def test_a_panel_in_the_place_of_another_leaves_no_results_of_that_in_memory(common):
     """A cell that is run again and again with new results keeps the newest alone."""
     _, kernel = common
@@ -108,6 +122,24 @@ def test_all_items_are_drawn_on_one_scale():
             limits = {"image": lambda a: a.images[0].get_clim(), "line": lambda a: a.get_ylim()}
             scales.add(limits.get(kind, lambda a: a.get_xlim())(axes))
         assert len(scales) == 1
+
+
+@pytest.mark.parametrize("kind", ["image", "line"])
+def test_an_item_is_drawn_on_its_own_scale_on_request(kind):
+    """One of small values among large ones shows its shape, and the others stay comparable."""
+    maps = np.linspace(0, 100, 6 * 40 * 50).reshape(6, 40, 50)
+    view = ResultGrid(
+        finished(maps if kind == "image" else maps[:, 0]), kind, nbshare.LivePlot(), {}
+    )
+
+    def limits(**options):
+        view.draw(0, sharp=False, **options)
+        axes = view._figure.figure.axes[0]
+        return axes.images[0].get_clim() if kind == "image" else axes.get_ylim()
+
+    of_all, own = limits(), limits(own_scale=True)
+    assert own[1] - own[0] < (of_all[1] - of_all[0]) / 4
+    assert limits() == of_all
 
 
 @pytest.mark.parametrize("kind", ["job", "results"])

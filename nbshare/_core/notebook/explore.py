@@ -59,6 +59,13 @@ _STYLE = f"""<style>
 {_CHILD}:has(.nbshare-words) + {_CHILD}:not(:has(.nbshare-panel)),
 {_CHILD}:has(.nbshare-words) + {_CHILD}:has(.nbshare-panel) + {_CHILD} {{display: none}}
 </style>"""
+# ipywidgets gives the handles of its sliders no names, which a screen reader would read.
+_NAMES = """<script>(area => new MutationObserver(() => {
+  for (const slider of area.querySelectorAll('.nbshare-panel .widget-slider'))
+    slider.querySelector('.noUi-handle')?.setAttribute(
+      'aria-label', slider.querySelector('label').textContent);
+}).observe(area, {childList: true, subtree: true}))(
+  document.currentScript.closest('.jp-OutputArea'))</script>"""
 
 
 @shown_from_the_call
@@ -231,8 +238,8 @@ class ResultGrid:
             )
         return self._kind or ("image" if is_image else "line"), shown
 
-    def draw(self, item: int, *, sharp: bool) -> Frame:
-        """Draw a result, or a note that it has not arrived."""
+    def draw(self, item: int, *, sharp: bool, own_scale: bool = False) -> Frame:
+        """Draw a result, on the scale of all or its own, or a note that it has not arrived."""
         from nbshare._core.notebook.figure import ResultFigure  # loads matplotlib
 
         if not self.has(item):
@@ -249,7 +256,8 @@ class ResultGrid:
                 plot.xlabel = plot.xlabel or "element"
             self._figure, self._drawn_like = ResultFigure(plot), alike
         rows = shown if kind == "line" else shown[None]
-        return self._figure.show(self.name(item), rows, self._span(shown), sharp=sharp)
+        span = None if own_scale else self._span(shown)
+        return self._figure.show(self.name(item), rows, span, sharp=sharp)
 
     def _span(self, shown: npt.NDArray[Any]) -> tuple[float, float] | None:
         """Return the range of all results, so that the scale stays the same for each."""
@@ -312,14 +320,25 @@ class Panel:
         for slider, place in zip(self._sliders, first, strict=True):
             slider.value = int(place)
             slider.observe(lambda _: news.set(), "value")
+        steps = {"Previous": -1, "Next": 1}
+        buttons = [w.Button(description=name, layout={"width": "auto"}) for name in steps]
+        for button in buttons:
+            button.on_click(lambda pressed: self._step(steps[pressed.description]))
+        tip = "Use the whole scale for each result, so that two of them cannot be compared"
+        self._own_scale = w.ToggleButton(
+            description="Own scale", tooltip=tip, layout={"width": "auto"}
+        )
+        self._own_scale.observe(lambda _: news.set(), "value")
         self._image = w.Image(format="png", layout={"display": "none", "max_width": "100%"})
-        self._words = w.Label(layout={"margin": "0 16px 0 8px"})
-        self._all = w.VBox([*self._sliders, self._words, self._image])
+        self._words = w.Label("drawing…", layout={"margin": "0 16px 0 8px"})
+        self._line = w.HBox([*buttons, self._own_scale])
+        self._all = w.VBox([*self._sliders, self._line, self._words, self._image])
         self._all.add_class("nbshare-panel")
         self._saved: Any = DisplayHandle()  # type: ignore[no-untyped-call]
         widget = {"version_major": 2, "version_minor": 0, "model_id": self._all.model_id}
         self._also: dict[str, Any] = {"application/vnd.jupyter.widget-view+json": widget}
-        self._shown: tuple[int, bool] | None = None  # item, and whether it had arrived
+        # Item, whether it had arrived, and whether it has its own scale.
+        self._shown: tuple[int, bool, bool] | None = None
         self._is_over = False
 
     def display(self) -> None:
@@ -330,7 +349,7 @@ class Panel:
                 before.close()  # the same cell shows the new one
         _panels.add(self)
         if front_end() == JUPYTER:
-            words = f'{_STYLE}<div class="nbshare-words">{_WORDS}</div>'
+            words = f'{_STYLE}<div class="nbshare-words">{_WORDS}{_NAMES}</div>'
             _show({"text/html": words, "text/plain": _WORDS})
             _show({**self._also, "text/plain": ""})
             self._also = {}
@@ -341,12 +360,25 @@ class Panel:
         """Remove it, because another one replaces it."""
         self._is_over = True
         self._has_news.set()
-        self._all.close()
+        for widget in (*self._line.children, *self._all.children, self._all):
+            widget.close()  # or ipywidgets would keep it, and with it the results
 
     @property
     def _item(self) -> int:
         places = [slider.value for slider in self._sliders]
         return int(np.ravel_multi_index(places, self._view.shape)) if self._view.axes else places[0]
+
+    def _step(self, by: int) -> None:
+        """Choose the next result, or another one. The first follows the last."""
+        item = (self._item + by) % self._view.n
+        places = np.unravel_index(item, self._view.shape or (self._view.n,))
+        for slider, place in zip(self._sliders, places, strict=True):
+            slider.value = int(place)
+
+    @property
+    def _wanted(self) -> tuple[int, bool, bool]:
+        item = self._item
+        return item, self._view.has(item), self._own_scale.value
 
     def _run(self) -> None:
         is_saved = is_running = True
@@ -371,7 +403,7 @@ class Panel:
         if not self._view.axes:
             self._sliders[0].max = self._view.n - 1
         item = self._item
-        is_new = self._shown != (item, self._view.has(item))
+        is_new = self._shown != self._wanted
         if is_new:
             self._draw(sharp=False)
         words = self._view.name(item)
@@ -386,9 +418,8 @@ class Panel:
         show({**data, **self._also}, metadata=metadata, raw=True)
 
     def _draw(self, *, sharp: bool) -> Frame:
-        item = self._item
-        self._shown = item, self._view.has(item)
-        frame = self._view.draw(item, sharp=sharp)
+        item, _, own_scale = self._shown = self._wanted
+        frame = self._view.draw(item, sharp=sharp, own_scale=own_scale)
         self._image.value = frame.png
         self._image.layout.width = f"{frame.size[0]}px"
         # It was hidden, because a browser marks an image without data.
