@@ -674,7 +674,7 @@ def test_the_rate_counts_what_has_run(sweep, capfd):
     """Not the stored results, of which a thousand are there at once. The line names them."""
     sweep(sweeps.slow, range(1000), max_workers=8)
     sweep(sweeps.slow, range(1020), max_workers=1, progress=True)
-    shown = r"1020/1020 in (.*) s \((.*)/s\), 1000 stored before"
+    shown = r"1,020/1,020 in (.*) s \((.*)/s\), 1,000 stored before"
     elapsed_s, rate = re.search(shown, capfd.readouterr().err).groups()
     assert float(elapsed_s) * float(rate) < 100  # 20, but for rounding
 

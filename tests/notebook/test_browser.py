@@ -66,7 +66,7 @@ def stop_and_interrupt(page, seen):
 
     def timed(what, number, press):
         stop(number).wait_for()  # what an earlier run of the cell has left has none
-        page.cell(number).locator("b", has_text=re.compile(r"^[1-9]\d*/1000")).last.wait_for()
+        page.cell(number).locator("b", has_text=re.compile(r"^[1-9]\d*/1,000")).last.wait_for()
         at = time.monotonic()
         press()
         page.await_end(number)
@@ -209,7 +209,7 @@ def test_stop_keeps_what_is_done_and_the_notebook_goes_on(seen):
     """On a click the prompt comes within 3 s, the row says it, and the next cell runs."""
     assert seen.ended_s["stop"] < SOON_S
     stopped, after = seen.stopped
-    count = re.search(r"stopped\s+(\d+)/1000", stopped)[1]
+    count = re.search(r"stopped\s+(\d+)/1,000", stopped)[1]
     assert 0 < int(count) < 1000
     assert f"went on with {count}" in after
 
@@ -219,6 +219,6 @@ def test_stop_pressed_again_ends_a_loop_as_the_interrupt_does(seen):
     assert seen.ended_s["second stop"] < SOON_S
     assert seen.ended_s["interrupt"] < SOON_S
     row, error = seen.interrupted
-    assert re.search(r"interrupted\s+[1-9]\d*/1000", row)
+    assert re.search(r"interrupted\s+[1-9]\d*/1,000", row)
     assert re.fullmatch(r"MapInterrupted: \d+ of 1000 items done, kept in .*", error.strip())
     assert seen.never == seen.buttons == 0

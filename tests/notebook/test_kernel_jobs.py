@@ -195,10 +195,10 @@ def test_the_row_of_a_failed_job_says_so_and_the_error_is_shown_once(page, go):
 def test_an_endless_job_shows_a_count(page, go):
     """Neither a percentage nor a time left. Its partial results may be asked for at any time."""
     _, row = begin(page, "itertools.count(), max_workers=1", "tasks.double")
-    await_state(page, row, r"● double running  [1-9]\d* · ")
+    await_state(page, row, r"● double running  [1-9][\d,]* · ")
     assert page.run("print(job.partial()[0], job.n_items)").stdout == "0.0 None\n"
     page.run("job.cancel()")
-    await_state(page, row, r"■ double stopped  \d+ · after")
+    await_state(page, row, r"■ double stopped  [\d,]+ · after")
     assert not [state for state in states(page, row) if "%" in state or "left" in state]
 
 
