@@ -206,7 +206,7 @@ class TerminalBar(Bar):
 
     def __init__(self, job: Job) -> None:
         # Every update is drawn, but the display limits how often.
-        options = {"miniters": 1, "mininterval": 0, "dynamic_ncols": True}
+        options: dict[str, Any] = {"miniters": 1, "mininterval": 0, "dynamic_ncols": True}
         # Stored results say nothing about the rate.
         options["initial"] = n_stored = job.n_done
         # What has failed follows the count, because a narrow terminal cuts the end.

@@ -465,7 +465,8 @@ def _retried(page: Page) -> npt.NDArray[np.int64]:
     """Return the items of a page that have failed and not at once for good."""
     places = np.flatnonzero(page.attempts)
     n = page.attempts[places] & ATTEMPTS
-    return page.first + places[(n > 1) | ((n == 1) & (page.done[places] != FAILED))]
+    is_again = (n > 1) | ((n == 1) & (page.done[places] != FAILED))
+    return np.asarray(page.first + places[is_again])
 
 
 class Claims:
