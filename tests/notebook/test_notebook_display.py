@@ -395,6 +395,13 @@ def test_a_terminal_and_a_log_count_without_an_end():
     assert re.fullmatch(r"horizon done: 40 in \d+\.\d s \(\S+/s\)\n", done.stderr)
 
 
+def test_a_terminal_groups_large_counts():
+    last = at_a_terminal(
+        "job = PlayedJob(np.zeros(1234)); job.flags[:1100] = True\nplay(job, until=0, seconds=0)"
+    )
+    assert "| 1,100/1,234 [" in last
+
+
 def test_a_terminals_bar_stays_where_a_stopped_map_left_it():
     shown = at_a_terminal(
         "play(PlayedJob(images()), 'mine', until=10, end='stopped', seconds=0.3)\n"

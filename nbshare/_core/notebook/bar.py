@@ -211,9 +211,9 @@ class TerminalBar(Bar):
         options["initial"] = n_stored = job.n_done
         # What has failed follows the count, because a narrow terminal cuts the end.
         if job.n_items:
-            line = "{l_bar}{bar}| {n_fmt}/{total_fmt}{failed} [{elapsed}<{remaining}, "
+            line = "{l_bar}{bar}| {n:,}/{total:,}{failed} [{elapsed}<{remaining}, "
         else:
-            line = "{desc}: " * bool(job.label) + "{n_fmt}it{failed} [{elapsed}, "
+            line = "{desc}: " * bool(job.label) + "{n:,}it{failed} [{elapsed}, "
         options["bar_format"] = line + "{rate_fmt}{postfix}]"
         super().__init__(job, partial(_JobTqdm, file=sys.stderr, **options))
         self._told, self._speed = n_stored, Speed(job)
@@ -222,7 +222,7 @@ class TerminalBar(Bar):
         """Redraw the bar with details. At the end list the stages below it."""
         job, pause_s = self._job, super().draw(final=False)
         if n_failed := len(job.errors):
-            self._bar.failed = f", {n_failed} failed"
+            self._bar.failed = f", {n_failed:,} failed"
         if final:
             notes = _retried(job) + [job.state] * (job.state != "done")
             self._bar.set_postfix_str(", ".join(notes), refresh=False)
