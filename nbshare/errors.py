@@ -562,7 +562,7 @@ def users_line() -> tuple[str, int]:
 
 def is_ours(frame: FrameType) -> bool:
     """Whether a frame belongs to nbshare's own code."""
-    return str(frame.f_globals.get("__name__", "")).split(".")[0] == __package__
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == __package__
 
 
 def cut(text: str, n: int = 200) -> str:

@@ -61,6 +61,8 @@ class CopiedMemory:
 
     def settle(self, place: Placer) -> None:
         """Decide the places of all, in the order in which they have come."""
+        if not self._views:
+            return
         located = []
         for key, view in self._views.items():
             if not isinstance(key, int) or key in self._roots:

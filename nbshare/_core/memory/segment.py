@@ -48,8 +48,6 @@ class View:
     ----------
     root : ndarray
         All of it, as bytes. A weak reference to it shows when no array uses the memory any more.
-    is_private : bool
-        Whether writes stay in this process, which may therefore write.
     """
 
     def __init__(self, memory: Any, *, is_read_only: bool = False) -> None:
@@ -62,8 +60,12 @@ class View:
         # frombuffer takes a buffer of a mapping, which ndarray(buffer=mmap) does not.
         self.root = np.frombuffer(memory, np.uint8)
         self._unwritten: tuple[int, int, int] | None = None
+
+    @cached_property
+    def is_private(self) -> bool:
+        """Whether writes stay in this process, which may therefore write."""
         found = segment_of(self.root)
-        self.is_private = found is not None and found[0].mode == "c"
+        return found is not None and found[0].mode == "c"
 
     def array(
         self,
@@ -385,7 +387,8 @@ def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
     while not isinstance(base, Segment):
         if base is None:
             return None
-        base = base_of(base)
+        # Not only ndarrays, because stride tricks put another object in between.
+        base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
     return base, array.__array_interface__["data"][0] - base.address
 
 

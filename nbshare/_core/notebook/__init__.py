@@ -81,7 +81,8 @@ class Display:
         # Those that draw into a cell. Each shows an output of it.
         self._outputs: list[KernelOutput] = [d.output for d in drawers if hasattr(d, "output")]
         # A warning appears below the present cell, from any thread, at any time.
-        self._context, self._line = contextvars.copy_context(), users_line()
+        if drawers:
+            self._context, self._line = contextvars.copy_context(), users_line()
 
     def __bool__(self) -> bool:
         return bool(self._due)
@@ -205,7 +206,7 @@ def open_display(
     Display
         Update it while waiting, and close it at the end. Nothing is drawn before that.
     """
-    if is_worker():  # no bar within a bar
+    if is_worker() or (progress is False and plot is None):  # no bar within a bar
         return Display(())
     place = surroundings()
     if place == "marimo" and in_background:  # only the thread of a cell can show anything there

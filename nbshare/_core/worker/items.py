@@ -229,8 +229,9 @@ def _frozen_dicts(dicts: Iterable[dict[Any, Any]]) -> Iterator[Any]:
     plain = SCALARS
     for value in dicts:
         for key, part in value.items():
-            is_plain = type(part) in plain or is_value(part)
-            if not is_plain or (type(key) is not str and not is_value(key)):
+            if not (
+                (type(part) in plain or is_value(part)) and (type(key) is str or is_value(key))
+            ):
                 yield _pickled(value)
                 break
         else:
