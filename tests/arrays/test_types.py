@@ -273,7 +273,7 @@ def test_parameters_stay_parameters():
 
 def test_sorted_columns_of_polars_stay_known():
     """Columns that polars knows to be sorted are joined and grouped faster."""
-    import polars as pl
+    pl = pytest.importorskip("polars")
 
     frame = pl.DataFrame({"up": values, "down": values[::-1], "other": values}).lazy()
     frame = frame.with_columns(pl.col("up").set_sorted()).collect()
@@ -284,7 +284,7 @@ def test_sorted_columns_of_polars_stay_known():
 
 def test_every_type_of_polars_arrives():
     """Types that Arrow lacks are pickled by polars."""
-    import polars as pl
+    pl = pytest.importorskip("polars")
 
     n = 2000
     texts = ["a", "b"] * (n // 2)
@@ -308,7 +308,7 @@ def test_every_type_of_polars_arrives():
 
 
 def table_of_texts():
-    import pyarrow as pa
+    pa = pytest.importorskip("pyarrow")
 
     return pa.table({"text": [f"row number {i:08d}" for i in range(100_000)]})
 
@@ -320,7 +320,7 @@ def pandas_texts():
 
 
 def polars_texts():
-    import polars as pl
+    pl = pytest.importorskip("polars")
 
     return pl.from_arrow(table_of_texts())
 

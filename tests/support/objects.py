@@ -53,6 +53,7 @@ def _values() -> np.ndarray:
 def frame() -> Any:
     import pandas as pd
 
+    _imported("pyarrow")  # which has the texts
     values = _values()
     return pd.DataFrame(
         {
@@ -66,8 +67,7 @@ def frame() -> Any:
 
 
 def table() -> Any:
-    import pyarrow as pa
-
+    pa = _imported("pyarrow")
     return pa.table({"number": _values()[:, 0], "text": [f"row {i}" for i in range(ROWS)]})
 
 
@@ -78,10 +78,12 @@ def sparse() -> Any:
 
 
 def forest() -> Any:
-    from sklearn.ensemble import RandomForestRegressor
-
     values = _values()[:200]
-    return RandomForestRegressor(5, random_state=0).fit(values, values.sum(axis=1))
+    return (
+        _imported("sklearn.ensemble")
+        .RandomForestRegressor(5, random_state=0)
+        .fit(values, values.sum(axis=1))
+    )
 
 
 def _imported(name: str) -> Any:
@@ -94,9 +96,9 @@ def _imported(name: str) -> Any:
 
 
 def polars_frame() -> Any:
-    import polars as pl
-
-    return pl.DataFrame({"number": _values()[:, 0], "text": [f"row {i:09}" for i in range(ROWS)]})
+    return _imported("polars").DataFrame(
+        {"number": _values()[:, 0], "text": [f"row {i:09}" for i in range(ROWS)]}
+    )
 
 
 def tensor() -> Any:
