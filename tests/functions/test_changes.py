@@ -442,8 +442,11 @@ def test_a_module_imported_before_nbshare_is_compared(tmp_path):
     """If its file is older than the process, it is the version that was imported."""
     (tmp_path / "early.py").write_text("SCALE = 1\ndef f(x): return SCALE * x\n")
     program = """
-import warnings
+import time, warnings
 import early
+until_s = time.time() + 0.05  # times of files, and of the start of a process, are in steps of 10 ms
+while time.time() < until_s:
+    pass
 with open("late.py", "w") as file:
     file.write("SCALE = 1\\ndef f(x): return SCALE * x\\n")
 import late
