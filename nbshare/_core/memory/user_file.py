@@ -50,6 +50,7 @@ class UserFile(NamedTuple):
                 if status.st_size < self.nbytes:
                     raise ValueError("the file size is less than it was")
                 memory = _memmap(file.fileno(), self.nbytes, "r+" if is_shared else "c")
+                memory.filename, memory.offset = self.path, 0  # as `numpy.memmap` sets them
                 start = memory.__array_interface__["data"][0]
                 _found[memory.base] = self, start  # as the system cannot tell it of a private one
                 return _mapped.setdefault(key, memory)
