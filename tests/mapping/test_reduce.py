@@ -191,9 +191,9 @@ def held_bytes():
 
 
 def test_progress_counts_items_and_the_partial_value_runs(tmp_path):
-    job = map_async(
-        waits_at, range(1000), shared={"folder": tmp_path, "at": 400}, reduce=operator.add
-    )
+    options = {"shared": {"folder": tmp_path, "at": 400}, "reduce": operator.add}
+    # One block at a time, so that those of the first 300 items are done, whatever waits.
+    job = map_async(waits_at, range(1000), chunksize=1, **options)
     while job.n_done < 300:
         assert not job.done()
         time.sleep(0.001)
