@@ -235,9 +235,10 @@ def test_what_cannot_be_registered_is_refused(cls, reduce, message):
 def test_no_package_is_imported():
     """The table knows packages, but does not load them, here or in workers."""
     program = (
-        "import sys, numpy as np, nbshare\n"
+        "import sys, numpy as np\nbefore = {*sys.modules}\nimport nbshare\n"
         "nbshare.share([np.float64(1), np.matrix([1]), memoryview(b'x'), Exception()])\n"
-        "print(*{'torch', 'polars', 'pandas', 'pyarrow', 'astropy', 'numpy.ma'} & {*sys.modules})"
+        "packages = {'torch', 'polars', 'pandas', 'pyarrow', 'astropy', 'numpy.ma'}\n"
+        "print(*packages & ({*sys.modules} - before))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("\n", "")

@@ -23,6 +23,8 @@ FORMATS = sorted(Path(__file__).parent.glob("format_[0-9]*"))
 @pytest.mark.parametrize("name", ["rows", "objects"])
 def test_a_stored_run_loads(folder, name, tmp_path):
     """It gives its results. The same call runs nothing, and a longer one the new items."""
+    if name == "objects" and np.__version__ < "2":
+        pytest.skip("NumPy 2 has pickled them, which names modules that NumPy 1 has not")
     path, func = tmp_path / "run", getattr(format_work, name)
     shutil.copytree(folder / name, path)
     run = open_checkpoint(path)

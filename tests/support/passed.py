@@ -54,7 +54,8 @@ def count_shared(k: int, model: Model) -> float:
 
 def force(array: np.ndarray, value: int) -> None:
     """Write to the memory of an array as compiled code does that knows no flags."""
-    low, high = np.lib.array_utils.byte_bounds(array)
+    home = getattr(np.lib, "array_utils", np)  # NumPy 1 has it elsewhere
+    low, high = home.byte_bounds(array)
     ctypes.memset(low, value, high - low)
 
 
