@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import pickle
@@ -280,3 +281,10 @@ def test_plan_packs_some_of_the_items():
     found = plan(once.look_up, items)
     assert sum(item.n_pickled > 0 for item in items) < 100
     assert found.input_bytes == pytest.approx(placed(items), rel=0.2)
+
+
+def test_broadcast_arrays_are_sent_without_a_warning():
+    """NumPy warns of them when something asks whether they can be written to."""
+    for array in np.broadcast_arrays(np.arange(3000.0), np.zeros((4, 1))):
+        found = parallel_map(functools.partial(np.add, array), [1.0, 2.0])
+        assert [each.tolist() for each in found] == [(array + x).tolist() for x in (1.0, 2.0)]

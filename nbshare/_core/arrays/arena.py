@@ -276,11 +276,10 @@ class Arena:
                 "a copy: numpy.array(x)"
             )
         found = None if self.by_value else unchanged_segment_of(array)
-        is_writable = array.flags.writeable
         if found is not None and (self.stays_here or not found[0].is_private):
             segment, offset = found
             mode: Mode = "r" if isinstance(array, SharedArray) else arrives
-            if is_writable and (writable or segment.mode == "c"):
+            if array.flags.writeable and (writable or segment.mode == "c"):
                 mode = segment.mode
             where = (
                 handle_of(segment, mode, is_held=False)
@@ -290,7 +289,9 @@ class Arena:
             reference = reference_to(array, where, offset, mode)
         elif not self._copies_files and (file := file_of(array)) is not None:
             place = *file, array.shape, array.strides, array.dtype
-            reference = ArrayReference(*place, False, "r+" if is_writable and writable else arrives)
+            reference = ArrayReference(
+                *place, False, "r+" if writable and array.flags.writeable else arrives
+            )
         else:
             copied.append(array)
             strides = None if array.flags.c_contiguous else array.strides

@@ -115,8 +115,9 @@ def file_of(array: np.ndarray[Any, Any]) -> tuple[UserFile, int] | None:
     view: Any = array
     while view is not None and not isinstance(base := base_of(view), mmap.mmap):
         view = base
-    is_shared = array.nbytes >= LEAST or (array.flags.writeable and array.nbytes)
-    if is_shared and isinstance(view, np.memmap):
+    if not isinstance(view, np.memmap):
+        return None
+    if array.nbytes >= LEAST or (array.flags.writeable and array.nbytes):
         with suppress(OSError):
             file, start = _found.get(base) or _found.setdefault(base, _find(view, base))
             is_private = view.mode == "c"  # and may have been changed here
