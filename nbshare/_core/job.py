@@ -331,7 +331,7 @@ class Job(Generic[T]):
 
     @property
     def _is_detached(self) -> bool:
-        """Whether it goes on without this process."""
+        """Whether it continues if this process ends."""
         return self._run.is_detached
 
     @property

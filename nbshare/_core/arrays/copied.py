@@ -95,7 +95,7 @@ def _place_group(group: list[_View], place: Placer) -> None:
 
 
 class _View:
-    """An array, and who waits for its place.
+    """An array, and where its place is to be entered.
 
     Attributes
     ----------

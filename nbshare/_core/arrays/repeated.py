@@ -123,7 +123,7 @@ class _Finder:
             self._others.add(id(obj))
             return False
         memo = copy_memo()
-        placed_once = {*map(_memory_of, _beside(self.pickles[first]))}
+        placed_once = {*map(_memory_of, _memory_next_to(self.pickles[first]))}
         if _nbytes_beyond(pickled, placed_once) < LEAST_BYTES or id(obj) not in memo:
             self._others |= {id(obj)} | (memo.keys() & self._seen.keys())
             return False
@@ -138,7 +138,7 @@ class _Finder:
         return True
 
 
-def _beside(pickled: Pickled) -> list[Any]:
+def _memory_next_to(pickled: Pickled) -> list[Any]:
     """Return the arrays and buffers next to a pickle."""
     return [*pickled.buffers, *pickled.copied]
 
@@ -150,10 +150,10 @@ def _memory_of(part: Any) -> tuple[int, int]:
 
 def _nbytes_beyond(pickled: Pickled, placed_once: set[tuple[int, int]]) -> int:
     """Return the bytes of a pickle, and of what is next to it and not placed once anyway."""
-    beside = _beside(pickled)
+    others = _memory_next_to(pickled)
     if placed_once:
-        beside = [part for part in beside if _memory_of(part) not in placed_once]
-    nbytes: int = sum(part.nbytes for part in beside)
+        others = [part for part in others if _memory_of(part) not in placed_once]
+    nbytes: int = sum(part.nbytes for part in others)
     return len(pickled.data) + nbytes
 
 

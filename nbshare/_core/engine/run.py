@@ -41,7 +41,7 @@ class Run(ABC):
     stored_in : str
         Path of the checkpoint with its results, empty without one.
     is_detached : bool
-        Whether it goes on without this process.
+        Whether it continues if this process ends.
     has_processes : bool
         Whether worker processes of this one run its items, which threads could run as well.
     is_enough : bool
