@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import os
 import random
@@ -81,6 +82,7 @@ def notebook(tmp_path, monkeypatch, capsys):
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # a shell makes its own
+    monkeypatch.setattr(builtins, "__IPYTHON__", True, raising=False)  # a shell leaves it there
     known = set(sys.modules)
     yield Notebook(capsys)
     InteractiveShell.clear_instance()
