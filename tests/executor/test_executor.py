@@ -377,6 +377,7 @@ def test_tasks_see_the_environment_of_an_idle_executor(executor, tmp_path, monke
         assert executor.submit(os.getcwd).result() == str(folder)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("n_workers", [1, 2])
 def test_tasks_run_the_code_of_an_idle_executor(tmp_path, monkeypatch, n_workers):
     """However soon after the last result a file was edited."""
