@@ -6,20 +6,10 @@ import _thread
 import contextlib
 import math
 import os
-import re
 import time
 import weakref
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from functools import partial
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 import numpy as np
@@ -34,10 +24,12 @@ from nbshare._core.engine.results import MISSING
 from nbshare._core.engine.run import Run
 from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
 from nbshare._core.functions.reference import label_of, refuse_async
+from nbshare._core.html_tables import StatsTable
 from nbshare._core.tracebacks import shown_as, shown_from_the_call, unwrapped
+from nbshare._core.until import SHOW_S, Until
 from nbshare._core.wire import running_items
 from nbshare._core.wire.board import NUMPY, PYTHON
-from nbshare._core.wire.failures import name_of_item, this_process
+from nbshare._core.wire.failures import this_process
 from nbshare._core.wire.folding import Fold
 from nbshare._core.wire.orders import generator
 from nbshare.errors import (
@@ -57,12 +49,9 @@ else:
 
     T = TypeVar("T")
 
-S = TypeVar("S", bound=WorkerStats | StageStats)
 JobState = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
 
-SHOW_S = 0.01  # between looks for prints and objects, while there are, or else as time has passed
 NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
-ASKS = 0.1  # of the time, at most, ``until=`` takes
 LOOK_S = 0.02  # between looks of a loop over results, or of a coroutine
 
 MOST_STARTED = 1000  # jobs, before those that are over are left out
@@ -154,8 +143,7 @@ class Job(Generic[T]):
         self._early: dict[int, T] = {}  # results that `in_order` has not given yet
         self._n_in_order = 0  # that it has given
         self._ordering = _thread.allocate_lock()  # for both
-        self._asking = _thread.allocate_lock()  # `until`
-        self._ask_at, self._n_asked = 0.0, 0  # when to ask again, and items at the last time
+        self._until = Until(run)
         self._forsaken: weakref.finalize[[], Job[T]] | None = (
             None  # tells the run that this is gone
         )
@@ -890,40 +878,18 @@ class Job(Generic[T]):
         run = self._run
         run.fill_out()
         has_news = run.request.prints.show() | run.load_ahead()
-        self._ask()
+        self._until.ask(self.partial)
         pause_s = SHOW_S if has_news else max(SHOW_S, time.monotonic() - self._begun_at)
         is_over = run.wait(min(timeout_s, pause_s))
         if is_over:
             self._note_end()
         return is_over
 
-    def _ask(self) -> None:
-        """End the run if ``until=`` says that there is enough, and is due."""
-        run = self._run
-        began, n_done = time.monotonic(), self.n_done
-        if run.request.until is None or began < self._ask_at or n_done == self._n_asked:
-            return
-        if run.is_over or not self._asking.acquire(blocking=False):
-            return
-        try:
-            if (partial := self.partial()) is not None:
-                self._n_asked = n_done
-                n = () if run.request.reduce is None else (run.n_folded,)
-                if run.request.until(partial, *n):
-                    run.is_enough = True
-                    run.stop()
-        except Exception as error:  # noqa: BLE001 - of the user's function
-            run.stop(error)
-        finally:
-            self._asking.release()
-            now = time.monotonic()
-            self._ask_at = now + max(SHOW_S, (now - began) / ASKS)
-
     def _keep_asking(self) -> None:
         """Ask until the run is over, in a thread of its own, because nobody may wait."""
         while not self._run.await_end(SHOW_S):
             self._run.load_ahead()
-            self._ask()
+            self._until.ask(self.partial)
 
     def _leave_alone(self) -> None:
         """Arrange that prints are shown and memory is released without a thread that waits."""
@@ -1080,56 +1046,6 @@ class Job(Generic[T]):
 
 def _longer(look_s: float) -> float:
     return min(LOOK_S, 2 * look_s + 1e-3)
-
-
-class StatsTable(list[S]):
-    """Stats of workers or stages, as a list, and a table in a notebook."""
-
-    def _repr_html_(self) -> str:
-        names = [*self[0]._fields] if self else []
-        if not any(getattr(stats, "n_retried", 0) for stats in self):
-            names = [name for name in names if name != "n_retried"]
-        rows = [[_figure(name, getattr(stats, name)) for name in names] for stats in self]
-        if "pid" in names:  # a reader knows workers by their numbers
-            names[0] = "worker"
-            rows = [[str(k), *row[1:]] for k, row in enumerate(rows, 1)]
-        styles = ["text-align:left" if name == "slowest" else "" for name in names]
-        words = [re.sub("^n_|_s$|_bytes$", "", name).replace("_", " ") for name in names]
-        return html_table(rows, words, styles)
-
-
-def html_table(
-    rows: Iterable[Iterable[object]], head: Sequence[str] = (), styles: Iterable[str] = ()
-) -> str:
-    """Return an HTML table of cells that are already markup. The styles are those of columns."""
-    columns = [f' style="{style}"' if style else "" for style in styles]
-
-    def line(kind: str, cells: Iterable[object]) -> str:
-        made = zip_longest(cells, columns, fillvalue="")
-        return f"<tr>{''.join(f'<{kind}{style}>{cell}</{kind}>' for cell, style in made)}</tr>"
-
-    top = f"<thead>{line('th', head)}</thead>" if head else ""
-    return f"<table>{top}<tbody>{''.join(line('td', row) for row in rows)}</tbody></table>"
-
-
-def _figure(name: str, value: Any) -> str:
-    from html import escape  # late, because most runs show no table
-
-    if isinstance(value, tuple):  # the slowest items
-        items = (
-            f"{name_of_item(slow.index, slow.item)}: {_seconds(slow.elapsed_s)}" for slow in value
-        )
-        return "<br>".join(map(escape, items))
-    if name.endswith("_bytes"):
-        return f"{value / 1e6:.0f} MB"
-    if isinstance(value, float):
-        return _seconds(value)
-    return escape(f"{value:,}" if isinstance(value, int) else str(value))
-
-
-def _seconds(value: float) -> str:
-    """Format seconds with two digits, from 0.001 s on."""
-    return f"{value:.0f} s" if value >= 10 else f"{float(f'{value:.3f}'):.2g} s"
 
 
 class JobList(list[Job]):

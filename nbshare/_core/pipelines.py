@@ -18,7 +18,7 @@ from nbshare._core.engine.request import Request
 from nbshare._core.engine.stats import StageStats
 from nbshare._core.functions.annotations import signature_of
 from nbshare._core.functions.reference import label_of, needed_by, resolve
-from nbshare._core.job import StatsTable
+from nbshare._core.html_tables import StatsTable
 from nbshare._core.memory import file_of, segment_of
 from nbshare._core.notebook import check_display
 from nbshare._core.notebook.live_plot import Plot

@@ -12,7 +12,7 @@ from nbshare._core.arrays.arena import Arena
 from nbshare._core.engine.hints import hints_of
 from nbshare._core.engine.preparing import pack_fixed, sources_nbytes
 from nbshare._core.engine.request import Request
-from nbshare._core.job import html_table
+from nbshare._core.html_tables import html_table
 from nbshare._core.mapping import KNOWN, Function, check_call, prepared
 from nbshare._core.memory.budget import SHARE, in_words
 from nbshare._core.options import Backend, MapOptions, Options, Out, check_functions, refuse_others

@@ -508,7 +508,7 @@ def test_an_error_of_until_that_comes_after_the_end_is_too_late(tmp_path, backen
     job = map_async(itself_if_asked, range(3), until=fails, backend=backend, chunksize=1)
     job.add_done_callback(lambda job: is_over.set())
     assert is_over.wait(60)
-    wait_until(lambda: not job._asking.locked())
+    wait_until(lambda: not job._until._asking.locked())
     assert job.result().tolist() == [0, 1, 2]
     assert job.exception() is None
     assert job.state == "done"

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
 
 from nbshare._core.engine.stats import WorkerActivity
-from nbshare._core.job import Job, html_table
+from nbshare._core.html_tables import html_table
+from nbshare._core.job import Job
 from nbshare._core.notebook import page
 from nbshare._core.notebook.bar import (
     LIVE,

@@ -1,0 +1,44 @@
+"""``until=``, which ends a run as soon as its results are enough."""
+
+from __future__ import annotations
+
+import _thread
+import time
+from collections.abc import Callable
+from typing import Any
+
+from nbshare._core.engine.run import Run
+
+SHOW_S = 0.01  # between looks for prints and objects, while there are, or else as time has passed
+_SHARE = 0.1  # of the time, at most, that the user's function takes
+
+
+class Until:
+    """The user's function, asked while the run goes on. Any thread may ask."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._asking = _thread.allocate_lock()
+        self._due_at, self._n_asked = 0.0, 0  # when to ask again, and items at the last time
+
+    def ask(self, partial: Callable[[], Any]) -> None:
+        """End the run if the function says that the partial results are enough, and is due."""
+        run, request = self._run, self._run.request
+        began, n_done = time.monotonic(), run.n_done
+        if request.until is None or began < self._due_at or n_done == self._n_asked:
+            return
+        if run.is_over or not self._asking.acquire(blocking=False):
+            return
+        try:
+            if (results := partial()) is not None:
+                self._n_asked = n_done
+                n = () if request.reduce is None else (run.n_folded,)
+                if request.until(results, *n):
+                    run.is_enough = True
+                    run.stop()
+        except Exception as error:  # noqa: BLE001 - of the user's function
+            run.stop(error)
+        finally:
+            self._asking.release()
+            now = time.monotonic()
+            self._due_at = now + max(SHOW_S, (now - began) / _SHARE)
