@@ -1,5 +1,25 @@
 """The owner of worker processes. It starts them, sends them calls, collects their results.
 
+Threads and processes, the channels between them, and the memory that they share::
+
+    OWNER PROCESS                                                         WORKER PROCESSES
+    ┌──────────────────┐ queue  ┌─────────────────────┐ socket: order,    ┌───────────────────┐
+    │ caller's thread  ├───────►│ dispatcher's thread │ descriptors       │ main thread       │
+    │ submits a call,  │        │ one for all calls:  ├──────────────────►│ runs the items    │
+    │ draws, waits for │◄───────┤ starts workers,     │◄──────────────────┤ of one call after │
+    │ its end          │  end   │ hears them, ends    │ wanted, log,      │ the other         │
+    └────────┬─────────┘        │ what is late        │ failed, finished  │                   │
+             │                  └──┬──────────────┬───┘                   └─────────┬─────────┘
+             │          asks for   │              │ allocates                       │
+             │          workers ┌──┴──────────┐   │                                 │
+             │                  │ fork server ├───┼─── forks ──────────────────────►│
+             │                  └─────────────┘   │                                 │
+    ═════════╪════════════════════════════════════╪═════════════════════════════════╪═════════
+    SHARED MEMORY                                 │                                 │
+             ├─ writes ────► inputs  function, shared objects and items ──── maps ──┤
+             ├─ reads ─────► board   counter of claimed items, what is done ─ marks ┤
+             └─ reads ─────► output  one array, or logs of objects ───────── fills ─┘
+
 The flow of one ``parallel_map(f, items, shared=...)``, there and back::
 
     CALLER'S THREAD
