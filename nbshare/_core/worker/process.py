@@ -37,7 +37,7 @@ from nbshare._core.store.specs import OutputSpec
 from nbshare._core.system import close, locks, processes, sections, waiting, workers
 from nbshare._core.wire import become_worker
 from nbshare._core.wire.board import NO_ITEM, Board
-from nbshare._core.wire.failures import describe
+from nbshare._core.wire.failures import ItemStopped, describe
 from nbshare._core.wire.messages import Channel
 from nbshare._core.wire.orders import CallOrder
 from nbshare._core.worker import streams
@@ -90,19 +90,21 @@ def run(inherited: InheritedFds) -> None:
             # of the life pipe first.
             workers.kill_group()
         if message is None:
-            leave()
-            faulthandler.disable()  # results are delivered, so a crash at the end is of no interest
-            channel.keep_open()  # its end would tell the owner that this process has ended
-            return
+            break
         call, slot, order = message
         caller = _RemoteCaller(call, channel, imports, mappings, state)
         work_on(order, slot, fds, caller, lock)
+        if caller.is_dismissed:
+            break
         is_idle = False
         is_spent = caller.is_spent or not state.is_restored()
         channel.send(("finished", call, imports.take(), mappings.end_call(), is_spent))
         mappings.drop_written()
         # Now, because descriptors of the next message could take the numbers of closed ones.
         state.restore_after()
+    leave()
+    faulthandler.disable()  # results are delivered, so a crash at the end is of no interest
+    channel.keep_open()  # its end would tell the owner that this process has ended
 
 
 def _set_up(inherited: InheritedFds) -> Channel:
@@ -224,6 +226,8 @@ def work_on(
                 caller.is_tidy = False
         except KeyboardInterrupt:  # between items, sent to this process alone
             os._exit(1)
+        except ItemStopped:  # as it waited for a place for its next block
+            pass
         work.note_peak()
         caller.is_spent |= work.is_spent
     except BaseException as error:  # noqa: BLE001 - loading the function runs users' code
@@ -278,6 +282,7 @@ class _RemoteCaller(Caller):
         self._n_looks = 0  # for items, since the last ones came
         self.is_tidy = False  # this process is ready for the next item
         self.is_spent = False  # it has run as many items as it may, or cannot be restored
+        self.is_dismissed = False  # the owner ends its workers
 
     def tell_news(self) -> None:
         if self.news_fd >= 0:
@@ -317,7 +322,7 @@ class _RemoteCaller(Caller):
 
     def decide(self, spec: OutputSpec) -> Decided:
         self._channel.send(("wanted", self._call, spec))
-        (decided, place, files), fds = self._channel.receive()
+        (decided, place, files), fds = self._receive()
         writer = None if files is None else RowWriter(files)
         views = self.mappings.inputs(fds, ["r+"] * len(fds))
         if isinstance(place, MosaicTarget):
@@ -328,7 +333,14 @@ class _RemoteCaller(Caller):
 
     def make_room(self, n: int) -> int:
         self._channel.send(("wanted", self._call, n))
-        return int(self._channel.receive()[0])
+        return int(self._receive()[0])
+
+    def _receive(self) -> tuple[Any, list[int]]:
+        reply, fds = self._channel.receive()
+        if reply is None:  # no reply: `shutdown` came first
+            self.is_dismissed = True
+            raise ItemStopped
+        return reply, fds
 
     def add_log(self, key: LogKey, log: Segment) -> None:
         self._channel.send(("log", self._call, key), [log.fd])
