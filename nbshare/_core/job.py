@@ -26,7 +26,7 @@ from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
 from nbshare._core.functions.reference import label_of, refuse_async
 from nbshare._core.html_tables import StatsTable
 from nbshare._core.tracebacks import shown_as, shown_from_the_call, unwrapped
-from nbshare._core.until import SHOW_S, Until
+from nbshare._core.until import Until
 from nbshare._core.wire import running_items
 from nbshare._core.wire.board import NUMPY, PYTHON
 from nbshare._core.wire.failures import this_process
@@ -51,6 +51,7 @@ else:
 
 JobState = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
 
+SHOW_S = 0.01  # between looks for prints and objects, while there are, or else as time has passed
 NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
 LOOK_S = 0.02  # between looks of a loop over results, or of a coroutine
 

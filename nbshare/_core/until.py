@@ -9,12 +9,12 @@ from typing import Any
 
 from nbshare._core.engine.run import Run
 
-SHOW_S = 0.01  # between looks for prints and objects, while there are, or else as time has passed
+_PAUSE_S = 0.01  # at least, between two questions
 _SHARE = 0.1  # of the time, at most, that the user's function takes
 
 
 class Until:
-    """The user's function, asked while the run goes on. Any thread may ask."""
+    """Asks the user's function during a run. Thread-safe."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -22,7 +22,7 @@ class Until:
         self._due_at, self._n_asked = 0.0, 0  # when to ask again, and items at the last time
 
     def ask(self, partial: Callable[[], Any]) -> None:
-        """End the run if the function says that the partial results are enough, and is due."""
+        """Ask if it is time to, and end the run if the partial results are enough."""
         run, request = self._run, self._run.request
         began, n_done = time.monotonic(), run.n_done
         if request.until is None or began < self._due_at or n_done == self._n_asked:
@@ -41,4 +41,4 @@ class Until:
         finally:
             self._asking.release()
             now = time.monotonic()
-            self._due_at = now + max(SHOW_S, (now - began) / _SHARE)
+            self._due_at = now + max(_PAUSE_S, (now - began) / _SHARE)

@@ -226,7 +226,7 @@ def work_on(
                 caller.is_tidy = False
         except KeyboardInterrupt:  # between items, sent to this process alone
             os._exit(1)
-        except ItemStopped:  # as it waited for a place for its next block
+        except ItemStopped:  # it was dismissed while it waited for a reply
             pass
         work.note_peak()
         caller.is_spent |= work.is_spent
@@ -282,7 +282,7 @@ class _RemoteCaller(Caller):
         self._n_looks = 0  # for items, since the last ones came
         self.is_tidy = False  # this process is ready for the next item
         self.is_spent = False  # it has run as many items as it may, or cannot be restored
-        self.is_dismissed = False  # the owner ends its workers
+        self.is_dismissed = False  # the owner ends this worker during the call
 
     def tell_news(self) -> None:
         if self.news_fd >= 0:
@@ -337,7 +337,7 @@ class _RemoteCaller(Caller):
 
     def _receive(self) -> tuple[Any, list[int]]:
         reply, fds = self._channel.receive()
-        if reply is None:  # no reply: `shutdown` came first
+        if reply is None:  # `shutdown` has dismissed this worker instead of replying
             self.is_dismissed = True
             raise ItemStopped
         return reply, fds
