@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.support import costs
@@ -85,3 +87,14 @@ def test_a_default_run_beyond_its_budget_names_the_newest_tests(monkeypatch):
     first, *names = report(record, before)[1].splitlines()
     assert "10 are allowed" in first
     assert [name.partition("::")[2] for name in names] == ["new", "grown"]
+
+
+@pytest.mark.parametrize(("budget", "fails"), [(2.0, False), (0.5, True)])
+def test_a_release_run_fails_only_beyond_the_budget(tmp_path, monkeypatch, budget, fails):
+    """The status of its last program, to which `sys.exit` makes any text a failure."""
+    monkeypatch.setattr(costs, "FILE", tmp_path / "costs.json")
+    monkeypatch.setattr(costs, "BUDGET", budget)
+    costs.save({})
+    (tmp_path / "record").write_text("\n".join(map(json.dumps, timed(a=[0.2]))))
+    assert (costs.main(str(tmp_path / "record")) is not None) == fails
+    assert costs.load() == {"t.py::a": 1.0}

@@ -172,12 +172,12 @@ def report(timed: Sequence[Timed], before: Costs) -> tuple[Costs, str]:
     ])  # fmt: skip
 
 
-def main(path: str) -> str:
-    """Make costs of a record. Return what is wrong, or nothing."""
+def main(path: str) -> str | None:
+    """Make costs of a record. Return what is wrong, as `sys.exit` takes it, or None."""
     timed = [Timed(*json.loads(line)) for line in Path(path).read_text().splitlines()]
     costs, problem = report(timed, load())
     save(costs)
-    return problem
+    return problem or None
 
 
 if __name__ == "__main__":
