@@ -23,7 +23,6 @@ from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.request import Request, has_rows
 from nbshare._core.functions.annotations import signature_of, text_of
-from nbshare._core.functions.changes import record_imports, warn_of_changes
 from nbshare._core.functions.reference import (
     bind_arguments,
     closest,
@@ -35,6 +34,7 @@ from nbshare._core.interrupts import refuse_patched_modules
 from nbshare._core.memory import can_share, need_shared
 from nbshare._core.notebook.live_plot import Plot
 from nbshare._core.notebook.prints import Printer
+from nbshare._core.source.changes import record_imports, warn_of_changes
 from nbshare._core.system import room
 from nbshare._core.wire import is_worker, runs_items
 from nbshare._core.wire.context import current_context

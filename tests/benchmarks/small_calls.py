@@ -23,7 +23,7 @@ from typing import Any
 
 STEPS = """
 mapping.check_call options.checked_request functions.reference.bind_arguments
-wire.context.current_context functions.changes.warn_of_changes mapping.prepared
+wire.context.current_context source.changes.warn_of_changes mapping.prepared
 engine.preparing.prepare engine.preparing.pack_fixed wire.board.Board.create
 notebook.open_display job.Job._start engine.call.Call.start job.Job._tick engine.call.Call.wait
 job.Job._outcome executor.Executor.submit engine.tasks.TaskQueue.put

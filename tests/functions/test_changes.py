@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import Executor, parallel_map, pipeline
-from nbshare._core.functions.changes import warn_of_changes
-from nbshare._core.functions.definitions import is_same, simple_value
 from nbshare._core.functions.installed import STANDARD_LIBRARY
 from nbshare._core.mapping import map_async
+from nbshare._core.source.changes import warn_of_changes
+from nbshare._core.source.definitions import is_same, simple_value
 
 ROOT = Path(nbshare.__file__).parents[1]
 CONSTS = """
@@ -300,7 +300,7 @@ NOT_WARNED = {
 @pytest.fixture
 def names(tmp_path, monkeypatch):
     """Return the names that a notebook has, which has imported three modules."""
-    monkeypatch.setattr("nbshare._core.functions.changes._told", {})
+    monkeypatch.setattr("nbshare._core.source.changes._told", {})
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "consts_here.py").write_text(CONSTS)
     (tmp_path / "lib_here.py").write_text(LIB)
@@ -453,7 +453,7 @@ import late
 with open("late.py", "w") as file:
     file.write("SCALE = 2\\ndef f(x): return SCALE * x\\n")
 early.SCALE = 10
-from nbshare._core.functions.changes import warn_of_changes
+from nbshare._core.source.changes import warn_of_changes
 warnings.simplefilter("always")
 warn_of_changes(early.f, late.f)
 """
@@ -470,7 +470,7 @@ def test_a_script_has_no_changes(tmp_path):
     """Its definitions are sent by value, as they are."""
     (tmp_path / "script.py").write_text("""
 import sys
-from nbshare._core.functions.changes import warn_of_changes
+from nbshare._core.source.changes import warn_of_changes
 SCALE = 1
 def f(x): return SCALE * x
 class Model: pass
@@ -698,8 +698,8 @@ def test_simple_values_are_those_of_their_source(one, other):
 # Run in a process of its own, as if all that it imports were users' files.
 AS_OWN = """
 import importlib, sys
-import nbshare._core.functions.changes as changes
-import nbshare._core.functions.definitions as definitions
+import nbshare._core.source.changes as changes
+import nbshare._core.source.definitions as definitions
 sys.argv[1:], names = [], sys.argv[1:]
 for name in names:
     importlib.import_module(name)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare._core.functions import modules
-from nbshare._core.functions.changes import warn_of_changes
 from nbshare._core.functions.modules import file_of, find_named, loaded, own_files, variables_of
+from nbshare._core.source.changes import warn_of_changes
 from nbshare._core.wire.context import current_context
 from tests.support import oddities
 

@@ -27,8 +27,7 @@ from typing import Any
 import numpy as np
 
 from nbshare._core.arrays.shaped import ShapedItems
-from nbshare._core.functions.definitions import codes_in
-from nbshare._core.functions.pickling import is_by_value
+from nbshare._core.functions.pickling import codes_in, is_by_value
 
 TABLES = {"pandas", "xarray"}  # packages whose objects are tables, or parts of them
 PLAIN = {type(None), bool, int, float, complex, str, bytes}  # what has no parts

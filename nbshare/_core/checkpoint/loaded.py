@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 
 from nbshare._core.checkpoint.sources import Sources
-from nbshare._core.functions.changes import changes
 from nbshare._core.functions.freshness import is_as_read
+from nbshare._core.source.changes import changes
 from nbshare.errors import CheckpointError
 
 INSTEAD = "With backend='serial' or 'threads', items run the code that was imported here."

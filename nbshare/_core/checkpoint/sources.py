@@ -28,11 +28,11 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from nbshare._core.checkpoint.digests import digest
-from nbshare._core.functions.definitions import imports_in
 from nbshare._core.functions.files import imported_files
 from nbshare._core.functions.freshness import Stamp, stamp_of
 from nbshare._core.functions.installed import is_installed
 from nbshare._core.functions.modules import file_of, variables_of
+from nbshare._core.source.definitions import imports_in
 
 # Words of code that looks up names in its module, and in any that is loaded. With a dot, the
 # attribute of a module that is asked for, by any name. `*` if the module is used as a value.

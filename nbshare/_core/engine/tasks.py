@@ -37,10 +37,10 @@ from nbshare._core.engine.preparing import pack_fixed, prepare
 from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.supply import MOST_BYTES, Pace
-from nbshare._core.functions.changes import warn_of_changes
 from nbshare._core.functions.reference import refuse_async
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.memory import need_shared
+from nbshare._core.source.changes import warn_of_changes
 from nbshare._core.store.logs import Unloadable
 from nbshare._core.store.pages import FAILED
 from nbshare._core.system import waiting

@@ -16,7 +16,7 @@ import io
 import os
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import _lru_cache_wrapper, cache, lru_cache, singledispatch
 from importlib import import_module
@@ -31,7 +31,6 @@ from nbshare._core.functions.annotations import (
     reduced_annotation,
     with_references,
 )
-from nbshare._core.functions.definitions import codes_in
 from nbshare._core.functions.installed import is_installed
 from nbshare._core.functions.modules import (
     MAIN,
@@ -315,6 +314,14 @@ def _has_methods(obj: Any) -> bool:
         for member in members
         if isinstance(member, FunctionType)
     )
+
+
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield code, and that of the functions and classes in it."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from codes_in(const)
 
 
 @lru_cache(8)

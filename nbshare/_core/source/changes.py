@@ -25,18 +25,6 @@ from reprlib import repr as shown
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
-from nbshare._core.functions.definitions import (
-    ABSENT,
-    ANYTHING,
-    CONTAINERS,
-    SIMPLE,
-    Definition,
-    changed_by,
-    codes_in,
-    definitions,
-    imports_in,
-    parts_of,
-)
 from nbshare._core.functions.freshness import (
     Stamp,
     is_as_read,
@@ -47,7 +35,18 @@ from nbshare._core.functions.freshness import (
 from nbshare._core.functions.imports import FreshLoader
 from nbshare._core.functions.installed import is_installed
 from nbshare._core.functions.modules import MAINS, is_module, loader_of, own_files, variables_of
-from nbshare._core.functions.pickling import is_by_value
+from nbshare._core.functions.pickling import codes_in, is_by_value
+from nbshare._core.source.definitions import (
+    ABSENT,
+    ANYTHING,
+    CONTAINERS,
+    SIMPLE,
+    Definition,
+    changed_by,
+    definitions,
+    imports_in,
+    parts_of,
+)
 from nbshare.errors import warn
 
 MOST_OF_FILE = 1 << 18  # bytes of a file that is compared, as more is data mostly

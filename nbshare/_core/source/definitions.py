@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import _lru_cache_wrapper, cached_property
 from importlib.util import resolve_name
 from inspect import unwrap
-from types import CodeType, FunctionType, MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from nbshare._core.functions.installed import is_installed
@@ -326,14 +326,6 @@ def imports_in(parts: Iterable[ast.AST], package: str) -> Iterator[tuple[str, st
             module = resolve_name(name, package) if part.level and package else name
             for alias in part.names:
                 yield alias.asname or alias.name, f"{module}.{alias.name}"
-
-
-def codes_in(code: CodeType) -> Iterator[CodeType]:
-    """Yield code, and that of the functions and classes in it."""
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from codes_in(const)
 
 
 def _path(node: Any) -> set[str]:
