@@ -19,10 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbshare import import_file, share
-from nbshare._core.checkpoint import digests, sources
+from nbshare._core.checkpoint import digests
 from nbshare._core.checkpoint.code import CodeDigests
 from nbshare._core.checkpoint.key import key_of
 from nbshare._core.options import MapOptions, checked_request
+from nbshare._core.source import file
 from nbshare.errors import CheckpointError
 
 FILES = {
@@ -330,13 +331,13 @@ def test_a_file_is_parsed_again_only_after_an_edit(tmp_path, monkeypatch):
     """Later calls of a notebook ask for the same files, and a large one takes 0.1 s to parse."""
     (tmp_path / "parsed_once.py").write_text("def f(x): return x\n")
     f = import_file(tmp_path / "parsed_once.py").f
-    parse, seen = sources.parsed, []
+    parse, seen = file.parsed, []
 
     def note(source):
         seen.append(source)
         return parse(source)
 
-    monkeypatch.setattr(sources, "parsed", note)
+    monkeypatch.setattr(file, "parsed", note)
     before, n_before = parts_of(f), len(seen)
     assert parts_of(f) == before
     assert len(seen) == n_before > 0

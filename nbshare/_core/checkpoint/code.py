@@ -23,19 +23,17 @@ from typing import Any
 
 from nbshare._core.checkpoint.digests import Attributes, Digests, digest
 from nbshare._core.checkpoint.sources import (
-    ALL,
     ANYWHERE,
     IN_MODULE,
     LOADING,
     OF_TEXTS,
-    Dependency,
     Sources,
     asked_for,
-    dependency_on,
 )
 from nbshare._core.functions.annotations import annotations_of
 from nbshare._core.functions.modules import MAINS, by_value, find_named
 from nbshare._core.functions.pickling import is_by_value, is_dispatching, sent_variables
+from nbshare._core.source.file import ALL, Dependency, dependency_on
 
 UNNAMED = "", "builtins"  # module of a function that was made by `exec`
 # Attributes that Python adds to a class, and that do not change what it does.

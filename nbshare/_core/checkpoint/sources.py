@@ -21,18 +21,31 @@ import pkgutil
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from nbshare._core.checkpoint.digests import digest
 from nbshare._core.functions.files import imported_files
 from nbshare._core.functions.freshness import Stamp, stamp_of
 from nbshare._core.functions.installed import is_installed
 from nbshare._core.functions.modules import file_of, variables_of
-from nbshare._core.source.definitions import imports_in
+from nbshare._core.source.file import (
+    ALL,
+    DEFINITIONS,
+    Dependency,
+    File,
+    bound_by,
+    dependency_on,
+    dotted_name,
+    imports_in,
+    names_in,
+    parsed_file,
+    run_by_import,
+    uses_in,
+)
 
 # Words of code that looks up names in its module, and in any that is loaded. With a dot, the
 # attribute of a module that is asked for, by any name. `*` if the module is used as a value.
@@ -57,8 +70,6 @@ OF_PACKAGES = {"pkgutil", "iter_modules", "walk_packages"}  # words of code that
 LOOKING_UP, READING = ANYWHERE | LOADING, OF_DOCSTRINGS | OF_TEXTS
 OF_FOLDERS = {"parent", "parents", "dirname", "with_name"}  # of a file, which is not read
 NAMES = re.compile(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)*")  # a text that may name something
-EXPRESSION = re.compile(r"[(@~*/+<>=]")  # a text with one of these may be one (pandas, formulas)
-DOTTED = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
 # Callables and bases that do nothing else while a module is imported.
 PLAIN = {
     "abc", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "functools",
@@ -74,29 +85,7 @@ PLAIN_BUILTINS -= {"type", "map", "filter"}
 OF_PROPERTIES = ".setter", ".getter", ".deleter"
 OF_MEMBERS = {"__init__", "__new__", "_generate_next_value_"}  # of an enumeration's class
 HOOKS = {"__init_subclass__", "__set_name__", "__class_getitem__", "__mro_entries__"}
-NOT_IN_WORKERS = {"__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"}
-FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
-DEFINITIONS = FUNCTIONS | ast.ClassDef
 CALLABLE = DEFINITIONS | ast.Lambda | ast.Attribute | ast.Call
-ASSIGNMENTS = ast.Assign | ast.AnnAssign
-ALL = "*"  # as a name, all of a module
-
-Dependency = tuple[str, str]  # a module, and a name in it ("" for its import)
-
-
-def parsed(source: bytes) -> ast.Module:
-    """Return the syntax tree of a file, without docstrings unless it asks for them."""
-    for left in (2, 1, 0):
-        try:
-            tree = ast.parse(source)
-            break
-        except SystemError:  # of CPython 3.11, if another thread parses at the same time
-            if not left:
-                raise
-    for part in () if b"__doc__" in source else ast.walk(tree):
-        if isinstance(part, ast.Module | DEFINITIONS) and ast.get_docstring(part, clean=False):
-            part.body = part.body[1:] or [ast.copy_location(ast.Pass(), part.body[0])]
-    return tree
 
 
 def _own_path(name: str, folder: str | None) -> str | None:
@@ -112,90 +101,6 @@ def _own_path(name: str, folder: str | None) -> str | None:
     return str(file)
 
 
-def uses_in(node: ast.AST) -> Iterator[str]:
-    """Yield the names that code uses, with their attributes, such as ``module.name``."""
-    todo = [node]
-    while todo:
-        each = todo.pop()
-        if dotted := dotted_name(each):
-            yield dotted
-        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
-            yield from DOTTED.findall(each.value) if EXPRESSION.search(each.value) else ()
-        else:
-            todo += ast.iter_child_nodes(each)
-
-
-def names_in(node: ast.AST) -> list[ast.Name]:
-    """Return the names that code has, without what they are asked for."""
-    return [each for each in ast.walk(node) if isinstance(each, ast.Name)]
-
-
-def dotted_name(node: ast.AST) -> str:
-    """Return a name that is used with its attributes, or "" for other code."""
-    match node:
-        case ast.Name(id=name, ctx=ast.Load() | ast.Del()):
-            return name
-        case ast.Attribute(value=value, attr=attribute) if name := dotted_name(value):
-            return f"{name}.{attribute}"
-    return ""
-
-
-def run_by_import(statement: ast.stmt) -> Iterator[ast.AST]:
-    """Yield the parts of a statement that run at the import, all but bodies of functions."""
-    todo: list[ast.AST] = [statement]
-    while todo:
-        yield (each := todo.pop())
-        children = list(ast.iter_child_nodes(each))
-        if isinstance(each, FUNCTIONS):
-            children = [child for child in children if child not in each.body]
-        todo += [each.args] if isinstance(each, ast.Lambda) else children
-
-
-class Contents(NamedTuple):
-    """The statements of a file, which keys share, so that nobody changes them.
-
-    Attributes
-    ----------
-    statements : list of ast.stmt
-        Those that workers run.
-    named : dict of str to list of ast.stmt
-        The statements that define a name.
-    targets : dict of str to list of str
-        The targets that imports bind a name to.
-    lines : dict of str to list of int
-        The lines of both, of names that are bound more than once. Their order counts.
-    """
-
-    statements: list[ast.stmt]
-    named: Mapping[str, list[ast.stmt]]
-    targets: Mapping[str, list[str]]
-    lines: Mapping[str, list[int]]
-
-
-@lru_cache(maxsize=256)
-def contents_of(path: str, package: str, _stamp: Stamp | None) -> Contents:
-    """Return what is in a file of a package. Kept, as each call with a checkpoint asks again."""
-    statements: list[ast.stmt] = []
-    for statement in parsed(Path(path).read_bytes()).body:
-        if isinstance(statement, ast.If) and ast.unparse(statement.test) in NOT_IN_WORKERS:
-            statements += statement.orelse
-        else:
-            statements.append(statement)
-    named = defaultdict[str, list[ast.stmt]](list)
-    targets = defaultdict[str, list[str]](list)
-    lines = defaultdict[str, list[int]](list)
-    for statement in statements:
-        for name in bound_by(statement):
-            named[name].append(statement)
-            lines[name].append(statement.lineno)
-        for name, target in imports_in(ast.walk(statement), package):
-            targets[name].append(target)
-        for name, _ in imports_in(run_by_import(statement), package):
-            lines[name].append(statement.lineno)
-    several = {name: found for name, found in lines.items() if name and len(found) > 1}
-    return Contents(statements, dict(named), dict(targets), several)
-
-
 class Module:
     """A file, as keys know it.
 
@@ -203,38 +108,21 @@ class Module:
     ----------
     name, path, label : str
         Its name and its file, and what messages call it.
-    stamp : Stamp or None
-        The stamp of the file.
-    statements, named, targets, lines
-        Its `Contents`.
+    stamp : Stamp
+        The version of the file.
+    file : File
+        What is in it.
+    folder : str or None
+        The folder of a package.
     """
 
     def __init__(self, name: str, path: str) -> None:
-        self.name, self.path, self.stamp = name, path, stamp_of(path)
+        self.name, self.path = name, path
         # The plain name of a file that was imported by its path. The other may be the folder's.
         self.label = Path(path).stem if name in imported_files() else name
-        is_package = os.path.basename(path) == "__init__.py"
-        self.package = name if is_package else name.rpartition(".")[0]
-        self.folder = os.path.dirname(path) if is_package else None
-        contents = contents_of(path, self.package, self.stamp)
-        self.statements, self.named, self.targets, self.lines = contents
-
-    def has(self, name: str) -> bool:
-        """Whether a definition or an import of the file binds a name."""
-        return name in self.named or name in self.targets
-
-
-def bound_by(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement of a module binds, if it is one that only defines them."""
-    if isinstance(statement, DEFINITIONS):
-        return {statement.name}
-    nodes = list(ast.walk(statement)) if isinstance(statement, ASSIGNMENTS) else []
-    stored = [node for node in nodes if isinstance(getattr(node, "ctx", None), ast.Store)]
-    if any(isinstance(node, ast.Attribute | ast.Subscript) for node in stored):
-        return set()  # it changes something else
-    loops = [node.target for node in nodes if isinstance(node, ast.comprehension)]
-    local = {id(node) for loop in loops for node in ast.walk(loop)}
-    return {node.id for node in stored if isinstance(node, ast.Name) and id(node) not in local}
+        self.file = parsed_file(name, path, stamp_of(path))
+        self.stamp = self.file.stamp
+        self.folder = os.path.dirname(path) if os.path.basename(path) == "__init__.py" else None
 
 
 def _places_of(statement: ast.stmt, lines: Mapping[str, list[int]]) -> list[str]:
@@ -263,21 +151,21 @@ def modules_in(folder: str) -> list[str]:
 
 @lru_cache(maxsize=256)
 def definitions_in(
-    path: str, name: str, _stamp: Stamp | None, reading: frozenset[str]
+    path: str, name: str, stamp: Stamp | None, reading: frozenset[str]
 ) -> dict[str, tuple[str, str]]:
     """Return the digest and the lines of each definition in a file, by what messages call it.
 
     `reading` is that of `Sources`.
     """
     try:
-        module = Module("", path)
+        file = parsed_file("", path, stamp)
     except (SyntaxError, ValueError):  # it is compiled
         return {name: (digest(Path(path).read_bytes()).hex(), "")}
     source = Path(path).read_bytes()
     reading |= {word for word in OF_TEXTS if word.encode() in source}
     texts = {f"the text of {name}": (digest(text_of(source, reading)).hex(), "")} if reading else {}
-    found = {f"{each} in {name}": statements for each, statements in module.named.items()}
-    found[f"the top level of {name}"] = [x for x in module.statements if not bound_by(x)]
+    found = {f"{each} in {name}": statements for each, statements in file.named.items()}
+    found[f"the top level of {name}"] = [x for x in file.statements if not bound_by(x)]
     return texts | {label: (_digest_of(each), _lines_of(each)) for label, each in found.items()}
 
 
@@ -372,7 +260,9 @@ class Sources:
                 names = re.split("[.:]", text)
                 words |= (LOOKING_UP | READING).intersection(names)
                 places = [(".".join(names[:k]), names[k]) for k in range(1, len(names))]
-                needed += [(own, x) for own, x in places if (m := self._module(own)) and m.has(x)]
+                needed += [
+                    (own, x) for own, x in places if (m := self._module(own)) and m.file.has(x)
+                ]
         self.looks_up |= not words.isdisjoint(LOOKING_UP)
         self._lists |= not words.isdisjoint(OF_PACKAGES)
         self.reading |= READING & words
@@ -410,16 +300,16 @@ class Sources:
         above, (attribute, _, rest) = name.rpartition(".")[0], path.partition(".")
         needed = [(above, "")] if above else []  # a package is imported before its modules
         module, below = self._module(name), f"{name}.{attribute}"
-        targets = module.targets.get(attribute, []) if module else []
-        is_known = module is not None and module.has(attribute)
+        targets = module.file.targets.get(attribute, []) if module else []
+        is_known = module is not None and module.file.has(attribute)
         if attribute not in ("", ALL) and (below in targets or not is_known) and self.is_own(below):
             needed.append((below, rest or ALL))
-            is_known = module is None or not module.has("__getattr__")
+            is_known = module is None or not module.file.has("__getattr__")
         if module is None:
             return needed
         if attribute == ALL:
             self.looks_up |= module.folder is not None  # its modules are values of it, too
-            names = ["", *module.named, *module.targets]
+            names = ["", *module.file.named, *module.file.targets]
             self._note(module, f"{module.label} (order of names)", [], " ".join(names))
             return needed + [(name, each) for each in names]
         if attribute == "":
@@ -428,24 +318,24 @@ class Sources:
         if not is_known:  # it is made when asked for, or comes with all of another
             needed.append((name, ALL))
         needed += [dependency_on(target, rest) for target in targets if target != below]
-        named = module.named.get(attribute, [])
+        named = module.file.named.get(attribute, [])
         return needed + self._note(module, f"{module.label}.{attribute}", named)
 
     def _imported(self, module: Module) -> list[Dependency]:
         """Note what the import of a module does besides plain definitions."""
-        needed = [dependency_on(target) for target in module.targets.get(ALL, [])]
+        file, needed = module.file, module.file.leads_to(ALL)
         found, names, order = list[ast.stmt](), list[str](), list[str]()
-        for statement in module.statements:
+        for statement in file.statements:
             if isinstance(statement, ast.Import | ast.ImportFrom):
-                needed += [(target, "") for _, target in imports_in([statement], module.package)]
-            if self._acts(module, statement):
+                needed += [(target, "") for _, target in imports_in([statement], file.package)]
+            if self._acts(file, statement):
                 names += (bound := sorted(bound_by(statement)))
                 found += [] if bound else [statement]
                 order += bound or ["."]
         needed += [(module.name, each) for each in names]
         return needed + self._note(module, f"{module.label} (top level)", found, " ".join(order))
 
-    def _acts(self, module: Module, statement: ast.stmt) -> bool:
+    def _acts(self, file: File, statement: ast.stmt) -> bool:
         """Whether running a statement may do more than bind names to what it defines."""
         match statement:
             case ast.Import() | ast.Pass() | ast.Expr(value=ast.Constant()):
@@ -453,19 +343,19 @@ class Sources:
             case ast.ImportFrom(module=name, names=names):
                 return name == "__future__" or names[0].name == ALL
         parts = run_by_import(statement)
-        return not bound_by(statement) or any(self._does_more(module, part) for part in parts)
+        return not bound_by(statement) or any(self._does_more(file, part) for part in parts)
 
-    def _does_more(self, module: Module, part: ast.AST) -> bool:
+    def _does_more(self, file: File, part: ast.AST) -> bool:
         """Whether a part of a statement may have an effect elsewhere, when it runs."""
         match part:
             case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
-                return self._is_acting(module, dotted_name(part))
+                return self._is_acting(file, dotted_name(part))
             case ast.Attribute() | ast.Subscript(ctx=ast.Store() | ast.Del()):
                 return True
             case ast.AugAssign() | ast.With() | ast.Import() | ast.ImportFrom():
                 return True
             case ast.Call(func=ast.Name() | ast.Attribute() as func, args=args):
-                return not self._is_plain(module, func) or self._may_act(module, args)
+                return not self._is_plain(file, func) or self._may_act(file, args)
             case ast.Call():
                 return True
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name in HOOKS:
@@ -473,53 +363,52 @@ class Sources:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 used = part.decorator_list
             case ast.ClassDef(bases=bases, keywords=keywords):
-                used = [base for base in bases if not self._is_own_class(module, base)]
+                used = [base for base in bases if not self._is_own_class(file, base)]
                 used += [*part.decorator_list, *(each.value for each in keywords)]
-                names = {name for base in bases for each in names_in(base) for name in [each.id]}
-                of = [target for name in names for target in module.targets.get(name, [])]
-                if any(target.startswith("enum") for target in of):  # it makes members at once
+                used_in = [each.id for base in bases for each in names_in(base)]
+                homes = [home for name in used_in for home, _ in file.leads_to(name)]
+                if any(home.startswith("enum") for home in homes):  # it makes members at once
                     return any(getattr(each, "name", "") in OF_MEMBERS for each in part.body)
             case _:
                 return False
-        return not all(self._is_plain(module, each) for each in used)
+        return not all(self._is_plain(file, each) for each in used)
 
-    def _is_plain(self, module: Module, called: ast.expr) -> bool:
+    def _is_plain(self, file: File, called: ast.expr) -> bool:
         """Whether calling something, or deriving from it, has no effect elsewhere."""
         while isinstance(called, ast.Call | ast.Subscript):  # a decorator with options, Generic[T]
             called = called.func if isinstance(called, ast.Call) else called.value
-        name, _, rest = (dotted := dotted_name(called)).partition(".")
-        if not dotted or not module.has(name):
+        if not (dotted := dotted_name(called)) or not file.has(dotted.partition(".")[0]):
             return dotted in PLAIN_BUILTINS or dotted.endswith(OF_PROPERTIES)
-        full = [f"{target}.{rest}".rstrip(".") for target in module.targets.get(name, [])]
+        full = file.names_of(dotted)
         is_plain = all(x in PLAIN or x.rpartition(".")[0] in PLAIN for x in full)
         return is_plain and bool(full) and NOT_PLAIN.isdisjoint(full)
 
-    def _may_act(self, module: Module, args: list[ast.expr]) -> bool:
+    def _may_act(self, file: File, args: list[ast.expr]) -> bool:
         """Whether arguments may hold a callable, an object of own files that is no constant."""
         for name in {each.id for arg in args for each in names_in(arg)}:
-            targets = [dependency_on(target)[0] for target in module.targets.get(name, [])]
-            parts = [part for each in module.named.get(name, []) for part in ast.walk(each)]
-            if any(isinstance(part, CALLABLE) for part in parts) or any(map(self.is_own, targets)):
+            parts = [part for each in file.named.get(name, []) for part in ast.walk(each)]
+            is_own = any(self.is_own(home) for home, _ in file.leads_to(name))
+            if is_own or any(isinstance(part, CALLABLE) for part in parts):
                 return True
         return False
 
-    def _is_own_class(self, module: Module, base: ast.expr) -> bool:
+    def _is_own_class(self, file: File, base: ast.expr) -> bool:
         """Whether a base is of an own file, whose own statement tells what deriving does."""
-        name, _, rest = dotted_name(base).partition(".")
-        places = [dependency_on(target, rest)[0] for target in module.targets.get(name, [])]
-        return name in module.named or (bool(places) and all(map(self.is_own, places)))
+        dotted = dotted_name(base)
+        homes = [home for home, _ in file.leads_to(dotted)]
+        is_here = dotted.partition(".")[0] in file.named
+        return is_here or (bool(homes) and all(map(self.is_own, homes)))
 
-    def _is_acting(self, module: Module, dotted: str) -> bool:
+    def _is_acting(self, file: File, dotted: str) -> bool:
         """Whether a name is bound by a statement that does more, so that using it may, too."""
-        name, _, rest = dotted.partition(".")
-        key = module.name, dotted
+        key = file.path, dotted
         if key not in self._acting:
             self._acting[key] = False  # until it is known, as it may lead to itself
-            found = any(self._acts(module, each) for each in module.named.get(name, []))
-            for target in module.targets.get(name, []):
-                place, path = dependency_on(target, rest)
+            named = file.named.get(dotted.partition(".")[0], [])
+            found = any(self._acts(file, each) for each in named)
+            for place, path in file.leads_to(dotted):
                 other = self._module(place)
-                found |= other is not None and path != ALL and self._is_acting(other, path)
+                found |= other is not None and path != ALL and self._is_acting(other.file, path)
             self._acting[key] = found
         return self._acting[key]
 
@@ -529,26 +418,26 @@ class Sources:
         """Note the digest of statements. Return where they lead."""
         if label in self.parts:
             return []
-        needed, bindings, places = list[Dependency](), dict[str, list[str]](), list[str]()
+        file, needed = module.file, list[Dependency]()
+        bindings, places = dict[str, list[str]](), list[str]()
         for statement in found:
             parts = [*ast.walk(statement)]
-            needed += [(target, "") for _, target in imports_in(parts, module.package)]
+            needed += [(target, "") for _, target in imports_in(parts, file.package)]
             for part in parts:
                 if isinstance(part, ast.ClassDef):  # its imports are attributes, of any name
-                    found_in = imports_in(part.body, module.package)
+                    found_in = imports_in(part.body, file.package)
                     needed += [dependency_on(target) for _, target in found_in]
             words = {part.attr for part in parts if isinstance(part, ast.Attribute)}
             texts = [part.value for part in parts if isinstance(part, ast.Constant)]
             words |= LOADING.intersection(x.arg for x in parts if isinstance(x, ast.keyword))
             for use in {*uses_in(statement)}:
-                name, _, rest = use.partition(".")
-                targets = module.targets.get(name, [])
-                bindings[name] = targets
+                name = use.partition(".")[0]
+                bindings[name] = targets = file.targets.get(name, [])
                 words |= {name}.union(*(target.split(".") for target in targets))
-                words |= {asked_for(dependency_on(target, rest)) for target in targets}
-                if module.has(name):
+                words |= {*map(asked_for, file.leads_to(use))}
+                if file.has(name):
                     needed.append((module.name, use if targets else name))
-            places += _places_of(statement, module.lines)
+            places += _places_of(statement, file.lines)
             needed += self.note_words(words, texts)
             if not words.isdisjoint(ANYWHERE | IN_MODULE):
                 needed.append((module.name, ALL))
@@ -557,12 +446,6 @@ class Sources:
             self.parts[label] = _digest_of(found, more)
             self.lines[label] = f"{os.path.basename(module.path)}, {_lines_of(found)}"
         return needed
-
-
-def dependency_on(target: str, rest: str = "") -> Dependency:
-    """Return what an import binds, or its attributes, as a dependency."""
-    module, _, name = target.rpartition(".")
-    return (module, f"{name}.{rest}".rstrip(".")) if module else (target, rest or ALL)
 
 
 def asked_for(dependency: Dependency) -> str:

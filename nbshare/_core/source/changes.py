@@ -12,13 +12,12 @@ files, and warns once of each change. These are no changes:
 
 from __future__ import annotations
 
-import ast
 import os
 import sys
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, lru_cache, partial
+from functools import partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from operator import attrgetter, is_
 from reprlib import repr as shown
@@ -26,10 +25,8 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from nbshare._core.functions.freshness import (
-    Stamp,
     is_as_read,
     note_reading,
-    read_source,
     stamp_of,
 )
 from nbshare._core.functions.imports import FreshLoader
@@ -38,15 +35,13 @@ from nbshare._core.functions.modules import MAINS, is_module, loader_of, own_fil
 from nbshare._core.functions.pickling import codes_in, is_by_value
 from nbshare._core.source.definitions import (
     ABSENT,
-    ANYTHING,
     CONTAINERS,
     SIMPLE,
     Definition,
-    changed_by,
     definitions,
-    imports_in,
     parts_of,
 )
+from nbshare._core.source.file import ANYTHING, File, parsed_file
 from nbshare.errors import warn
 
 MOST_OF_FILE = 1 << 18  # bytes of a file that is compared, as more is data mostly
@@ -122,7 +117,7 @@ def _look_at(name: str, own: Mapping[str, str], most: int) -> _Seen | None:
     if stamp is None or stamp.size > min(most, MOST_OF_FILE):
         return None
     try:
-        _seen[name] = seen = _Seen(name, _file(name, path, stamp), own)
+        _seen[name] = seen = _Seen(name, parsed_file(name, path, stamp), own)
     except (OSError, ImportError, SyntaxError, ValueError):  # it is being edited
         return None
     return seen
@@ -165,50 +160,11 @@ def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
 # ---------------------------------------------------------------------------------- a module
 
 
-class _File:
-    """The contents of the file of a module.
-
-    Attributes
-    ----------
-    statements : list of ast.stmt
-        Its statements.
-    imports : list of str
-        The modules that it may import. Some of the names are those of other objects.
-    """
-
-    def __init__(self, name: str, path: str, stamp: Stamp) -> None:
-        source = read_source(path, MOST_OF_FILE)
-        if source is None or source.stamp != stamp:
-            raise OSError("it is being edited")
-        self.name, self.path, self.stamp = name, path, stamp
-        self.statements = ast.parse(source.data).body
-        is_package = os.path.basename(path) == "__init__.py"
-        package = name if is_package else name.rpartition(".")[0]
-        self.imports = [package]
-        for _, target in imports_in(_statements_in(self.statements), package):
-            self.imports += [target, target.rpartition(".")[0]]
-
-    @cached_property
-    def changed(self) -> set[str]:
-        """The names that its code changes, in any module."""
-        return changed_by(self.statements)
-
-    def changes(self, definition: Definition, module: str) -> bool:
-        """Whether its code may have changed a name of a module."""
-        is_near = self.name == module or module in self.imports
-        is_any = is_near and not self.changed.isdisjoint(ANYTHING)
-        return is_any or definition.is_changed_by(self.changed)
-
-
-_file = lru_cache(256)(_File)
-
-
-def _statements_in(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements, and those within them, which are many times fewer than all nodes."""
-    for each in statements:
-        yield each
-        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
-            yield from _statements_in(getattr(each, name, ()))
+def _may_change(file: File, definition: Definition) -> bool:
+    """Whether the code of a file may have changed a name of a module."""
+    is_near = file.name == definition.module or definition.module in file.imports
+    is_any = is_near and not file.changed.isdisjoint(ANYTHING)
+    return is_any or definition.is_changed_by(file.changed)
 
 
 class _Seen:
@@ -216,13 +172,13 @@ class _Seen:
 
     Attributes
     ----------
-    file : _File
+    file : File
         Its file.
     imports : list of str
         The own modules that the file imports.
     """
 
-    def __init__(self, name: str, file: _File, own: Mapping[str, str]) -> None:
+    def __init__(self, name: str, file: File, own: Mapping[str, str]) -> None:
         module = sys.modules.get(name)
         self.file, self._name, self._names = file, name, variables_of(module)
         self.imports = [x for x in file.imports if x not in sys.modules or x in own]
@@ -238,7 +194,7 @@ class _Seen:
 
         found = [*filter(is_other, defined)]
         ignored = file.changed if found else set[str]()
-        found = [each for each in found if not file.changes(each, self._name)]
+        found = [each for each in found if not _may_change(file, each)]
         self._changes = [(each, self._change(each)) for each in found]
         # The things that may change are the values of names, parts of functions, and contents of
         # containers.
@@ -281,12 +237,12 @@ class _Seen:
             text = f"{name} is {here} here, and {there} in {file}"
         return Change(definition.name, text, id(definition.value))
 
-    def changes(self, files: Collection[_File]) -> list[Change]:
+    def changes(self, files: Collection[File]) -> list[Change]:
         """Return what was changed, but not by these files, which workers run as well."""
         return [
             change
             for definition, change in self._changes
-            if not any(file.changes(definition, self._name) for file in files)
+            if not any(_may_change(file, definition) for file in files)
         ]
 
 

@@ -19,15 +19,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import _lru_cache_wrapper, cached_property
-from importlib.util import resolve_name
 from inspect import unwrap
-from types import FunctionType, MappingProxyType
+from types import FunctionType
 from typing import Any, NamedTuple, cast
 
 from nbshare._core.functions.installed import is_installed
 from nbshare._core.functions.modules import find_named, is_module, variables_of
+from nbshare._core.source.file import FUNCTIONS, bindings_in, imports_in
 
-FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 SIMPLE = {bool, int, float, complex, str, bytes, tuple, list, dict, set, type(None)}
 CONTAINERS = {list, dict, set}
 WRAPPERS = (classmethod, staticmethod, cached_property, _lru_cache_wrapper)
@@ -42,12 +41,6 @@ LITERALS = (
     ast.Constant | ast.Tuple | ast.List | ast.Set | ast.Dict | ast.UnaryOp | ast.BinOp
     | ast.unaryop | ast.operator | ast.expr_context
 )  # fmt: skip
-# Methods that change a list, a dict or a set, which their constant counterparts lack them.
-CHANGING = {*dir(list), *dir(dict), *dir(set)}.difference(
-    dir(tuple), dir(MappingProxyType), dir(frozenset)
-)
-# With these, code may change any name.
-ANYTHING = {"exec", "setattr", "delattr", "globals", "locals", "vars", "__dict__"}
 ABSENT = object()
 
 
@@ -112,7 +105,9 @@ class Definition(NamedTuple):
 
     def _is_class_of(self, path: str, node: ast.ClassDef) -> bool:
         cls = self.value
-        names_its_module = any(name == "__module__" for x in node.body for name, _ in _given_by(x))
+        names_its_module = any(
+            name == "__module__" for x in node.body for name, _ in bindings_in(x)
+        )
         is_named = isinstance(cls, type) and cls.__name__ == node.name
         return is_named and (names_its_module or not self._is_of_another(cls, path))
 
@@ -171,7 +166,7 @@ def definitions(
     """Yield what statements define, and its values in a module, and in its classes."""
     given = defaultdict[str, list[ast.AST | None]](list)
     for statement in statements:
-        for name, node in _given_by(statement):
+        for name, node in bindings_in(statement):
             if name == "*":  # it may give all of these
                 for nodes in given.values():
                     nodes.append(None)
@@ -189,43 +184,6 @@ def definitions(
                 "__init_subclass__" in vars(base) for base in cls.__mro__[:-1]
             )
             yield from definitions(last.body, vars(cls), module, inner, is_plain=is_plain_class)
-
-
-def _given_by(statement: ast.stmt) -> Iterator[tuple[str, ast.AST | None]]:
-    """Yield the names that a statement binds, and what gives their values, if that is clear."""
-    match statement:
-        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-            yield name, statement
-        case ast.Assign(targets=targets, value=value):
-            for target in targets:
-                yield from _given(target, value)
-        case ast.ImportFrom(names=aliases) if aliases[0].name != "*":
-            for alias in aliases:
-                yield alias.asname or alias.name, statement
-        case ast.AnnAssign(target=target, value=ast.expr() as value):
-            yield from _given(target, value)
-        case _:
-            yield from _bound_in(statement)
-
-
-def _given(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.AST | None]]:
-    match target, value:
-        case ast.Name(id=name), _:
-            yield name, value
-        case (ast.Tuple(elts=targets), ast.Tuple(elts=values)) if len(targets) == len(values):
-            for each in zip(targets, values, strict=True):
-                yield from _given(*each)
-        case _:
-            yield from _bound_in(target)
-
-
-def _bound_in(part: ast.AST) -> Iterator[tuple[str, None]]:
-    for node in ast.walk(part):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            yield node.id, None
-        name = getattr(node, "asname", None) or getattr(node, "name", None)
-        if isinstance(name, str):
-            yield name.partition(".")[0], None
 
 
 def _has_defaults(func: FunctionType, args: ast.arguments) -> bool:
@@ -284,55 +242,3 @@ def is_same(given: Any, value: Any) -> bool:
         is_equal = type(value) is type(given) and bool(value == given)
         return is_equal and (type(value) in CONTAINERS or repr(value) == repr(given))
     return False
-
-
-def changed_by(statements: Iterable[ast.stmt]) -> set[str]:
-    """Return the names of globals, attributes and other objects that code changes.
-
-    They may be attributes of anything but ``self``.
-    """
-    changed = set[str]()
-    for statement in statements:
-        for node in ast.walk(statement):
-            match node:
-                case ast.Global(names=names):
-                    changed.update(names)
-                case ast.Attribute(value=owner, attr=name, ctx=ast.Store() | ast.Del()):
-                    changed.update({name} if _path(owner) != {"self"} else ())
-                case ast.Subscript(value=owner, ctx=ast.Store() | ast.Del()):
-                    changed |= _path(owner)
-                case ast.Attribute(value=owner, attr=name) if name in CHANGING:
-                    changed |= _path(owner)
-                case ast.Call(
-                    func=ast.Name(id="exec" | "setattr" | "delattr" as name), args=[owner, *_]
-                ):
-                    changed.update({name} if _path(owner) != {"self"} else ())
-    return changed
-
-
-def imports_in(parts: Iterable[ast.AST], package: str) -> Iterator[tuple[str, str]]:
-    """Yield the names that imports bind, and to what, such as ``module.name``.
-
-    The name is ``*`` for all names of a module, and empty for a module that is imported only.
-    """
-    for part in parts:
-        if isinstance(part, ast.Import):
-            for alias in part.names:
-                whole = alias.name if alias.asname else alias.name.partition(".")[0]
-                yield alias.asname or whole, whole
-                yield "", alias.name
-        elif isinstance(part, ast.ImportFrom):
-            name = "." * part.level + (part.module or "")
-            module = resolve_name(name, package) if part.level and package else name
-            for alias in part.names:
-                yield alias.asname or alias.name, f"{module}.{alias.name}"
-
-
-def _path(node: Any) -> set[str]:
-    """Return the names on the way to what an expression gives, ``a`` and ``b`` of ``a.b[0]``."""
-    names = set[str]()
-    while isinstance(node, ast.expr):
-        names.add(getattr(node, "id", getattr(node, "attr", "")))
-        node = getattr(node, "value", getattr(node, "func", None))
-    names.discard("")
-    return names - ANYTHING if "self" in names else names
