@@ -35,6 +35,7 @@ from nbshare._core.functions.modules import file_of, variables_of
 from nbshare._core.source.file import (
     ALL,
     DEFINITIONS,
+    OF_PROPERTIES,
     Dependency,
     File,
     bound_by,
@@ -80,9 +81,8 @@ PLAIN |= {f"numba.{name}" for name in ("jit", "njit", "vectorize", "guvectorize"
 NOT_PLAIN = {
     "functools.reduce", "functools.update_wrapper", "dataclasses.replace", "typing.get_type_hints",
 }  # fmt: skip
-PLAIN_BUILTINS = {name for name, value in vars(builtins).items() if isinstance(value, type)}
-PLAIN_BUILTINS -= {"type", "map", "filter"}
-OF_PROPERTIES = ".setter", ".getter", ".deleter"
+PLAIN |= {name for name, value in vars(builtins).items() if isinstance(value, type)}
+PLAIN -= {"type", "map", "filter"}
 OF_MEMBERS = {"__init__", "__new__", "_generate_next_value_"}  # of an enumeration's class
 HOOKS = {"__init_subclass__", "__set_name__", "__class_getitem__", "__mro_entries__"}
 CALLABLE = DEFINITIONS | ast.Lambda | ast.Attribute | ast.Call
@@ -355,7 +355,7 @@ class Sources:
             case ast.AugAssign() | ast.With() | ast.Import() | ast.ImportFrom():
                 return True
             case ast.Call(func=ast.Name() | ast.Attribute() as func, args=args):
-                return not self._is_plain(file, func) or self._may_act(file, args)
+                return not _is_plain(file, func) or self._may_act(file, args)
             case ast.Call():
                 return True
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name in HOOKS:
@@ -371,17 +371,7 @@ class Sources:
                     return any(getattr(each, "name", "") in OF_MEMBERS for each in part.body)
             case _:
                 return False
-        return not all(self._is_plain(file, each) for each in used)
-
-    def _is_plain(self, file: File, called: ast.expr) -> bool:
-        """Whether calling something, or deriving from it, has no effect elsewhere."""
-        while isinstance(called, ast.Call | ast.Subscript):  # a decorator with options, Generic[T]
-            called = called.func if isinstance(called, ast.Call) else called.value
-        if not (dotted := dotted_name(called)) or not file.has(dotted.partition(".")[0]):
-            return dotted in PLAIN_BUILTINS or dotted.endswith(OF_PROPERTIES)
-        full = file.names_of(dotted)
-        is_plain = all(x in PLAIN or x.rpartition(".")[0] in PLAIN for x in full)
-        return is_plain and bool(full) and NOT_PLAIN.isdisjoint(full)
+        return not all(_is_plain(file, each) for each in used)
 
     def _may_act(self, file: File, args: list[ast.expr]) -> bool:
         """Whether arguments may hold a callable, an object of own files that is no constant."""
@@ -446,6 +436,16 @@ class Sources:
             self.parts[label] = _digest_of(found, more)
             self.lines[label] = f"{os.path.basename(module.path)}, {_lines_of(found)}"
         return needed
+
+
+def _is_plain(file: File, called: ast.expr) -> bool:
+    """Whether calling something, or deriving from it, has no effect elsewhere."""
+
+    def is_plain(name: str) -> bool:
+        is_known = name in PLAIN or name.rpartition(".")[0] in PLAIN or name.endswith(OF_PROPERTIES)
+        return is_known and name not in NOT_PLAIN
+
+    return bool(names := file.full_names(called)) and all(map(is_plain, names))
 
 
 def asked_for(dependency: Dependency) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from operator import attrgetter, is_
+from operator import attrgetter
 from reprlib import repr as shown
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ from nbshare._core.source.definitions import (
     CONTAINERS,
     SIMPLE,
     Definition,
-    definitions,
+    definitions_in,
     parts_of,
 )
 from nbshare._core.source.file import ANYTHING, File, parsed_file
@@ -162,7 +162,7 @@ def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
 
 def _may_change(file: File, definition: Definition) -> bool:
     """Whether the code of a file may have changed a name of a module."""
-    is_near = file.name == definition.module or definition.module in file.imports
+    is_near = definition.file.name in (file.name, *file.imports)
     is_any = is_near and not file.changed.isdisjoint(ANYTHING)
     return is_any or definition.is_changed_by(file.changed)
 
@@ -182,14 +182,14 @@ class _Seen:
         module = sys.modules.get(name)
         self.file, self._name, self._names = file, name, variables_of(module)
         self.imports = [x for x in file.imports if x not in sys.modules or x in own]
-        defined = [*definitions(file.statements, self._names, self._name)]
+        defined = [*definitions_in(file)]
         # Another loader may do more than compile the file.
         is_plain = type(loader_of(module)) in (SourceFileLoader, FreshLoader)
         is_plain = is_plain and is_as_read(file.path, file.stamp)
 
         def is_other(each: Definition) -> bool:
             with suppress(Exception):  # users' objects may raise when they are looked at
-                return _is_of_main(each.value) or (is_plain and not each.is_as_written(file.path))
+                return _is_of_main(each.value) or (is_plain and not each.is_as_written())
             return False
 
         found = [*filter(is_other, defined)]
@@ -204,12 +204,9 @@ class _Seen:
         values = [each.value for each in watched]
         self._functions = [each for each in values if type(each) is FunctionType]
         self._parts = [*map(PARTS, self._functions)]
-        # Those that are as in the file are compared with it, which is fast, and others by identity.
         others = {id(each.value) for each in found}
         given = [(each.value, each.given) for each in watched if type(each.value) in CONTAINERS]
-        self._contents = [x for x in given if x[1] is not ABSENT and id(x[0]) not in others]
-        containers = [each.value for each in found if type(each.value) in CONTAINERS]
-        self._changed_contents = [(each, _contents_of(each)) for each in containers]
+        self._contents = [x for x in given if x[1] is not ABSENT]
         # No other object gets the ids of these.
         self._kept = [each for each in values if type(each) in SIMPLE or id(each) in others]
 
@@ -218,8 +215,6 @@ class _Seen:
         if variables_of(module) is not self._names or self._ids_now() != self._ids:
             return False
         if self._changes and stamp_of(self.file.path) != self.file.stamp:  # it may have them now
-            return False
-        if any(not _is_each(_contents_of(x), before) for x, before in self._changed_contents):
             return False
         with suppress(Exception):  # such as of arrays in a list
             is_same = [*map(PARTS, self._functions)] == self._parts
@@ -244,24 +239,6 @@ class _Seen:
             for definition, change in self._changes
             if not any(_may_change(file, definition) for file in files)
         ]
-
-
-def _contents_of(container: Any) -> list[Any]:
-    """Return what is in a list, dict or set, and in those within it."""
-    found, todo, known = [], [container], set[int]()
-    while todo:
-        each = todo.pop()
-        inner = [*each.keys(), *each.values()] if type(each) is dict else [*each]
-        found += inner
-        for part in inner:
-            if type(part) in (*CONTAINERS, tuple) and id(part) not in known:
-                known.add(id(part))
-                todo.append(part)
-    return found
-
-
-def _is_each(parts: list[Any], others: list[Any]) -> bool:
-    return len(parts) == len(others) and all(map(is_, parts, others))
 
 
 def _is_of_main(value: Any) -> bool:

@@ -19,24 +19,26 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import _lru_cache_wrapper, cached_property
-from inspect import unwrap
 from types import FunctionType
 from typing import Any, NamedTuple, cast
 
 from nbshare._core.functions.installed import is_installed
-from nbshare._core.functions.modules import find_named, is_module, variables_of
-from nbshare._core.source.file import FUNCTIONS, bindings_in, imports_in
+from nbshare._core.functions.modules import variables_of
+from nbshare._core.source.file import ALL, FUNCTIONS, OF_PROPERTIES, File, bindings_in
 
 SIMPLE = {bool, int, float, complex, str, bytes, tuple, list, dict, set, type(None)}
 CONTAINERS = {list, dict, set}
 WRAPPERS = (classmethod, staticmethod, cached_property, _lru_cache_wrapper)
-PLAIN = {  # decorators that keep the functions of what they decorate
-    "property", "setter", "getter", "deleter", "classmethod", "staticmethod", "abstractmethod",
-    "cache", "lru_cache", "cached_property", "wraps", "override", "final", "dataclass",
-    "total_ordering", "runtime_checkable",
-}  # fmt: skip
-PLAIN_HOMES = {"abc", "dataclasses", "functools", "typing", "typing_extensions"}
-OF_PROPERTIES = {"setter", "getter", "deleter"}
+# Decorators that keep the functions of what they decorate.
+KEEPING = {"property", "classmethod", "staticmethod", "abc.abstractmethod", "dataclasses.dataclass"}
+KEEPING |= {
+    f"functools.{x}" for x in ("cache", "lru_cache", "cached_property", "wraps", "total_ordering")
+}
+KEEPING |= {
+    f"{home}.{x}"
+    for home in ("typing", "typing_extensions")
+    for x in ("override", "final", "runtime_checkable")
+}
 LITERALS = (
     ast.Constant | ast.Tuple | ast.List | ast.Set | ast.Dict | ast.UnaryOp | ast.BinOp
     | ast.unaryop | ast.operator | ast.expr_context
@@ -51,7 +53,7 @@ class Definition(NamedTuple):
     key: str  # the name in the module, or in the class
     names: Mapping[str, Any]  # the values that the module or class has here
     nodes: list[ast.AST | None]  # the values in the file, None for one that is not clear
-    module: str
+    file: File
     is_plain: bool  # not of a class that a decorator or metaclass has made
 
     @property
@@ -68,9 +70,9 @@ class Definition(NamedTuple):
                 return value if value or type(value) not in CONTAINERS else ABSENT
         return ABSENT
 
-    def is_as_written(self, path: str) -> bool:
+    def is_as_written(self) -> bool:
         """Whether the value here may be that of the file, from which it was imported."""
-        value, node, given = self.value, self.nodes[-1], self.given
+        value, given = self.value, self.given
         if value is ABSENT:
             return True
         if given is not ABSENT:
@@ -79,100 +81,48 @@ class Definition(NamedTuple):
             return is_made or is_same(given, value)
         # A decorator, or what made the class, may have made something else of a function.
         if self.is_plain and all(isinstance(x, FUNCTIONS) and self.keeps(x) for x in self.nodes):
-            return self._is_function_of(path)
-        if isinstance(node, ast.ClassDef) and self.keeps(node) and not node.keywords:
-            return len(self.nodes) > 1 or self._is_class_of(path, node)
-        return not any(self._is_of_another(part, path) for part in self._unexplained(node))
+            return self._is_function_of(cast("list[ast.FunctionDef]", self.nodes))
+        return True
 
-    def keeps(self, node: Any) -> bool:
+    def keeps(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
         """Whether the decorators of a definition leave the functions in it as they are."""
-        return all(self._is_plain(getattr(each, "func", each)) for each in node.decorator_list)
+        names = [self.file.full_names(each) for each in node.decorator_list]
+        return all(each and all(map(_keeps_functions, each)) for each in names)
 
-    def _is_plain(self, decorator: ast.AST) -> bool:
-        name = getattr(decorator, "id", getattr(decorator, "attr", ""))
-        found = self._found(decorator)
-        if name in OF_PROPERTIES or (found is ABSENT and isinstance(decorator, ast.Name)):
-            return name in PLAIN  # Python has it, or the file has it no more
-        # Another library may use the name, as joblib does for `memory.cache`.
-        return name in PLAIN and getattr(found, "__module__", None) in PLAIN_HOMES
-
-    def _is_function_of(self, path: str) -> bool:
-        nodes, parts = cast("list[ast.FunctionDef]", self.nodes), parts_of(self.value)
-        places = [_place_in(path, node) for node in nodes]
+    def _is_function_of(self, nodes: list[ast.FunctionDef]) -> bool:
+        parts = parts_of(self.value)
+        places = [_place_in(self.file.path, node) for node in nodes]
         if not parts or not all(_place_of(part) in places for part in parts):
             return False
         return self.value is not parts[0] or _has_defaults(self.value, nodes[-1].args)
-
-    def _is_class_of(self, path: str, node: ast.ClassDef) -> bool:
-        cls = self.value
-        names_its_module = any(
-            name == "__module__" for x in node.body for name, _ in bindings_in(x)
-        )
-        is_named = isinstance(cls, type) and cls.__name__ == node.name
-        return is_named and (names_its_module or not self._is_of_another(cls, path))
-
-    def _unexplained(self, node: ast.AST | None) -> list[Any]:
-        """Return the functions and classes in the value that the file does not name there."""
-        parts = parts_of(self.value)
-        match node:
-            case ast.ImportFrom() | ast.Name() | ast.Attribute():
-                found = self._found(node)
-                return [] if found is ABSENT or found is self.value else parts
-            case ast.FunctionDef(decorator_list=used) | ast.AsyncFunctionDef(decorator_list=used):
-                nodes = [each for decorator in used for each in ast.walk(decorator)]
-                words = {getattr(each, "id", getattr(each, "attr", "")) for each in nodes}
-                return [part for part in parts if part.__name__ not in words]
-        return []
-
-    def _found(self, node: ast.AST | None) -> Any:
-        """Return the value that a name, an attribute or an import leads to, else ABSENT."""
-        match node:
-            case ast.ImportFrom():
-                package = self.names.get("__package__") or ""
-                home, _, name = dict(imports_in([node], package))[self.key].rpartition(".")
-                return variables_of(sys.modules.get(home)).get(name, ABSENT)
-            case ast.Attribute(value=owner, attr=name):
-                found = self._found(owner)
-                if is_module(found):
-                    return variables_of(found).get(name, ABSENT)
-                return getattr(found, name, ABSENT) if isinstance(found, type) else ABSENT
-            case ast.Name(id=name):
-                variables = variables_of(sys.modules.get(self.module))
-                return self.names.get(name, variables.get(name, ABSENT))
-        return ABSENT
-
-    def _is_of_another(self, part: Any, path: str) -> bool:
-        """Whether a function or class is the definition of another name, maybe of another file."""
-        found = find_named(part.__module__ or "", part.__qualname__)
-        # It may name itself after a package, or have a decorator of another file around it.
-        is_near = f"{self.module}.".startswith(f"{part.__module__}.")
-        inner = unwrap(part)
-        is_near |= isinstance(inner, FunctionType) and inner.__code__.co_filename == path
-        return found is part and not (is_near and part.__qualname__ == self.name)
 
     def is_changed_by(self, changed: Collection[str]) -> bool:
         """Whether code that changes these names may have changed it, or its class."""
         return any(part in changed for part in self.name.split("."))
 
 
-def definitions(
+def definitions_in(file: File) -> Iterator[Definition]:
+    """Yield what a file defines, with the values in its module, and in the classes there."""
+    return _definitions(file, file.statements, variables_of(sys.modules.get(file.name)))
+
+
+def _definitions(
+    file: File,
     statements: Iterable[ast.stmt],
     names: Mapping[str, Any],
-    module: str,
     where: str = "",
     *,
     is_plain: bool = True,
 ) -> Iterator[Definition]:
-    """Yield what statements define, and its values in a module, and in its classes."""
     given = defaultdict[str, list[ast.AST | None]](list)
     for statement in statements:
         for name, node in bindings_in(statement):
-            if name == "*":  # it may give all of these
+            if name == ALL:  # it may give all of these
                 for nodes in given.values():
                     nodes.append(None)
             given[name].append(node)
     for name, nodes in given.items():
-        found = Definition(where + name, name, names, nodes, module, is_plain)
+        found = Definition(where + name, name, names, nodes, file, is_plain)
         yield found
         classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
         cls = names.get(name)
@@ -183,7 +133,11 @@ def definitions(
             is_plain_class &= not any(
                 "__init_subclass__" in vars(base) for base in cls.__mro__[:-1]
             )
-            yield from definitions(last.body, vars(cls), module, inner, is_plain=is_plain_class)
+            yield from _definitions(file, last.body, vars(cls), inner, is_plain=is_plain_class)
+
+
+def _keeps_functions(decorator: str) -> bool:
+    return decorator in KEEPING or decorator.endswith(OF_PROPERTIES)
 
 
 def _has_defaults(func: FunctionType, args: ast.arguments) -> bool:

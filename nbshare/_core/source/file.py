@@ -30,6 +30,7 @@ CHANGING = {*dir(list), *dir(dict), *dir(set)}.difference(
 ANYTHING = {"exec", "setattr", "delattr", "globals", "locals", "vars", "__dict__"}
 DOTTED = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
 NOT_IN_WORKERS = {"__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"}
+OF_PROPERTIES = ".setter", ".getter", ".deleter"
 ALL = "*"  # as a name, all of a module
 
 Dependency = tuple[str, str]  # a module, and a name in it ("" for its import)
@@ -98,9 +99,16 @@ class File:
         """Whether a definition or an import of the file binds a name."""
         return name in self.named or name in self.targets
 
-    def names_of(self, dotted: str) -> list[str]:
-        """Return the full names of what imports bind, such as ``module.name.attribute``."""
-        name, _, rest = dotted.partition(".")
+    def full_names(self, called: ast.expr) -> list[str]:
+        """Return what is called, or derived from, such as ``functools.cache`` or ``property``.
+
+        None, if the file itself defines it.
+        """
+        while isinstance(called, ast.Call | ast.Subscript):  # a decorator with options, Generic[T]
+            called = called.func if isinstance(called, ast.Call) else called.value
+        name, _, rest = (dotted := dotted_name(called)).partition(".")
+        if not self.has(name):
+            return [dotted] if dotted else []
         return [f"{target}.{rest}".rstrip(".") for target in self.targets.get(name, [])]
 
     def leads_to(self, dotted: str) -> list[Dependency]:
