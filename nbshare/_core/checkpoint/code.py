@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from abc import ABCMeta, _get_dump  # type: ignore[attr-defined]
-from collections import Counter, defaultdict
+from collections import Counter
 from contextlib import suppress
-from dis import Instruction, get_instructions, hasname
-from importlib.util import resolve_name
-from inspect import CO_VARARGS, CO_VARKEYWORDS, getsource
-from itertools import takewhile
+from dis import Instruction, hasname
+from inspect import getsource
 from types import (
     CellType,
-    CodeType,
     FunctionType,
     GetSetDescriptorType,
     MemberDescriptorType,
@@ -33,26 +29,11 @@ from nbshare._core.checkpoint.sources import (
 from nbshare._core.functions.annotations import annotations_of
 from nbshare._core.functions.modules import MAINS, by_value, find_named
 from nbshare._core.functions.pickling import is_by_value, is_dispatching, sent_variables
-from nbshare._core.source.file import ALL, Dependency, dependency_on
+from nbshare._core.source.bytecode import NOT_OF_A_CLASS, form_of, keywords_in, uses_in
+from nbshare._core.source.file import ALL
 
 UNNAMED = "", "builtins"  # module of a function that was made by `exec`
-# Attributes that Python adds to a class, and that do not change what it does.
-NOT_OF_A_CLASS = {
-    "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__",
-    "__static_attributes__", "__annotations__", "__annotate_func__", "__annotations_cache__",
-    "__abstractmethods__", "_abc_impl", "__slotnames__", "__orig_bases__", "__parameters__",
-    "__classdictcell__",
-    # What pydantic makes of the annotations and of `__pydantic_fields__`, with the class's address.
-    "__pydantic_core_schema__", "__pydantic_serializer__", "__pydantic_validator__",
-    "__pydantic_complete__", "__pydantic_fields_complete__", "__pydantic_parent_namespace__",
-    "__pydantic_setattr_handlers__", "__signature__",
-}  # fmt: skip
 NOT_OF_A_MODULE = {"__name__", "__file__"}  # which tell its place
-OF_VALUES, OF_ATTRIBUTES = (
-    re.compile("CONST|ATTR|METHOD"),
-    re.compile("ATTR|METHOD"),
-)  # instructions
-OF_OTHERS = "STORE_GLOBAL", "STORE_NAME"  # instructions that set what other code may use
 UNSET = CellType()  # a variable of an enclosing function that has no value yet
 HEAP_TYPE = 1 << 9  # flag of a class that is not one of C's constants
 OF_SLOTS = MemberDescriptorType, GetSetDescriptorType
@@ -145,7 +126,7 @@ class CodeDigests:
         self, module: str, values: dict[str, Any], steps: list[Instruction], form: list[Any]
     ) -> None:
         """Note the global values and the imports of a function."""
-        paths, imported = _uses_in(steps, values.get("__package__") or "")
+        paths, imported = uses_in(steps, values.get("__package__") or "")
         used = {x.argval for x in steps if "GLOBAL" in x.opname or x.opname == "LOAD_NAME"}
         used &= values.keys() - NOT_OF_A_MODULE
         words = {step.argval for step in steps if step.opcode in hasname}
@@ -153,7 +134,7 @@ class CodeDigests:
             words |= {home := _home_of(values[name]), getattr(values[name], "__name__", "")}
             if isinstance(values[name], ModuleType):
                 words |= {asked_for((home, path)) for path in paths[name]}
-        words |= {*map(asked_for, imported)} | (_keywords_in(steps) & LOADING)
+        words |= {*map(asked_for, imported)} | (keywords_in(steps) & LOADING)
         imported |= {*self.sources.note_words(words, [step.argval for step in steps])}
         looks_up = not words.isdisjoint(ANYWHERE | IN_MODULE)
         self.sources.looks_up |= looks_up
@@ -220,69 +201,6 @@ def _is_named(obj: Any, is_edited: bool) -> bool:
 def _is_of_python(obj: Any) -> bool:
     """Whether a function or class was made by a statement, or by a call, of Python."""
     return isinstance(obj, FunctionType) or bool(obj.__flags__ & HEAP_TYPE)
-
-
-def form_of(code: CodeType, steps: list[Instruction]) -> list[Any]:
-    """Return what a function's code does, without its place and docstring. Add to its `steps`."""
-    here = list(get_instructions(code))
-    for k, step in enumerate(here):
-        if step.opname == "KW_NAMES":  # of Python 3.11 and 3.12, for which `dis` has no value
-            here[k] = step._replace(argval=code.co_consts[step.arg or 0])
-    steps += here
-    form: list[Any] = [code.co_varnames, code.co_argcount, code.co_posonlyargcount]
-    form += [code.co_kwonlyargcount, code.co_flags & (CO_VARARGS | CO_VARKEYWORDS)]
-    form.append(code.co_exceptiontable)
-    for step, after in zip(here, [*here[1:], here[0]], strict=True):
-        if isinstance(step.argval, CodeType):
-            form.append(form_of(step.argval, steps))
-        elif after.opname != "STORE_NAME" or after.argval not in NOT_OF_A_CLASS:
-            form += [step.opname, step.argval]
-    return form
-
-
-def _uses_in(steps: list[Instruction], package: str) -> tuple[dict[str, set[str]], set[Dependency]]:
-    """Return the attributes that variables are asked for, like ``of.it``, and what imports lead to.
-
-    The attributes are ``*`` where a variable is used otherwise.
-    """
-    steps = [step for step in steps if step.opname != "EXTENDED_ARG"]
-    used, bound = defaultdict[str, set[str]](set), defaultdict[Any, set[str]](set)
-    imported = set[Dependency]()
-    module, has_names, target = "", False, ""
-    for i, step in enumerate(steps):
-        # Two variables, if one instruction does the work of two.
-        names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
-        if step.opname == "IMPORT_NAME":
-            level, has_names = steps[i - 2].argval, steps[i - 1].argval is not None
-            module = resolve_name("." * level + names[0], package) if level else names[0]
-            imported.add((module, ""))
-            target = module.partition(".")[0]
-        elif step.opname == "IMPORT_FROM":
-            target = f"{module}.{names[0]}" if has_names else module
-        elif "LOAD" in step.opname and not OF_VALUES.search(step.opname):
-            asked = takewhile(lambda each: OF_ATTRIBUTES.search(each.opname), steps[i + 1 :])
-            for name in names["STORE" in step.opname : -1]:
-                used[name].add(ALL)
-            used[names[-1]].add(".".join(each.argval for each in asked) or ALL)
-        if "IMPORT" in step.opname:
-            stored = steps[i + 1]
-            bound[_stored_by(stored)].add(target)
-            if stored.opname in OF_OTHERS:
-                imported.add(dependency_on(target))
-    for name in used.keys() & bound.keys():
-        paths = {"" if path == ALL else path for path in used[name]}
-        imported |= {dependency_on(target, path) for target in bound[name] for path in paths}
-    return used, imported
-
-
-def _keywords_in(steps: list[Instruction]) -> set[str]:
-    """Return the names of keywords in calls, which are constants."""
-    values = [step.argval for step in steps if isinstance(step.argval, tuple)]
-    return {each for value in values for each in value if isinstance(each, str)}
-
-
-def _stored_by(step: Instruction) -> Any:
-    return step.argval[0] if isinstance(step.argval, tuple) else step.argval
 
 
 def _members(cls: type) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from nbshare._core.engine.hints import hints_of
 from nbshare._core.engine.placing import Placed, place
 from nbshare._core.engine.request import Request
 from nbshare._core.functions.pickling import dumps
-from nbshare._core.functions.reference import assigned_around, label_of, with_keywords
+from nbshare._core.functions.reference import label_of, with_keywords
 from nbshare._core.memory import segment_of
+from nbshare._core.source.bytecode import assigned_around
 from nbshare._core.system import room
 from nbshare._core.wire.board import Board
 from nbshare._core.wire.failures import SharedName

@@ -6,18 +6,13 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import _lru_cache_wrapper
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from nbshare._core.functions.annotations import signature_of, text_of
 from nbshare._core.functions.files import import_file
-from nbshare._core.functions.installed import is_installed
-
-if TYPE_CHECKING:
-    import dis
 
 # Functions that fit what they were called with last, which `inspect` takes 50 µs to tell.
 _fitting: WeakKeyDictionary[Callable[..., Any], tuple[Any, ...]] = WeakKeyDictionary()
@@ -230,82 +225,6 @@ def _cures(
         if n == 1 and not isinstance(arguments[0], Sequence):
             yield "If the items are tuples of arguments, use parallel_map(func, *zip(*items))."
             yield "For all combinations of values, use nbshare.grid."
-
-
-def uses_of(func: Any, parameter: str) -> set[str]:
-    """Return which of the uses of a pair a function makes of a parameter.
-
-    They are ``a, b = pair`` or ``f(*pair)``, "unpacked", and ``pair[1]``, "[1]". Those of the
-    user's functions that it calls as ``g(pair)`` are seen, too. Others are not, nor is code in C,
-    or behind ``*args``.
-    """
-    import dis  # late, as few calls ask
-
-    found, todo, known = set[str](), [(func, parameter)], set[Any]()
-    while todo:
-        func, parameter = todo.pop()
-        function = _plain(func)
-        if function is None or function.__code__ in known:
-            continue
-        known.add(function.__code__)
-        steps = [x for x in dis.get_instructions(function) if x.opname not in _NO_STEPS]
-        previous = [None, *steps]
-        for before, loads, step, then in zip(previous, steps, steps[1:], steps[2:], strict=False):
-            names = loads.argval if isinstance(loads.argval, tuple) else (loads.argval,)
-            if loads.opname.startswith("STORE_") and parameter in names:  # another thing from here
-                break
-            if not loads.opname.startswith("LOAD_") or names[-1] != parameter:
-                continue
-            if step.opname == "CALL_FUNCTION_EX" or (
-                step.opname == "UNPACK_SEQUENCE" and step.argval == 2
-            ):
-                found.add("unpacked")
-            if step.argval == 1 and (then.opname == "BINARY_SUBSCR" or then.argrepr == "[]"):
-                found.add("[1]")
-            if step.opname == "CALL" and step.argval == 1 and before is not None:
-                called = _value_of(before, function)
-                called = _plain(called) if type(called) is FunctionType else None
-                # Those of libraries take whatever comes.
-                if called is not None and not is_installed(called.__code__.co_filename):
-                    todo += [(called, name) for name in called.__code__.co_varnames[:1]]
-    return found
-
-
-_NO_STEPS = "PUSH_NULL", "PRECALL"
-
-
-def _plain(func: Any) -> FunctionType | None:
-    """Return the function in Python that runs when something is called, or None."""
-    while isinstance(func, functools.partial):
-        func = func.func
-    with suppress(ValueError):  # it wraps itself
-        func = inspect.unwrap(func)
-    if not hasattr(func, "__code__"):
-        func = getattr(type(func), "__call__", None)  # noqa: B004 - of an object
-    func = getattr(func, "__func__", func)  # of a method
-    return func if type(func) is FunctionType else None
-
-
-def _value_of(loads: dis.Instruction, function: FunctionType) -> Any:
-    """Return the value of a variable that a function loads from outside, or None."""
-    code, name = function.__code__, loads.argval
-    if loads.opname == "LOAD_GLOBAL":
-        return function.__globals__.get(name)
-    if loads.opname == "LOAD_DEREF" and name in code.co_freevars:
-        with suppress(ValueError):  # it has none yet
-            return (function.__closure__ or ())[code.co_freevars.index(name)].cell_contents
-    return None
-
-
-def assigned_around(func: Any) -> str | None:
-    """Return a variable that a function assigns, and that belongs to the function around it."""
-    code = getattr(func, "__code__", None)
-    if code is None or not code.co_freevars:
-        return None
-    import dis  # late, as few initializers are such functions
-
-    stored = (i.argval for i in dis.get_instructions(code) if i.opname == "STORE_DEREF")
-    return next((name for name in stored if name in code.co_freevars), None)
 
 
 def with_keywords(func: Callable[..., Any], keywords: Mapping[str, Any]) -> Callable[..., Any]:
