@@ -9,15 +9,12 @@ from nbshare._core.arrays.create import ones as ones
 from nbshare._core.arrays.create import ones_like as ones_like
 from nbshare._core.arrays.create import zeros as zeros
 from nbshare._core.arrays.create import zeros_like as zeros_like
-from nbshare._core.arrays.grid import grid as grid
 from nbshare._core.arrays.lock import SharedLock as SharedLock
 from nbshare._core.arrays.reducers import register_type as register_type
 from nbshare._core.arrays.ring import RingBuffer as RingBuffer
 from nbshare._core.arrays.share import SharedObject as SharedObject
 from nbshare._core.arrays.share import share as share
 from nbshare._core.arrays.shared_array import SharedArray as SharedArray
-from nbshare._core.arrays.tables import rows as rows
-from nbshare._core.arrays.tiles import tiles as tiles
 from nbshare._core.checkpoint.options import Checkpoint as Checkpoint
 from nbshare._core.checkup import doctor as doctor
 from nbshare._core.engine.local import shutdown as shutdown
@@ -36,6 +33,9 @@ from nbshare._core.pipelines import pipeline as pipeline
 from nbshare._core.planning import plan as plan
 from nbshare._core.runs.attached import attach as attach
 from nbshare._core.runs.stored import open_checkpoint as open_checkpoint
+from nbshare._core.shapes.grid import grid as grid
+from nbshare._core.shapes.tables import rows as rows
+from nbshare._core.shapes.tiles import tiles as tiles
 from nbshare._core.worker.reports import report as report
 from nbshare._core.worker.reports import worker_index as worker_index
 from nbshare.errors import MapInterrupted as MapInterrupted

@@ -1,13 +1,13 @@
 """Types that nbshare returns and users do not make, for annotations and `isinstance`."""
 
-from nbshare._core.arrays.grid import Grid
 from nbshare._core.arrays.ring_slots import RingStats
-from nbshare._core.arrays.tables import Rows
-from nbshare._core.arrays.tiles import Tiles
 from nbshare._core.engine.stats import SlowItem, StageStats, WorkerStats
 from nbshare._core.pipelines import PipelineResult
 from nbshare._core.planning import Plan
 from nbshare._core.runs.stored import Outdated, StoredRun
+from nbshare._core.shapes.grid import Grid
+from nbshare._core.shapes.tables import Rows
+from nbshare._core.shapes.tiles import Tiles
 
 __all__ = [
     "Grid",

@@ -11,7 +11,7 @@ import numpy as np
 from numpydoc.docscrape import NumpyDocString, Parameter
 
 import nbshare
-from nbshare._core.arrays.shaped import ShapedItems
+from nbshare._core.shapes.shaped import ShapedItems
 
 INDEX = "reference.md"
 DETAILS = "details.md"  # the rules behind parallel_map, written by hand

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.arrays.grid import Grid
-from nbshare._core.arrays.shaped import ShapedItems
 from nbshare._core.engine.collect import as_masked, masked, stack
 from nbshare._core.engine.fit import Fit
 from nbshare._core.engine.local import is_ending, refuse_to_wait_for_itself
@@ -25,6 +23,8 @@ from nbshare._core.engine.run import Run
 from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
 from nbshare._core.functions.reference import label_of, refuse_async
 from nbshare._core.html_tables import StatsTable
+from nbshare._core.shapes.grid import Grid
+from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.tracebacks import shown_as, shown_from_the_call, unwrapped
 from nbshare._core.until import Until
 from nbshare._core.wire import running_items

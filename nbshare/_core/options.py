@@ -15,10 +15,6 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.arrays.create import checked_int
-from nbshare._core.arrays.grid import Grid
-from nbshare._core.arrays.shaped import ShapedItems
-from nbshare._core.arrays.tables import gives_pairs, groups_of, is_grouped
-from nbshare._core.arrays.tiles import Tiles
 from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.request import Request, has_rows
@@ -34,6 +30,10 @@ from nbshare._core.interrupts import refuse_patched_modules
 from nbshare._core.memory import can_share, need_shared
 from nbshare._core.notebook.live_plot import Plot
 from nbshare._core.notebook.prints import Printer
+from nbshare._core.shapes.grid import Grid
+from nbshare._core.shapes.shaped import ShapedItems
+from nbshare._core.shapes.tables import gives_pairs, groups_of, is_grouped
+from nbshare._core.shapes.tiles import Tiles
 from nbshare._core.source.changes import record_imports, warn_of_changes
 from nbshare._core.system import room
 from nbshare._core.wire import is_worker, runs_items

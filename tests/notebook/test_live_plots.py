@@ -22,11 +22,11 @@ from matplotlib.dates import num2date
 from PIL import Image
 
 from nbshare import MISSING, LivePlot, grid, map_async, tiles
-from nbshare._core.arrays.tables import groups_of
 from nbshare._core.notebook import reading, values
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare._core.notebook.image import ImagePainter
 from nbshare._core.notebook.live_plot import REDUCTIONS, CannotDrawError
+from nbshare._core.shapes.tables import groups_of
 from tests.support.interrupts import InterruptAt
 from tests.support.played import PlayedJob, images, pixels_in, played
 

@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from nbshare._core.arrays.shaped import ShapedItems
 from nbshare._core.functions.pickling import codes_in, is_by_value
 
 TABLES = {"pandas", "xarray"}  # packages whose objects are tables, or parts of them
+OF_PARTS = "passes_its_parts"  # attribute of a class whose objects hold what the user passed
 PLAIN = {type(None), bool, int, float, complex, str, bytes}  # what has no parts
 
 
@@ -90,12 +90,10 @@ def _parts_of(obj: Any) -> Collection[Any] | None:
         return obj
     if isinstance(obj, dict):
         return obj.values()
-    if hasattr(type(obj), "__dataclass_fields__"):
+    if hasattr(type(obj), "__dataclass_fields__") or hasattr(type(obj), OF_PARTS):
         return getattr(obj, "__dict__", {}).values()
     if isinstance(obj, partial):
         return obj.func, obj.args, obj.keywords
-    if isinstance(obj, ShapedItems):
-        return vars(obj).values()
     if isinstance(obj, MethodType):
         return [obj.__func__]  # its object has arrays of its own
     if isinstance(obj, FunctionType) and is_by_value(obj):

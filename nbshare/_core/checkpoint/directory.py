@@ -38,8 +38,6 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 
 from nbshare import __version__
-from nbshare._core.arrays.grid import Grid
-from nbshare._core.arrays.tiles import Tiles
 from nbshare._core.checkpoint.items import ITEMS, Lookup, Pairs, as_rows
 from nbshare._core.checkpoint.key import Key
 from nbshare._core.checkpoint.options import Checkpoint
@@ -57,6 +55,8 @@ from nbshare._core.checkpoint.writer import PARTS, Role, Writer, check_free
 from nbshare._core.engine.outputs import Output, spec_given_by
 from nbshare._core.engine.request import Request
 from nbshare._core.functions.pickling import dumps
+from nbshare._core.shapes.grid import Grid
+from nbshare._core.shapes.tiles import Tiles
 from nbshare._core.store import files
 from nbshare._core.store.pages import FAILED, IN_LOG
 from nbshare._core.store.reading import MOST_BYTES, STORED, told_of

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.arrays.create import empty
-from nbshare._core.arrays.shaped import survives
+from nbshare._core.shapes.shaped import survives
 from nbshare._core.store.specs import OutputSpec, spec_for
 from nbshare.errors import MixedResultsWarning, warn
 

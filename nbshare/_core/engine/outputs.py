@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.create import empty
 from nbshare._core.arrays.shared_array import shared_view
-from nbshare._core.arrays.tiles import Mosaic, Tiles
 from nbshare._core.engine.request import Request, tiles_of
 from nbshare._core.memory import Segment, View, can_share, pool, segment_of
 from nbshare._core.memory.warm import LARGEST_PIECE
+from nbshare._core.shapes.tiles import Mosaic, Tiles
 from nbshare._core.store.pages import IN_OUTPUT
 from nbshare._core.store.rows import Decided, FilePlace, RowWriter
 from nbshare._core.store.specs import ASK, IS_OBJECT, KINDS, OBJECTS, OutputSpec

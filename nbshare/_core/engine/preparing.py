@@ -13,7 +13,6 @@ import numpy as np
 from nbshare._core.arrays.arena import Arena
 from nbshare._core.arrays.inputs import Itself, Packed
 from nbshare._core.arrays.known import KnownObjects
-from nbshare._core.arrays.shaped import ShapedItems
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.engine.call import MAX_REPLACED, Call, Engine
 from nbshare._core.engine.folding import FoldingCall
@@ -23,6 +22,7 @@ from nbshare._core.engine.request import Request
 from nbshare._core.functions.pickling import dumps
 from nbshare._core.functions.reference import label_of, with_keywords
 from nbshare._core.memory import segment_of
+from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.source.bytecode import assigned_around
 from nbshare._core.system import room
 from nbshare._core.wire.board import Board

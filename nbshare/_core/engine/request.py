@@ -8,10 +8,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.arrays.shaped import ShapedItems
 from nbshare._core.arrays.shared_array import SharedArray
-from nbshare._core.arrays.tiles import Tiles
 from nbshare._core.engine.prints import Prints
+from nbshare._core.shapes.shaped import ShapedItems
+from nbshare._core.shapes.tiles import Tiles
 from nbshare._core.wire.context import Context
 from nbshare._core.wire.orders import Policy
 

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.arrays.tiles import Mosaic
 from nbshare._core.engine.collect import as_masked, collect, masked, read_only
 from nbshare._core.engine.given import Given
 from nbshare._core.engine.outputs import OutputRows
 from nbshare._core.engine.request import Request, tiles_of
+from nbshare._core.shapes.tiles import Mosaic
 from nbshare._core.store.logs import LogKey, LogReader, Unloadable
 from nbshare._core.store.pages import FAILED, IN_LOG, IN_OUTPUT, Page
 from nbshare._core.store.rows import RowNumbers

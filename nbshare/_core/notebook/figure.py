@@ -27,8 +27,6 @@ from matplotlib.figure import Figure, FigureBase
 from numpy.typing import NDArray
 from PIL import Image
 
-from nbshare._core.arrays.shaped import ShapedItems
-from nbshare._core.arrays.tiles import Mosaic, Tiles
 from nbshare._core.engine.results import MISSING
 from nbshare._core.job import Job
 from nbshare._core.notebook.charts import HistPainter, LinePainter, TrendPainter, is_trend
@@ -49,6 +47,8 @@ from nbshare._core.notebook.values import (
     named,
     points,
 )
+from nbshare._core.shapes.shaped import ShapedItems
+from nbshare._core.shapes.tiles import Mosaic, Tiles
 
 # Size on the page, in pixels, of a single plot and of one of several in two columns. Both are as
 # wide as the progress display.

@@ -20,9 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare import errors
-from nbshare._core.arrays.grid import Grid
 from nbshare._core.arrays.inputs import ArrayReference
-from nbshare._core.arrays.tiles import Tiles
 from nbshare._core.checkpoint import writer as writers
 from nbshare._core.checkpoint.directory import LOG_FILE, check_place
 from nbshare._core.checkpoint.sweep import STOP
@@ -45,6 +43,8 @@ from nbshare._core.notebook.prints import Printer
 from nbshare._core.options import MapOptions, checked_checkpoint
 from nbshare._core.running import in_background
 from nbshare._core.runs.stored import StoredRun
+from nbshare._core.shapes.grid import Grid
+from nbshare._core.shapes.tiles import Tiles
 from nbshare._core.store.files import check_folder, damaged, opened, read, replace, size_of, write
 from nbshare._core.store.logs import entry_parts
 from nbshare._core.store.reading import STORED

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.arrays.create import zeros
-from nbshare._core.arrays.tiles import Tiles
 from nbshare._core.checkpoint.directory import check_place
 from nbshare._core.checkpoint.items import Lookup
 from nbshare._core.checkpoint.key import Key, key_of
@@ -31,6 +30,7 @@ from nbshare._core.engine.folding import Reduction
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.results import MISSING
 from nbshare._core.options import MapOptions, checked_checkpoint, checked_request, refuse_others
+from nbshare._core.shapes.tiles import Tiles
 from nbshare._core.store.files import read_json
 from nbshare._core.store.pages import IN_LOG, IN_OUTPUT
 from nbshare._core.store.reading import STORED, copy_rows

@@ -18,9 +18,9 @@ import numpy as np
 
 from nbshare import errors
 from nbshare._core.arrays.remedies import IN_SHELL
-from nbshare._core.arrays.shaped import ShapedItems
 from nbshare._core.functions.modules import file_of, loaded, loader_of
 from nbshare._core.functions.pickling import dumps
+from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.system import processes
 from nbshare._core.wire import is_worker
 from nbshare.errors import TaskError, TaskTimeoutError, cut, is_ours, noted

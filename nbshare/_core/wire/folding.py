@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.arrays.shaped import ShapedItems
 from nbshare._core.functions.reference import with_keywords
+from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.wire.failures import (
     Failure,
     ItemStopped,

@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 
 from nbshare._core.arrays.inputs import Inputs, opened
-from nbshare._core.arrays.tiles import MosaicTarget
 from nbshare._core.functions.freshness import ImportLog, use_snapshot
 from nbshare._core.memory import Mode, OwnBytes, Segment, View, segment_of, silence_warnings
+from nbshare._core.shapes.tiles import MosaicTarget
 from nbshare._core.store.logs import LogKey
 from nbshare._core.store.rows import Decided, Rows, RowWriter
 from nbshare._core.store.specs import OutputSpec

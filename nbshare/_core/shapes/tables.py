@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from nbshare._core.arrays.shaped import Adapted, ShapedItems, is_single, users_function, with_gaps
 from nbshare._core.functions.reference import bind_arguments, label_of, needed_by
+from nbshare._core.shapes.shaped import Adapted, ShapedItems, is_single, users_function, with_gaps
 from nbshare._core.source.bytecode import uses_of
 from nbshare.errors import noted, warn
 

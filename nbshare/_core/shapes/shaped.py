@@ -17,6 +17,8 @@ class ShapedItems(Sequence[Any]):
     Workers get them as a whole, and make those that they run.
     """
 
+    passes_its_parts = True  # see `arrays.passed`
+
     @property
     def _plot_coords(self) -> Mapping[str, npt.NDArray[Any]]:
         """Names and values of the axes of the results, for a plot. Empty if there are none."""

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.arrays.create import checked_int, empty
 from nbshare._core.arrays.inputs import ArrayReference, Inputs, reference_to
-from nbshare._core.arrays.shaped import Adapted, ShapedItems, survives, users_function
 from nbshare._core.functions.reference import bind_arguments
 from nbshare._core.memory import Segment, View, file_of, segment_of
+from nbshare._core.shapes.shaped import Adapted, ShapedItems, survives, users_function
 from nbshare.errors import MixedResultsWarning, warn
 
 EDGES = "shrink", "reflect", "symmetric", "edge", "constant"

@@ -12,9 +12,9 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.arrays.shaped import Adapted, ShapedItems, is_single, users_function, with_gaps
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.functions.reference import bind_arguments
+from nbshare._core.shapes.shaped import Adapted, ShapedItems, is_single, users_function, with_gaps
 
 MOST_STORED = 10_000  # values of parameters, which are read again and again with a checkpoint
 
