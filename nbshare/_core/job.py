@@ -23,14 +23,12 @@ from nbshare._core.engine.run import Run
 from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
 from nbshare._core.functions.reference import label_of, refuse_async
 from nbshare._core.html_tables import StatsTable
-from nbshare._core.shapes.grid import Grid
 from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.tracebacks import shown_as, shown_from_the_call, unwrapped
 from nbshare._core.until import Until
 from nbshare._core.wire import running_items
 from nbshare._core.wire.board import NUMPY, PYTHON
 from nbshare._core.wire.failures import this_process
-from nbshare._core.wire.folding import Fold
 from nbshare._core.wire.orders import generator
 from nbshare.errors import (
     MapInterrupted,
@@ -269,15 +267,20 @@ class Job(Generic[T]):
             Otherwise a list with `nbshare.MISSING` in its gaps. With ``reduce=``, the value so far.
             None before the first result.
         """
-        partial, items = self._partial(), self._inputs
-        is_shaped = isinstance(items, ShapedItems) and not self._is_list and partial is not None
-        return items.shaped_partly(partial) if is_shaped else partial
+        partial, items = self._partial(), self._shape
+        return partial if items is None or partial is None else items.shaped_partly(partial)
 
     @property
     def _is_list(self) -> bool:
         """Whether a list was asked for."""
         out = self._run.request.out
         return isinstance(out, str) and out == "list"
+
+    @property
+    def _shape(self) -> ShapedItems | None:
+        """The items that give the results their form, or None for a list that was asked for."""
+        items = self._inputs
+        return items if isinstance(items, ShapedItems) and not self._is_list else None
 
     def _partial(self) -> Any:
         """Return the results so far, one by one and in their own order also for a grid."""
@@ -289,9 +292,8 @@ class Job(Generic[T]):
         return cast("npt.NDArray[np.bool_]", self._in_order(self._run.present()))
 
     def _in_order(self, results: Any) -> Any:
-        items = self._inputs
-        is_shaped = isinstance(items, ShapedItems) and not self._is_list and results is not None
-        return items.in_order(results) if is_shaped else results
+        items = self._shape
+        return results if items is None or results is None else items.in_order(results)
 
     @property
     def stats(self) -> StatsTable[WorkerStats]:
@@ -420,7 +422,7 @@ class Job(Generic[T]):
         keywords = dict(request.shared)
         if request.policy.seed is not None:
             keywords["rng"] = generator(request.policy.seed, index)
-        func = request.func.func if isinstance(request.func, Fold) else request.func
+        func = request.users
         with running_items():
             result: T = func(*self._run.item(index), **keywords)
         return result
@@ -974,8 +976,7 @@ class Job(Generic[T]):
     def _warn_of_chance(self) -> None:
         """Warn, once for a function, if it drew from global random numbers without a seed."""
         items, which = self._run.drew()
-        func = self._run.request.func
-        func = func.func if isinstance(func, Fold) else func
+        func = self._run.request.users
         name = label_of(func)
         while isinstance(func, partial):
             func = func.func
@@ -995,17 +996,13 @@ class Job(Generic[T]):
         )
 
     def _results(self) -> Any:
-        request, items = self._run.request, self._inputs
+        items = self._shape
         if self._is_reduced:
             return self._run.final()
         if self._is_enough:
             return self._partial_or_gaps()
         results = self._flat_results()
-        if self._is_list or not isinstance(items, ShapedItems):
-            return results
-        if request.is_labelled and isinstance(items, Grid):
-            return items.labelled(results, self.label)
-        return items.shaped(results)
+        return results if items is None else items.named(results, self.label)
 
     def _flat_results(self) -> Any:
         request = self._run.request

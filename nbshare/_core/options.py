@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import reprlib
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.arrays.create import checked_int
 from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.engine.prints import Prints
-from nbshare._core.engine.request import Request, has_rows
+from nbshare._core.engine.request import Request
 from nbshare._core.functions.annotations import signature_of, text_of
 from nbshare._core.functions.reference import (
     bind_arguments,
@@ -27,22 +23,19 @@ from nbshare._core.functions.reference import (
     resolve,
 )
 from nbshare._core.interrupts import refuse_patched_modules
+from nbshare._core.iterables import check_iterable, items_of, warn_of_lengths
 from nbshare._core.memory import can_share, need_shared
 from nbshare._core.notebook.live_plot import Plot
 from nbshare._core.notebook.prints import Printer
-from nbshare._core.shapes.grid import Grid
-from nbshare._core.shapes.shaped import ShapedItems
-from nbshare._core.shapes.tables import gives_pairs, groups_of, is_grouped
-from nbshare._core.shapes.tiles import Tiles
+from nbshare._core.shapes.kinds import shaped_among
+from nbshare._core.shapes.shaped import checked_out
 from nbshare._core.source.changes import record_imports, warn_of_changes
 from nbshare._core.system import room
 from nbshare._core.wire import is_worker, runs_items
 from nbshare._core.wire.context import current_context
-from nbshare._core.wire.failures import raised_by_source
-from nbshare._core.wire.folding import Blocks, Fold, blocks_of
-from nbshare._core.wire.kept import kept_items
+from nbshare._core.wire.folding import Fold, in_blocks
 from nbshare._core.wire.orders import Policy
-from nbshare.errors import LengthsWarning, cut, is_interrupt, warn
+from nbshare.errors import cut
 
 record_imports()
 
@@ -151,15 +144,17 @@ def checked_request(
         bind_arguments(function, iterables, keywords, extra)
         warn_of_lengths(iterables)
     else:
-        items = items.filling(options.out) if isinstance(items, Tiles) else items
+        items, out = items.with_out(options.out)
         function, iterables = items.taken_by(function, keywords, extra), [items]
     workers = checked_count("max_workers", options.max_workers)
     if workers is None:
         workers = room.usable_cpus() if isinstance(where, str) else where.n_workers()
     size = checked_count("chunksize", options.chunksize)
     columns, source, n_items = items_of(iterables)
-    out, users = checked_out(options.out, n_items, items), function
+    if items is None:
+        out = checked_out(options.out, n_items)
     check_functions(options)
+    users = function
     if (reduce := options.reduce) is not None:
         function, out = Fold(users, reduce, policy), "list"  # of what becomes of the blocks
         columns, source, n_items = in_blocks(columns, source, n_items)
@@ -178,7 +173,6 @@ def checked_request(
         policy=policy,
         initializer=checked_initializer(options.initializer, options.initargs),
         label=options.progress if isinstance(options.progress, str) else label_of(users),
-        is_labelled=isinstance(options.out, str) and options.out == "xarray",
         reduce=reduce,
         until=options.until,
     )
@@ -323,19 +317,6 @@ def checked_backend(options: MapOptions, *, is_nested: bool) -> Backend:
     return "threads" if backend == "threads" and not is_nested else "serial"
 
 
-def shaped_among(iterables: Sequence[Any]) -> ShapedItems | None:
-    """Return the items that have a shape, such as a grid's. Raise TypeError if there are others."""
-    shaped = [x for x in iterables if isinstance(x, ShapedItems) or is_grouped(x)]
-    if not shaped:
-        return None
-    if len(iterables) > 1:
-        raise TypeError(
-            f"a {type(shaped[0]).__name__} gives all arguments that differ between the calls: pass "
-            "it alone, and what all calls need in shared="
-        )
-    return shaped[0] if isinstance(shaped[0], ShapedItems) else groups_of(shaped[0])
-
-
 def check_functions(options: MapOptions) -> None:
     """Raise if ``reduce=`` or ``until=`` is no function, or does not go with another option."""
     for name in ("reduce", "until"):
@@ -352,160 +333,3 @@ def check_functions(options: MapOptions) -> None:
             "timeout= ends the worker of one item, which has the results of others in its block: "
             "leave it out with reduce="
         )
-
-
-def in_blocks(
-    columns: list[Any], source: Iterator[tuple[Any, ...]] | None, n_items: int | None
-) -> tuple[list[Any], Iterator[tuple[Any, ...]] | None, int | None]:
-    """Return the items in blocks, in the form of `items_of`."""
-    if n_items is not None:
-        blocks = Blocks(columns, n_items)
-        return [blocks], None, len(blocks)
-    assert source is not None
-    at_hand = [column for column in columns if column is not None]
-
-    def all_columns(arrived: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        for given, *others in zip(arrived, *at_hand, strict=False):
-            parts, rest = iter(given), iter(others)
-            yield tuple(next(parts if column is None else rest) for column in columns)
-
-    return [None], blocks_of(all_columns(source)), None
-
-
-def checked_out(out: Any, n_items: int | None, items: ShapedItems | None = None) -> Any:
-    """Return ``out=`` if it can hold `n_items` results. Raise with the remedy if not."""
-    if out is None or isinstance(items, Tiles):  # which have it
-        return None
-    if isinstance(out, str):
-        if out in ("list", "stack"):
-            return out
-        if out == "xarray" and isinstance(items, Grid):
-            _need_xarray()
-            return None
-    elif isinstance(out, np.ndarray):
-        if out.dtype.hasobject or is_masked(out):
-            raise TypeError('out= must be a plain array of numbers. For objects pass out="list"')
-        if not out.flags.writeable:
-            raise ValueError("out= is read-only")
-        if out.ndim == 0:
-            raise ValueError("out= is a 0-d array: it needs a first axis, with a row for each item")
-        if isinstance(items, Grid):
-            return items.flat(out)
-        if n_items not in (None, len(out)):
-            raise ValueError(
-                f"out= has shape {out.shape}, but there are {n_items} items: its first axis must "
-                f"have length {n_items}, the others are the shape of one result"
-            )
-        return out
-    raise ValueError(
-        f'out={cut(repr(out))}: allowed are None, "list", "stack", an ndarray with a row for each '
-        'item, and "xarray" for the items of a grid'
-    )
-
-
-def _need_xarray() -> None:
-    try:
-        import xarray  # noqa: F401 - late: few calls need it
-    except ImportError as error:
-        raise ImportError('out="xarray" needs the package xarray: pip install xarray') from error
-
-
-def check_iterable(iterable: Any) -> None:
-    """Raise with the remedy if an argument is not iterable, or has too many items."""
-    if hasattr(type(iterable), "__aiter__") and not isinstance(iterable, Iterable):
-        raise TypeError(
-            f"{type(iterable).__name__} gives its items asynchronously. Take them first: pass "
-            "[x async for x in items]"
-        )
-    is_iterable = isinstance(iterable, Iterable) or hasattr(type(iterable), "__getitem__")
-    if not is_iterable or getattr(iterable, "ndim", 1) == 0:
-        kind = "a 0-d array" if is_iterable else type(iterable).__name__
-        raise TypeError(
-            f"{kind} gives no items ({cut(repr(iterable))}). The second argument is a list, an "
-            "array, range(n) or another iterable. Pass what all items need in shared="
-        )
-    if isinstance(iterable, Mapping | str) or is_table(iterable):
-        kind, shown = type(iterable).__name__, f" ({reprlib.repr(iterable)})"
-        parts, remedy = "keys", "list(d), list(d.values()) or list(d.items()) for an item per entry"
-        if isinstance(iterable, str):
-            parts, remedy = "characters", "list(text) for an item per character"
-        elif not isinstance(iterable, Mapping):
-            is_polars = hasattr(iterable, "to_dicts")
-            parts, shown = "columns", ""
-            rows = "df.to_dicts()" if is_polars else "nbshare.rows(df)"
-            remedy = f"{rows} for an item per row, or list(df.columns) per column"
-        raise TypeError(
-            f"a {kind} among the iterables gives its {parts} as items{shown}. Pass "
-            f"shared={{name: ...}} for what every call needs, or {remedy}"
-        )
-    if gives_pairs(iterable):
-        raise TypeError(
-            f"a {type(iterable).__name__} gives pairs of a key and a frame as items. Pass "
-            "[frame for _, frame in windows] for frames, or list(windows) for the pairs"
-        )
-    if isinstance(iterable, range) and iterable[sys.maxsize :]:
-        raise ValueError(
-            f"{iterable} has more than {sys.maxsize} items, the most of a range. Memory allows far "
-            f"fewer, about 25 million per GB. Pass iter({iterable}): of an iterator, items are "
-            "taken during the run"
-        )
-
-
-def is_table(iterable: Any) -> bool:
-    """Whether an object iterates over its columns, as the data frames of pandas and polars do."""
-    kind = type(iterable)
-    return hasattr(kind, "columns") and (hasattr(kind, "iterrows") or hasattr(kind, "iter_rows"))
-
-
-def warn_of_lengths(iterables: Sequence[Any]) -> None:
-    """Warn of iterables of different lengths, by mistake or because all combinations are meant."""
-    lengths = [n for n in map(known_length, iterables) if n is not None]
-    if len(set(lengths)) > 1:
-        counts = f"{', '.join(map(str, lengths[:-1]))} and {lengths[-1]}"
-        warn(
-            f"the iterables have {counts} items. The run stops after {min(lengths)}, because each "
-            "call takes one item of each. For all combinations, pass nbshare.grid(x=a, y=b), with "
-            "the names of the function's parameters. For pairs, cut the iterables to one length. "
-            "What every call needs belongs in shared=",
-            LengthsWarning,
-        )
-
-
-def known_length(iterable: Any) -> int | None:
-    """Return the number of items, or None if it is not known in advance."""
-    try:
-        return len(iterable) if isinstance(iterable, Sized) else None
-    except TypeError:  # as of a tqdm bar without a total
-        return None
-
-
-def items_of(
-    iterables: Sequence[Any],
-) -> tuple[list[Any], Iterator[tuple[Any, ...]] | None, int | None]:
-    """Return columns that can be indexed by item, the source of others, and the number of items.
-
-    Iterables that have a length, such as a set, are read now, if all have one. For others the
-    column is None, and so is the number of items.
-    """
-    columns: list[Any] = [x if has_rows(x) else None for x in iterables]
-    shortest = min((len(x) for x in columns if x is not None), default=None)
-    are_all_sized = all(isinstance(x, Sized) for x in iterables)
-    if not are_all_sized:  # lists are pickled with the others, which may give the same objects
-        columns = [None if isinstance(x, list | tuple) else x for x in columns]
-    without_rows = [kept_items(x) for x, c in zip(iterables, columns, strict=True) if c is None]
-    others = islice(zip(*without_rows, strict=False), shortest)
-    if not are_all_sized:
-        return columns, others, None
-    if any(x is None for x in columns):
-        gone_through: list[tuple[Any, ...]] = []
-        try:
-            gone_through.extend(others)
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            raise raised_by_source(error, len(gone_through))  # noqa: B904 - mostly itself
-        shortest = len(gone_through)
-        taken = map(list, zip(*gone_through, strict=True))
-        columns = [next(taken, []) if x is None else x for x in columns]
-    whole = [x if isinstance(x, ShapedItems) else x[:shortest] for x in columns]
-    return whole, None, shortest or 0

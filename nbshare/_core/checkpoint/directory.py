@@ -55,8 +55,7 @@ from nbshare._core.checkpoint.writer import PARTS, Role, Writer, check_free
 from nbshare._core.engine.outputs import Output, spec_given_by
 from nbshare._core.engine.request import Request
 from nbshare._core.functions.pickling import dumps
-from nbshare._core.shapes.grid import Grid
-from nbshare._core.shapes.tiles import Tiles
+from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.store import files
 from nbshare._core.store.pages import FAILED, IN_LOG
 from nbshare._core.store.reading import MOST_BYTES, STORED, told_of
@@ -75,7 +74,6 @@ from nbshare._core.store.rows import (
 from nbshare._core.store.specs import OBJECTS, OutputSpec
 from nbshare._core.system import files as system_files
 from nbshare._core.wire.failures import describe
-from nbshare._core.wire.folding import Blocks
 from nbshare.errors import CheckpointError, CheckpointInUseError
 
 FORMAT = 5  # earlier ones were never released
@@ -190,14 +188,10 @@ class Directory:
             told: dict[str, Any] = {"began_at": began_at, "out": out}
             told |= {"max_workers": request.max_workers}
             items = request.iterables[0] if request.iterables else None
-            if isinstance(items, Grid):
-                told |= {"grid": items.as_json(), "is_labelled": request.is_labelled}
-            if isinstance(items, Tiles):
-                told["tiles"] = items.as_json()
+            if isinstance(items, ShapedItems):
+                told |= items.as_json()
             if request.reduce is not None:
                 told["reduce"] = _as_text(request.reduce)
-            if isinstance(items, Blocks):
-                told["n_items"] = items.n_items
             self.writer.take(**told, on_error=request.policy.on_error)
         except BaseException:
             self.close(is_whole=False)

@@ -37,7 +37,6 @@ from nbshare._core.store.rows import FilePlace, RowNumbers, RowWriter, TransferS
 from nbshare._core.store.specs import ASK, KIND_OF, OutputSpec
 from nbshare._core.wire.board import KIND
 from nbshare._core.wire.failures import describe
-from nbshare._core.wire.folding import Fold
 from nbshare.errors import CheckpointWarning, counted, noted, users_line, warn_at_most
 
 LOOK_S = 0.5  # between looks at what is new
@@ -198,7 +197,7 @@ class CheckpointKeeper(Keeper, Medium):
     def _restore(self, first: int, rows: RowNumbers) -> None:
         """Place stored results of items, from item `first` on, where workers would put theirs."""
         board, results, reader = self._call.board, self._call.results, self._directory.reader
-        if isinstance(self._call.request.func, Fold):
+        if self._call.request.reduce is not None:
             self._directory.forget_incomplete(rows)
         states = self._directory.states(rows)
         if (spec := results.output.spec) is not None and spec.is_given:

@@ -11,7 +11,6 @@ from nbshare._core.checkpoint.digests import Digests
 from nbshare._core.checkpoint.items import ItemDigests
 from nbshare._core.checkpoint.sources import Sources
 from nbshare._core.engine.request import Request
-from nbshare._core.wire.folding import Fold
 
 MOST_NAMED = 6  # differences in a message
 MOST_WAYS = 2  # of a changed part, to what has changed in it
@@ -39,10 +38,9 @@ def key_of(request: Request, version: str | None) -> Key:
         If a part of it has no digest that is the same tomorrow.
     """
     code = CodeDigests(version)
-    inputs = {"the function": request.func}
-    if isinstance(fold := request.func, Fold):
-        kept = fold.policy.on_error
-        inputs = {"the function": fold.func, "reduce=": fold.reduce, "on_error=": kept}
+    inputs = {"the function": request.users}
+    if request.reduce is not None:
+        inputs |= {"reduce=": request.reduce, "on_error=": request.policy.on_error}
     inputs |= {f"shared[{name!r}]": value for name, value in request.shared.items()}
     if request.initializer is not None:
         inputs["the initializer"] = request.initializer

@@ -48,7 +48,6 @@ from nbshare._core.store.reading import STORED
 from nbshare._core.store.rows import runs_of
 from nbshare._core.system import files as system_files
 from nbshare._core.system import waiting
-from nbshare._core.wire.folding import Fold
 from nbshare.errors import CheckpointInUseError
 
 SWEEP, CLAIMS, STOP = "sweep.json", "claims", "stop"
@@ -164,7 +163,7 @@ class Sweep(Supply):
         try:
             rows = directory.rows_for(self._pairs)
             directory.note_order(rows)
-            if not self._id and isinstance(self._request.func, Fold):
+            if not self._id and self._request.reduce is not None:
                 directory.forget_incomplete(rows)
             states = directory.states(rows)
             # Those that have failed run again, but not in the same run.

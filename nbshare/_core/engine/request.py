@@ -13,6 +13,7 @@ from nbshare._core.engine.prints import Prints
 from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.shapes.tiles import Tiles
 from nbshare._core.wire.context import Context
+from nbshare._core.wire.folding import Fold
 from nbshare._core.wire.orders import Policy
 
 
@@ -34,9 +35,13 @@ class Request(NamedTuple):
     prints: Prints  # where what workers print goes
     stage: str | None = None  # the name of a pipeline's stage, whose items are blocks
     label: str = ""  # of the run, in the progress display and in its checkpoint
-    is_labelled: bool = False  # the results of a grid go to xarray
     reduce: Callable[[Any, Any], Any] | None = None  # then the items are blocks
     until: Callable[..., Any] | None = None  # tells whether the partial result is enough
+
+    @property
+    def users(self) -> Any:
+        """The user's function, which blocks of ``reduce=`` run for each item."""
+        return self.func.func if isinstance(self.func, Fold) else self.func
 
     @property
     def workers_policy(self) -> Policy:

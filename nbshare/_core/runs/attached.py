@@ -44,14 +44,14 @@ from nbshare._core.options import MapOptions, checked_checkpoint
 from nbshare._core.running import in_background
 from nbshare._core.runs.stored import StoredRun
 from nbshare._core.shapes.grid import Grid
-from nbshare._core.shapes.tiles import Tiles
+from nbshare._core.shapes.kinds import shaped_from
 from nbshare._core.store.files import check_folder, damaged, opened, read, replace, size_of, write
 from nbshare._core.store.logs import entry_parts
 from nbshare._core.store.reading import STORED
 from nbshare._core.system import files as system_files
 from nbshare._core.system import processes, shell, workers
 from nbshare._core.tracebacks import shown_from_the_call
-from nbshare._core.wire.folding import Fold, by_item, counted, items_in
+from nbshare._core.wire.folding import by_item, counted, items_in
 from nbshare._core.wire.orders import Policy
 from nbshare.errors import (
     CheckpointError,
@@ -246,11 +246,8 @@ class AttachedRun(Run):
         request |= {"shared": {}, "iterables": (), "prints": Prints(Printer())}
         request |= {"out": writer.get("out"), "max_workers": writer.get("max_workers", 1)}
         request["policy"] = Policy(on_error=writer.get("on_error", "raise"))
-        if axes := writer.get("grid"):
-            request |= {"iterables": (Grid.from_json(axes),)}
-            request |= {"is_labelled": writer["is_labelled"]}
-        if "tiles" in writer:
-            request["iterables"] = (Tiles.from_json(writer["tiles"]),)
+        if (items := shaped_from(writer)) is not None:
+            request["iterables"] = (items,)
         super().__init__(Request(**request))
         self.stored_in = str(self._path)
         self.is_detached = writer.get("is_driver", False)
@@ -507,7 +504,7 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
     keep_plot(path, request, plot)
     run = _run_in(path)
     run.request = run.request._replace(  # these give the results and their plot their form
-        iterables=request.iterables, is_labelled=request.is_labelled, reduce=request.reduce
+        iterables=request.iterables, reduce=request.reduce
     )
     return _job_of(run, progress, plot)
 
@@ -515,9 +512,9 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
 def _store(path: Path, request: Request, options: MapOptions) -> None:
     """Store a call, with the place of an array of a mapped file instead of its copy."""
     shared = {name: _by_file(value) for name, value in request.shared.items()}
-    func, columns = request.func, request.iterables
-    if isinstance(func, Fold):  # its driver makes blocks of the items
-        func, columns = func.func, columns[0].columns
+    func, columns = request.users, request.iterables
+    if request.reduce is not None:  # its driver makes blocks of the items
+        columns = columns[0].columns
     columns = [_by_file(column) for column in columns]
     try:
         label = options.progress if isinstance(options.progress, str) else None

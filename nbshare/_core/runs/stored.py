@@ -35,7 +35,6 @@ from nbshare._core.store.files import read_json
 from nbshare._core.store.pages import IN_LOG, IN_OUTPUT
 from nbshare._core.store.reading import STORED, copy_rows
 from nbshare._core.tracebacks import shown_from_the_call
-from nbshare._core.wire.folding import Fold
 from nbshare.errors import CheckpointError, TaskError
 
 __all__ = ["Outdated", "StoredRun", "open_checkpoint"]
@@ -340,7 +339,7 @@ class StoredRun:
         if "reduce" in writer:
             return self._value()
         results = self._rows()
-        return Tiles.from_json(writer["tiles"]).shaped(results) if "tiles" in writer else results
+        return Tiles.from_json(writer).shaped(results) if "tiles" in writer else results
 
     def _value(self, reduce: Any = None) -> Any:
         """Return the value of the blocks that are stored. `reduce` is its function, if known."""
@@ -441,7 +440,7 @@ class StoredRun:
             rows = Lookup(self._reader.digests()).find(key.items.next(request.iterables))
             is_wanted[rows[(rows >= 0) & (rows < len(is_wanted))]] = True
         is_stored = np.isin(whole.words["state"], STORED)
-        if isinstance(request.func, Fold):  # blocks in which an item has failed run again
+        if request.reduce is not None:  # blocks in which an item has failed run again
             blocks = whole.objects(is_stored[whole.order])
             is_stored[whole.order[[k for k, block in blocks if block.failures]]] = False
         n_stored, n_old, changes = int((is_wanted & is_stored).sum()), 0, list[str]()

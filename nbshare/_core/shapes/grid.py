@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from itertools import chain
 from typing import Any, overload
@@ -14,7 +15,14 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.functions.reference import bind_arguments
-from nbshare._core.shapes.shaped import Adapted, ShapedItems, is_single, users_function, with_gaps
+from nbshare._core.shapes.shaped import (
+    Adapted,
+    ShapedItems,
+    checked_out,
+    is_single,
+    users_function,
+    with_gaps,
+)
 
 MOST_STORED = 10_000  # values of parameters, which are read again and again with a checkpoint
 
@@ -128,6 +136,7 @@ class Grid(ShapedItems):
         except OverflowError:
             raise ValueError(f"a grid has at most {sys.maxsize} items") from None
         self._places = coarse_first(self.shape) if is_coarse else None  # of the items
+        self._is_labelled = False  # the results go to xarray
 
     @property
     def coords(self) -> dict[str, npt.NDArray[Any]]:
@@ -145,21 +154,24 @@ class Grid(ShapedItems):
         """The numbers of the items in the order of the results, or None if it is the same."""
         return None if self._places is None else np.argsort(self._places)
 
-    def as_json(self) -> dict[str, Any] | None:
-        """Return the parameters for a file, or None if they are many, or no numbers and texts."""
-        axes = {}
-        for name, coords in self.coords.items():
-            axes[name] = [coords.dtype.str, coords.tolist()]
-            if coords.dtype.kind not in "biufU":
-                return None
-        is_small = sum(self.shape) <= MOST_STORED
-        return {"axes": axes, "is_coarse": self._places is not None} if is_small else None
+    def as_json(self) -> dict[str, Any]:
+        """Return the parameters, without them if they are many, or no numbers and texts."""
+        coords = self.coords.items()
+        is_simple = all(each.dtype.kind in "biufU" for _, each in coords)
+        if sum(self.shape) > MOST_STORED or not is_simple:
+            return {"grid": None}
+        axes = {name: [each.dtype.str, each.tolist()] for name, each in coords}
+        grid = {"axes": axes, "is_coarse": self._places is not None}
+        return {"grid": grid, "is_labelled": self._is_labelled}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Grid:
-        """Return a grid that was in a file."""
-        axes = {n: np.array(values, dtype) for n, (dtype, values) in stored["axes"].items()}
-        return cls(axes, is_coarse=stored["is_coarse"])
+        """Return a grid of which a checkpoint keeps the parameters."""
+        axes = stored["grid"]["axes"].items()
+        arrays = {name: np.array(values, dtype) for name, (dtype, values) in axes}
+        grid = cls(arrays, is_coarse=stored["grid"]["is_coarse"])
+        grid._is_labelled = stored["is_labelled"]
+        return grid
 
     def __len__(self) -> int:
         return math.prod(self.shape)
@@ -193,6 +205,16 @@ class Grid(ShapedItems):
         bind_arguments(func, (), shared, extra, [*self._values])
         return ByName(func)
 
+    def with_out(self, out: Any) -> tuple[Grid, Any]:
+        """Return the grid, which may put its results in xarray, and a view of an array."""
+        if isinstance(out, str) and out == "xarray":
+            _need_xarray()
+            labelled = copy(self)
+            labelled._is_labelled = True
+            return labelled, None
+        out = checked_out(out, None)
+        return self, self._flat(out) if isinstance(out, np.ndarray) else out
+
     def shaped(self, results: Any) -> Any:
         """Return the results of all items in the shape of the grid, with `coords`.
 
@@ -201,6 +223,10 @@ class Grid(ShapedItems):
         if isinstance(results, tuple):
             return tuple(map(self.shaped, results))
         return self.shaped_partly(self.in_order(results))
+
+    def named(self, results: Any, name: str) -> Any:
+        """Return what `shaped` does, or the same in xarray if that was asked for."""
+        return self._labelled(results, name) if self._is_labelled else self.shaped(results)
 
     def shaped_partly(self, results: Any) -> Any:
         """Return results that are in their own order in the shape of the grid, with `coords`."""
@@ -212,7 +238,7 @@ class Grid(ShapedItems):
         shaped.coords = self.coords
         return shaped
 
-    def labelled(self, results: Any, name: str) -> Any:
+    def _labelled(self, results: Any, name: str) -> Any:
         """Return the results of all items as an `xarray.DataArray`, or as a `xarray.Dataset`.
 
         Parameters
@@ -226,22 +252,22 @@ class Grid(ShapedItems):
 
         keys = _keys_of(results) if isinstance(results, list) else []
         if not keys:
-            return self._labelled(results, name)
+            return self._variable(results, name)
         variables = {}
         for key in keys:
             is_own = isinstance(key, str) and key not in self._values
             variable = key if is_own else f"{name}_{key}"
-            variables[variable] = self._labelled(_variable(results, key), variable)
+            variables[variable] = self._variable(_variable(results, key), variable)
         return xarray.Dataset(variables)
 
-    def _labelled(self, results: Any, name: str) -> Any:
+    def _variable(self, results: Any, name: str) -> Any:
         import xarray
 
         values = with_gaps(self.shaped(results))
         dims = [*self._values, *(f"{name}_dim_{k}" for k in range(values.ndim - len(self.shape)))]
         return xarray.DataArray(values, dict(self.coords), dims, name)
 
-    def flat(self, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _flat(self, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return a view of an array for the results with one row for each item.
 
         Raises
@@ -278,6 +304,13 @@ class ByName(Adapted):
     def __call__(self, item: Mapping[str, Any], /, **others: Any) -> Any:
         """Call the function."""
         return super().__call__(**item, **others)
+
+
+def _need_xarray() -> None:
+    try:
+        import xarray  # noqa: F401 - late: few calls need it
+    except ImportError as error:
+        raise ImportError('out="xarray" needs the package xarray: pip install xarray') from error
 
 
 def coarse_first(shape: Sequence[int]) -> npt.NDArray[np.int64]:

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nbshare._core.arrays.by_reference import is_masked
+from nbshare.errors import cut
+
 
 class ShapedItems(Sequence[Any]):
     """Items that are made when they are needed, such as the combinations of a grid.
@@ -34,6 +37,16 @@ class ShapedItems(Sequence[Any]):
         if (numbers := self.numbers) is None:
             return results
         return [results[i] for i in numbers] if isinstance(results, list) else results[numbers]
+
+    def with_out(self, out: Any) -> tuple[ShapedItems, Any]:
+        """Return the items that give their results the form of ``out=``, and what rows go to.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The results cannot have this form.
+        """
+        return self, checked_out(out, len(self))
 
     @abstractmethod
     def taken_by(
@@ -69,9 +82,44 @@ class ShapedItems(Sequence[Any]):
             One result for each item.
         """
 
+    def named(self, results: Any, name: str) -> Any:
+        """Return what `shaped` does, with a name if that form has one."""
+        del name
+        return self.shaped(results)
+
     def shaped_partly(self, results: Any) -> Any:
         """Return results with gaps, which are in their own order, in the form that they have."""
         return results
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the items, for those who only see their results."""
+        return {}
+
+
+def checked_out(out: Any, n_items: int | None) -> Any:
+    """Return ``out=`` if it can hold `n_items` results. Raise with the remedy if not."""
+    if out is None:
+        return None
+    if isinstance(out, str):
+        if out in ("list", "stack"):
+            return out
+    elif isinstance(out, np.ndarray):
+        if out.dtype.hasobject or is_masked(out):
+            raise TypeError('out= must be a plain array of numbers. For objects pass out="list"')
+        if not out.flags.writeable:
+            raise ValueError("out= is read-only")
+        if out.ndim == 0:
+            raise ValueError("out= is a 0-d array: it needs a first axis, with a row for each item")
+        if n_items not in (None, len(out)):
+            raise ValueError(
+                f"out= has shape {out.shape}, but there are {n_items} items: its first axis must "
+                f"have length {n_items}, the others are the shape of one result"
+            )
+        return out
+    raise ValueError(
+        f'out={cut(repr(out))}: allowed are None, "list", "stack", an ndarray with a row for each '
+        'item, and "xarray" for the items of a grid'
+    )
 
 
 class Adapted(partial[Any]):

@@ -303,7 +303,7 @@ class Tiles(ShapedItems):
     def __repr__(self) -> str:
         return f"<Tiles: {len(self)} of an array of shape {self._array.shape}>"
 
-    def filling(self, out: Any) -> Tiles:
+    def with_out(self, out: Any) -> tuple[Tiles, None]:
         """Return the same tiles, with the array that ``out=`` asks for.
 
         Raises
@@ -312,7 +312,7 @@ class Tiles(ShapedItems):
             Workers cannot write to it, or it has another shape.
         """
         if out is None:
-            return self
+            return self, None
         whole = self.layout.whole
         if not isinstance(out, np.ndarray) or is_masked(out) or out.dtype.hasobject:
             raise ValueError("the results of tiles form one array: out= takes an array, or None")
@@ -331,7 +331,7 @@ class Tiles(ShapedItems):
             )
         filling = copy.copy(self)
         filling.out, filling._form = out, OutputForm(out.dtype, out.shape[len(whole) :])
-        return filling
+        return filling, None
 
     def taken_by(
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
@@ -342,13 +342,14 @@ class Tiles(ShapedItems):
         return OfTile(func)
 
     def as_json(self) -> dict[str, Any]:
-        """Return where the tiles are, for a file."""
-        return self.layout._asdict()
+        """Return where the tiles are."""
+        return {"tiles": self.layout._asdict()}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Tiles:
-        """Return tiles that were in a file, with their places, without the values of the array."""
-        return cls(np.broadcast_to(np.uint8(0), stored["whole"]), stored["tile"], 0, EDGES[0])
+        """Return tiles at the places that a checkpoint keeps, without the values of the array."""
+        whole, tile = stored["tiles"]["whole"], stored["tiles"]["tile"]
+        return cls(np.broadcast_to(np.uint8(0), whole), tile, 0, EDGES[0])
 
     def shaped(self, results: Any) -> Any:
         """Return what `shaped_partly` does. Warn if it is a list."""

@@ -118,6 +118,10 @@ class Blocks(ShapedItems):
         """Return the one result."""
         return results
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the number of items."""
+        return {"n_items": self.n_items}
+
 
 def blocks_of(items: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Block]]:
     """Yield the items of a source in blocks."""
@@ -126,6 +130,24 @@ def blocks_of(items: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Block]]:
         if not some:
             return
         yield (Block(start_of(k), tuple(map(list, zip(*some, strict=True)))),)
+
+
+def in_blocks(
+    columns: list[Any], source: Iterator[tuple[Any, ...]] | None, n_items: int | None
+) -> tuple[list[Any], Iterator[tuple[Any, ...]] | None, int | None]:
+    """Return the items in blocks, in the form of `iterables.items_of`."""
+    if n_items is not None:
+        blocks = Blocks(columns, n_items)
+        return [blocks], None, len(blocks)
+    assert source is not None
+    at_hand = [column for column in columns if column is not None]
+
+    def all_columns(arrived: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        for given, *others in zip(arrived, *at_hand, strict=False):
+            parts, rest = iter(given), iter(others)
+            yield tuple(next(parts if column is None else rest) for column in columns)
+
+    return [None], blocks_of(all_columns(source)), None
 
 
 class Folded(NamedTuple):

@@ -1,0 +1,117 @@
+"""The iterables of a run, checked, and as columns that have a row for each item."""
+
+from __future__ import annotations
+
+import reprlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import islice
+from typing import Any
+
+from nbshare._core.engine.request import has_rows
+from nbshare._core.shapes.shaped import ShapedItems
+from nbshare._core.shapes.tables import gives_pairs
+from nbshare._core.wire.failures import raised_by_source
+from nbshare._core.wire.kept import kept_items
+from nbshare.errors import LengthsWarning, cut, is_interrupt, warn
+
+
+def check_iterable(iterable: Any) -> None:
+    """Raise with the remedy if an argument is not iterable, or has too many items."""
+    if hasattr(type(iterable), "__aiter__") and not isinstance(iterable, Iterable):
+        raise TypeError(
+            f"{type(iterable).__name__} gives its items asynchronously. Take them first: pass "
+            "[x async for x in items]"
+        )
+    is_iterable = isinstance(iterable, Iterable) or hasattr(type(iterable), "__getitem__")
+    if not is_iterable or getattr(iterable, "ndim", 1) == 0:
+        kind = "a 0-d array" if is_iterable else type(iterable).__name__
+        raise TypeError(
+            f"{kind} gives no items ({cut(repr(iterable))}). The second argument is a list, an "
+            "array, range(n) or another iterable. Pass what all items need in shared="
+        )
+    if isinstance(iterable, Mapping | str) or is_table(iterable):
+        kind, shown = type(iterable).__name__, f" ({reprlib.repr(iterable)})"
+        parts, remedy = "keys", "list(d), list(d.values()) or list(d.items()) for an item per entry"
+        if isinstance(iterable, str):
+            parts, remedy = "characters", "list(text) for an item per character"
+        elif not isinstance(iterable, Mapping):
+            is_polars = hasattr(iterable, "to_dicts")
+            parts, shown = "columns", ""
+            rows = "df.to_dicts()" if is_polars else "nbshare.rows(df)"
+            remedy = f"{rows} for an item per row, or list(df.columns) per column"
+        raise TypeError(
+            f"a {kind} among the iterables gives its {parts} as items{shown}. Pass "
+            f"shared={{name: ...}} for what every call needs, or {remedy}"
+        )
+    if gives_pairs(iterable):
+        raise TypeError(
+            f"a {type(iterable).__name__} gives pairs of a key and a frame as items. Pass "
+            "[frame for _, frame in windows] for frames, or list(windows) for the pairs"
+        )
+    if isinstance(iterable, range) and iterable[sys.maxsize :]:
+        raise ValueError(
+            f"{iterable} has more than {sys.maxsize} items, the most of a range. Memory allows far "
+            f"fewer, about 25 million per GB. Pass iter({iterable}): of an iterator, items are "
+            "taken during the run"
+        )
+
+
+def is_table(iterable: Any) -> bool:
+    """Whether an object iterates over its columns, as the data frames of pandas and polars do."""
+    kind = type(iterable)
+    return hasattr(kind, "columns") and (hasattr(kind, "iterrows") or hasattr(kind, "iter_rows"))
+
+
+def warn_of_lengths(iterables: Sequence[Any]) -> None:
+    """Warn of iterables of different lengths, by mistake or because all combinations are meant."""
+    lengths = [n for n in map(known_length, iterables) if n is not None]
+    if len(set(lengths)) > 1:
+        counts = f"{', '.join(map(str, lengths[:-1]))} and {lengths[-1]}"
+        warn(
+            f"the iterables have {counts} items. The run stops after {min(lengths)}, because each "
+            "call takes one item of each. For all combinations, pass nbshare.grid(x=a, y=b), with "
+            "the names of the function's parameters. For pairs, cut the iterables to one length. "
+            "What every call needs belongs in shared=",
+            LengthsWarning,
+        )
+
+
+def known_length(iterable: Any) -> int | None:
+    """Return the number of items, or None if it is not known in advance."""
+    try:
+        return len(iterable) if isinstance(iterable, Sized) else None
+    except TypeError:  # as of a tqdm bar without a total
+        return None
+
+
+def items_of(
+    iterables: Sequence[Any],
+) -> tuple[list[Any], Iterator[tuple[Any, ...]] | None, int | None]:
+    """Return columns that can be indexed by item, the source of others, and the number of items.
+
+    Iterables that have a length, such as a set, are read now, if all have one. For others the
+    column is None, and so is the number of items.
+    """
+    columns: list[Any] = [x if has_rows(x) else None for x in iterables]
+    shortest = min((len(x) for x in columns if x is not None), default=None)
+    are_all_sized = all(isinstance(x, Sized) for x in iterables)
+    if not are_all_sized:  # lists are pickled with the others, which may give the same objects
+        columns = [None if isinstance(x, list | tuple) else x for x in columns]
+    without_rows = [kept_items(x) for x, c in zip(iterables, columns, strict=True) if c is None]
+    others = islice(zip(*without_rows, strict=False), shortest)
+    if not are_all_sized:
+        return columns, others, None
+    if any(x is None for x in columns):
+        gone_through: list[tuple[Any, ...]] = []
+        try:
+            gone_through.extend(others)
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            raise raised_by_source(error, len(gone_through))  # noqa: B904 - mostly itself
+        shortest = len(gone_through)
+        taken = map(list, zip(*gone_through, strict=True))
+        columns = [next(taken, []) if x is None else x for x in columns]
+    whole = [x if isinstance(x, ShapedItems) else x[:shortest] for x in columns]
+    return whole, None, shortest or 0

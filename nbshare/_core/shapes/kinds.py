@@ -1,0 +1,31 @@
+"""Which items have a form: those among the iterables of a call, and those of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nbshare._core.shapes.grid import Grid
+from nbshare._core.shapes.shaped import ShapedItems
+from nbshare._core.shapes.tables import groups_of, is_grouped
+from nbshare._core.shapes.tiles import Tiles
+
+
+def shaped_among(iterables: Sequence[Any]) -> ShapedItems | None:
+    """Return the items that have a shape, such as a grid's. Raise TypeError if there are others."""
+    shaped = [x for x in iterables if isinstance(x, ShapedItems) or is_grouped(x)]
+    if not shaped:
+        return None
+    if len(iterables) > 1:
+        raise TypeError(
+            f"a {type(shaped[0]).__name__} gives all arguments that differ between the calls: pass "
+            "it alone, and what all calls need in shared="
+        )
+    return shaped[0] if isinstance(shaped[0], ShapedItems) else groups_of(shaped[0])
+
+
+def shaped_from(stored: Mapping[str, Any]) -> ShapedItems | None:
+    """Return the items of which a checkpoint keeps the form, as `ShapedItems.as_json` gave it."""
+    if stored.get("grid"):
+        return Grid.from_json(stored)
+    return Tiles.from_json(stored) if "tiles" in stored else None
