@@ -16,7 +16,8 @@ from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.tasks import TaskQueue
 from nbshare._core.functions.reference import refuse_async
 from nbshare._core.notebook.prints import Printer
-from nbshare._core.options import MapOptions, checked_count, checked_request, refuse_others
+from nbshare._core.options import MapOptions, checked_count, checked_request
+from nbshare._core.other_names import refuse_others
 from nbshare._core.tracebacks import shown_from_the_call
 from nbshare._core.wire import is_worker
 from nbshare._core.wire.kept import kept_items

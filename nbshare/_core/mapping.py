@@ -29,8 +29,8 @@ from nbshare._core.options import (
     Out,
     checked_checkpoint,
     checked_request,
-    refuse_others,
 )
+from nbshare._core.other_names import refuse_others
 from nbshare._core.running import in_background, run_and_draw
 from nbshare._core.tracebacks import shown_from_the_call, unwrapped
 

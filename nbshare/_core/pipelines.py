@@ -27,8 +27,8 @@ from nbshare._core.options import (
     checked_count,
     checked_request,
     checked_shared,
-    refuse_others,
 )
+from nbshare._core.other_names import refuse_others
 from nbshare._core.running import run_and_draw
 from nbshare._core.tracebacks import shown_from_the_call, unwrapped
 from nbshare._core.wire import is_worker

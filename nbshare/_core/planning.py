@@ -15,7 +15,8 @@ from nbshare._core.engine.request import Request
 from nbshare._core.html_tables import html_table
 from nbshare._core.mapping import KNOWN, Function, check_call, prepared
 from nbshare._core.memory.budget import SHARE, in_words
-from nbshare._core.options import Backend, MapOptions, Options, Out, check_functions, refuse_others
+from nbshare._core.options import Backend, MapOptions, Options, Out, check_functions
+from nbshare._core.other_names import refuse_others
 from nbshare._core.running import run_and_draw
 from nbshare._core.system import room
 from nbshare._core.tracebacks import shown_from_the_call

@@ -29,7 +29,8 @@ from nbshare._core.engine.collect import masked
 from nbshare._core.engine.folding import Reduction
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.results import MISSING
-from nbshare._core.options import MapOptions, checked_checkpoint, checked_request, refuse_others
+from nbshare._core.options import MapOptions, checked_checkpoint, checked_request
+from nbshare._core.other_names import refuse_others
 from nbshare._core.shapes.tiles import Tiles
 from nbshare._core.store.files import read_json
 from nbshare._core.store.pages import IN_LOG, IN_OUTPUT
