@@ -51,8 +51,6 @@ Set these environment variables before a call to change what it does:
 ==============================  ===================================================================
 """
 
-import sys as _sys
-
 from nbshare import errors as errors
 
 __version__ = "0.1.0"
@@ -124,11 +122,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]  # for completion, the public names, imported yet or not
-
-
-# By its variables, as a module of that name may raise anything. IPython itself gets the name late.
-_variables = getattr(_sys.modules.get("IPython.core.getipython"), "__dict__", {})
-if (_shell := _variables.get("get_ipython", lambda: None)()) is not None:
-    import importlib as _importlib
-
-    _importlib.import_module("nbshare._core.completion").complete_in(_shell)
