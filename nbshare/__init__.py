@@ -42,7 +42,6 @@ Set these environment variables before a call to change what it does:
                                 ``named`` (files in ``/dev/shm``), ``file`` (files in the directory
                                 for temporary files) or ``file:/some/directory``, for data larger
                                 than memory
-``NBSHARE_MARK_PRINTS=1``       each line that a worker prints begins with its item, ``[item 7]``
 ``NBSHARE_STATIC=1``            for documents that are rebuilt: last frames only, no button or time
 ``NBSHARE_ADDRESS=10.0.0.5``    with a cluster as ``backend=``: where its machines can reach this
                                 process, if need be with a port, ``10.0.0.5:7000``

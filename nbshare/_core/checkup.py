@@ -41,7 +41,7 @@ from nbshare._core.wire.failures import name_of_signal
 from nbshare.errors import MapInterrupted
 
 # Settings of users. The docstring of nbshare explains each.
-VARIABLES = {"NBSHARE_MARK_PRINTS", SETTING, "NBSHARE_STATIC"}
+VARIABLES = {SETTING, "NBSHARE_STATIC"}
 VARIABLES |= {"NBSHARE_ADDRESS", "NBSHARE_HOST"}
 PACKAGES = "numpy", "tqdm", "ipykernel", "ipywidgets", "matplotlib", "cloudpickle", "threadpoolctl"
 WIDTH = 88  # characters of a line of text

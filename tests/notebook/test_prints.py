@@ -14,7 +14,6 @@ import warnings
 
 import pytest
 
-import nbshare
 from nbshare import errors, map_async, parallel_map
 from nbshare._core.system import SYSTEM
 from tests.support import talkers
@@ -54,48 +53,6 @@ def test_lines_of_a_worker_stay_in_order(capsys):
         mine = [int(line.split()[-1]) for line in lines if line.startswith(f"worker {pid} ")]
         assert mine == [i for i in range(200) if pids[i] == pid]
     assert len(lines) == 200
-
-
-@pytest.fixture
-def marked(monkeypatch):
-    monkeypatch.setenv("NBSHARE_MARK_PRINTS", "1")
-
-
-@pytest.mark.parametrize("n", [5, 3000])  # so many tiny items run together
-def test_lines_can_be_marked_with_their_items(capsys, marked, n):
-    """Both streams, of a list and of a generator, whose items are counted through."""
-    for items in (range(n), iter(range(n))):
-        quiet(talkers.to_both, items, max_workers=2)
-        shown = capsys.readouterr()
-        assert sorted(shown.out.splitlines()) == sorted(f"[item {i}] out {i}" for i in range(n))
-        assert sorted(shown.err.splitlines()) == sorted(f"[item {i}] err {i}" for i in range(n))
-
-
-def test_marks_stand_where_lines_begin(capsys, marked):
-    """Texts of several lines, lines of several texts, lines without an end."""
-    texts = ["one\ntwo\n", "a", "", "\n", "end\nless"]
-    quiet(talkers.write_twice, texts, max_workers=1)
-    assert capsys.readouterr().out.splitlines() == [
-        *("[item 0] one", "[item 0] two", "[item 0] one", "[item 0] two"),
-        *("[item 1] aa",),
-        *("[item 3] ", "[item 3] "),
-        *("[item 4] end", "[item 4] lessend", "[item 4] less"),
-    ]
-
-
-def test_what_no_item_prints_is_not_marked(cold, capsys, marked):
-    """As what an initializer does, or other programs."""
-    quiet(talkers.to_both, [7], initializer=print, initargs=("ready",))
-    assert capsys.readouterr().out.splitlines() == ["ready", "[item 0] out 7"]
-
-
-def test_lines_of_a_stage_are_marked_with_its_blocks(capsys, marked):
-    """A stage is one item of its worker, and many blocks to its user."""
-    blocks = [[i, i] for i in range(5)]
-    nbshare.pipeline(lambda: iter(blocks), lambda block: print(block[0]), shape=2, progress=False)
-    assert capsys.readouterr().out.split() == [
-        word for i in range(5) for word in ("[item", f"{i}]", f"{i}.0")
-    ]
 
 
 @pytest.mark.parametrize("n", [1, 7])

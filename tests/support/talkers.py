@@ -112,10 +112,5 @@ def slowly(i):
     print(f"out {i}")
 
 
-def write_twice(text):
-    """Print a text as it is, two times."""
-    print(text, text, sep="", end="")
-
-
 def say_much(i):
     print("y" * 14_999)

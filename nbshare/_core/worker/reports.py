@@ -197,8 +197,3 @@ class _Present(threading.local):
 
 
 _present = _Present()
-
-
-def present_item() -> int | None:
-    """Return the index of the item that this thread runs, or None outside of items."""
-    return None if _present.reporter is None else _present.reporter.item

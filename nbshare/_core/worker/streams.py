@@ -10,35 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from nbshare._core.system import channels, files, workers
 from nbshare._core.wire.orders import STREAMS
-from nbshare._core.worker.reports import present_item
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MARK_PRINTS = "NBSHARE_MARK_PRINTS"  # the user wants lines that Python prints to name their item
-
 HIGHEST = 2  # descriptor of a standard stream
 
 _outputs: list[_Output] = []  # none outside of workers
-
-
-class _MarkedText(io.TextIOWrapper):
-    """Text that marks each line with its item."""
-
-    _item: int | None = None  # that printed last
-    _is_at_start = True  # of a line
-
-    def write(self, text: str) -> int:
-        if not text:
-            return 0
-        item = present_item()
-        mark = "" if item is None else f"[item {item}] "
-        is_torn = item != self._item and not self._is_at_start
-        begin = "\n" + mark if is_torn else mark if self._is_at_start else ""
-        self._item, self._is_at_start = item, text.endswith("\n")
-        end = "\n" if self._is_at_start else ""
-        super().write(begin + text.removesuffix("\n").replace("\n", "\n" + mark) + end)
-        return len(text)
 
 
 class _Output:
@@ -51,9 +29,9 @@ class _Output:
         self.open()
 
     def open(self) -> None:
-        """Make the stream, with or without marks."""
+        """Make the stream."""
         # A print never fails because of its text.
-        self.stream: Any = _text(
+        self.stream: Any = io.TextIOWrapper(
             io.BufferedWriter(io.FileIO(self._number, "w", closefd=False)),
             "utf-8",
             errors="backslashreplace",
@@ -84,21 +62,10 @@ class _Output:
 
 def replace_streams(fds: Sequence[int]) -> None:
     """Make pipes the standard output and error output of this process."""
-    global _text
-    if os.environ.get(MARK_PRINTS, "") not in ("", "0"):
-        _text = _MarkedText
     for number, (name, fd) in enumerate(zip(STREAMS, fds, strict=True), start=1):
         _outputs.append(_Output(name, number, fd))
     restore()
     workers.end_lines()
-
-
-_text: type[io.TextIOWrapper] = io.TextIOWrapper
-
-
-def is_marking() -> bool:
-    """Whether lines are marked."""
-    return _text is _MarkedText
 
 
 def keep() -> None:

@@ -59,7 +59,6 @@ from nbshare._core.wire.failures import (
 from nbshare._core.wire.feed import FedItems
 from nbshare._core.wire.folding import n_items_in
 from nbshare._core.wire.orders import CallOrder, Fixed
-from nbshare._core.worker import streams
 from nbshare._core.worker.chance import Draws
 from nbshare._core.worker.items import (
     MOST_UNSEEN,
@@ -357,7 +356,7 @@ class Work:
         if store.number is None and not store.takes_objects:
             return 0
         tiny_s = SLOW_TINY_S if store.is_slow else TINY_S
-        if not 0 < self._item_s < tiny_s or self._is_odd or streams.is_marking():
+        if not 0 < self._item_s < tiny_s or self._is_odd:
             return 0
         n = int(TOGETHER_S / max(self._item_s, SHORTEST_S))
         if self._block_of is not None and len(block := self._block_of(position)) > LOAD_ITEMS:
