@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any, TypeVar
 
 from nbshare._core.engine.stats import StageStats, WorkerStats
+from nbshare._core.memory.budget import rounded
 from nbshare._core.wire.failures import name_of_item
 
 S = TypeVar("S", bound=WorkerStats | StageStats)
@@ -52,7 +53,7 @@ def _figure(name: str, value: Any) -> str:
         )
         return "<br>".join(map(escape, items))
     if name.endswith("_bytes"):
-        return f"{value / 1e6:.0f} MB"
+        return rounded(value)
     if isinstance(value, float):
         return _seconds(value)
     return escape(f"{value:,}" if isinstance(value, int) else str(value))

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.arena import Arena
 from nbshare._core.engine.request import Request
+from nbshare._core.memory.budget import rounded
 
 LARGE = 100_000_000  # bytes of what is worth a word
 MOST_KEPT = 16  # arrays that are remembered
@@ -25,7 +26,7 @@ def hints_of(request: Request, arena: Arena) -> list[str]:
     named that an earlier call has copied, too.
     """
     hints = [
-        f"{what}: {_in_words(nbytes)} of Python objects in each worker; a DataFrame (with strings "
+        f"{what}: {rounded(nbytes)} of Python objects in each worker; a DataFrame (with strings "
         "of dtype str), an array or Arrow would be held once"
         for what, nbytes in arena.pickled.items()
         if nbytes >= LARGE
@@ -36,7 +37,7 @@ def hints_of(request: Request, arena: Arena) -> list[str]:
         is_array = isinstance(value, np.ndarray) and value.nbytes >= LARGE
         if is_array and not arena.refers_to(value) and _was_copied(value):
             hints.append(
-                f"{what}: {_in_words(value.nbytes)} are copied at each call; after "
+                f"{what}: {rounded(value.nbytes)} are copied at each call; after "
                 f"{name} = nbshare.share({name}), which copies them once, they are not"
             )
     return hints
@@ -51,7 +52,3 @@ def _was_copied(array: npt.NDArray[Any]) -> bool:
         return True
     _copied = (*_copied[1 - MOST_KEPT :], weakref.ref(array))
     return False
-
-
-def _in_words(nbytes: int) -> str:
-    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.0f} MB"

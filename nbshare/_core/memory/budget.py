@@ -47,3 +47,8 @@ def in_words(nbytes: int) -> str:
     if nbytes < 1 << 20:
         return f"{nbytes / (1 << 10):.0f} KiB"
     return f"{nbytes / (1 << 30):.2f} GiB" if nbytes >= 1 << 30 else f"{nbytes / (1 << 20):.0f} MiB"
+
+
+def rounded(nbytes: int) -> str:
+    """Format a size in bytes where it is one figure of many."""
+    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.0f} MB"

@@ -20,6 +20,7 @@ from heapq import nsmallest
 from nbshare._core.engine.stats import WorkerActivity
 from nbshare._core.html_tables import html_table
 from nbshare._core.job import Job
+from nbshare._core.memory.budget import rounded
 from nbshare._core.notebook import page
 from nbshare._core.notebook.bar import (
     LIVE,
@@ -256,7 +257,7 @@ class NotebookRow:
             "for": [_short(w.since_s) if w.items or w.is_loading else "" for w in workers],
             "reports": [_report(worker) for worker in workers],
             "items done": [worker.n_items for worker in workers],
-            "memory": [f"{n / 1e6:.0f} MB" if n else "" for n in memory],
+            "memory": [rounded(n) if n else "" for n in memory],
         }
         del columns["worker" if self._job.stages else "stage"]
         if not any(columns["reports"]):
