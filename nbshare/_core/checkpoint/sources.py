@@ -20,9 +20,10 @@ import os
 import pkgutil
 import re
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -99,30 +100,6 @@ def _own_path(name: str, folder: str | None) -> str | None:
     if not file or not file.endswith(".py") or not os.path.exists(file) or is_installed(file):
         return None
     return str(file)
-
-
-class Module:
-    """A file, as keys know it.
-
-    Attributes
-    ----------
-    name, path, label : str
-        Its name and its file, and what messages call it.
-    stamp : Stamp
-        The version of the file.
-    file : File
-        What is in it.
-    folder : str or None
-        The folder of a package.
-    """
-
-    def __init__(self, name: str, path: str) -> None:
-        self.name, self.path = name, path
-        # The plain name of a file that was imported by its path. The other may be the folder's.
-        self.label = Path(path).stem if name in imported_files() else name
-        self.file = parsed_file(name, path, stamp_of(path))
-        self.stamp = self.file.stamp
-        self.folder = os.path.dirname(path) if os.path.basename(path) == "__init__.py" else None
 
 
 def _places_of(statement: ast.stmt, lines: Mapping[str, list[int]]) -> list[str]:
@@ -203,34 +180,33 @@ class Sources:
     def __init__(self) -> None:
         self.parts: dict[str, str] = {}
         self.lines: dict[str, str] = {}
-        self._modules: dict[str, Module | None] = {}
-        self._labels = Counter[str]()
+        self._files: dict[str, File | None] = {}  # by module
+        self._labels: dict[str, str] = {}
         self._seen: dict[Dependency, None] = {}
         self._acting: dict[tuple[str, str], bool] = {}  # names, and whether using them does more
         self.looks_up, self._lists, self.reading = False, False, set[str]()
         self.older: set[str] = set()
 
     @property
-    def paths(self) -> dict[str, Stamp | None]:
+    def paths(self) -> dict[str, Stamp]:
         """The files that were reached, in that order, as they were then."""
-        return {module.path: module.stamp for module in self.reached()}
+        return {file.path: file.stamp for file in self.reached()}
 
-    def reached(self) -> dict[Module, list[str]]:
-        """Return the modules that were reached, and which names in each."""
-        found = defaultdict[Module, list[str]](list)
+    def reached(self) -> dict[File, list[str]]:
+        """Return the files that were reached, and which names in each."""
+        found = defaultdict[File, list[str]](list)
         for name, path in self._seen:
-            if (module := self._modules.get(name)) is not None:
-                found[module].append(path.partition(".")[0])
+            if (file := self._files.get(name)) is not None:
+                found[file].append(path.partition(".")[0])
         return found
 
     def is_own(self, name: str) -> bool:
         """Whether a module is a file that is edited."""
-        return self._module(name) is not None
+        return self._file(name) is not None
 
     def label(self, name: str) -> str:
-        """Return the name of a module, wherever its file is."""
-        module = self._module(name)
-        return name if module is None else module.label
+        """Return what messages call a module, wherever its file is."""
+        return name if self._file(name) is None else self._labels[name]
 
     def name_of(self, module: ModuleType) -> str:
         """Return a name for a module, also for one that was loaded by its path."""
@@ -238,9 +214,9 @@ class Sources:
         file = file_of(module) or ""
         is_own = file.endswith(".py") and os.path.exists(file) and not is_installed(file)
         if is_own and sys.modules.get(name) is not module:
-            known = self._module(name)
+            known = self._file(name)
             name = name if known is None or known.path == file else file
-            if self._module(name) is None:
+            if self._file(name) is None:
                 self._add(name, file)
         return name
 
@@ -260,9 +236,7 @@ class Sources:
                 names = re.split("[.:]", text)
                 words |= (LOOKING_UP | READING).intersection(names)
                 places = [(".".join(names[:k]), names[k]) for k in range(1, len(names))]
-                needed += [
-                    (own, x) for own, x in places if (m := self._module(own)) and m.file.has(x)
-                ]
+                needed += [(own, x) for own, x in places if (m := self._file(own)) and m.has(x)]
         self.looks_up |= not words.isdisjoint(LOOKING_UP)
         self._lists |= not words.isdisjoint(OF_PACKAGES)
         self.reading |= READING & words
@@ -277,53 +251,57 @@ class Sources:
         for own in found:
             if self.reading:
                 text = text_of(Path(own.path).read_bytes(), self.reading)
-                texts[f"the text of {own.label}"] = text
+                texts[f"the text of {self.label(own.name)}"] = text
             if self._lists and own.folder:
-                texts[f"the modules of {own.label}"] = repr(modules_in(own.folder)).encode()
+                names = repr(modules_in(own.folder)).encode()
+                texts[f"the modules of {self.label(own.name)}"] = names
         return {label: digest(text).hex() for label, text in texts.items()}
 
-    def _module(self, name: str) -> Module | None:
-        if name not in self._modules:
-            parent = self._module(name.rpartition(".")[0]) if "." in name else None
+    def _file(self, name: str) -> File | None:
+        if name not in self._files:
+            parent = self._file(name.rpartition(".")[0]) if "." in name else None
             self._add(name, _own_path(name, parent.folder if parent else None))
-        return self._modules[name]
+        return self._files[name]
 
     def _add(self, name: str, path: str | None) -> None:
-        self._modules[name] = module = Module(name, path) if path else None
-        if module is not None:
-            self._labels[module.label] += 1
-            n = self._labels[module.label]  # two files of other folders may have one name
-            module.label += f" ({n})" if n > 1 else ""
+        self._files[name] = parsed_file(name, path, stamp_of(path)) if path else None
+        if path is not None:
+            # The plain name of a file that was imported by its path. The other may be the folder's.
+            label = known = Path(path).stem if name in imported_files() else name
+            for n in count(2):  # two files of other folders may have one name
+                if label not in self._labels.values():
+                    break
+                label = f"{known} ({n})"
+            self._labels[name] = label
 
     def _follow(self, name: str, path: str) -> list[Dependency]:
         """Note one definition. Return what it leads to."""
         above, (attribute, _, rest) = name.rpartition(".")[0], path.partition(".")
         needed = [(above, "")] if above else []  # a package is imported before its modules
-        module, below = self._module(name), f"{name}.{attribute}"
-        targets = module.file.targets.get(attribute, []) if module else []
-        is_known = module is not None and module.file.has(attribute)
+        file, below = self._file(name), f"{name}.{attribute}"
+        targets = file.targets.get(attribute, []) if file else []
+        is_known = file is not None and file.has(attribute)
         if attribute not in ("", ALL) and (below in targets or not is_known) and self.is_own(below):
             needed.append((below, rest or ALL))
-            is_known = module is None or not module.file.has("__getattr__")
-        if module is None:
+            is_known = file is None or not file.has("__getattr__")
+        if file is None:
             return needed
         if attribute == ALL:
-            self.looks_up |= module.folder is not None  # its modules are values of it, too
-            names = ["", *module.file.named, *module.file.targets]
-            self._note(module, f"{module.label} (order of names)", [], " ".join(names))
+            self.looks_up |= file.folder is not None  # its modules are values of it, too
+            names = ["", *file.named, *file.targets]
+            self._note(file, "(order of names)", [], " ".join(names))
             return needed + [(name, each) for each in names]
         if attribute == "":
-            return needed + self._imported(module)
+            return needed + self._imported(file)
         needed.append((name, ""))
         if not is_known:  # it is made when asked for, or comes with all of another
             needed.append((name, ALL))
         needed += [dependency_on(target, rest) for target in targets if target != below]
-        named = module.file.named.get(attribute, [])
-        return needed + self._note(module, f"{module.label}.{attribute}", named)
+        return needed + self._note(file, attribute, file.named.get(attribute, []))
 
-    def _imported(self, module: Module) -> list[Dependency]:
+    def _imported(self, file: File) -> list[Dependency]:
         """Note what the import of a module does besides plain definitions."""
-        file, needed = module.file, module.file.leads_to(ALL)
+        needed = file.leads_to(ALL)
         found, names, order = list[ast.stmt](), list[str](), list[str]()
         for statement in file.statements:
             if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -332,8 +310,8 @@ class Sources:
                 names += (bound := sorted(bound_by(statement)))
                 found += [] if bound else [statement]
                 order += bound or ["."]
-        needed += [(module.name, each) for each in names]
-        return needed + self._note(module, f"{module.label} (top level)", found, " ".join(order))
+        needed += [(file.name, each) for each in names]
+        return needed + self._note(file, "(top level)", found, " ".join(order))
 
     def _acts(self, file: File, statement: ast.stmt) -> bool:
         """Whether running a statement may do more than bind names to what it defines."""
@@ -397,18 +375,19 @@ class Sources:
             named = file.named.get(dotted.partition(".")[0], [])
             found = any(self._acts(file, each) for each in named)
             for place, path in file.leads_to(dotted):
-                other = self._module(place)
-                found |= other is not None and path != ALL and self._is_acting(other.file, path)
+                other = self._file(place)
+                found |= other is not None and path != ALL and self._is_acting(other, path)
             self._acting[key] = found
         return self._acting[key]
 
     def _note(
-        self, module: Module, label: str, found: list[ast.stmt], more: str = ""
+        self, file: File, name: str, found: list[ast.stmt], more: str = ""
     ) -> list[Dependency]:
-        """Note the digest of statements. Return where they lead."""
+        """Note the digest of the statements of a name, or of a "(part)". Return where they lead."""
+        label = f"{self.label(file.name)}{' ' if name.startswith('(') else '.'}{name}"
         if label in self.parts:
             return []
-        file, needed = module.file, list[Dependency]()
+        needed = list[Dependency]()
         bindings, places = dict[str, list[str]](), list[str]()
         for statement in found:
             parts = [*ast.walk(statement)]
@@ -426,15 +405,15 @@ class Sources:
                 words |= {name}.union(*(target.split(".") for target in targets))
                 words |= {*map(asked_for, file.leads_to(use))}
                 if file.has(name):
-                    needed.append((module.name, use if targets else name))
+                    needed.append((file.name, use if targets else name))
             places += _places_of(statement, file.lines)
             needed += self.note_words(words, texts)
             if not words.isdisjoint(ANYWHERE | IN_MODULE):
-                needed.append((module.name, ALL))
+                needed.append((file.name, ALL))
         if found or more:
             more = f"{sorted(bindings.items())}{places or ''}{more}"
             self.parts[label] = _digest_of(found, more)
-            self.lines[label] = f"{os.path.basename(module.path)}, {_lines_of(found)}"
+            self.lines[label] = f"{os.path.basename(file.path)}, {_lines_of(found)}"
         return needed
 
 

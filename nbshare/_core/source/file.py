@@ -44,6 +44,8 @@ class File:
     ----------
     name, path, package : str
         The module, its file, and the package that its relative imports begin at.
+    folder : str or None
+        The folder of a package.
     stamp : Stamp
         The version of the file.
     statements : list of ast.stmt
@@ -56,6 +58,7 @@ class File:
         self.name, self.path, self.stamp = name, path, source.stamp
         is_package = os.path.basename(path) == "__init__.py"
         self.package = name if is_package else name.rpartition(".")[0]
+        self.folder = os.path.dirname(path) if is_package else None
         self.statements: list[ast.stmt] = []
         for statement in parsed(source.data).body:
             if isinstance(statement, ast.If) and ast.unparse(statement.test) in NOT_IN_WORKERS:
