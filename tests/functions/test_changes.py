@@ -234,7 +234,6 @@ WARNED = {
     "traced by partial": "import functools\nlib.use = functools.partial(lib.use, shift=10)",
     "decorated": "lib.decorated = trace(lib.decorated)",
     "with a cache": "lib.cached = trace(lib.cached)",
-    "defaults": "lib.use.__defaults__ = (10,)",
     "code": "lib.use.__code__ = (lambda x, shift=1: 10 * x).__code__",
     "an imported name": "lib.SCALE = lambda: 10",
     "an imported module": "class Fake: pass\nlib.time = Fake()",

@@ -19,7 +19,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from operator import attrgetter
 from reprlib import repr as shown
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -47,7 +46,6 @@ from nbshare.errors import warn
 MOST_OF_FILE = 1 << 18  # bytes of a file that is compared, as more is data mostly
 MOST = 1 << 19  # bytes of all files that a call compares, as parsing them takes 0.2 s
 MOST_NAMED = 5  # changes in a message
-PARTS = attrgetter("__code__", "__defaults__", "__kwdefaults__")  # of a function
 
 
 class Change(NamedTuple):
@@ -196,14 +194,13 @@ class _Seen:
         ignored = file.changed if found else set[str]()
         found = [each for each in found if not _may_change(file, each)]
         self._changes = [(each, self._change(each)) for each in found]
-        # The things that may change are the values of names, parts of functions, and contents of
-        # containers.
+        # The values of names may change, the code of functions, and what is in containers.
         watched = [each for each in defined if not each.is_changed_by(ignored)]
         self._watched = [(each.names, each.key) for each in watched]
         self._ids = self._ids_now()
         values = [each.value for each in watched]
         self._functions = [each for each in values if type(each) is FunctionType]
-        self._parts = [*map(PARTS, self._functions)]
+        self._codes = [each.__code__ for each in self._functions]
         others = {id(each.value) for each in found}
         given = [(each.value, each.given) for each in watched if type(each.value) in CONTAINERS]
         self._contents = [x for x in given if x[1] is not ABSENT]
@@ -217,7 +214,7 @@ class _Seen:
         if self._changes and stamp_of(self.file.path) != self.file.stamp:  # it may have them now
             return False
         with suppress(Exception):  # such as of arrays in a list
-            is_same = [*map(PARTS, self._functions)] == self._parts
+            is_same = [each.__code__ for each in self._functions] == self._codes
             return is_same and all(value == given for value, given in self._contents)
         return False
 

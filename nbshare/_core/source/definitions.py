@@ -92,9 +92,7 @@ class Definition(NamedTuple):
     def _is_function_of(self, nodes: list[ast.FunctionDef]) -> bool:
         parts = parts_of(self.value)
         places = [_place_in(self.file.path, node) for node in nodes]
-        if not parts or not all(_place_of(part) in places for part in parts):
-            return False
-        return self.value is not parts[0] or _has_defaults(self.value, nodes[-1].args)
+        return bool(parts) and all(_place_of(part) in places for part in parts)
 
     def is_changed_by(self, changed: Collection[str]) -> bool:
         """Whether code that changes these names may have changed it, or its class."""
@@ -138,18 +136,6 @@ def _definitions(
 
 def _keeps_functions(decorator: str) -> bool:
     return decorator in KEEPING or decorator.endswith(OF_PROPERTIES)
-
-
-def _has_defaults(func: FunctionType, args: ast.arguments) -> bool:
-    nodes = [*args.defaults, *filter(None, args.kw_defaults)]
-    values = [*(func.__defaults__ or ()), *(func.__kwdefaults__ or {}).values()]
-    return len(nodes) == len(values) and all(map(_may_give, nodes, values))
-
-
-def _may_give(node: ast.AST, value: Any) -> bool:
-    with suppress(ValueError):
-        return is_same(simple_value(node), value)
-    return True
 
 
 def parts_of(value: Any) -> list[Any]:
