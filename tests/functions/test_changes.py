@@ -546,6 +546,22 @@ def test_a_call_compares_the_nearest_files_only(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+def test_a_file_counts_once_however_many_names_are_imported_from_it(tmp_path, monkeypatch):
+    """As the bytes that a call compares are limited, and others come after it."""
+    names = [f"name_{k}" for k in range(100)]
+    lines = [f"from wide_here import {', '.join(names)}", "import late_here", "def f(x): return x"]
+    (tmp_path / "first_here.py").write_text("\n".join(lines))
+    (tmp_path / "wide_here.py").write_text("".join(f"{x} = {x!r}\n" for x in names) + "#" * 20_000)
+    (tmp_path / "late_here.py").write_text("N = 1\n" + "#" * 30_000)
+    monkeypatch.syspath_prepend(tmp_path)
+    first = importlib.import_module("first_here")
+    first.late_here.N = 2
+    (text,) = found_by(first.f)
+    assert "late_here.N is 2" in text
+    for name in ("first_here", "wide_here", "late_here"):
+        del sys.modules[name]
+
+
 BY_VALUE = {
     "module": "func = lambda x: consts.SCALE",
     "of a package": "import os\nfunc = lambda x: (os.path, consts.g(x))",
