@@ -79,6 +79,8 @@ CURSOR = {}
 MODEL = None
 LEVEL = 1
 LEVEL += 1
+FIRST = 1
+SECOND = (FIRST := 2)
 try:
     import numpy_of_next_year
     has_numpy = True
