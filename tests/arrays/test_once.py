@@ -8,6 +8,7 @@ import itertools
 import pickle
 import threading
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from nbshare._core.arrays import repeated
 from nbshare._core.arrays.arena import Arena
 from nbshare._core.arrays.copied import ALIGNMENT
 from nbshare._core.arrays.inputs import Inputs
+from nbshare._core.arrays.known import LoadedObjects
 from nbshare._core.arrays.repeated import NamedParts
 from nbshare._core.engine.preparing import pack_sources
 from nbshare._core.memory import View
@@ -212,7 +214,7 @@ def test_a_part_keeps_the_parts_that_it_names():
 
     def load(part, parts):
         made.append(part)
-        return ([parts(0)] if part == 1 else [part]), dict, part == 2
+        return ([parts(0)] if part == 1 else [part]), {}, part == 2
 
     parts = NamedParts(load)
     outer = parts(1)
@@ -225,6 +227,22 @@ def test_a_part_keeps_the_parts_that_it_names():
     parts.drop_others()
     parts(0)
     assert made == [1, 0, 0]
+
+
+def test_the_objects_of_a_part_are_read_once():
+    """Items that name objects of a large part do not cost a copy of its memo each."""
+    n_read = 0
+
+    class Memo:
+        def copy(self):
+            nonlocal n_read
+            n_read += 1
+            return {3: "inner"}
+
+    objects = LoadedObjects(SimpleNamespace(memo=Memo()), dict)
+    parts = NamedParts(lambda part, parts: ("whole", objects, False))
+    assert [parts((0, 3)), parts((0, 3)), parts(0)] == ["inner", "inner", "whole"]
+    assert n_read == 1
 
 
 def test_a_part_with_memory_is_loaded_for_each_block():

@@ -128,10 +128,10 @@ class Inputs:
             self.known.append(LoadedObjects(unpickler))
         return obj
 
-    def part(self, packed: Packed, parts: NamedParts) -> tuple[Any, Any, bool]:
-        """Return one of the parts, what copies its memo, and whether there is memory next to it."""
+    def part(self, packed: Packed, parts: NamedParts) -> tuple[Any, LoadedObjects, bool]:
+        """Return one of the parts, the objects in it, and whether there is memory next to it."""
         obj, unpickler = self._unpickled(packed, parts, is_asked=True)
-        return obj, unpickler.memo.copy, bool(packed[1] or packed[2])
+        return obj, LoadedObjects(unpickler, dict), bool(packed[1] or packed[2])
 
     def _unpickled(
         self, packed: Packed, parts: NamedParts | None, *, is_asked: bool

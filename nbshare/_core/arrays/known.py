@@ -25,11 +25,25 @@ from typing import Any
 from nbshare._core.functions.pickling import is_by_value
 
 Place = tuple[int, int]  # the number of a pickle, and where its memo has an object
+Entries = Collection[tuple[int, Any]]  # of a memo, places and objects
 Memo = Mapping[int, tuple[int, Any]]  # of a pickler: place and object, by id
 
 _TEXTS = str, bytes, bytearray  # and what is derived from them
 _CONTAINERS = {tuple, list, dict, set, frozenset}
 _BY_NAME = type, ModuleType, BuiltinFunctionType  # each is the same in all pickles anyway
+
+
+def _told_apart(entries: Entries) -> dict[int, Any]:
+    """Return the objects of a memo that are told apart by what they are, not by their value."""
+    kinds = {*map(type, map(itemgetter(1), entries))}  # few, of a million texts, say
+    kinds = {k for k in kinds - _CONTAINERS if not issubclass(k, (*_TEXTS, *_BY_NAME))}
+    if not kinds:
+        return {}
+    return {
+        place: obj
+        for place, obj in entries
+        if type(obj) in kinds and (type(obj) is not FunctionType or is_by_value(obj))
+    }
 
 
 class KnownObjects:
@@ -84,10 +98,14 @@ class LoadedObjects:
     ----------
     unpickler : pickle.Unpickler
         What has loaded it. Its memo, which also has all texts, is read when an object is named.
+    read : callable, optional
+        Returns those that are named, of the places and objects of the memo. Default: no values.
     """
 
-    def __init__(self, unpickler: Any) -> None:
-        self._unpickler = unpickler
+    def __init__(
+        self, unpickler: Any, read: Callable[[Entries], dict[int, Any]] = _told_apart
+    ) -> None:
+        self._unpickler, self._read = unpickler, read
 
     def __getitem__(self, place: int) -> Any:
         return self._objects[place]
@@ -95,17 +113,4 @@ class LoadedObjects:
     @cached_property
     def _objects(self) -> dict[int, Any]:
         unpickler, self._unpickler = self._unpickler, None
-        return _told_apart(unpickler.memo.copy().items())
-
-
-def _told_apart(entries: Collection[tuple[int, Any]]) -> dict[int, Any]:
-    """Return the objects of a memo that are told apart by what they are, not by their value."""
-    kinds = {*map(type, map(itemgetter(1), entries))}  # few, of a million texts, say
-    kinds = {k for k in kinds - _CONTAINERS if not issubclass(k, (*_TEXTS, *_BY_NAME))}
-    if not kinds:
-        return {}
-    return {
-        place: obj
-        for place, obj in entries
-        if type(obj) in kinds and (type(obj) is not FunctionType or is_by_value(obj))
-    }
+        return self._read(unpickler.memo.copy().items())

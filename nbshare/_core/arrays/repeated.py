@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.arrays.known import Memo
+from nbshare._core.arrays.known import LoadedObjects, Memo
 
 LEAST_BYTES = 32 << 10  # of a part. Below, a copy in each block costs less than to find it
 LARGE_BLOCK = 128 << 10  # bytes of a block of several items, which are more than small items take
@@ -196,7 +196,7 @@ class _Loaded(NamedTuple):
     """A part, as a worker has loaded it."""
 
     obj: Any
-    memo: Callable[[], dict[int, Any]]  # of its unpickler
+    objects: LoadedObjects  # that may be named, too
     named: set[int]  # the parts in it
     has_memory: bool  # that items may write to, in it or them
 
@@ -207,13 +207,11 @@ class NamedParts:
     Parameters
     ----------
     load : callable
-        Loads a part by its number, with these parts, and returns it, what copies its unpickler's
-        memo, and whether there is memory next to its pickle.
+        Loads a part by its number, with these parts, and returns it, the objects in it, and whether
+        there is memory next to its pickle.
     """
 
-    def __init__(
-        self, load: Callable[[int, NamedParts], tuple[Any, Callable[[], Any], bool]]
-    ) -> None:
+    def __init__(self, load: Callable[[int, NamedParts], tuple[Any, LoadedObjects, bool]]) -> None:
         self._load = load
         self._parts: dict[int, _Loaded] = {}
         self._named = set[int]()  # since the last `drop_others`, or in the part that is loaded now
@@ -225,13 +223,13 @@ class NamedParts:
         if part not in self._parts:
             outer, self._named = self._named, set()
             try:
-                obj, memo, has_memory = self._load(part, self)
+                obj, objects, has_memory = self._load(part, self)
                 has_memory |= any(self._parts[inner].has_memory for inner in self._named)
-                self._parts[part] = _Loaded(obj, memo, self._named, has_memory)
+                self._parts[part] = _Loaded(obj, objects, self._named, has_memory)
             finally:
                 self._named = outer
         found = self._parts[part]
-        return found.obj if place is None else found.memo()[place]
+        return found.obj if place is None else found.objects[place]
 
     def begin_block(self) -> None:
         """Drop the parts with memory, to which the items of an earlier block may have written."""
