@@ -197,7 +197,7 @@ class Arena:
         Each column is what an iterable gives to them. Return the items per block, the blocks, and
         the large objects that several blocks hold (`arrays.repeated`).
         """
-        size, _ = self.block_size(columns)
+        size = self.block_size(columns)
         starts = range(0, len(columns[0]), size)
         blocks = [[column[i : i + size] for column in columns] for i in starts]
         pickles, repeated = pickled_once(
@@ -225,17 +225,13 @@ class Arena:
                     self._pickle(each, f"item {i}", True)
             raise
 
-    def block_size(self, columns: Sequence[Sequence[Any]]) -> tuple[int, int]:
-        """Return how many items to pickle together, and about how many bytes all take.
-
-        Each column is a part of the items. Of few items, which go one by one, 0 bytes are returned.
-        """
+    def block_size(self, columns: Sequence[Sequence[Any]]) -> int:
+        """Return how many items to pickle together. Each column is a part of them."""
         n = len(columns[0])
         if n < 2 * LEAST_BLOCKS:
-            return 1, 0
-        sizes = [self._nbytes_each(column) for column in columns]
-        most = min(BLOCK_ITEMS, BLOCK_BYTES // sum(sizes), n // LEAST_BLOCKS)
-        return max(1, most), n * sum(sizes)
+            return 1
+        each = sum(map(self._nbytes_each, columns))
+        return max(1, min(BLOCK_ITEMS, BLOCK_BYTES // each, n // LEAST_BLOCKS))
 
     def _nbytes_each(self, items: Sequence[Any]) -> int:
         """Return about how many bytes each item of a long list adds to a pickle of several.

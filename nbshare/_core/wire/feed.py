@@ -99,7 +99,7 @@ class ItemFeed:
         OutOfMemoryError
             There is no room for them.
         """
-        step, _ = self._arena.block_size(columns)
+        step = self._arena.block_size(columns)
         for start in range(0, len(columns[0]), step):
             self.add([column[start : start + step] for column in columns])
         n = self.flush()
