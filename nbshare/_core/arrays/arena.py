@@ -21,7 +21,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +71,16 @@ LEAST_BLOCKS = 32  # for workers to share, before several items are pickled toge
 BLOCK_ITEMS = 4096  # items pickled together at most, as the cost of a pickle is spread over them
 MOST_SAMPLES = 8  # by which the size of an item is estimated
 BLOCK_BYTES = 64 << 10  # and about this much, since a worker loads blocks whole
+
+
+class _How(NamedTuple):
+    """How an object is pickled."""
+
+    passed: Any  # what the user has passed: the object, or the items that it is a part of
+    writable: bool = True  # whether workers may write to the SharedArrays in it
+    names: Names | None = None  # of objects that other pickles hold
+    starts: dict[int, int] | None = None  # see `Arena.pack`
+    is_part: bool = False  # whether several items hold it
 
 
 class Arena:
@@ -155,7 +165,7 @@ class Arena:
         UnsendableError
             If it can be pickled neither by reference nor by value.
         """
-        pickled, copy_memo = self._pickle(obj, what, writable, starts=starts)
+        pickled, copy_memo = self._pickle(obj, what, _How(obj, writable, starts=starts))
         if is_named:
             self.known.add(copy_memo)
         self.pickled[what] = len(pickled.data)
@@ -182,7 +192,7 @@ class Arena:
         def memo() -> Memo:
             made: list[Any] = []
             with suppress(Exception):  # then those parts are known that came before
-                dumps_apart(obj, IN_BAND, Arena(stays_here=True)._maker(obj, True, made))
+                dumps_apart(obj, IN_BAND, Arena(stays_here=True)._maker(_How(obj), made))
             return made[-1].memo.copy()  # type: ignore[no-any-return]
 
         found = Itself(obj, {})
@@ -202,7 +212,9 @@ class Arena:
         blocks = [[column[i : i + size] for column in columns] for i in starts]
         pickles, repeated = pickled_once(
             blocks,
-            lambda obj, names, block: self._pickle(obj, "item", True, names, within=block),
+            lambda obj, names, block: self._pickle(
+                obj, "item", _How(block, names=names, is_part=True)
+            ),
             lambda k, names: self._pickle_block(blocks[k], first + starts[k], names),
         )
         if repeated:
@@ -218,11 +230,11 @@ class Arena:
         self, columns: Sequence[Sequence[Any]], first: int, names: Names | None = None
     ) -> Pickled:
         try:
-            return self._pickle(columns, "item", True, names)[0]
+            return self._pickle(columns, "item", _How(columns, names=names))[0]
         except UnsendableError:
             for i, args in enumerate(zip(*columns, strict=True), start=first):
                 for each in args:
-                    self._pickle(each, f"item {i}", True)
+                    self._pickle(each, f"item {i}", _How(each))
             raise
 
     def block_size(self, columns: Sequence[Sequence[Any]]) -> int:
@@ -242,7 +254,7 @@ class Arena:
         sample = [items[k * len(items) // n] for k in range(n)]
         scratch = Arena(known=self.known)
         try:
-            one, several = (scratch._pickle(x, "", True)[0].data for x in (sample[:1], sample))
+            one, several = (scratch._pickle(x, "", _How(x))[0].data for x in (sample[:1], sample))
         except UnsendableError:  # which one will be said when its block is packed
             return BLOCK_BYTES
         n_more = len({*map(id, sample)}) - 1
@@ -375,46 +387,20 @@ class Arena:
             self.segments.append((segment, mode))
         return self.segments.index((segment, mode)) + 1
 
-    def _maker(
-        self,
-        obj: Any,
-        writable: bool,
-        made: list[Any],
-        names: Names | None = None,
-        starts: dict[int, int] | None = None,
-        *,
-        is_part: bool = False,
-    ) -> Callable[[bool, io.BytesIO, Keep], Any]:
+    def _maker(self, how: _How, made: list[Any]) -> Callable[[bool, io.BytesIO, Keep], Any]:
         """Return what makes a pickler, which is then the last one `made`."""
 
         def make(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:
-            made.append(_pickler_class(by_value, bool(names))(self, obj, writable, file, keep))
-            made[-1].names, made[-1].starts = names, starts
-            # The arrays of what several items hold are all in memory that tells of writes.
-            made[-1].keeps_small = writable and not is_part
+            made.append(_pickler_class(by_value, bool(how.names))(self, how, file, keep))
             return made[-1]
 
         return make
 
-    def _pickle(
-        self,
-        obj: Any,
-        what: str,
-        writable: bool,
-        names: Names | None = None,
-        starts: dict[int, int] | None = None,
-        within: Any = None,
-    ) -> tuple[Pickled, Callable[[], Memo]]:
-        """Return a pickle, and what copies the memo of its pickler.
-
-        `within` is what the user has passed, if that is not the object itself.
-        """
+    def _pickle(self, obj: Any, what: str, how: _How) -> tuple[Pickled, Callable[[], Memo]]:
+        """Return a pickle, and what copies the memo of its pickler."""
         made: list[Any] = []
         try:
-            is_part = within is not None
-            passed = within if is_part else obj
-            make = self._maker(passed, writable, made, names, starts, is_part=is_part)
-            data, buffers = dumps_apart(obj, IN_BAND, make)
+            data, buffers = dumps_apart(obj, IN_BAND, self._maker(how, made))
             return Pickled(data, buffers, made[-1].copied), made[-1].memo.copy
         except (UnsendableError, SyntaxError):  # of a function's file, which say what to do
             raise
@@ -439,17 +425,14 @@ def _pickler_class(by_value: bool, is_naming: bool) -> Any:
     base: Any = value_pickler() if by_value else pickle.Pickler
 
     class CallPickler(base):  # type: ignore[misc]
-        starts: dict[int, int] | None
-        keeps_small: bool
-
-        def __init__(
-            self, arena: Arena, obj: Any, writable: bool, file: io.BytesIO, keep: Keep
-        ) -> None:
+        def __init__(self, arena: Arena, how: _How, file: io.BytesIO, keep: Keep) -> None:
             self.dispatch_table = arena.tables[by_value]
             super().__init__(file, protocol=5, buffer_callback=keep)
             self.arena, self.file = arena, file
-            self.passed = PassedArrays(obj)
-            self.writable = writable
+            self.passed = PassedArrays(how.passed)
+            self.writable, self.names, self.starts = how.writable, how.names or {}, how.starts
+            # The arrays of what several items hold are all in memory that tells of writes.
+            self.keeps_small = how.writable and not how.is_part
             self.copied: list[npt.NDArray[Any]] = []
 
         def reducer_override(self, obj: Any) -> Any:
@@ -517,8 +500,6 @@ def _pickler_class(by_value: bool, is_naming: bool) -> Any:
             return ArrayReference(*self._reference(part, True)) if is_array else part
 
     class NamingPickler(CallPickler):
-        names: Names
-
         def persistent_id(self, obj: Any) -> Name | None:
             return self.names.get(id(obj))
 
