@@ -27,18 +27,15 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.arrays.by_reference import PLAIN, ByReference
-from nbshare._core.arrays.copied import CopiedMemory, Span
+from nbshare._core.arrays.contents import Contents
 from nbshare._core.arrays.culprit import culprit_of
 from nbshare._core.arrays.inputs import (
-    PLACED,
     ArrayReference,
     Itself,
     Packed,
     fill,
-    lenders,
     load_known,
     load_reference,
-    reference_to,
     small,
 )
 from nbshare._core.arrays.known import KnownObjects, Memo
@@ -46,7 +43,6 @@ from nbshare._core.arrays.passed import PassedArrays, is_table
 from nbshare._core.arrays.reducers import DispatchTables
 from nbshare._core.arrays.remedies import OTHERS
 from nbshare._core.arrays.repeated import Name, Names, Pickled, pickled_once
-from nbshare._core.arrays.shared_array import SharedArray, unchanged_segment_of
 from nbshare._core.functions.pickling import (
     TOO_DEEP,
     Keep,
@@ -55,18 +51,10 @@ from nbshare._core.functions.pickling import (
     is_too_deep,
     value_pickler,
 )
-from nbshare._core.memory import (
-    Mode,
-    Segment,
-    aligned,
-    as_bytes,
-    file_of,
-    handle_of,
-)
+from nbshare._core.memory import Mode
 from nbshare.errors import UnsendableError, cut, is_interrupt
 
 IN_BAND = 4096  # bytes. Below, a copy in the pickle is cheaper than a reference to it
-SMALL = 32 << 10  # bytes. Below, parts are gathered here, as each one to write costs some µs
 LEAST_BLOCKS = 32  # for workers to share, before several items are pickled together
 BLOCK_ITEMS = 4096  # items pickled together at most, as the cost of a pickle is spread over them
 MOST_SAMPLES = 8  # by which the size of an item is estimated
@@ -83,26 +71,17 @@ class _How(NamedTuple):
     is_part: bool = False  # whether several items hold it
 
 
-class Arena:
-    """Gathers what a call sends, then places it in one segment that is read-only.
+class Arena(Contents):
+    """Pickles what a call sends, which is then placed in one segment that is read-only.
 
     Attributes
     ----------
-    segments : list of (Segment, Mode)
-        The other segments that the call refers to, and how workers map each.
-    has_views : bool
-        Whether arrays or buffers have been copied here, which workers will see.
     known : KnownObjects
         Objects that the next pickles may name, because they are in an earlier one.
     pickled : dict of int
         Bytes of Python objects, which each worker loads, by what errors call them.
     tables : DispatchTables
         Those of its picklers.
-
-    Notes
-    -----
-    For one thread. Objects are kept alive until `contents`, so that an `id` means one object. What
-    is packed has its places when `nbytes` or the contents have been asked for.
 
     Parameters
     ----------
@@ -131,19 +110,16 @@ class Arena:
         known: KnownObjects | None = None,
         passed: Mode = "r",
     ) -> None:
-        self.segments: list[tuple[Segment, Mode]] = []
-        self._parts: list[tuple[int, Any]] = []
-        self._end = 0  # bytes
-        self._copied = CopiedMemory()
-        self._copies_files, self._by_handle = copies_files or by_value, by_handle
-        self.by_value = by_value
-        self.stays_here = stays_here
+        super().__init__(
+            copies_files=copies_files,
+            stays_here=stays_here,
+            by_handle=by_handle,
+            by_value=by_value,
+        )
         self.passed = passed
-        self.has_views = False
         self.pickled: dict[str, int] = {}
         self.known = KnownObjects() if known is None else known
         self.tables = DispatchTables({})
-        self._seen: dict[tuple[int, bool, Mode], tuple[Any, ArrayReference]] = {}
 
     def pack(
         self,
@@ -175,16 +151,8 @@ class Arena:
         data, buffers, copied = pickled
         spans: list[Any] = [None] * len(buffers)
         for k, raw in enumerate(buffers):
-            self._place_buffer(raw, spans, k)
-        return (0, self._add(data), len(data)), spans, self._copy(copied) if copied else None
-
-    def _copy(self, arrays: Sequence[npt.NDArray[Any]]) -> Span:
-        """Note arrays to be copied. Return where their places will be."""
-        self.has_views = True
-        places = np.empty(len(arrays), np.int64)
-        for k, array in enumerate(arrays):
-            self._copied.add(array, places, k)
-        return 0, self._place([(0, places)], places.nbytes, 0), places.nbytes
+            self.place_buffer(raw, spans, k)
+        return (0, *self.add(data)), spans, self.copy(copied) if copied else None
 
     def itself(self, obj: Any) -> Itself:
         """Return an object that this process uses as it is. The next pickles may name its parts."""
@@ -260,132 +228,10 @@ class Arena:
         n_more = len({*map(id, sample)}) - 1
         return max(1, (len(several) - len(one)) // n_more) if n_more else len(one)
 
-    def refer(
-        self,
-        array: npt.NDArray[Any],
-        copied: list[npt.NDArray[Any]],
-        *,
-        writable: bool,
-        arrives: Mode = "r",
-    ) -> ArrayReference:
-        """Return a reference to an array.
-
-        One that has neither segment nor file is added to those of its pickle that are copied.
-        Workers may write to a SharedArray if it is `writable`. Others arrive as it says, read-only
-        or private.
-        """
-        key = (id(array), writable, arrives)
-        if key in self._seen:
-            return self._seen[key][1]
-        if self.by_value and writable and array.flags.writeable and type(array) is SharedArray:
-            raise UnsendableError(
-                "a SharedArray among the items, or in a functools.partial, may be written to by "
-                "all workers, which is possible on one machine only. Pass it in shared=, or pass "
-                "a copy: numpy.array(x)"
-            )
-        found = None if self.by_value else unchanged_segment_of(array)
-        if found is not None and (self.stays_here or not found[0].is_private):
-            segment, offset = found
-            mode: Mode = "r" if isinstance(array, SharedArray) else arrives
-            if array.flags.writeable and (writable or segment.mode == "c"):
-                mode = segment.mode
-            where = (
-                handle_of(segment, mode, is_held=False)
-                if self._by_handle
-                else self._segment_index(segment, mode)
-            )
-            reference = reference_to(array, where, offset, mode)
-        elif not self._copies_files and (file := file_of(array)) is not None:
-            place = *file, array.shape, array.strides, array.dtype
-            reference = ArrayReference(
-                *place, False, "r+" if writable and array.flags.writeable else arrives
-            )
-        else:
-            copied.append(array)
-            strides = None if array.flags.c_contiguous else array.strides
-            form = array.shape, strides, array.dtype
-            return ArrayReference(PLACED, len(copied) - 1, *form, False, arrives)
-        self._seen[key] = (array, reference)
-        return reference
-
-    def refers_to(self, array: npt.NDArray[Any]) -> bool:
-        """Return whether an array is where workers find it, so that it is not copied."""
-        if array.base is None:  # it has its memory
-            return False
-        return unchanged_segment_of(array) is not None or (
-            not self._copies_files and file_of(array) is not None
-        )
-
-    def begin_part(self) -> None:
-        """Begin what is to share no array with what was packed before."""
-        self._seen.clear()
-        self._copied.clear()
-        self.has_views = False
-
-    @property
-    def nbytes(self) -> int:
-        """How much there is to copy."""
-        self._copied.settle(self._place)
-        return self._end
-
-    def add(self, data: bytes) -> tuple[int, int]:
-        """Add a pickle that was made elsewhere. Return its place and size."""
-        return self._add(data), len(data)
-
     def contents(self) -> tuple[int, list[tuple[int, Any]]]:
         """Return the end of the arena, and its parts (offset, bytes or array). Ends the arena."""
-        nbytes = self.nbytes
-        self._seen.clear()
         self.known = KnownObjects()  # its picklers have this arena, a cycle
-        parts, self._parts = self._parts, []
-        return nbytes, parts
-
-    def all_contents(self) -> bytes:
-        """Return the contents as they are. It ends the arena, too."""
-        data = bytearray(self.nbytes)
-        for offset, part in self.contents()[1]:
-            data[offset : offset + _nbytes_of(part)] = as_bytes(part).data
-        return bytes(data)
-
-    def _place_buffer(self, raw: memoryview, spans: list[Any], k: int) -> None:
-        """Enter the place of a buffer, in its shared memory, or else in the arena."""
-        memory = np.frombuffer(raw, np.uint8)
-        address = memory.__array_interface__["data"][0]
-        refers = not (self._by_handle or self.by_value)
-        for segment in [found for ref in lenders.valuerefs() if refers and (found := ref())]:
-            offset = address - segment.address
-            is_here = 0 <= offset <= segment.nbytes - raw.nbytes
-            if is_here and (self.stays_here or not segment.is_private):
-                spans[k] = self._segment_index(segment, "c"), offset, raw.nbytes
-                return
-        self.has_views = True
-        self._copied.add(memory, spans, k)
-
-    def _add(self, data: bytes) -> int:
-        offset = aligned(self._end)
-        last = self._parts[-1][1] if self._parts else None
-        is_small = len(data) <= SMALL
-        if is_small and isinstance(last, bytearray):
-            last += bytes(offset - self._end) + data
-        else:
-            self._parts.append((offset, bytearray(data) if is_small else data))
-        self._end = offset + len(data)
-        return offset
-
-    def _place(self, parts: Sequence[tuple[int, Any]], nbytes: int, shift: int) -> int:
-        start = aligned(self._end) + shift
-        for offset, part in parts:
-            self._parts.append((start + offset, part))
-        self._end = start + nbytes
-        return start
-
-    def _segment_index(self, segment: Segment, mode: Mode) -> int:
-        """Return the index of a segment, which workers map for all or, to read too, privately."""
-        if mode != "r+":
-            mode = "r" if self.stays_here and segment.mode != "c" else "c"
-        if (segment, mode) not in self.segments:
-            self.segments.append((segment, mode))
-        return self.segments.index((segment, mode)) + 1
+        return super().contents()
 
     def _maker(self, how: _How, made: list[Any]) -> Callable[[bool, io.BytesIO, Keep], Any]:
         """Return what makes a pickler, which is then the last one `made`."""
@@ -504,7 +350,3 @@ def _pickler_class(by_value: bool, is_naming: bool) -> Any:
             return self.names.get(id(obj))
 
     return NamingPickler if is_naming else CallPickler
-
-
-def _nbytes_of(part: Any) -> int:
-    return int(part.nbytes) if hasattr(part, "nbytes") else len(part)
