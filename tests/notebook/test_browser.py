@@ -5,6 +5,7 @@ Skipped where there is no Chromium, or not what the extra ``nbshare[browser]`` i
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from types import SimpleNamespace
@@ -111,6 +112,7 @@ def seen(chromium, tmp_path_factory):
         page.run(BUSY)
         page.cell(BUSY).locator("b", has_text=re.compile(r"^[1-9]\d*/300")).wait_for()
         seen.counts = page.counts(BUSY, r"(\d+)/300", seconds=5.2)
+        seen.pointed = [page.pointed(BUSY, 0.15)]  # early items are done
         page.await_end(BUSY)
         with page.recorded(WAVES) as seen.frames:
             page.run(WAVES)
@@ -121,6 +123,7 @@ def seen(chromium, tmp_path_factory):
             seen.fold = page.cell(WAVES).locator("details").inner_text()
             page.tab.evaluate("document.querySelector('.jp-OutputArea summary').click()")
             page.await_end(WAVES)
+        seen.pointed.append(page.pointed(WAVES))
         for number in (LOOP, ROOTS):
             page.run(number)
             page.await_end(number)
@@ -190,7 +193,21 @@ def test_a_saved_notebook_opens_with_the_last_state(seen):
     assert "1 failed" in seen.reopened[ROOTS]
     assert seen.picture == [1520, 760]
     assert not [text for text in MISPLACED if text in "".join(seen.reopened) + seen.saved]
-    assert not [text for text in ("<script", "button", "nbshare_rows") if text in seen.saved]
+    assert not [text for text in ("button", "nbshare_rows") if text in seen.saved]
+
+
+def test_the_only_script_in_the_file_is_that_of_the_pointer(seen):
+    """Once for each run with a plot."""
+    scripts = re.findall(r"<script>.{20}", seen.saved)
+    assert set(scripts) == {"<script>window.nbsharePointe"}
+    assert len(scripts) == 2
+
+
+def test_the_value_under_the_pointer_is_shown(seen):
+    """While the run goes on, and when it is over."""
+    for text in seen.pointed:
+        x, y = re.fullmatch(r"input = (\S+)\nresult = (\S+)", text).groups()
+        assert float(y) == pytest.approx(math.sin(float(x)), abs=0.01)
 
 
 def test_a_notebook_that_is_not_trusted_keeps_its_colours(seen):

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests.support import browser
@@ -126,6 +128,7 @@ def seen(tmp_path_factory):
             with contextlib.suppress(AssertionError):  # a test tells
                 wait_until(lambda: saved(page, folder) == LAST, 30)
             seen.names = saved(page, folder)
+            seen.pointed = [page.pointed(GRID)]
             page.tab.close()
         with browser.jupyter_lab(folder, state) as address:  # which trusts the notebook
             page = open_page(started, address)
@@ -133,8 +136,10 @@ def seen(tmp_path_factory):
             page.await_kernel()
             page.tab.wait_for_timeout(2000)  # in which the widgets would be looked for
             seen.reopened = page.cell(EXPLORED).inner_text()
+            seen.pointed.append(page.pointed(GRID))
             page.tab.close()
-        seen.exported = export(started, folder)
+        *seen.exported, at_the_pointer = export(started, folder)
+        seen.pointed.append(at_the_pointer)
     return seen
 
 
@@ -163,8 +168,9 @@ def export(started, folder):
     tab.goto(f"file://{folder}/maps.html")
     images = sum(image.is_visible() for image in tab.locator("img").all())
     text = tab.locator("body").inner_text()
+    at_the_pointer = browser.pointed(tab, tab.locator("img:visible").last)
     tab.close()
-    return text, images
+    return text, images, at_the_pointer
 
 
 def test_a_slider_moved_by_mouse_while_a_job_runs_changes_the_picture(seen):
@@ -195,3 +201,12 @@ def test_an_exported_page_shows_the_pictures_and_no_error(seen):
     text, n_images = seen.exported
     assert n_images == 2
     assert "widget" not in text.lower()
+
+
+def test_the_value_under_the_pointer_is_that_of_the_array(seen):
+    """In the panel, in the file without its kernel, and on an exported page."""
+    maps = np.random.default_rng(1).random((6, 20, 30))
+    for text in seen.pointed:
+        words = re.fullmatch(r"column = (\d+)\nrow = (\d+)\nresult = (\S+)", text)
+        column, row, value = map(float, words.groups())
+        assert value == pytest.approx(maps[3, int(row), int(column)], rel=1e-3)

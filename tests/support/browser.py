@@ -131,6 +131,20 @@ def _await_server(server: subprocess.Popen[bytes], address: str, log: Path) -> N
     raise TimeoutError(f"the server did not come up:\n{log.read_text()[-2000:]}")
 
 
+def pointed(tab: Any, picture: Any, share: float = 0.5) -> str:
+    """Move the mouse into a picture, to a share of its width, and half its height.
+
+    Return what the page says of that place.
+    """
+    picture.scroll_into_view_if_needed()
+    tab.mouse.move(0, 0)
+    box = picture.bounding_box()
+    tab.mouse.move(box["x"] + share * box["width"], box["y"] + 0.5 * box["height"])
+    label = tab.locator("[role=tooltip]")
+    label.wait_for()
+    return str(label.inner_text())
+
+
 class Page:
     """A notebook that is open in a tab."""
 
@@ -187,6 +201,10 @@ class Page:
             }""",
             arg=[number, text],
         )
+
+    def pointed(self, number: int, share: float = 0.5) -> str:
+        """Move the mouse into a cell's picture. Return what is said of that place."""
+        return pointed(self.tab, self.cell(number).locator("img:visible").last, share)
 
     def counts(self, number: int, pattern: str, *, seconds: float) -> list[tuple[float, int]]:
         """Look for a count in a cell's outputs. Return when it was seen, and what it was."""

@@ -16,6 +16,7 @@ a cell of marimo
 ``charts``       lines and histograms in it
 ``image``        images in it
 ``panels``       several of them, for the further axes of a grid and for parts with names
+``pointer``      the values that a picture carries, for the pointer on a page
 ``raster``       their values, of which none is left out
 ``values``       shared by these, with results that are each read once, colours, labels, limits
 ``reading``      results and items as numbers, with the names, units and zones that they have
@@ -220,7 +221,8 @@ def open_display(
         if isinstance(progress, type):
             drawers.append(bar.Bar(job, progress))
         elif is_notebook:
-            drawers.append(row.NotebookRow(job, in_background=in_background))
+            has_plot = plot is not None and place == "kernel"
+            drawers.append(row.NotebookRow(job, in_background=in_background, has_plot=has_plot))
             job._is_shown = True
         elif place == "terminal":
             drawers.append(bar.TerminalBar(job))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import matplotlib as mpl
@@ -13,6 +14,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from numpy.typing import NDArray
 
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, names_of
+from nbshare._core.notebook.pointer import Along, Cells
 from nbshare._core.notebook.raster import COMBINED, extremes
 from nbshare._core.notebook.reading import named_parts, places_of
 from nbshare._core.notebook.values import (
@@ -97,6 +99,8 @@ class LinePainter(Painter):
             self._draw_key(names)
         name = self._name(f"{plot.reduction} of each " if self._is_reduced else "")
         axes.set_ylabel(wrapped(name))
+        unit = plot.unit or self._reader.unit or self._duration
+        self._names = [named(each, unit) for each in names] if is_named or width > 1 else [name]
         if self._is_log:
             axes.set_yscale("log")
         elif self._dtype.kind == "M":
@@ -265,6 +269,28 @@ class LinePainter(Painter):
         remark = left_out + self._remark_on_scale(finite, *self.ends)
         return "{}" + remark_on(n_odd - n_missing, n_outside, n_missing) + remark
 
+    def cells(self) -> list[Cells]:
+        """Return the points of all lines, for the pointer on a page."""
+        there, numbers = self._table
+        is_there = np.broadcast_to(there, numbers.shape)
+        x, values = self._x, numbers.T
+        along = Along(x, x, x)
+        if len(x) > 2 * _MAX_POINTS:  # the lowest and the highest of some
+            width = math.ceil(len(x) / _MAX_POINTS)
+            firsts = np.arange(0, len(x), width)
+            lasts = np.append(firsts[1:], len(x)) - 1
+            along = Along((x[firsts] + x[lasts]) / 2, x[firsts], x[lasts])
+            ends = [ufunc.reduceat(values, firsts, axis=1) for ufunc in (np.fmin, np.fmax)]
+            values = np.stack(ends, axis=2)
+            is_there = np.logical_or.reduceat(is_there, firsts)
+        names, rows = self._names, []
+        if self._plot._hue is not None:
+            hue, of = self._plot._hue
+            rows = [f"{hue} = {value}" for value in names_of(of)]
+        is_flag = self._dtype.kind == "b" and not self._is_reduced
+        table = Cells(self._axes, along, None, values, names, rows, is_there.T, are_flags=is_flag)
+        return [replace(table, joined_by=" to ")]
+
 
 class TrendPainter(LinePainter):
     """Draws the result of ``reduce=`` against the number of items that are in it."""
@@ -338,6 +364,7 @@ class HistPainter(Painter):
         if self._dtype.kind == "b":
             axes.set_xticks([0, 1], ["False", "True"])
         self._bars = axes.stairs([0], [0, 1], fill=True, color=_COLOURS[0])
+        self._counted: Any = None
         self._edges_between = axes.vlines([], 0, [], color="white", linewidth=0.6)
 
     def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
@@ -359,6 +386,7 @@ class HistPainter(Painter):
 
     def show(self, *, final: bool) -> str:  # noqa: ARG002
         """Show the values read so far. Return what they are."""
+        self._counted = None
         numbers = self._numbers[self.taken].ravel()
         finite = inside = numbers[np.isfinite(numbers)]
         if finite.size:
@@ -366,6 +394,7 @@ class HistPainter(Painter):
             inside = finite[(low <= finite) & (finite <= high)]
             counts, edges = np.histogram(inside, self._edges(inside, low, high))
             self._bars.set_data(counts, edges)
+            self._counted = counts, edges
             higher = np.maximum(counts[1:], counts[:-1])
             lines = [[(x, 0), (x, y)] for x, y in zip(edges[1:-1], higher, strict=True)]
             self._edges_between.set_segments(lines if len(counts) <= _MOST_EDGED else [])
@@ -376,6 +405,14 @@ class HistPainter(Painter):
         n_outside = finite.size - inside.size
         remark = self._remark_on_scale(finite, self._low, self._high)
         return "{}" + remark_on(n_odd - n_missing, n_outside, n_missing) + remark
+
+    def cells(self) -> list[Cells]:
+        """Return the bars, for the pointer on a page."""
+        if self._counted is None:
+            return []
+        counts, edges = self._counted
+        along = Along(edges, edges[:-1], edges[1:])
+        return [Cells(self._axes, along, None, counts[np.newaxis], [self._axes.get_ylabel()], [])]
 
     def _edges(self, inside: Floats, low: float, high: float) -> NDArray[np.floating]:
         is_whole = not self._is_log and self._dtype.kind in "biu" and max(-low, high) < MAX_EXACT

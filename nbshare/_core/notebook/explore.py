@@ -39,6 +39,7 @@ from nbshare._core.notebook.environment import (
     surroundings,
 )
 from nbshare._core.notebook.live_plot import LivePlot
+from nbshare._core.notebook.page import POINTER
 from nbshare._core.tracebacks import shown_from_the_call
 from nbshare.errors import DisplayWarning, warn
 
@@ -349,7 +350,7 @@ class Panel:
                 before.close()  # the same cell shows the new one
         _panels.add(self)
         if front_end() == JUPYTER:
-            words = f'{_STYLE}<div class="nbshare-words">{_WORDS}{_NAMES}</div>'
+            words = f'{_STYLE}<div class="nbshare-words">{_WORDS}{_NAMES}{POINTER}</div>'
             _show({"text/html": words, "text/plain": _WORDS})
             _show({**self._also, "text/plain": ""})
             self._also = {}

@@ -30,11 +30,12 @@ from PIL import Image
 from nbshare._core.engine.results import MISSING
 from nbshare._core.job import Job
 from nbshare._core.notebook.charts import HistPainter, LinePainter, TrendPainter, is_trend
-from nbshare._core.notebook.environment import Bundle
+from nbshare._core.notebook.environment import Bundle, is_static
 from nbshare._core.notebook.image import ImagePainter, MosaicPainter
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, as_plots
 from nbshare._core.notebook.panels import PanelsPainter, panels_of
 from nbshare._core.notebook.png import encode, encode_moderately
+from nbshare._core.notebook.pointer import Cells, with_values
 from nbshare._core.notebook.reading import unmasked
 from nbshare._core.notebook.values import (
     FRAME,
@@ -157,6 +158,8 @@ class LiveFigure:
                     return None
                 self._lay_out(final=final)
                 png = self._final_png() if final else encode(self._pixels(_DPI), 1)
+                if not is_static():
+                    png = with_values(png, self._cells(), final=final)
         except BaseException:
             # An interrupt or error leaves half a figure, so the next frame begins with a new one.
             self._n = 0
@@ -164,6 +167,11 @@ class LiveFigure:
         self._good = self._drawn
         width, height = (self.figure.get_size_inches() * _DPI).round().astype(int).tolist()
         return Frame(png, (width, height), *painted)
+
+    def _cells(self) -> list[Cells]:
+        """Return what nbshare's own plots show, for the pointer on a page."""
+        own = (each for each in self._painters if not isinstance(each, FunctionPainter))
+        return [cells for painter in own for cells in painter.cells()]
 
     @property
     def problem(self) -> Exception | None:

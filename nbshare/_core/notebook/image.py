@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare._core.notebook.png import N_MAP_COLOURS
+from nbshare._core.notebook.pointer import Cells, pixels_along
 from nbshare._core.notebook.raster import Picture, Raster, blocks
 from nbshare._core.notebook.reading import Reader, places_of, unmasked
 from nbshare._core.notebook.values import (
@@ -166,6 +167,7 @@ class ImagePainter(Painter):
     """Draws results as one image, reduced by cells of consecutive items."""
 
     _y_zone: dt.tzinfo | None = None
+    _shown: tuple[Floats, NDArray[np.bool_]]  # pixels, and which of them have a result
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -286,18 +288,51 @@ class ImagePainter(Painter):
         self._draw_bar_in("neither", ax=axes, fraction=0.05, pad=0.02)
 
     def _draw_bar_in(self, extend: str, **place: Any) -> None:
-        plot, figure = self._plot, self._axes.figure
+        figure = self._axes.figure
         self._bar = bar = figure.colorbar(self._image, extend=extend, **place)
         dress(bar.ax)
         bar.outline.set_visible(False)
-        is_combined = self._is_stack or self._layout.n_cells < self._n or self._blocks
-        blocks_of = f", blocks of {self._blocks}" if self._blocks else ""
-        name = self._name(f"{plot.reduction} of " if is_combined else "")
-        bar.set_label(wrapped(name + blocks_of))
+        is_combined = self._is_combination
+        bar.set_label(wrapped(self._value_name))
         if self._dtype.kind == "b" and not is_combined:
             bar.set_ticks([0, 1], labels=["False", "True"])
         elif self._dtype.kind in "iu" and not is_combined and not self._is_log:
             bar.set_ticks(whole_places())
+
+    @property
+    def _is_combination(self) -> bool:
+        """Whether a pixel shows several values."""
+        return bool(self._is_stack or self._layout.n_cells < self._n or self._blocks)
+
+    @property
+    def _value_name(self) -> str:
+        """What a pixel shows, with its unit."""
+        blocks_of = f", blocks of {self._blocks}" if self._blocks else ""
+        how = f"{self._plot.reduction} of " if self._is_combination else ""
+        return self._name(how) + blocks_of
+
+    def cells(self) -> list[Cells]:
+        """Return the pixels, for the pointer on a page."""
+        (pixels, is_there), shape = self._shown, self._shape
+        left, right, bottom, top = self._layout.extent
+        _, past_right, past_bottom, _ = self._extent
+        n_rows, n_columns = pixels.shape[:2]
+        height = n_rows if not shape else self._n if len(shape) == 1 else shape[0]
+        width = shape[min(len(shape), 2) - 1] if shape else n_columns
+        is_counted = not shape and self._plot.x is None
+        table = Cells(
+            self._axes,
+            pixels_along(left, right, width, n_columns, past_right),
+            pixels_along(top, bottom, height, n_rows, past_bottom),
+            pixels,
+            [self._value_name],
+            [],
+            is_there=np.all(is_there, axis=tuple(range(2, pixels.ndim))),
+            how=self._plot.reduction,
+            items=(self._n / self._layout.n_cells, self._n) if is_counted else None,
+            are_flags=self._dtype.kind == "b" and not self._is_combination,
+        )
+        return [table]
 
     def _draw_key(self, names: list[str]) -> None:
         """Name the colours of pixels that are not finite."""
@@ -326,6 +361,7 @@ class ImagePainter(Painter):
         rows = (math.ceil(layout.n_cells / layout.columns), -1) if len(self._shape) < 2 else ()
         shape = rows or picture.pixels.shape[1:]
         pixels, is_there = picture.pixels.reshape(shape), picture.is_there.reshape(shape)
+        self._shown = pixels, is_there
         n_left_out = max(0, picture.n_left_out - self._n_not_positive)
         remark = f", {n_left_out:,} NaN left out" if n_left_out else ""
         if self._is_coloured:

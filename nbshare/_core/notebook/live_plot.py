@@ -325,13 +325,13 @@ def _places(values: npt.NDArray[Any], is_image: bool) -> tuple[npt.NDArray[Any],
     return np.arange(len(values)), names_of(values)
 
 
-def names_of(values: npt.NDArray[Any]) -> list[str]:
+def names_of(values: npt.NDArray[Any], digits: Sequence[int] = (3, 6, 17)) -> list[str]:
     """Return values as texts, with as few digits as tell them apart."""
     if values.dtype.kind == "M":
         days = values.astype("M8[D]")
         return [str(x) for x in (days if (days == values).all() else values.astype("M8[s]"))]
-    for digits in (3, 6, 17):
-        names = [_short(x, digits) if isinstance(x, float) else str(x) for x in values.tolist()]
+    for n in digits:
+        names = [_short(x, n) if isinstance(x, float) else str(x) for x in values.tolist()]
         if len(set(names)) == len(set(values.tolist())):
             break
     return names

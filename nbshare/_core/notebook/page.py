@@ -29,6 +29,9 @@ _ASK = "nbshare_rows"
 _LATE_S = 1.0  # until a page that is not loaded anew shows a picture
 _MOST_PLOTS = 50  # that are kept for pages
 _SCRIPT = files(__package__).joinpath("row.js").read_text("utf-8")
+# Shows the values that pictures carry (`notebook.pointer`), on any page that runs scripts.
+_POINTER = files(__package__).joinpath("pointer.js").read_text("utf-8")
+POINTER = f"<script>{' '.join(map(str.strip, _POINTER.splitlines()))}</script>"
 
 
 class Row(Protocol):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, names_of
+from nbshare._core.notebook.pointer import Cells
 from nbshare._core.notebook.reading import named_parts
 from nbshare._core.notebook.values import GREY, Painter, first_of, points, span
 
@@ -174,6 +175,10 @@ class PanelsPainter:
                 painter.limits = span(np.array([low, high]))
             painter.show(final=final)
         return int(np.count_nonzero(is_shown)), "{}" + self._panels.remark
+
+    def cells(self) -> list[Cells]:
+        """Return what all panels show, for the pointer on a page."""
+        return [cells for painter in self._painters for cells in painter.cells()]
 
     def say(self, remark: str) -> None:
         """Leave out a remark on one of several plots, as each panel has its own title."""

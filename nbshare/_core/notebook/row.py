@@ -86,9 +86,11 @@ class NotebookRow:
         The map.
     in_background
         Whether other cells run at the same time.
+    has_plot
+        Whether it stands above a plot, whose values a page shows under the pointer.
     """
 
-    def __init__(self, job: Job, *, in_background: bool) -> None:
+    def __init__(self, job: Job, *, in_background: bool, has_plot: bool = False) -> None:
         self._job = job
         self._timed = not is_static()  # if not, leave out what differs from run to run
         self._speed = Speed(job)
@@ -99,12 +101,18 @@ class NotebookRow:
         self._refusal = ""  # why Stop does not stop the run
         texts = _without_kernel(job, "ended with its kernel"), _without_kernel(job, _UNKNOWN)
         self._script = page.follow(self, self.output.id, *texts)
+        self._pointer = page.POINTER if has_plot and self._timed else ""
+        self._script += self._pointer if self._script else ""
 
     def draw(self, *, final: bool) -> float:
         """Show the present state."""
         bundle = self._bundle(final=final)
         if final:
             page.end(self.output.id, bundle["text/html"])
+            # Inside, as the first line is the row's.
+            bundle["text/html"] = (
+                bundle["text/html"].removesuffix("</div>") + self._pointer + "</div>"
+            )
         self.output.show(lambda: (bundle, None), final=final)
         return _INTERVAL_S
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, NothingYetError
+from nbshare._core.notebook.pointer import Cells
 from nbshare._core.notebook.raster import extremes
 from nbshare._core.notebook.reading import Reader
 
@@ -136,6 +137,10 @@ class Painter:
     def say(self, remark: str) -> None:
         """Write a remark above one of several plots."""
         self._axes.set_title(remark, loc="left", fontsize=points(9), color=GREY)
+
+    def cells(self) -> list[Cells]:
+        """Return what the plot shows and where, for the pointer on a page."""
+        raise NotImplementedError
 
     def draw_key_of_all(self, figure: Any, axes: list[Axes]) -> None:
         """Draw the colour bar or legend for all panels of a plot."""

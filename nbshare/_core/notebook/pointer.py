@@ -1,0 +1,275 @@
+"""The values of a plot travel in its picture, so that a page can show the one under the pointer.
+
+Every copy of the picture has them: a frame, the notebook's file, and the panel of `explore`. The
+page needs no kernel, only one script for all of its pictures::
+
+    painter ─► Cells ─► a chunk of the PNG ─► pointer.js ─► words at the pointer
+
+A cell is a pixel of an image, a point of a line, or a bar. Programs that do not know the chunk skip
+it, as the PNG standard wants.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+import zlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from matplotlib.axis import Axis
+from matplotlib.dates import ConciseDateFormatter, num2date
+from matplotlib.ticker import FuncFormatter
+from numpy.typing import NDArray
+
+from nbshare._core.notebook.live_plot import names_of
+from nbshare._core.notebook.raster import COMBINED, blocks, sizes_of
+
+Floats = NDArray[np.float64]
+
+_CHUNK = b"nbVL"  # private, and not to be copied into a picture that was changed
+_HEADER = 33  # bytes of a PNG before its second chunk
+# Numbers in a frame, and in the last picture, some 2 bytes each. Of more cells blocks are shown.
+_MOST = {False: 2**15, True: 2**17}
+_UNIT = 10_000  # of the width and height of a picture
+_DIGITS = 6, 9, 17  # of coordinates, the first that tells them apart
+_MANTISSA = 15  # bits that are kept, of which the page shows four digits
+_MAX_WHOLE = 2**20  # integers that are kept exactly
+_GONE = np.uint32(0xFFF80000)  # a NaN that stands for no result
+
+
+@dataclass(frozen=True)
+class Along:
+    """The cells along one axis.
+
+    Attributes
+    ----------
+    edges
+        Where they begin and end, one more than cells. Of points, where these are.
+    firsts, lasts
+        Coordinates of the first and the last value in each cell.
+    """
+
+    edges: Floats
+    firsts: Floats
+    lasts: Floats
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What a plot shows, and where.
+
+    Attributes
+    ----------
+    axes
+        The Axes that show it.
+    x, y
+        The columns and the rows, None for lines, of which the page takes the nearest.
+    values
+        Of shape (rows, columns), or of several numbers per cell.
+    names
+        Name and unit of the values, or one for each line.
+    rows
+        What else to say of each line.
+    is_there
+        Which cells have a result. Default: all.
+    joined_by
+        Text between several numbers of a cell.
+    how
+        How cells are combined if there are too many.
+    items
+        Number of items in each cell, and in all, if they follow each other row by row.
+    note
+        A line below the value.
+    are_flags
+        Whether 0 and 1 stand for False and True.
+    """
+
+    axes: Any
+    x: Along
+    y: Along | None
+    values: NDArray[Any]
+    names: list[str]
+    rows: list[str]
+    is_there: NDArray[np.bool_] | None = None
+    joined_by: str = ", "
+    how: str = "mean"
+    items: tuple[float, int] | None = None
+    note: str = ""
+    are_flags: bool = False
+
+    def coarser(self, steps: list[int]) -> Cells:
+        """Return blocks of these cells."""
+        if self.y is None or max(steps) == 1:
+            return self
+        how = self.how if self.how in ("min", "max") else "mean"
+        ufunc, neutral = COMBINED[how]
+        is_nan = np.isnan(self.values)
+        values = blocks(ufunc, np.where(is_nan, neutral, self.values), steps, neutral)
+        n = sizes_of(self.values.shape[:2], steps)
+        n = n.reshape(*n.shape, *[1] * (values.ndim - 2))
+        n_valid = n - blocks(np.add, is_nan, steps, 0, dtype=np.int64)
+        if how == "mean":
+            values = values / np.maximum(n_valid, 1)
+        is_there = self.is_there
+        if is_there is not None:
+            is_there = blocks(np.logical_or, is_there, steps, False)
+        return replace(
+            self,
+            x=_coarser(self.x, steps[1]),
+            y=_coarser(self.y, steps[0]),
+            values=np.where(n_valid > 0, values, np.nan),
+            is_there=is_there,
+            note=f"{how} of {steps[0]} × {steps[1]} pixels",
+            are_flags=False,
+        )
+
+
+def pixels_along(first: float, last: float, n: int, n_cells: int, past: float) -> Along:
+    """Return the cells of n pixels between two edges. The last cells end at `past`."""
+    edges = np.linspace(first, past, n_cells + 1)
+    begins = np.ceil((edges - first) / (last - first) * n - 1e-6).astype(int).clip(0, n)
+    places = first + (last - first) * (np.arange(n) + 0.5) / n
+    return Along(edges, places[begins[:-1]], places[begins[1:] - 1])
+
+
+def _coarser(along: Along, step: int) -> Along:
+    edges = np.append(along.edges[:-1:step], along.edges[-1])
+    lasts = np.append(along.lasts[step - 1 :: step], along.lasts[-1])[: len(edges) - 1]
+    return Along(edges, along.firsts[::step], lasts)
+
+
+def with_values(png: bytes, tables: list[Cells], *, final: bool) -> bytes:
+    """Return a picture that carries the values of what it shows."""
+    if not tables:
+        return png
+    most = _MOST[final] // len(tables)
+    tables = [_with_fewer(cells, most) for cells in tables]
+    head = json.dumps([*map(_head, tables)], separators=(",", ":")).encode()
+    numbers = b"".join(map(_bytes_of, tables))
+    packed = zlib.compress(struct.pack(">I", len(head)) + head + numbers, 1)
+    body = _CHUNK + packed
+    chunk = struct.pack(">I", len(packed)) + body + struct.pack(">I", zlib.crc32(body))
+    return png[:_HEADER] + chunk + png[_HEADER:]
+
+
+def _with_fewer(cells: Cells, most: int) -> Cells:
+    n_rows, n_columns, *each = cells.values.shape
+    most, steps = most // math.prod(each), [1, 1]
+    while math.ceil(n_rows / steps[0]) * math.ceil(n_columns / steps[1]) > most:
+        longer = int(n_columns / steps[1] > n_rows / steps[0])
+        steps[longer] += 1
+    return cells.coarser(steps)
+
+
+def _head(cells: Cells) -> dict[str, Any]:
+    axes, figure = cells.axes, cells.axes.figure.get_figure(root=True)
+    width, height = figure.bbox.width, figure.bbox.height
+    place = axes.get_window_extent()
+
+    def along(values: Any, *, is_x: bool) -> Any:
+        """Return places in the picture, from its upper left corner."""
+        points = np.zeros((len(values), 2))
+        points[:, 1 - is_x] = values
+        points[:, int(is_x)] = (axes.get_ylim if is_x else axes.get_xlim)()[0]
+        shown = axes.transData.transform(points)[:, 1 - is_x]
+        return shown / width if is_x else 1 - shown / height
+
+    def written(cells_along: Along, *, is_x: bool) -> dict[str, Any]:
+        places = along(cells_along.edges, is_x=is_x)
+        if len(places) == len(cells_along.firsts):  # points
+            middles = (places[1:] + places[:-1]) / 2
+            places = np.concatenate([[-1.0], middles, [2.0]])
+        axis = axes.xaxis if is_x else axes.yaxis
+        name = (axes.get_xlabel if is_x else axes.get_ylabel)() or ("column" if is_x else "row")
+        texts = [] if cells.items else _texts(axis, cells_along, name)
+        return {"at": _whole(places), "texts": texts}
+
+    head: dict[str, Any] = {
+        "box": _whole(
+            [
+                place.x0 / width,
+                1 - place.y1 / height,
+                place.x1 / width,
+                1 - place.y0 / height,
+            ]
+        ),
+        "x": written(cells.x, is_x=True),
+        "shape": [*cells.values.shape, *[1] * (3 - cells.values.ndim)],
+        "names": [_split(name) for name in cells.names],
+        "rows": cells.rows,
+        "joined": cells.joined_by,
+        "items": cells.items,
+        "note": cells.note,
+        "flags": cells.are_flags,
+    }
+    if cells.y is not None:
+        head["y"] = written(cells.y, is_x=False)
+    else:
+        ends = axes.get_ylim()
+        is_log = axes.get_yscale() == "log"
+        head["scale"] = [*_whole(along(ends, is_x=False)), *ends, is_log]
+    if isinstance(axes.yaxis.get_major_formatter(), ConciseDateFormatter) and cells.y is None:
+        head["texts"] = _written(axes.yaxis, cells.values.ravel())
+    return head
+
+
+def _whole(shares: Any) -> list[int]:
+    return np.round(np.asarray(shares) * _UNIT).astype(int).tolist()  # type: ignore[no-any-return]
+
+
+def _split(label: str) -> list[str]:
+    """Return the name and the unit that the label of an axis has."""
+    label = " ".join(label.split())
+    found = re.fullmatch(r"(.+) \((.+?)\)(.*)", label)
+    return [found[1] + found[3], found[2]] if found else [label, ""]
+
+
+def _texts(axis: Axis, along: Along, label: str) -> list[str]:
+    """Return what a page says of each cell along an axis."""
+    name, unit = _split(label)
+    firsts, lasts = along.firsts, along.lasts
+    each = _written(axis, np.concatenate([firsts, lasts]))
+    pairs = zip(each[: len(firsts)], each[len(firsts) :], strict=True)
+    texts = [first if first == last else f"{first} to {last}" for first, last in pairs]
+    return [f"{name} = {text} {unit}".rstrip() for text in texts]
+
+
+def _written(axis: Axis, values: Floats) -> list[str]:
+    """Return numbers of an axis as texts."""
+    formatter = axis.get_major_formatter()
+    if isinstance(formatter, FuncFormatter):  # names
+        return [formatter(value, None) or f"{value:g}" for value in values.tolist()]
+    is_finite = np.isfinite(values)
+    if isinstance(formatter, ConciseDateFormatter):
+        days = values[is_finite], formatter._tz
+        dates = [day.replace(tzinfo=None) for day in num2date(*days)]  # type: ignore[no-untyped-call]
+        named = iter(names_of(np.array(dates, "M8[s]")))
+        return [next(named) if there else "NaT" for there in is_finite]
+    steps = np.diff(np.unique(values[is_finite]))
+    if steps.size:  # a hundredth of a step tells all of them apart
+        values = np.round(values, 2 - math.floor(math.log10(steps.min())))
+    if (values[is_finite] == np.round(values[is_finite])).all():
+        return [f"{value:.0f}" for value in values.tolist()]
+    return names_of(values, _DIGITS)
+
+
+def _bytes_of(cells: Cells) -> bytes:
+    """Return the upper halves of float64 numbers, byte by byte, which compresses well."""
+    values = np.ascontiguousarray(cells.values, np.float64)
+    halves = (values.view(np.uint64) >> np.uint64(32)).astype(np.uint32)
+    is_whole = (values == np.round(values)) & (np.abs(values) < _MAX_WHOLE)
+    lost = 20 - _MANTISSA
+    with np.errstate(over="ignore"):
+        rounded = (halves + np.uint32(1 << (lost - 1))) >> np.uint32(lost) << np.uint32(lost)
+    is_finite = np.isfinite(values)
+    halves = np.where(is_finite & ~is_whole, rounded, halves)
+    halves = np.where(np.isnan(values), np.uint32(0x7FF80000), halves)
+    if cells.is_there is not None:
+        is_gone = ~cells.is_there.reshape(*cells.is_there.shape, *[1] * (values.ndim - 2))
+        halves = np.where(is_gone, _GONE, halves)
+    planes: Any = np.ascontiguousarray(halves.ravel().astype(">u4")).view(np.uint8).reshape(-1, 4)
+    return bytes(np.ascontiguousarray(planes.T))
