@@ -240,6 +240,7 @@ def test_leaving_costs_the_item_alone(backend):
     with pytest.raises(TaskError, match=r"SystemExit was raised for .*100") as caught:
         parallel_map(leaves_at_100, range(400), **options)
     assert "100" in str(caught.value)
+    assert nbshare.last_job()._retried.size == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -255,16 +256,19 @@ def test_a_copy_of_the_process_runs_no_further_item_of_the_block(tmp_path, leave
 @pytest.mark.parametrize("on_error", ["raise", "return"])
 def test_an_item_is_tried_again_by_itself(tmp_path, on_error):
     """Not with the others of its block."""
-    found = parallel_map(
-        flaky,
-        range(400),
-        shared={"folder": tmp_path},
-        reduce=operator.add,
-        retries=2,
-        on_error=on_error,
-    )
-    assert found == sum(range(400))
+    options = {"reduce": operator.add, "retries": 2, "on_error": on_error}
+    job = map_async(flaky, range(400), shared={"folder": tmp_path}, **options)
+    assert job.result() == sum(range(400))
     assert all(len((tmp_path / str(x)).read_text()) == (1 if x % 50 else 3) for x in range(400))
+    assert job._retried.tolist() == [*range(0, 400, 50)]
+    assert sum(worker.n_retried for worker in job.stats) == 2 * 8
+
+
+def test_what_was_run_again_in_an_earlier_run_is_not_told(tmp_path):
+    options = {"reduce": operator.add, "retries": 2, "checkpoint": tmp_path / "run"}
+    for retried in [0, 50], []:
+        job = map_async(flaky, range(100), shared={"folder": tmp_path}, **options)
+        assert (job.result(), job._retried.tolist()) == (sum(range(100)), retried)
 
 
 def test_a_block_whose_worker_dies_is_lost_or_runs_again(tmp_path):
@@ -276,7 +280,8 @@ def test_a_block_whose_worker_dies_is_lost_or_runs_again(tmp_path):
     assert found == sum(range(400)) - 100 - 101
     assert sorted(nbshare.last_job().errors) == [100, 101]
     (tmp_path / "died").unlink()
-    assert parallel_map(dies, range(400), retries=1, **options) == sum(range(400))
+    job = map_async(dies, range(400), retries=1, **options)
+    assert (job.result(), job._retried.tolist()) == (sum(range(400)), [100, 101])
 
 
 @pytest.mark.parametrize("n", [2, 500])

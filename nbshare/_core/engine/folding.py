@@ -74,6 +74,8 @@ class FoldingCall(Call):
         self._n_folded = self._n_restored = 0  # items
         self._n_brought = 0  # those from a source
         self._failed: dict[int, BaseException] = {}
+        self._restored: set[int] = set()  # blocks
+        self._retried: set[int] = set()  # items, within their blocks
         self._broken: BaseException | None = None  # raised by `reduce`, which leaves no value
         self.results.given.is_iterated = True  # what has been combined is not kept
 
@@ -104,6 +106,15 @@ class FoldingCall(Call):
         """Failures by item."""
         lost = {i: e for k, e in self.results.errors.copy().items() for i in self._items_in(k)}
         return lost | self._failed
+
+    def retried(self) -> npt.NDArray[np.int64]:
+        """Return the items that were run again, alone or with their block, whose worker died."""
+        again = self._retried.copy()
+        if self.request.policy.retries:
+            is_done, blocks = self.board.finished(), self.board.retried()
+            # One that is not has ended the call.
+            again.update(i for k in blocks[is_done[blocks]].tolist() for i in self._items_in(k))
+        return np.array(sorted(again), np.int64)
 
     def present(self) -> npt.NDArray[Any]:
         """Return which items are in blocks that are done."""
@@ -178,6 +189,7 @@ class FoldingCall(Call):
     def note_restored(self, items: npt.NDArray[np.int64]) -> None:
         """Note blocks that need not run."""
         super().note_restored(items)
+        self._restored.update(items.tolist())
         self._n_restored += sum(len(self._items_in(k)) for k in items.tolist())
 
     def append(self, columns: Sequence[Sequence[Any]]) -> None:
@@ -237,6 +249,8 @@ class FoldingCall(Call):
         block = found if isinstance(found, Folded) else Folded([], 0, [])  # it was lost
         self._reduction.add(k, block.values)
         self._n_folded += block.n
+        if k not in self._restored:
+            self._retried.update(block.retried)
         for failure in block.failures:
             name = name_of_item(failure.item, failure.item_repr)
             self._failed[failure.item] = failure.as_error(name, None)

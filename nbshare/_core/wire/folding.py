@@ -156,6 +156,7 @@ class Folded(NamedTuple):
     values: list[Any]  # one, or none if all items have failed
     n: int  # items that are in it
     failures: list[Failure]
+    retried: Sequence[int] = ()  # items that failed and were run again, each as often as that
 
 
 class Fold:
@@ -181,9 +182,10 @@ class Fold:
         func, n = with_keywords(self.func, shared), 0
         values: list[Any] = []
         failures: list[Failure] = []
+        retried: list[int] = []
         for i, args in enumerate(zip(*block.columns, strict=True), block.first):
             try:
-                value = self._value(func, i, args)
+                value = self._value(func, i, args, retried)
                 # The next item may fill the same array again. A ufunc keeps nothing of it.
                 if not (values and isinstance(self.reduce, np.ufunc)):
                     value = kept_result(value)
@@ -198,9 +200,11 @@ class Fold:
                 continue
             values = [self.reduce(values[0], value) if values else value]
             n += 1
-        return Folded(values, n, failures)
+        return Folded(values, n, failures, retried)
 
-    def _value(self, func: Callable[..., Any], i: int, args: tuple[Any, ...]) -> Any:
+    def _value(
+        self, func: Callable[..., Any], i: int, args: tuple[Any, ...], retried: list[int]
+    ) -> Any:
         process = this_process[0]
         for left in range(self.policy.retries, -1, -1):
             # Anew for each attempt, so that they get the same numbers.
@@ -211,6 +215,7 @@ class Fold:
                 end_copy(process)
                 if not left or not issubclass(type(error), Exception):  # leaving is final
                     raise
+                retried.append(i)
             else:
                 end_copy(process)
                 return value

@@ -57,7 +57,7 @@ from nbshare._core.wire.failures import (
     this_process,
 )
 from nbshare._core.wire.feed import FedItems
-from nbshare._core.wire.folding import n_items_in
+from nbshare._core.wire.folding import Folded, n_items_in
 from nbshare._core.wire.orders import CallOrder, Fixed
 from nbshare._core.worker.chance import Draws
 from nbshare._core.worker.items import (
@@ -172,6 +172,8 @@ class Work:
         self._slot[LOADED] = 0
         inputs_of_all, items = inputs[0], inputs[-2 if order.is_fed else -1]
         self._func = self._loaded(inputs_of_all, order.fixed)
+        if order.is_folded:
+            self._func = partial(_counting_retries, self._func, self._slot)
         self._fed = FedItems(inputs[-1], board) if order.is_fed else None
         for each in inputs:
             each.known = inputs_of_all.known
@@ -526,6 +528,12 @@ class Work:
         """Record an item that may be among the slowest."""
         heappushpop(self._slowest, (took_ns, i))
         self._slot[SLOWEST:REPORTED] = array("q", chain.from_iterable(self._slowest))
+
+
+def _counting_retries(func: Callable[..., Folded], slot: Any, *block: Any) -> Folded:
+    folded = func(*block)
+    slot[RETRIED] += len(folded.retried)
+    return folded
 
 
 def _await_items(blocks: ItemBlocks | None, fed: FedItems | None, caller: Caller) -> bool:
