@@ -321,6 +321,11 @@ class Job(Generic[T]):
         return self._run.activity()
 
     @property
+    def _durations(self) -> list[int]:
+        """How many items took less than 1, 2, 4, 8, ... ns, empty if unknown."""
+        return self._run.durations()
+
+    @property
     def _is_detached(self) -> bool:
         """Whether it continues if this process ends."""
         return self._run.is_detached

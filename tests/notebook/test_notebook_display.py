@@ -700,6 +700,21 @@ def test_items_that_were_run_again_are_told_and_named(drawn):
     assert "retried:</div><div>&emsp;items 3, 17</div>" in shown["text/html"]
 
 
+def test_durations_of_items_are_bars_in_the_fold(drawn):
+    """The few that take long are seen next to the many."""
+    job = PlayedJob(np.zeros(40))
+    job.state, job._activity = "running", []
+    job._durations = [0] * 20 + [1000, 0, 1] + [0] * 33
+    bars = re.findall(
+        r'<div title="([^"]*)" style="width:16px;height:(\d+)px', drawn(job)["text/html"]
+    )
+    assert bars == [
+        ("524 µs to 1 ms: 1000 items", "26"),
+        ("1 ms to 2 ms: 0 items", "0"),
+        ("2 ms to 4 ms: 1 item", "2"),
+    ]
+
+
 def test_a_screen_reader_hears_changes_of_state_and_no_figures(drawn):
     """All that changes three times a second would be read aloud without an end."""
     job = PlayedJob(np.zeros(40))

@@ -479,6 +479,7 @@ class BackendContract:
         assert dict(job) == {i: float(i) for i in range(20)}
         assert job.result(20).tolist() == list(range(20))
         assert sum(worker.n_items for worker in job.stats) == 20
+        assert sum(job._durations) == 20
         assert job.debug(3) == 3.0
 
     def test_a_loop_over_results_that_fill_much_memory_has_all(self, backend):

@@ -16,11 +16,18 @@ from nbshare._core.engine.placing import Placed
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.results import Results
 from nbshare._core.engine.run import OwnRun, RunState
-from nbshare._core.engine.stats import WorkerActivity, WorkerStats, activity_of, loading_s, stats_of
+from nbshare._core.engine.stats import (
+    WorkerActivity,
+    WorkerStats,
+    activity_of,
+    durations_of,
+    loading_s,
+    stats_of,
+)
 from nbshare._core.functions.freshness import NO_CODE, Stamp
 from nbshare._core.memory import Mode, Segment
 from nbshare._core.system import processes, room, waiting
-from nbshare._core.wire.board import LEAVES, PEAK_BEFORE, PID, REPORTED, SLOWEST, Board
+from nbshare._core.wire.board import DURATIONS, LEAVES, PEAK_BEFORE, PID, SLOWEST, Board
 from nbshare._core.wire.failures import Death, Failure, name_of_item, note_on_iterables, text_of
 from nbshare._core.wire.feed import ItemFeed
 from nbshare._core.wire.orders import CallOrder
@@ -198,6 +205,10 @@ class Call(OwnRun):
         """Return the figures of all workers so far, as in the slots of the board."""
         return [*self.past_slots, *self.board.slots.tolist()]
 
+    def durations(self) -> list[int]:
+        """Return how many items took how long, as `durations_of` does."""
+        return durations_of(self.rows())
+
     def activity(self) -> list[WorkerActivity]:
         """Return the present activity of the workers."""
         return activity_of(self.board, self.text_of)
@@ -267,7 +278,7 @@ class Call(OwnRun):
 
         Each is made once, because that of an array takes milliseconds.
         """
-        items = {i for row in self.rows() for i in row[SLOWEST + 1 : REPORTED : 2]}
+        items = {i for row in self.rows() for i in row[SLOWEST + 1 : DURATIONS : 2]}
         self._texts = {i: self._texts.get(i) or self.text_of(i) for i in items}
 
     def new_results(self) -> Iterator[tuple[int, Any]]:

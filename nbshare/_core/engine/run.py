@@ -166,6 +166,10 @@ class Run(ABC):
         """Return the stats of the workers."""
         return []
 
+    def durations(self) -> list[int]:
+        """Return how many items took how long, empty if unknown."""
+        return []
+
     def activity(self) -> list[WorkerActivity]:
         """Return the present activity of the workers."""
         return []

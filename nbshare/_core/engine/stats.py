@@ -7,6 +7,7 @@ from typing import NamedTuple
 from nbshare._core.system import processes
 from nbshare._core.wire.board import (
     BEGUN,
+    DURATIONS,
     ENDED,
     ITEM,
     ITEM_STOP,
@@ -231,7 +232,7 @@ def stats_of(
     for row in slots:
         if not row[PID]:  # no worker has taken this slot
             continue
-        words = row[SLOWEST:REPORTED]
+        words = row[SLOWEST:DURATIONS]
         slowest = sorted(zip(words[::2], words[1::2], strict=True), reverse=True)
         stats.append(
             WorkerStats(
@@ -246,6 +247,11 @@ def stats_of(
             )
         )
     return stats
+
+
+def durations_of(slots: Sequence[Sequence[int]]) -> list[int]:
+    """Return how many items took less than 1, 2, 4, 8, ... ns, each in the first that fits."""
+    return [sum(each) for each in zip(*(row[DURATIONS:REPORTED] for row in slots), strict=True)]
 
 
 def activity_of(board: Board, text_of: Callable[[int], str]) -> list[WorkerActivity]:

@@ -20,6 +20,7 @@ from nbshare._core.store.rows import runs_of
 from nbshare._core.store.writing import ResultStore
 from nbshare._core.wire.board import (
     BEGUN,
+    DURATIONS,
     ENDED,
     FRACTION,
     ITEM,
@@ -125,9 +126,9 @@ def _show(row: Any, first: int, reply: Reply) -> None:
         row[ITEM] = first + there[ITEM]
     if reply.is_last:
         row[ENDED] = now_ns
-        sums = [WORKED, N_ITEMS, RETRIED]
+        sums = [WORKED, N_ITEMS, RETRIED, *range(DURATIONS, REPORTED)]
         row[sums] += reply.slots[:, sums].sum(axis=0)
         row[PEAK] = max(row[PEAK], reply.slots[:, PEAK].max(initial=0))
-        there = reply.slots[:, SLOWEST:REPORTED].reshape(-1, 2) + np.array([0, first])
-        pairs = np.concatenate([row[SLOWEST:REPORTED].reshape(-1, 2), there])  # of ns and item
-        row[SLOWEST:REPORTED] = pairs[pairs[:, 0].argsort()[-N_SLOWEST:]].ravel()
+        there = reply.slots[:, SLOWEST:DURATIONS].reshape(-1, 2) + np.array([0, first])
+        pairs = np.concatenate([row[SLOWEST:DURATIONS].reshape(-1, 2), there])  # of ns and item
+        row[SLOWEST:DURATIONS] = pairs[pairs[:, 0].argsort()[-N_SLOWEST:]].ravel()

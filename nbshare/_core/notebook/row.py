@@ -37,6 +37,7 @@ from nbshare.errors import counted, cut
 _INTERVAL_S = 1 / 3
 _MAX_FAILURES = 10  # listed
 _SLOW_S, _MUCH = 5.0, 3  # an item is slow from so many seconds, and times the usual ones, on
+_BAR_ROOM = 24  # px, the height of a histogram
 _MAX_NAMED = 20  # items that were run again
 _MAX_TEXT = 60  # characters of an item or a message
 # As wide as a plot, and aligned with code and printed output.
@@ -242,7 +243,8 @@ class NotebookRow:
         is_known = job.stats if activity is None else activity or not job.n_done
         if self._timed and is_known:
             table = job.stats._repr_html_() if activity is None else self._table_of(activity)
-            parts.append((counted(job.n_workers, "worker"), table + _gain(job)))
+            durations = "" if job._is_reduced else _histogram(job._durations)
+            parts.append((counted(job.n_workers, "worker"), table + _gain(job) + durations))
         if prints := job.last_prints:
             parts.append(("prints", _list("last prints", map(html.escape, prints))))
         if job.errors and job.state != "failed":  # that error is raised
@@ -294,6 +296,26 @@ def _gain(job: Job) -> str:
         return ""
     gain, busy = working_s / job.elapsed_s, working_s / there_s
     return f"<div>{gain:.1f} × as fast as one after the other, {100 * busy:.0f} % busy</div>"
+
+
+def _histogram(durations: Sequence[int]) -> str:
+    """Return bars for the numbers of items that took less than 1, 2, 4, 8, ... ns."""
+    there = [k for k, n in enumerate(durations) if n]
+    if not there:
+        return ""
+    shown, bars = range(there[0], there[-1] + 1), ""
+    for k in shown:
+        n = durations[k]
+        height = round(_BAR_ROOM * n / max(durations) + 2 * (n > 0))  # few items are seen, too
+        says = f"{_short(2**k / 2e9)} to {_short(2**k / 1e9)}: {counted(n, 'item')}"
+        style = f"width:16px;height:{height}px;{_css('background', _GREY)}"
+        bars += f'<div title="{says}" style="{style}"></div>'
+    low, high = _short(2 ** shown[0] / 2e9), _short(2 ** shown[-1] / 1e9)
+    return (
+        f'<div role="img" aria-label="durations of items, from {low} to {high}" '
+        'style="display:flex;align-items:flex-end;gap:2px;line-height:1.2">'
+        f"<div>durations:&emsp;{low}&ensp;</div>{bars}<div>&ensp;{high}</div></div>"
+    )
 
 
 def _without_kernel(job: Job, what: str) -> str:
@@ -385,4 +407,6 @@ def _css(name: str, colour: tuple[str, str]) -> str:
 
 
 def _short(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
     return f"{seconds * 1e3:.0f} ms" if seconds < 1 else duration(seconds)

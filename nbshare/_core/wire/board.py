@@ -61,9 +61,10 @@ REACHED = 14  # of items that run together, the one that runs, or NO_ITEM if it 
 RETRIED = 15  # how often one of its items failed and was tried again
 SLOWEST = 16  # N_SLOWEST pairs of ns and item
 N_SLOWEST = 3
-REPORTED = SLOWEST + 2 * N_SLOWEST  # SINCE of the item that has reported (see `reports`)
+DURATIONS = SLOWEST + 2 * N_SLOWEST  # numbers of items that took 1, 2 to 3, 4 to 7, ... ns
+REPORTED = DURATIONS + 56  # SINCE of the item that has reported (see `reports`)
 FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text takes the rest
-SLOT_WORDS = 40  # whole cache lines, because two workers writing to one would slow each other down
+SLOT_WORDS = 96  # whole cache lines, because two workers writing to one would slow each other down
 
 NOT_TOLD = 0  # as FRACTION
 MILLIONTHS = 1_000_000  # in which fractions are stored, from 1 on

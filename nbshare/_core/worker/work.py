@@ -26,6 +26,7 @@ from nbshare._core.system import order as memory_order
 from nbshare._core.system import processes
 from nbshare._core.wire.board import (
     BEGUN,
+    DURATIONS,
     ENDED,
     ITEM,
     ITEM_STOP,
@@ -189,8 +190,9 @@ class Work:
         self._is_folded = order.is_folded
         is_unseeded = order.policy.seed is None and order.stage is None
         self._draws = Draws() if is_unseeded and not caller.in_process else None
-        words = self._slot[SLOWEST:REPORTED].tolist()
+        words = self._slot[SLOWEST:DURATIONS].tolist()
         self._slowest = list(zip(words[::2], words[1::2], strict=True))  # a heap of (ns, index)
+        self._durations = self._slot[DURATIONS:REPORTED].tolist()
         self._page = board.newest_page()
         self._block_of = self._blocks.block_of if self._blocks is not None else None
         # Not a method, because a cycle would keep the inputs until the garbage collector runs.
@@ -375,7 +377,7 @@ class Work:
         modules, n_modules, n_before = sys.modules, len(sys.modules), n_executed[0]
         slot[ITEM_STOP] = ONE
         is_weak = memory_order.IS_WEAK
-        slowest = self._slowest
+        slowest, durations = self._slowest, self._durations
         slow_ns = slowest[0][0]
         n, began = 0, clock()
         since = began
@@ -401,11 +403,13 @@ class Work:
                     return n + self._counts_as_done(i, error)
                 n += 1
                 now = clock()
-                if now - since > slow_ns:
-                    self._note_slow(now - since, i)
+                took_ns, since = now - since, now
+                durations[took_ns.bit_length()] += 1
+                if took_ns > slow_ns:
+                    self._note_slow(took_ns, i)
                     slow_ns = slowest[0][0]
-                since = now
         finally:
+            slot[DURATIONS:REPORTED] = array("q", durations)
             self._note(n, since - began)
         return n
 
@@ -417,7 +421,10 @@ class Work:
         finally:
             took_ns = time.monotonic_ns() - since
             if n_done := self._board.n_done_in(items.start, items.stop):
-                self._note_slow(took_ns // n_done, items.start)
+                each_ns = took_ns // n_done
+                self._note_slow(each_ns, items.start)
+                self._durations[each_ns.bit_length()] += n_done
+                self._slot[DURATIONS + each_ns.bit_length()] += n_done
                 self._note(n_done, took_ns)
 
     def _run_and_store(self, items: range, columns: list[Sequence[Any]]) -> int:
@@ -527,7 +534,7 @@ class Work:
     def _note_slow(self, took_ns: int, i: int) -> None:
         """Record an item that may be among the slowest."""
         heappushpop(self._slowest, (took_ns, i))
-        self._slot[SLOWEST:REPORTED] = array("q", chain.from_iterable(self._slowest))
+        self._slot[SLOWEST:DURATIONS] = array("q", chain.from_iterable(self._slowest))
 
 
 def _counting_retries(func: Callable[..., Folded], slot: Any, *block: Any) -> Folded:
