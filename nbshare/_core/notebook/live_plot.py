@@ -40,87 +40,48 @@ class NothingYetError(CannotDrawError):
 class LivePlot:
     """Describe a plot that shows the results of a run while they arrive.
 
-    Pass it to `parallel_map` as ``plot=``. ``plot="line"`` is short for ``plot=LivePlot("line")``.
-    Axes, names, units, dates and time zones are those of the items and results.
+    Pass it as ``plot=``. ``plot="line"`` is short for ``plot=LivePlot("line")``. What each kind
+    draws of which results is in ``notebooks/details.md``. `explore` shows one result at a time.
 
     Examples
     --------
-    A line with a label and a unit, on a logarithmic scale:
+    A line with a name and a unit, on a logarithmic scale:
 
-    >>> import math
     >>> from nbshare import LivePlot, grid, parallel_map
     >>> plot = LivePlot("line", label="height", unit="m", scale="log")
-    >>> parallel_map(math.sqrt, [1.0, 4.0, 9.0], plot=plot)
-    SharedArray([1., 2., 3.])
+    >>> heights = parallel_map(abs, [-1.0, 4.0, 9.0], plot=plot)
 
-    An image over a grid of parameters, of one part of each result:
+    An image over a grid, of one number of each result:
 
-    >>> def hypot(x, y):
-    ...     return {"length": math.hypot(x, y), "angle": math.atan2(y, x)}
-    >>> plot = LivePlot("image", value=lambda result: result["length"], limits=(0, 5))
-    >>> results = parallel_map(hypot, grid(x=[0, 1, 2], y=[3, 4]), plot=plot)
+    >>> plot = LivePlot("image", value=lambda result: result.imag, xunit="s")
+    >>> results = parallel_map(complex, grid(real=[1, 2, 3], imag=[4, 5]), plot=plot)
 
-    Axes of your own:
+    What your own function draws, into matplotlib Axes:
 
-    >>> class MeanAndSpread(LivePlot):
-    ...     def make_axes(self, figure):
-    ...         return figure.subplots(1, 2)
-    ...
-    ...     def draw(self, axes, partial):
-    ...         axes[0].plot(partial.mean(axis=0))
-    ...         axes[1].plot(partial.std(axis=0))
+    >>> plot = LivePlot(lambda ax, partial: ax.plot(partial, "o"), title="heights")
 
     Parameters
     ----------
     kind : {"line", "image", "hist"} or callable, default "line"
-        ``"line"`` draws numbers, or up to 8 of each result, against the items. ``"image"`` draws
-        numbers over a grid, results (k,) as rows, or images (H, W) combined by `reduction`.
-        ``"hist"`` counts all values. ``callable(ax, partial)`` draws a masked array ``(n, *shape)``
-        or a list with `nbshare.MISSING` in its gaps into matplotlib Axes, cleared for each frame.
+        Lines, an image, a histogram, or a function of matplotlib Axes and the results so far.
     x, y : array_like, optional
-        Coordinates, numbers or dates: `x` of a line's items or an image's columns, `y` of its rows.
-        Those of an image are evenly spaced. Numbers make an image of ``len(y)`` × ``len(x)``.
-    title : str, optional
-        Title of a plot that stands alone. Default: the label of the progress display.
-    label, unit : str, optional
-        Name and unit of the results.
-    xlabel, xunit, ylabel, yunit : str, optional
-        Names and units of the axes, `ylabel` and `yunit` of an image. Axes with the same unit have
-        the same scale.
+        Coordinates, `x` of a line's items or an image's columns, `y` of its rows.
+    title, label, unit, xlabel, xunit, ylabel, yunit : str, optional
+        Title of the plot, and names and units of the results and the axes.
     value : callable, optional
-        ``value(result)`` returns what to draw of a result. Called in the notebook process.
+        ``value(result)`` returns what to draw of a result.
     reduction : {"mean", "sum", "min", "max", "last"}, default "mean"
         How several images, or many values, become one.
     limits : (low, high) or "robust", optional
-        Range of the results to show. Default: from the lowest to the highest of all values.
-        ``"robust"`` leaves out 2 % at each end.
+        Range of the results, or their colours. ``"robust"`` leaves out 2 % at each end.
     scale : {"linear", "log"}, default "linear"
-        Scale of the results: of a line's y axis, an image's colours or a histogram's x axis.
+        Scale of the results.
     cmap : str or matplotlib Colormap, optional
-        Colours of an image. Default: ``"viridis"``, or ``"RdBu_r"`` with white at zero if there are
-        values of both signs.
+        Colours of an image.
     bins : int, optional
-        Number of bars of a histogram, 1 to 1000. Default: as NumPy's ``bins="auto"``, at most 100.
+        Number of bars of a histogram, 1 to 1000.
     interval_s : float, default 0.25
-        Minimum time between two frames, in seconds. Drawing takes at most 15 % of the time (5 %
-        if the workers use all CPUs).
-
-    Raises
-    ------
-    TypeError, ValueError
-        An argument is not as described.
-
-    See Also
-    --------
-    parallel_map : draws plots with ``plot=``.
-    explore : shows one result at a time.
-
-    Notes
-    -----
-    What each plot shows of which results is told in ``notebooks/details.md``.
-
-    The thread that waits for the run draws, without pyplot. One LivePlot can be used for several
-    runs at the same time, so `draw` should not change `self`.
+        Minimum time between two frames, in seconds. Drawing takes at most 15 % of the time.
     """
 
     __module__ = "nbshare"
