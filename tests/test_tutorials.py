@@ -89,6 +89,15 @@ def test_the_tutorial_uses_the_demo_s_functions():
     assert Path(demo.__file__).read_text().endswith(f"\n{constant}{functions}")
 
 
+def test_the_sheet_of_plots_is_that_of_its_script(monkeypatch):
+    """Each line of code that is shown, and no picture that the script does not draw."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import plots
+
+    assert plots.table() in read(FOLDER / "03_progress_and_plots.ipynb").cells[-2].source
+    assert {path.stem for path in plots.FOLDER.iterdir()} == {name for name, *_ in plots.SHEET}
+
+
 @each_notebook
 def test_runs_from_the_top(path, tmp_path, monkeypatch):
     """A copy of the folder is enough. No cell fails, and what it shows are the saved kinds."""
