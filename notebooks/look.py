@@ -11,6 +11,7 @@ GREY, TICKS, FRAME = "#777777", "#999999", "#BBBBBB"  # what is around the data
 STYLE = {
     "figure.figsize": (6.4, 3.0),  # inches; 640 pixels on the page, as nbshare's plots
     "figure.constrained_layout.use": True,
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),  # for dark themes, too
     "savefig.bbox": "standard",
     "font.size": 10,
     "text.color": GREY,
