@@ -33,7 +33,6 @@ from nbshare._core.functions.annotations import (
 )
 from nbshare._core.functions.installed import is_installed
 from nbshare._core.functions.modules import (
-    MAIN,
     MAINS,
     SPAWNED_MAIN,
     by_value,
@@ -54,12 +53,20 @@ def dumps(value: Any) -> bytes:
     A class of ``__main__`` that was sent by value comes back as itself, because cloudpickle
     recognises it.
     """
-    return dumps_apart(value, sys.maxsize)[0]
+    try:
+        data = pickle.dumps(value, 5)
+    except Exception:  # noqa: BLE001 - an object's __reduce__ may raise anything
+        data = _MAINS
+    if _needs_value(data):
+        value_pickler()(file := io.BytesIO(), 5).dump(value)
+        data = file.getvalue()
+    return data
 
 
 # Modules of classes that hold the number of a descriptor, or write their file when they end. Their
 # copies, which pickle makes, would close descriptors of the worker, and overwrite files.
-_OPEN = "multiprocessing.connection", "shelve", "dbm.dumb"
+_OPEN = {name: name.encode() for name in ("multiprocessing.connection", "shelve", "dbm.dumb")}
+_MAINS = b"_main__"  # the end of all names of the script, as one search of a long pickle is faster
 
 Keep = Callable[[pickle.PickleBuffer], bool]  # whether a pickle is to hold a buffer itself
 
@@ -90,22 +97,29 @@ def dumps_apart(
         make(by_value, file := io.BytesIO(), is_in_band).dump(value)
         return file.getvalue()
 
-    data = MAIN.encode()
-    with suppress(Exception):  # an object's __reduce__ may raise anything
+    try:
         data = attempt(False)
-    if may_name_unknown(data) or any(
-        name in sys.modules and name.encode() in data for name in _OPEN
-    ):
+    except Exception:  # noqa: BLE001 - likewise
+        data = _MAINS
+    if _needs_value(data):
         data = attempt(True)
     return data, buffers
 
 
 def may_name_unknown(data: bytes) -> bool:
     """Whether a pickle may refer by name to what workers cannot import, such as ``__main__``."""
-    names = [MAIN, *by_value()]  # one search of a long pickle is enough, usually
-    if SPAWNED_MAIN in sys.modules:
-        names.append(SPAWNED_MAIN)
-    return any(name.encode() in data for name in names)
+    if _MAINS in data:
+        return True
+    names = by_value()
+    return bool(names) and any(name.encode() in data for name in names)
+
+
+def _needs_value(data: bytes) -> bool:
+    """Whether a pickle may refer by name to what has to be sent by value, or refused."""
+    if may_name_unknown(data):
+        return True
+    names = _OPEN.keys() & sys.modules.keys()
+    return bool(names) and any(_OPEN[name] in data for name in names)
 
 
 OF_IMPORT = {"__builtins__", "__cached__", "__loader__", "__spec__"}  # variables of a module
@@ -140,7 +154,7 @@ def value_pickler() -> Any:
             if is_module(obj):
                 return _reduced_module(obj)
             if isinstance(obj, OF_ANNOTATIONS):
-                return reduced_annotation(obj) if _needs_value(obj) else NotImplemented
+                return reduced_annotation(obj) if _is_of_unknown(obj) else NotImplemented
             reduced = _by_name(obj)
             if reduced is NotImplemented:
                 if type(obj) is FunctionType and id(obj.__globals__) not in self.globals_ref:
@@ -167,7 +181,7 @@ def value_pickler() -> Any:
     return ValuePickler
 
 
-def _needs_value(obj: Any) -> bool:
+def _is_of_unknown(obj: Any) -> bool:
     """Whether workers cannot import an object of an annotation, such as a `typing.NewType`."""
     module, name = getattr(obj, "__module__", None), getattr(obj, "__name__", "")
     if isinstance(obj, NAMED) and module and module not in (*MAINS, *by_value()):

@@ -211,12 +211,12 @@ def frozen(results: Iterable[Any]) -> Iterator[Iterable[Any]]:
     object, and change it.
     """
     for kind, same in groupby(results, type):
-        if is_of_values(kind):
-            yield same
-        elif kind is dict:
+        if kind is dict:
             yield _frozen_dicts(same)
         elif kind is tuple or kind is list:
             yield (x[:] if _are_values(x) else _pickled(x) for x in same)
+        elif is_of_values(kind):
+            yield same
         else:
             yield (x if is_value(x) else _pickled(x) for x in same)
 
