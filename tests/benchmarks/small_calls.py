@@ -29,7 +29,7 @@ notebook.open_display job.Job._start engine.call.Call.start job.Job._tick engine
 job.Job._outcome executor.Executor.submit engine.tasks.TaskQueue.put
 engine.tasks.TaskQueue._resolve engine.tasks.TaskQueue._give_out engine.tasks.TaskQueue._join
 engine.dispatcher.Dispatcher._attend engine.dispatcher.Dispatcher.is_current
-engine.dispatcher.Dispatcher.notify system.posix.waiting.FdWaiter.wait
+engine.dispatcher.Dispatcher.notify system.posix.FdWaiter.wait
 engine.dispatcher.Dispatcher._turn
 engine.calls.Calls.begin engine.workers.WorkerPool.renew_if_stale
 engine.workers.WorkerPool.assign engine.calls.Calls.finish_ended engine.calls.Calls._finish

@@ -13,8 +13,15 @@ import time
 from collections.abc import Sequence
 
 from nbshare._core.system.descriptors import raise_limit, with_room
-from nbshare._core.system.posix.channels import *
-from nbshare._core.system.posix.channels import given_in, rights_of, room_for
+from nbshare._core.system.posix import (
+    given_in,
+    has_unread,
+    keep_open,
+    pipe,
+    print_pipe,
+    rights_of,
+    room_for,
+)
 
 MAX_FDS = 200  # a packet, while the kernel takes 253
 ARRIVE_S = 2.0  # until descriptors in flight are received, as a receiver starts in 5 ms

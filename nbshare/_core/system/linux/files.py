@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import os
 
-from nbshare._core.system.posix.files import *
+from nbshare._core.system.posix import (
+    CAN_SYNC_FOLDERS,
+    TO_SYNC,
+    cut,
+    enter,
+    is_open,
+    move,
+    open_safely,
+    other_owner,
+    read_at,
+    remove,
+    remove_old,
+    replace,
+    stamp,
+    write_at,
+)
 
 sync = os.fdatasync
 

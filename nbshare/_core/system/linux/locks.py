@@ -10,7 +10,7 @@ from typing import Any
 from nbshare._core.system.descriptors import NOT_MINE
 from nbshare._core.system.linux.processes import has_thread
 from nbshare._core.system.linux.waiting import timespec as timespec
-from nbshare._core.system.posix.locks import *
+from nbshare._core.system.posix import FileLock, lock_file
 
 # From pthread.h, the same in glibc and musl.
 PTHREAD_MUTEX_ERRORCHECK = 2

@@ -9,9 +9,23 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from nbshare._core.system.descriptors import opened, with_room
-from nbshare._core.system.posix.processes import *
-from nbshare._core.system.posix.processes import Identity
-from nbshare._core.system.posix.waiting import is_readable
+from nbshare._core.system.posix import (
+    Identity,
+    at_fork,
+    block_signals,
+    blocked_signals,
+    heed_interrupts,
+    interrupt,
+    is_readable,
+    limits,
+    priority,
+    running_timers,
+    set_limits,
+    set_priority,
+    stop_timers,
+    user,
+    user_in_words,
+)
 
 _known: Identity = (0, 0)
 

@@ -10,13 +10,12 @@ import re
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from nbshare._core.system import posix
 from nbshare._core.system.descriptors import Descriptor, opened
 from nbshare._core.system.descriptors import owned as owned
 from nbshare._core.system.linux import room
 from nbshare._core.system.linux.processes import has_ended
-from nbshare._core.system.posix import sections as posix
-from nbshare._core.system.posix.sections import *
-from nbshare._core.system.posix.sections import file_at, new_name, unnamed_file
+from nbshare._core.system.posix import PRIVATE, file_at, new_name, unnamed_file
 
 # From linux/fcntl.h, because the module fcntl lacks the last one.
 F_ADD_SEALS = 1033
@@ -119,9 +118,7 @@ def made(kind: Shared, nbytes: int, *, grows: bool) -> Descriptor:  # noqa: ARG0
     return file
 
 
-def mapping(  # type: ignore[no-redef]
-    fd: int, nbytes: int, mode: str
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of `mmap.mmap` that map memory, with the `mode` of `numpy.memmap`."""
     (*what, flags, protection), options = posix.mapping(fd, nbytes, mode)
     return (*what, flags | (MAP_NORESERVE if mode == "c" else 0), protection), options

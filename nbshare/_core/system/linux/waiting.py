@@ -12,8 +12,7 @@ from functools import cache, partial
 from typing import Any
 
 from nbshare._core.system.descriptors import opened, with_room
-from nbshare._core.system.posix.waiting import *
-from nbshare._core.system.posix.waiting import FdWaiter
+from nbshare._core.system.posix import LONGEST_S, FdWaiter, interruptible, is_readable
 from nbshare.errors import NotBuiltYetError
 
 # From linux/futex.h and each machine's unistd.h, for programs of 64 bits.

@@ -31,8 +31,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 
 from nbshare._core.system.linux import channels, order, processes, waiting
-from nbshare._core.system.posix.workers import *
-from nbshare._core.system.posix.workers import kill_group, kill_group_after
+from nbshare._core.system.posix import detached, end_lines, kill_group, kill_group_after, stream
 
 F_SETSIG = 10  # linux/fcntl.h (not in the module fcntl)
 # When memory runs out, the system ends the process with the higher score. A worker can be replaced,

@@ -19,8 +19,15 @@ from typing import ClassVar
 
 from nbshare._core.system.descriptors import File, with_room
 from nbshare._core.system.macos.handles import Handle
-from nbshare._core.system.posix.channels import *
-from nbshare._core.system.posix.channels import given_in, rights_of, room_for
+from nbshare._core.system.posix import (
+    given_in,
+    has_unread,
+    keep_open,
+    pipe,
+    print_pipe,
+    rights_of,
+    room_for,
+)
 
 MAX_FDS = 100  # a packet (what comes with it has to fit 2 KiB)
 LENGTH = 4  # bytes of a packet that tell its length

@@ -6,7 +6,22 @@ import fcntl
 import os
 from contextlib import suppress
 
-from nbshare._core.system.posix.files import *
+from nbshare._core.system.posix import (
+    CAN_SYNC_FOLDERS,
+    TO_SYNC,
+    cut,
+    enter,
+    is_open,
+    move,
+    open_safely,
+    other_owner,
+    read_at,
+    remove,
+    remove_old,
+    replace,
+    stamp,
+    write_at,
+)
 
 F_FULLFSYNC = 51  # sys/fcntl.h (the module fcntl has it on macOS only)
 

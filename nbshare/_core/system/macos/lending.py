@@ -21,8 +21,7 @@ from nbshare._core.system.descriptors import File
 from nbshare._core.system.macos import channels
 from nbshare._core.system.macos.handles import Handle, Memory
 from nbshare._core.system.macos.processes import has_ended
-from nbshare._core.system.posix.processes import at_fork
-from nbshare._core.system.posix.sections import sweep
+from nbshare._core.system.posix import at_fork, sweep
 
 USER_TEMPORARY = 65537  # _CS_DARWIN_USER_TEMP_DIR of unistd.h
 MOST = 1 << 12  # bytes of a question

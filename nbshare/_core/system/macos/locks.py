@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 
 from nbshare._core.system.descriptors import NOT_MINE, Descriptor, opened
 from nbshare._core.system.macos.lending import folder
-from nbshare._core.system.posix.locks import *
-from nbshare._core.system.posix.locks import FileLock as FileLock
+from nbshare._core.system.posix import FileLock, lock_file
 from nbshare.errors import StaleReferenceError
 
 PLACE_AT, FILE_AT = 8, 16  # bytes from the number of the holder to the place, and the inode

@@ -10,8 +10,22 @@ import time
 from contextlib import suppress
 
 from nbshare._core.system.macos import library
-from nbshare._core.system.posix.processes import *
-from nbshare._core.system.posix.processes import Identity
+from nbshare._core.system.posix import (
+    Identity,
+    at_fork,
+    block_signals,
+    blocked_signals,
+    heed_interrupts,
+    interrupt,
+    limits,
+    priority,
+    running_timers,
+    set_limits,
+    set_priority,
+    stop_timers,
+    user,
+    user_in_words,
+)
 
 ZOMBIE = 5  # SZOMB of sys/proc.h
 PAUSE_S = 1e-3

@@ -18,14 +18,13 @@ import os
 from typing import Any, NamedTuple, NoReturn
 
 from nbshare._core.interrupts import uninterrupted
+from nbshare._core.system import posix
 from nbshare._core.system.descriptors import Descriptor, File, with_room
 from nbshare._core.system.macos import lending, library, room
 from nbshare._core.system.macos.handles import Handle, Memory
 from nbshare._core.system.macos.lending import name_of as name_of
 from nbshare._core.system.macos.processes import has_ended
-from nbshare._core.system.posix import sections
-from nbshare._core.system.posix.sections import PRIVATE as PRIVATE
-from nbshare._core.system.posix.sections import file_at, new_name, unnamed_file
+from nbshare._core.system.posix import PRIVATE, file_at, new_name, unnamed_file
 from nbshare.errors import NotBuiltYetError
 
 CAN_BE_FILES = False  # not built yet
@@ -98,7 +97,7 @@ def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str,
     They map all that is reserved, so that it need not be mapped again when it has grown.
     """
     most = max(nbytes, fd.reserved) if isinstance(fd, Handle) else nbytes
-    return sections.mapping(int(fd), most, mode)
+    return posix.mapping(int(fd), most, mode)
 
 
 def is_written(_address: int, _nbytes: int) -> bool:

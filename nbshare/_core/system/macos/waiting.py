@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from nbshare._core.system.descriptors import close, with_room
-from nbshare._core.system.posix.waiting import *
-from nbshare._core.system.posix.waiting import FdWaiter, is_readable
+from nbshare._core.system.posix import LONGEST_S, FdWaiter, interruptible, is_readable
 
 LOOK_S = 1e-3
 MOST = 1 << 16  # bytes in a pipe

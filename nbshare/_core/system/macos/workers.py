@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from nbshare._core.system.descriptors import File, raise_limit
 from nbshare._core.system.macos import channels
 from nbshare._core.system.macos.processes import Child
-from nbshare._core.system.posix.workers import *
+from nbshare._core.system.posix import detached, end_lines, kill_group, stream
 
 # In the background, so that it is no child of the worker, which may wait for all of its own.
 WATCH = "exec 3<&0; (read _ <&3; kill -9 0) &"
