@@ -56,7 +56,7 @@ def test_memory_has_no_name_and_takes_no_calls_of_files():
 @pytest.fixture
 def ends():
     """Give both ends of a connection."""
-    ours, theirs = system.channels.pair()
+    ours, theirs = system.waiting.new_connection()
     with closing(ours), closing(theirs):
         yield ours, theirs
 
@@ -64,8 +64,8 @@ def ends():
 def test_descriptors_are_closed_in_other_programs(ends):
     """Those that were received, too."""
     ours, theirs = ends
-    system.channels.send(ours, b"x", [0], wait=True)
-    _, (fd,) = system.channels.receive(theirs, 10, wait=True)
+    system.waiting.send(ours, b"x", [0], wait=True)
+    _, (fd,) = system.waiting.receive(theirs, 10, wait=True)
     assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     os.close(fd)
 
@@ -73,11 +73,11 @@ def test_descriptors_are_closed_in_other_programs(ends):
 def test_what_is_sent_is_kept_until_there_is_an_answer(ends):
     """The system may lose what its sender closes too early."""
     ours, theirs = ends
-    system.channels.send(ours, b"x", [0], wait=True)
+    system.waiting.send(ours, b"x", [0], wait=True)
     assert len(ours.sent) == 1
-    system.channels.receive(theirs, 10, wait=True)
-    system.channels.send(theirs, b"y", [], wait=True)
-    system.channels.receive(ours, 10, wait=True)
+    system.waiting.receive(theirs, 10, wait=True)
+    system.waiting.send(theirs, b"y", [], wait=True)
+    system.waiting.receive(ours, 10, wait=True)
     assert not ours.sent
 
 
@@ -85,10 +85,10 @@ def test_a_half_sent_packet_ends_the_connection(ends):
     """The sender does not wait for a reader that does not read."""
     ours, theirs = ends
     with pytest.raises(BlockingIOError):
-        system.channels.send(ours, bytes(1 << 20), [], wait=False)
+        system.waiting.send(ours, bytes(1 << 20), [], wait=False)
     with pytest.raises(BrokenPipeError):
-        system.channels.send(ours, b"x", [], wait=False)
-    assert system.channels.receive(theirs, 1 << 20, wait=False) == (b"", [])
+        system.waiting.send(ours, b"x", [], wait=False)
+    assert system.waiting.receive(theirs, 1 << 20, wait=False) == (b"", [])
 
 
 def test_a_process_knows_when_it_began():

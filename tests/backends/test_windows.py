@@ -47,10 +47,10 @@ def test_an_interrupt_while_memory_ends_is_not_lost():
 
 STARTS = """
 import os, sys
-from nbshare._core.system import channels, workers
+from nbshare._core.system import waiting, workers
 
 while True:
-    ours, theirs = channels.pair()
+    ours, theirs = waiting.new_connection()
     print(flush=True)
     command = sys.executable, "-c", "while True: pass"
     child = workers.spawned(command, dict(os.environ), [theirs.fileno()], ours, workers.Life())

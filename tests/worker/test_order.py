@@ -21,13 +21,13 @@ pytestmark = [
 # In each process, workers too, this machine counts as another one, and fences are counted.
 SITE = """
 import itertools
-from nbshare._core.system import order
-order.IS_WEAK, fence, n_fences = True, order.after_marks, itertools.count()
+from nbshare._core.system import waiting
+waiting.IS_WEAKLY_ORDERED, fence, n_fences = True, waiting.after_marks, itertools.count()
 def counted():
     fence()
     next(n_fences)
-order.after_marks = counted
-order.register()
+waiting.after_marks = counted
+waiting.register_fences()
 """
 TASKS = """
 import numpy as np, sitecustomize
@@ -114,9 +114,9 @@ def test_x86_64_calls_nothing():
     """It keeps the order itself."""
     code = """
 import nbshare
-from nbshare._core.system import order
-assert not order.IS_WEAK
-order.after_marks = None  # a call would fail
+from nbshare._core.system import waiting
+assert not waiting.IS_WEAKLY_ORDERED
+waiting.after_marks = None  # a call would fail
 assert nbshare.parallel_map(abs, [-1, -2], progress=False).tolist() == [1, 2]
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=TESTS.parent, timeout=100)

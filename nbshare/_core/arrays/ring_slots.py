@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.shared_array import SharedArray, shared_view
 from nbshare._core.memory import aligned
-from nbshare._core.system import order, processes
+from nbshare._core.system import processes, waiting
 from nbshare.errors import RingAbortedError, RingClosedError
 
 # In this order, because the smallest word is the slot that was committed first, if one is ready,
@@ -274,8 +274,8 @@ class SlotStates:
         """
         word = self.words[index]
         state = READY if is_unseen and word >> SHIFT == READING else FREE
-        if order.IS_WEAK:
-            order.before_marks()
+        if waiting.IS_WEAKLY_ORDERED:
+            waiting.before_marks()
         self.words[index] = state << SHIFT | word & NUMBER
 
     def close(self) -> None:
@@ -323,8 +323,8 @@ class SlotStates:
     # --------------------------------------------------------------------- inside
 
     def _grant(self, lease: Holder, index: int, me: processes.Identity, word: int) -> None:
-        if order.IS_WEAK:
-            order.after_marks()  # the slot may have been freed without the lock
+        if waiting.IS_WEAKLY_ORDERED:
+            waiting.after_marks()  # the slot may have been freed without the lock
         self.holders[index] = me
         # No call between these two, and so no interrupt.
         self.words[index] = word

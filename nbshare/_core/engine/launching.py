@@ -14,7 +14,7 @@ import numpy as np
 
 from nbshare._core import PACKAGE
 from nbshare._core.interpreter import command
-from nbshare._core.system import SYSTEM, channels, owned, processes, with_room, workers
+from nbshare._core.system import SYSTEM, owned, processes, waiting, with_room, workers
 from nbshare._core.wire.messages import Channel, channel_pair
 from nbshare._core.wire.threads import thread_variables
 
@@ -66,7 +66,7 @@ class ForkServer:
     """Has a server fork the workers (`worker.server`)."""
 
     def __init__(self) -> None:
-        self._life_read, self._life_write = map(owned, channels.pipe())
+        self._life_read, self._life_write = map(owned, waiting.pipe())
         self._channel: Channel | None = None
         self._server: subprocess.Popen[bytes] | None = None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from nbshare import errors
 from nbshare._core.engine.launching import Launcher, new_launcher
 from nbshare._core.memory import Segment, scratch_file
-from nbshare._core.system import channels, close, processes, shell
+from nbshare._core.system import close, processes, shell, waiting
 from nbshare._core.wire.messages import Channel, channel_pair
 from nbshare._core.wire.orders import STREAMS
 
@@ -163,7 +163,7 @@ class WorkerStarter:
         """Start a worker, which waits to be told its code."""
         pipes: list[tuple[int, int]] = []
         try:
-            pipes.extend(channels.print_pipe() for _ in STREAMS)  # if one fails, the others close
+            pipes.extend(waiting.print_pipe() for _ in STREAMS)  # if one fails, the others close
             ours, theirs = channel_pair()
             with closing(theirs):
                 fds = theirs.fileno(), self.lock_fd, *(w for _, w in pipes)

@@ -13,7 +13,7 @@ tells which, and of one in files the index word of its row::
 
 Each byte has one writer at a time, and a reader looks at what a mark tells of only after it has
 seen the mark. On machines with a weak order of memory, a fence comes between both
-(`system.order`)::
+(`system.waiting`)::
 
     what                        who writes it                        the mark, written last
     row i of the output         the worker that has claimed item i   done[i] = IN_OUTPUT

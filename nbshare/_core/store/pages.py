@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.memory import View, aligned
-from nbshare._core.system import order
+from nbshare._core.system import waiting
 
 NOT_DONE, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
 # In `views`: no worker has loaded the block, one has, it has released it, several have.
@@ -57,14 +57,14 @@ class Page:
     def states(self, places: Any = slice(None)) -> npt.NDArray[np.uint8]:
         """Return a copy of the ``done`` bytes, or some. The results that they mark can be read."""
         states = np.array(self.done[places])
-        if order.IS_WEAK:
-            order.after_marks()
+        if waiting.IS_WEAKLY_ORDERED:
+            waiting.after_marks()
         return states
 
     def mark(self, places: Any, state: int) -> None:
         """Say how items have ended, after their results are written. Others may read them then."""
-        if order.IS_WEAK:
-            order.before_marks()
+        if waiting.IS_WEAKLY_ORDERED:
+            waiting.before_marks()
         self.done[places] = state
 
     # Most calls do not need all of these.

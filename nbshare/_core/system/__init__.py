@@ -8,9 +8,7 @@ same on all systems. A system has these names, which are chosen once::
     files         reading and writing at a place, what the disk has
     sections      memory that several processes map
     room          how much memory is left, and how many CPUs
-    channels      packets with descriptors between two processes; pipes
-    waiting       for several things; for events of other processes; for a change in memory
-    order         in which other CPUs see memory
+    waiting       packets and pipes between processes; waits for several; events; order of memory
     locks         between processes; they are released if their holder dies
     workers       born in a group, they die with their owner
 
@@ -33,10 +31,8 @@ SYSTEM = os.environ.get("NBSHARE_SYSTEM") or _SYSTEMS.get(sys.platform, "elsewhe
 
 if sys.platform == "win32":
     from nbshare._core.system.windows import (
-        channels,
         files,
         locks,
-        order,
         processes,
         room,
         sections,
@@ -46,10 +42,8 @@ if sys.platform == "win32":
     from nbshare._core.system.windows.handles import close
 elif TYPE_CHECKING or SYSTEM == "linux":
     from nbshare._core.system.linux import (
-        channels,
         files,
         locks,
-        order,
         processes,
         room,
         sections,
@@ -58,10 +52,8 @@ elif TYPE_CHECKING or SYSTEM == "linux":
     )
 elif SYSTEM == "macos":
     from nbshare._core.system.macos import (
-        channels,
         files,
         locks,
-        order,
         processes,
         room,
         sections,
@@ -71,4 +63,4 @@ elif SYSTEM == "macos":
 else:
     from nbshare._core.system import elsewhere
 
-    channels = files = locks = order = processes = room = sections = waiting = workers = elsewhere
+    files = locks = processes = room = sections = waiting = workers = elsewhere

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-IS_WEAK = False  # one process needs no order of memory between processes
+IS_WEAKLY_ORDERED = False  # one process needs no order of memory between processes
 Waiter = object  # it has none
 
 CAN_BE_FILES = CAN_WRITE = False  # memory has no file

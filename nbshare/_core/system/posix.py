@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import subprocess  # the owner alone needs it
 
 
-# ---------------------------------------------------------------------------------------- channels
+# ------------------------------------------------------------------------------------------ waiting
 
 _RIGHTS = _socket.SOL_SOCKET, _socket.SCM_RIGHTS
 
@@ -87,8 +87,6 @@ def has_unread(fd: int) -> bool:
     return count[0] > 0
 
 
-# ----------------------------------------------------------------------------------------- waiting
-
 LONGEST_S = 3600.0  # of a wait (poll takes some more, but not what a user may call a time-out)
 
 
@@ -132,7 +130,7 @@ class FdWaiter:
         return list({self._watched[fd]: None for fd, _ in self._poll.poll(timeout_ms)})
 
 
-# --------------------------------------------------------------------------------------- processes
+# ---------------------------------------------------------------------------------------- processes
 
 TIMERS = {signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF}
 
@@ -244,8 +242,6 @@ def user() -> tuple[int, ...] | None:
     return os.getuid(), os.geteuid(), os.getgid(), os.getegid()
 
 
-# ----------------------------------------------------------------------------------------- workers
-
 LINE_BUFFERED = 1  # _IOLBF of stdio.h
 
 
@@ -290,7 +286,7 @@ def end_lines() -> None:
             libc.setvbuf(stdout, None, LINE_BUFFERED, ctypes.c_size_t())
 
 
-# ---------------------------------------------------------------------------------------- sections
+# ----------------------------------------------------------------------------------------- sections
 
 # Without it, as before Python 3.13, a mapping holds a duplicate of its descriptor.
 MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -344,7 +340,7 @@ def sweep(folder: str, has_ended: Callable[[Identity], bool | None]) -> None:
                     os.unlink(entry.path)
 
 
-# ------------------------------------------------------------------------------------------- files
+# -------------------------------------------------------------------------------------------- files
 
 CAN_SYNC_FOLDERS = True
 TO_SYNC = os.O_RDONLY  # how a file is opened that the disk is to have
@@ -384,7 +380,7 @@ def stamp(path: str) -> tuple[int, int, int, int]:
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
 
 
-# ------------------------------------------------------------------------------------------- locks
+# -------------------------------------------------------------------------------------------- locks
 
 
 class FileLock:

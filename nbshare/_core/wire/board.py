@@ -38,7 +38,7 @@ from nbshare._core.store.pages import (
     page_layout,
     placed,
 )
-from nbshare._core.system import order, sections
+from nbshare._core.system import sections, waiting
 
 # Header words.
 NEXT, STOP, RETURNED, KIND, PRINTED, FAILURES, ROUND, IMPORTED, N_THERE, TOTAL, FEW = range(11)
@@ -256,8 +256,8 @@ class Board:
 
     def publish(self, n: int) -> None:
         """Make so many more items visible to workers."""
-        if order.IS_WEAK:
-            order.before_marks()
+        if waiting.IS_WEAKLY_ORDERED:
+            waiting.before_marks()
         self.n_there += n
 
     def close(self, n: int | None = None) -> None:
@@ -277,8 +277,8 @@ class Board:
         """Return the ``done`` byte of an item."""
         page = self.page(i)
         state = int(page.done[i - page.first])
-        if order.IS_WEAK and state:
-            order.after_marks()
+        if waiting.IS_WEAKLY_ORDERED and state:
+            waiting.after_marks()
         return state
 
     def fail(self, i: int) -> None:
@@ -294,20 +294,20 @@ class Board:
         n = self.n_items
         if not self.is_open:
             page = self.page(0)
-            return (page.states() if order.IS_WEAK else page.done)[:n]
+            return (page.states() if waiting.IS_WEAKLY_ORDERED else page.done)[:n]
         done = np.zeros(n, np.uint8)
         for page, low, high in self.parts(0, n):
             done[page.first + low : page.first + high] = page.done[low:high]
-        if order.IS_WEAK:
-            order.after_marks()
+        if waiting.IS_WEAKLY_ORDERED:
+            waiting.after_marks()
         return done
 
     def n_done(self) -> int:
         """Count the present results, in 20 µs for a million."""
         n_gone = self._n_pages_gone * self.page_items
         n = sum(int(np.count_nonzero(page.done)) for page in self.pages)
-        if order.IS_WEAK:
-            order.after_marks()  # all may be done, and then nobody looks again
+        if waiting.IS_WEAKLY_ORDERED:
+            waiting.after_marks()  # all may be done, and then nobody looks again
         return n_gone + n
 
     def finished(self) -> npt.NDArray[np.bool_]:
@@ -551,8 +551,8 @@ class Claims:
                 start, stop = map(int, board.returned[n_returned - 1])
             else:
                 start, n_there = board.next_claim(), header[N_THERE]
-                if order.IS_WEAK:
-                    order.after_marks()  # the items came before the count
+                if waiting.IS_WEAKLY_ORDERED:
+                    waiting.after_marks()  # the items came before the count
                 if start >= n_there:
                     header[NEXT] = start  # all others have been withdrawn
                     return range(0) if start == header[TOTAL] else None
@@ -608,8 +608,8 @@ def busy_since(row: Sequence[int]) -> float | None:
     """Return when a worker began the item it is in, in s of the monotonic clock, or None."""
     if row[ITEM] == NO_ITEM:
         return None
-    if order.IS_WEAK:
-        order.after_marks()
+    if waiting.IS_WEAKLY_ORDERED:
+        waiting.after_marks()
     return row[SINCE] / 1e9
 
 

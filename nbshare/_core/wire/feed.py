@@ -31,7 +31,7 @@ from nbshare._core.arrays.inputs import Inputs, Packed
 from nbshare._core.arrays.known import KnownObjects
 from nbshare._core.memory import Segment, View, aligned
 from nbshare._core.store.pages import KEPT, LEFT, SEEN, UNSEEN, Page
-from nbshare._core.system import order
+from nbshare._core.system import waiting
 from nbshare._core.wire.board import Board
 
 FIRST_BYTES = 256 << 10  # of the segment
@@ -192,8 +192,8 @@ class ItemFeed:
                 del self._blocks[first]
                 self._room.give(block.start, block.stop - block.start)
                 self.nbytes -= block.stop - block.start
-        if order.IS_WEAK:
-            order.after_marks()  # before anything is written there
+        if waiting.IS_WEAKLY_ORDERED:
+            waiting.after_marks()  # before anything is written there
 
     def has_any_of(self, page: Page) -> bool:
         """Return whether some blocks of a page are still in use."""
@@ -279,8 +279,8 @@ class FedItems:
             if ref() is not None:
                 self._may_be_seen.append((ref, page, place))
             elif page.views[place] == SEEN:
-                if order.IS_WEAK:
-                    order.before_marks()
+                if waiting.IS_WEAKLY_ORDERED:
+                    waiting.before_marks()
                 page.views[place] = LEFT
 
     def _header(self, start: int, nbytes: int) -> Header:

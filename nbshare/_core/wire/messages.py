@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nbshare._core.memory import Segment, View
-from nbshare._core.system import channels, waiting
+from nbshare._core.system import waiting
 
 INLINE = 32 << 10  # bytes. Longer messages travel as a segment (a packet must fit the send buffer)
 
@@ -29,14 +29,14 @@ class Channel:
     One thread may send, and one receive.
     """
 
-    def __init__(self, end: channels.End) -> None:
+    def __init__(self, end: waiting.End) -> None:
         self.end = end
         self._fds: list[int] = []
 
     @classmethod
     def from_fd(cls, fd: int, owner: int) -> Channel:
         """Take over a descriptor that was inherited from `owner`, the process at the other end."""
-        return cls(channels.end_from(fd, owner))
+        return cls(waiting.end_from(fd, owner))
 
     def fileno(self) -> int:
         """Return the descriptor, to wait for."""
@@ -57,11 +57,11 @@ class Channel:
             segment = Segment.filled(len(data), [(0, data)])
             kind, data = _SEGMENT, len(data).to_bytes(8, "little")
             rest.append(segment.fd)
-        most = channels.MAX_FDS
+        most = waiting.MAX_FDS
         while len(rest) > most:
-            channels.send(self.end, _FDS_ONLY, rest[:most], wait=wait)
+            waiting.send(self.end, _FDS_ONLY, rest[:most], wait=wait)
             del rest[:most]
-        channels.send(self.end, kind + data, rest, wait=wait)
+        waiting.send(self.end, kind + data, rest, wait=wait)
         del segment  # needed until here for its descriptor
 
     def receive(
@@ -81,7 +81,7 @@ class Channel:
         if timeout_s is not None and not waiting.is_readable(self.end, timeout_s):
             raise TimeoutError(f"no message for {timeout_s} s")
         while True:
-            data, fds = channels.receive(self.end, INLINE + 256, wait=wait)
+            data, fds = waiting.receive(self.end, INLINE + 256, wait=wait)
             if not data:
                 raise EOFError
             self._fds += fds
@@ -100,10 +100,10 @@ class Channel:
 
     def keep_open(self) -> None:
         """Keep this end open until the system closes it, with the process."""
-        channels.keep_open(self.end)
+        waiting.keep_open(self.end)
 
 
 def channel_pair() -> tuple[Channel, Channel]:
     """Return our end, and the end to pass to the other process and close."""
-    ours, theirs = channels.pair()
+    ours, theirs = waiting.new_connection()
     return Channel(ours), Channel(theirs)

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from nbshare._core.system import channels, files, workers
+from nbshare._core.system import files, waiting, workers
 from nbshare._core.wire.orders import STREAMS
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class _Output:
         except Exception:  # noqa: BLE001, S110 - it may be the item's own, or None
             pass
         try:
-            return channels.has_unread(self._fd)
+            return waiting.has_unread(self._fd)
         except OSError:  # the item has closed it
             return False
 

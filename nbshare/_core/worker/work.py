@@ -22,8 +22,7 @@ from nbshare._core.store.pages import ATTEMPTS
 from nbshare._core.store.rows import Decided
 from nbshare._core.store.specs import OutputSpec
 from nbshare._core.store.writing import ResultStore
-from nbshare._core.system import order as memory_order
-from nbshare._core.system import processes
+from nbshare._core.system import processes, waiting
 from nbshare._core.wire.board import (
     BEGUN,
     DURATIONS,
@@ -349,8 +348,8 @@ class Work:
         slot = self._slot
         slot[SINCE] = since = time.monotonic_ns()
         slot[ITEM_STOP], slot[REACHED] = items.stop, NO_ITEM
-        if memory_order.IS_WEAK:
-            memory_order.before_marks()
+        if waiting.IS_WEAKLY_ORDERED:
+            waiting.before_marks()
         slot[ITEM] = items.start
         return since
 
@@ -376,7 +375,7 @@ class Work:
         self._tell_imports()  # of loading the items
         modules, n_modules, n_before = sys.modules, len(sys.modules), n_executed[0]
         slot[ITEM_STOP] = ONE
-        is_weak = memory_order.IS_WEAK
+        is_weak = waiting.IS_WEAKLY_ORDERED
         slowest, durations = self._slowest, self._durations
         slow_ns = slowest[0][0]
         n, began = 0, clock()
@@ -387,7 +386,7 @@ class Work:
                     raise _Stopped
                 slot[SINCE] = since
                 if is_weak:
-                    memory_order.before_marks()
+                    waiting.before_marks()
                 slot[ITEM] = i
                 try:
                     value = func(*args)

@@ -1,19 +1,140 @@
-"""Waiting for descriptors, for events of other processes, for a change in shared memory."""
+"""Packets and pipes between processes, waiting for them, events, and the order of memory.
+
+**Packets** of bytes and descriptors go over a local socket. ``SOCK_SEQPACKET`` keeps them whole, so
+that none is ever half read. A send either succeeds immediately or fails, so a process that has
+stopped reading cannot block the sender.
+
+**The order of memory.** Other CPUs must see data that were written before a mark when they see the
+mark. A process that publishes data writes them first and a mark last. Examples are a result and its
+``done`` byte, a block of items and their count, the last look at a block and its release. Another
+one reads the mark and then uses the data. Both must be seen in that order.
+
+x86-64 keeps it, because stores are seen in the order of the program, and loads are made in it
+(Intel's Software Developer's Manual, volume 3, "Memory Ordering"). Other machines do not, ARM among
+them (Arm Architecture Reference Manual, "The AArch64 Application Level Memory Model"). There the
+mark can come first.
+
+Python has no fence, and glibc exports none, because its atomics are compiled into each program. To
+lock and unlock a mutex is no fence either, as what comes before and after both may meet in between.
+But Linux has membarrier(2), for programs in which one side is much more frequent. The reader of a
+mark calls it, and the writer does nothing. When it returns, every running thread of all processes
+that have registered has passed a point where its accesses to memory match the order of its program,
+and so has the caller. A thread that does not run has passed one when it was switched off. A mark
+that was seen before the call was written before that point of its writer, so the data were, too. It
+remains that the writer's program has that order. The two stores are in different calls of compiled
+functions, which no compiler exchanges.
+
+Messages, events, file locks and the end of a process need no mark, because the kernel orders what a
+system call hands over by locks of its own. So do the mutexes of ring buffers and
+`nbshare.SharedLock`, by POSIX ("Memory Synchronization"). Figures that are only shown (the progress
+of an item, stats) are read without care.
+
+It takes a microsecond, and more if many CPUs run workers.
+"""
 
 from __future__ import annotations
 
+import _socket  # `socket` takes 2 ms to import, and all workers would wait
 import ctypes
+import errno
 import os
 import select
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
-from nbshare._core.system.descriptors import opened, with_room
-from nbshare._core.system.posix import LONGEST_S, FdWaiter, interruptible, is_readable
+from nbshare._core.system.descriptors import opened, raise_limit, with_room
+from nbshare._core.system.posix import (
+    LONGEST_S,
+    FdWaiter,
+    given_in,
+    has_unread,
+    interruptible,
+    is_readable,
+    keep_open,
+    pipe,
+    print_pipe,
+    rights_of,
+    room_for,
+)
 from nbshare.errors import NotBuiltYetError
+
+# -------------------------------------------------------------------------------- packets and pipes
+
+MAX_FDS = 200  # a packet, while the kernel takes 253
+ARRIVE_S = 2.0  # until descriptors in flight are received, as a receiver starts in 5 ms
+PAUSE_S = 0.001
+
+End = _socket.socket  # of a connection. One thread may send, and one receive
+
+_SEND, _RECEIVE = _socket.MSG_NOSIGNAL, _socket.MSG_CMSG_CLOEXEC
+_ROOM = room_for(MAX_FDS)
+
+
+# Not socket.send_fds and recv_fds, because up to Python 3.13 they ignore their flags.
+
+
+def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
+    """Send a packet and duplicates of at most `MAX_FDS` descriptors.
+
+    Raises
+    ------
+    OSError
+        The other end is gone or, with ``wait=False``, does not read its packets.
+    """
+    rights = rights_of(fds)
+    flags = _SEND if wait else _SEND | _socket.MSG_DONTWAIT
+    until_s = 0.0
+    while True:
+        try:
+            end.sendmsg([data], rights, flags)
+        except OSError as error:
+            # An ordinary user may have at most `ulimit -n` descriptors in flight. Starting
+            # processes take theirs within a few milliseconds.
+            now = time.monotonic()
+            until_s = until_s or now + ARRIVE_S
+            if error.errno != errno.ETOOMANYREFS or now > until_s:
+                raise
+            time.sleep(PAUSE_S)
+        else:
+            return
+
+
+def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:
+    """Return the next packet, of at most `nbytes`, and its descriptors.
+
+    It is empty if the other end is gone.
+
+    Raises
+    ------
+    BlockingIOError
+        If there is none, with ``wait=False``.
+    """
+    flags = _RECEIVE if wait else _RECEIVE | _socket.MSG_DONTWAIT
+    data, ancillary, flags, _ = end.recvmsg(nbytes, _ROOM, flags)
+    fds = given_in(ancillary, flags)
+    if fds and fds[-1] + MAX_FDS > os.sysconf("SC_OPEN_MAX"):
+        raise_limit()  # descriptors beyond the limit are lost
+    return data, fds
+
+
+def end_from(fd: int, _owner: int) -> End:
+    """Take over the end of a connection that was inherited from the owner."""
+    return End(fileno=fd)
+
+
+def new_connection() -> tuple[End, End]:
+    """Return both ends of a new connection."""
+    ours, theirs = with_room(lambda: _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET))
+    for sock in ours, theirs:
+        sock.setblocking(True)  # despite socket.setdefaulttimeout
+    return ours, theirs
+
+
+# ------------------------------------------------------------------------------- waiting and events
 
 # From linux/futex.h and each machine's unistd.h, for programs of 64 bits.
 FUTEX_WAIT = 0
@@ -191,3 +312,47 @@ def sleep_while(address: int, value: int, timeout_s: float) -> None:
 def wake_all(address: int) -> None:
     """Wake all processes that sleep at a word of shared memory."""
     futex()(address, FUTEX_WAKE, ALL, None)
+
+
+# ------------------------------------------------------------------------------ the order of memory
+
+MACHINE = os.uname().machine
+IS_WEAKLY_ORDERED = MACHINE != "x86_64"  # where a mark may be seen before its data
+
+# From linux/membarrier.h and each machine's unistd.h. Linux has the commands since 4.16.
+GLOBAL_EXPEDITED, REGISTER_GLOBAL_EXPEDITED = 1 << 1, 1 << 2
+SYS_MEMBARRIER = {"x86_64": 324, "aarch64": 283, "riscv64": 283, "ppc64le": 365, "s390x": 356}
+
+_call = ctypes.PyDLL(None, use_errno=True).syscall
+_call.argtypes, _call.restype = (ctypes.c_long,) * 4, ctypes.c_long
+
+
+def after_marks() -> None:
+    """Wait until what was written before the marks that were read can be read.
+
+    Only needed if `IS_WEAKLY_ORDERED`. If the system refuses it, no worker starts (`processes`).
+    """
+    _call(SYS_MEMBARRIER.get(MACHINE, -1), GLOBAL_EXPEDITED, 0, 0)
+
+
+def before_marks() -> None:
+    """Do nothing (see above)."""
+
+
+def register_fences() -> None:
+    """Have this process heed `after_marks` of others, if needed. Raise OSError if refused."""
+    if IS_WEAKLY_ORDERED and _call(
+        SYS_MEMBARRIER.get(MACHINE, -1), REGISTER_GLOBAL_EXPEDITED, 0, 0
+    ):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def _register() -> None:
+    with suppress(OSError):
+        register_fences()
+
+
+if IS_WEAKLY_ORDERED:
+    _register()
+    os.register_at_fork(after_in_child=_register)

@@ -30,7 +30,7 @@ import signal
 from collections.abc import Callable
 from contextlib import closing, suppress
 
-from nbshare._core.system.linux import channels, order, processes, waiting
+from nbshare._core.system.linux import processes, waiting
 from nbshare._core.system.posix import detached, end_lines, kill_group, kill_group_after, stream
 
 F_SETSIG = 10  # linux/fcntl.h (not in the module fcntl)
@@ -43,19 +43,19 @@ LARGEST = 32 << 20  # bytes of a block that is part of the heap, the most that g
 
 
 def _send() -> None:
-    ours, theirs = channels.pair()
+    ours, theirs = waiting.new_connection()
     with closing(ours), closing(theirs):
-        channels.send(ours, b"1", [ours.fileno()], wait=True)
-        os.close(channels.receive(theirs, 1, wait=True)[1][0])
+        waiting.send(ours, b"1", [ours.fileno()], wait=True)
+        os.close(waiting.receive(theirs, 1, wait=True)[1][0])
 
 
 # By the name of the call.
 NEEDED: dict[str, Callable[[], object]] = {
     "eventfd": waiting.WorkerEvent,
     "epoll_create1": select.epoll,
-    "pipe2": lambda: list(map(os.close, channels.pipe())),
+    "pipe2": lambda: list(map(os.close, waiting.pipe())),
     "socketpair or sendmsg": _send,
-    "membarrier": order.register,
+    "membarrier": waiting.register_fences,
 }
 
 

@@ -18,7 +18,7 @@ import pickle
 from contextlib import closing, suppress
 
 from nbshare._core.system.descriptors import File
-from nbshare._core.system.macos import channels
+from nbshare._core.system.macos import waiting
 from nbshare._core.system.macos.handles import Handle, Memory
 from nbshare._core.system.macos.processes import has_ended
 from nbshare._core.system.posix import at_fork, sweep
@@ -88,12 +88,12 @@ at_fork(after_in_child=_forget)
 def _serve(listening: _socket.socket) -> None:
     while True:
         fd, _ = listening._accept()  # type: ignore[attr-defined]  # as socket.socket does it
-        with suppress(OSError, EOFError), closing(channels.End(fd)) as end:
+        with suppress(OSError, EOFError), closing(waiting.End(fd)) as end:
             end.settimeout(REPLY_S)
-            question, _ = channels.receive(end, MOST, wait=True)
+            question, _ = waiting.receive(end, MOST, wait=True)
             number, name, access = pickle.loads(question)
-            channels.send(end, b"1", _wanted(number, name, access), wait=True)
-            channels.receive(end, MOST, wait=True)  # it closes when it has the descriptor
+            waiting.send(end, b"1", _wanted(number, name, access), wait=True)
+            waiting.receive(end, MOST, wait=True)  # it closes when it has the descriptor
 
 
 def _wanted(number: int, name: str, access: int) -> list[int]:
@@ -123,14 +123,14 @@ def borrowed(pid: int, number: int, name: str, access: int) -> File:
     FileNotFoundError
         It has ended, or has it no more.
     """
-    with closing(channels.End(_socket.socket(_socket.AF_UNIX).detach())) as end:
+    with closing(waiting.End(_socket.socket(_socket.AF_UNIX).detach())) as end:
         end.settimeout(REPLY_S)
         try:
             end.connect(_path(pid))
         except ConnectionRefusedError:
             raise FileNotFoundError from None
-        channels.send(end, pickle.dumps((int(number), name, access)), [], wait=True)
-        _, fds = channels.receive(end, MOST, wait=True)
+        waiting.send(end, pickle.dumps((int(number), name, access)), [], wait=True)
+        _, fds = waiting.receive(end, MOST, wait=True)
     if not fds:
         raise FileNotFoundError
     (fd,) = fds

@@ -2,7 +2,7 @@
 
 The system tells neither an inode nor a name of such an object, its size can be set once, and it can
 be mapped but not read, written or locked as a file. So a descriptor of one knows its name and size,
-and takes them along to other processes (`channels`). Memory that grows reserves as much as the
+and takes them along to other processes (`waiting`). Memory that grows reserves as much as the
 machine has, because pages take memory when they are first touched. Each object is opened twice, the
 second time to read only, so that workers cannot write through that.
 

@@ -1,16 +1,161 @@
-"""Waiting for descriptors, for events of other processes, for a change in shared memory."""
+"""Packets and pipes between processes, waiting for them, events, and the order of memory.
+
+**Packets** of bytes and descriptors go over a local socket. macOS has local sockets that are
+streams, so a packet begins with its length. It may lose descriptors that their sender closes while
+they are on their way (CPython's multiprocessing waits for an answer there,
+https://bugs.python.org/issue14669). So the sender keeps duplicates of what it has sent until the
+other end says something, which it does after it has received them. If that says nothing more, it
+keeps them until it has been idle for a while (`processes.return_freed`).
+
+**The order of memory.** See `system.linux.waiting` for what a mark is, and what needs none. Apple's
+own CPUs are ARM's, so a mark can be seen before its data. macOS has no call by which a reader alone
+has all writers pass a fence. So the writer has one between the data and the mark, and the reader
+one between the mark and the data. It is OSMemoryBarrier, a full barrier, "to strictly order memory
+accesses on a weakly ordered architecture", on the memory of all processors (barrier(3),
+libkern/OSAtomic.h). Newer programs of C use atomic_thread_fence(memory_order_seq_cst) of C11, which
+is compiled into them, so no library has it. Both sides' accesses are in other calls of compiled
+functions than the fence, which no compiler moves across them.
+
+A fence takes some nanoseconds, its call through ctypes half a microsecond.
+"""
 
 from __future__ import annotations
 
+import _socket  # `socket` takes 2 ms to import, and all workers would wait
 import ctypes
 import os
+import pickle
 import select
+import sys
 import time
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import ClassVar
 
-from nbshare._core.system.descriptors import close, with_room
-from nbshare._core.system.posix import LONGEST_S, FdWaiter, interruptible, is_readable
+from nbshare._core.system.descriptors import File, close, with_room
+from nbshare._core.system.macos import library
+from nbshare._core.system.macos.handles import Handle
+from nbshare._core.system.posix import (
+    LONGEST_S,
+    FdWaiter,
+    given_in,
+    has_unread,
+    interruptible,
+    is_readable,
+    keep_open,
+    pipe,
+    print_pipe,
+    rights_of,
+    room_for,
+)
+
+# -------------------------------------------------------------------------------- packets and pipes
+
+MAX_FDS = 100  # a packet (what comes with it has to fit 2 KiB)
+LENGTH = 4  # bytes of a packet that tell its length
+BUFFER = 1 << 18  # bytes of packets on their way (the default is 8 KiB)
+SO_NOSIGPIPE = 0x1022  # sys/socket.h (not in the module)
+
+_ROOM = room_for(MAX_FDS)
+
+
+class End(_socket.socket):
+    """One end of a connection. One thread may send, and one receive."""
+
+    all: ClassVar[weakref.WeakSet[End]] = weakref.WeakSet()
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fileno=fd)
+        self.setblocking(True)  # despite socket.setdefaulttimeout
+        for option in (_socket.SO_SNDBUF, _socket.SO_RCVBUF):
+            self.setsockopt(_socket.SOL_SOCKET, option, BUFFER)
+        if sys.platform == "darwin":
+            self.setsockopt(_socket.SOL_SOCKET, SO_NOSIGPIPE, 1)
+        self.sent: list[File] = []  # that may be on their way
+        self.all.add(self)
+
+    def close(self) -> None:
+        """Close it."""
+        self.sent.clear()
+        super().close()
+
+    @classmethod
+    def forget_all(cls) -> None:
+        """Take what has been sent for received."""
+        for end in cls.all:
+            end.sent.clear()
+
+
+def end_from(fd: int, _owner: int) -> End:
+    """Take over the end of a connection that was inherited from the owner."""
+    return End(fd)
+
+
+def new_connection() -> tuple[End, End]:
+    """Return both ends of a new connection."""
+    ours, theirs = with_room(lambda: _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM))
+    return End(ours.detach()), End(theirs.detach())
+
+
+def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
+    """Send a packet and duplicates of at most `MAX_FDS` descriptors.
+
+    Raises
+    ------
+    OSError
+        The other end is gone or, with ``wait=False``, does not read its packets.
+    """
+    content = pickle.dumps((data, [fd.facts() if isinstance(fd, Handle) else None for fd in fds]))
+    packet = len(content).to_bytes(LENGTH, "little") + content
+    end.sent += [File(with_room(lambda fd=fd: os.dup(fd))) for fd in fds]  # type: ignore[misc]
+    n = end.sendmsg([packet], rights_of(fds), 0 if wait else _socket.MSG_DONTWAIT)
+    if n == len(packet):
+        return
+    if wait:
+        end.sendall(packet[n:])
+        return
+    end.shutdown(_socket.SHUT_RDWR)  # the rest of a packet cannot come later
+    raise BlockingIOError("the other end does not read its packets")
+
+
+def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:  # noqa: ARG001
+    """Return the next packet and its descriptors, empty if the other end is gone.
+
+    Raises
+    ------
+    BlockingIOError
+        If there is none, with ``wait=False``.
+    """
+    flags = 0 if wait else _socket.MSG_DONTWAIT
+    head, ancillary, flags, _ = end.recvmsg(LENGTH, _ROOM, flags)
+    fds = given_in(ancillary, flags)
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    end.sent.clear()
+    head += _exactly(end, LENGTH - len(head)) if head else b""
+    content = _exactly(end, int.from_bytes(head, "little"))
+    if not content:
+        for fd in fds:
+            os.close(fd)
+        return b"", []
+    data, facts = pickle.loads(content)
+    return data, [
+        fd if known is None else Handle(fd).of(*known) for fd, known in zip(fds, facts, strict=True)
+    ]
+
+
+def _exactly(end: End, nbytes: int) -> bytes:
+    """Return so many bytes of a packet that has begun, or nothing if the other end has ended."""
+    parts = bytearray()
+    while len(parts) < nbytes:
+        if not (part := end.recv(nbytes - len(parts))):
+            return b""
+        parts += part
+    return bytes(parts)
+
+
+# ------------------------------------------------------------------------------- waiting and events
 
 LOOK_S = 1e-3
 MOST = 1 << 16  # bytes in a pipe
@@ -198,3 +343,22 @@ def sleep_while(address: int, value: int, timeout_s: float) -> None:
 
 def wake_all(address: int) -> None:
     """Do nothing (see `sleep_while`)."""
+
+
+# ------------------------------------------------------------------------------ the order of memory
+
+# Programs for Intel's CPUs, and such programs on Apple's (Rosetta), see memory in order.
+IS_WEAKLY_ORDERED = os.uname().machine != "x86_64"
+
+
+def after_marks() -> None:
+    """Have what is read next be no older than the marks that were read, if `IS_WEAKLY_ORDERED`."""
+    library.fence()
+
+
+before_marks = after_marks
+"""Have what was written be seen before the mark that is written next, if `IS_WEAKLY_ORDERED`."""
+
+
+def register_fences() -> None:
+    """Do nothing, because no process has to heed those of others."""

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from nbshare._core.system.descriptors import File, raise_limit
-from nbshare._core.system.macos import channels
+from nbshare._core.system.macos import waiting
 from nbshare._core.system.macos.processes import Child
 from nbshare._core.system.posix import detached, end_lines, kill_group, stream
 
@@ -30,7 +30,7 @@ class Life:
     """A life pipe. Workers end when it is closed, or when this process ends."""
 
     def __init__(self) -> None:
-        self.reading, self._writing = map(File, channels.pipe())
+        self.reading, self._writing = map(File, waiting.pipe())
 
     def close(self) -> None:
         """Close it. In a forked child, which has inherited it, that ends nobody."""
@@ -42,7 +42,7 @@ def spawned(
     command: Sequence[str],
     environ: Mapping[str, str],
     fds: Sequence[int],
-    end: channels.End,  # noqa: ARG001
+    end: waiting.End,  # noqa: ARG001
     life: Life,
 ) -> Child:
     """Start an interpreter that takes over duplicates of descriptors (see `given`)."""
@@ -85,5 +85,5 @@ def keep_freed() -> None:
 
 
 def return_freed() -> None:
-    """Close what has arrived (see `channels`)."""
-    channels.End.forget_all()
+    """Close what has arrived (see `waiting`)."""
+    waiting.End.forget_all()

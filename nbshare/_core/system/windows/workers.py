@@ -16,11 +16,11 @@ from contextlib import suppress
 from typing import Any, cast
 
 from nbshare._core.system.descriptors import Descriptor
-from nbshare._core.system.windows import channels, handles, order, processes
+from nbshare._core.system.windows import handles, processes, waiting
 from nbshare._core.system.windows.handles import Handle
 from nbshare._core.system.windows.processes import Child
 
-NEEDED: dict[str, Callable[[], object]] = {"order of memory": order.register}
+NEEDED: dict[str, Callable[[], object]] = {"order of memory": waiting.register_fences}
 
 
 class Life:
@@ -34,7 +34,7 @@ def spawned(
     command: Sequence[str],
     environ: Mapping[str, str],
     fds: Sequence[int],
-    end: channels.End,
+    end: waiting.End,
     life: Life,  # noqa: ARG001
 ) -> Child:
     """Start an interpreter that takes over duplicates of handles, to which a connection leads."""
