@@ -110,7 +110,7 @@ def test_a_cgroup_is_the_reason_for_fewer_cpus_and_less_memory(script):
 import os, nbshare
 from pathlib import Path
 from nbshare._core import checkup
-from nbshare._core.system import room
+from nbshare._core.system import processes
 checkup.self_test = list  # not what this is about
 group, inner = Path("group"), Path("group/inner")
 inner.mkdir(parents=True)
@@ -120,7 +120,7 @@ for folder, limit in ((group, 1 << 30), (inner, 2 << 30)):
     (folder / "memory.max").write_text(str(limit))
     (folder / "memory.current").write_text(str(300 << 20))
     (folder / "memory.stat").write_text("inactive_file 0")
-room.ancestors = lambda controller: [(2, inner), (2, group)]
+processes.ancestors = lambda controller: [(2, inner), (2, group)]
 os.sched_getaffinity = lambda pid: set(range(os.cpu_count()))
 found = nbshare.doctor().found
 print(found["CPUs"])

@@ -36,7 +36,7 @@ from nbshare._core.memory import can_share, segment_of
 from nbshare._core.memory.budget import in_words
 from nbshare._core.memory.kinds import SETTING
 from nbshare._core.notebook.environment import front_end, has_server, is_static, surroundings
-from nbshare._core.system import processes, room, sections
+from nbshare._core.system import processes, sections
 from nbshare._core.wire.failures import name_of_signal
 from nbshare.errors import MapInterrupted
 
@@ -183,8 +183,8 @@ def _version(package: str) -> str:
 
 
 def _cpus() -> str:
-    usable, total = room.usable_cpus(), os.cpu_count() or 1
-    allowed = len(room.affinity() or range(total))
+    usable, total = processes.usable_cpus(), os.cpu_count() or 1
+    allowed = len(processes.affinity() or range(total))
     reasons = []
     if allowed < total:
         reasons.append(f"the affinity mask allows {allowed}")
@@ -194,11 +194,12 @@ def _cpus() -> str:
 
 
 def _memory() -> str:
-    total, least = room.total()
+    total, least = processes.total_bytes()
     if not total:
         return "not known: this system does not tell"
     limit = f"the cgroup's limit is {in_words(least)}" if least < total else "no cgroup limit"
-    return f"{in_words(room.available())} available, the machine has {in_words(total)}; {limit}"
+    left = in_words(processes.available_bytes())
+    return f"{left} available, the machine has {in_words(total)}; {limit}"
 
 
 def _display() -> str:

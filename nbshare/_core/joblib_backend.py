@@ -17,7 +17,7 @@ from nbshare._core.arrays.share import share
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.executor import Executor
 from nbshare._core.source.changes import warn_of_changes
-from nbshare._core.system import room
+from nbshare._core.system import processes
 from nbshare._core.wire import is_worker
 from nbshare._core.wire.threads import LibraryThreads, fixed_variables, numbers_in, thread_variables
 
@@ -53,7 +53,7 @@ class NbshareBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
         if n_jobs is None or is_worker():
             return 1
-        return n_jobs if n_jobs > 0 else max(room.usable_cpus() + 1 + n_jobs, 1)
+        return n_jobs if n_jobs > 0 else max(processes.usable_cpus() + 1 + n_jobs, 1)
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **given: Any) -> int:
         self._n_workers = self.effective_n_jobs(n_jobs)

@@ -29,7 +29,7 @@ from nbshare._core.notebook.prints import Printer
 from nbshare._core.shapes.kinds import shaped_among
 from nbshare._core.shapes.shaped import checked_out
 from nbshare._core.source.changes import record_imports, warn_of_changes
-from nbshare._core.system import room
+from nbshare._core.system import processes
 from nbshare._core.wire import is_worker, runs_items
 from nbshare._core.wire.context import current_context
 from nbshare._core.wire.folding import Fold, in_blocks
@@ -117,7 +117,7 @@ def checked_request(
         function, iterables = items.taken_by(function, keywords, extra), [items]
     workers = checked_count("max_workers", options.max_workers)
     if workers is None:
-        workers = room.usable_cpus() if isinstance(where, str) else where.n_workers()
+        workers = processes.usable_cpus() if isinstance(where, str) else where.n_workers()
     size = checked_count("chunksize", options.chunksize)
     columns, source, n_items = items_of(iterables)
     if items is None:

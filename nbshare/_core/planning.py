@@ -18,7 +18,7 @@ from nbshare._core.memory.budget import SHARE, in_words
 from nbshare._core.options import Backend, MapOptions, Options, Out, check_functions
 from nbshare._core.other_names import refuse_others
 from nbshare._core.running import run_and_draw
-from nbshare._core.system import room
+from nbshare._core.system import processes
 from nbshare._core.tracebacks import shown_from_the_call
 
 
@@ -85,11 +85,12 @@ class Plan:
         each = f", {in_words(self.worker_bytes)} each" if self.worker_bytes else ""
         lines = [("items", items), ("inputs", in_words(self.input_bytes))]
         if self.item_s:
+            left = in_words(processes.available_bytes())
             lines += [
                 ("results", in_words(self.result_bytes)),
                 ("time", f"{self.elapsed_s:.2g} s, {self.item_s:.2g} s for an item"),
                 ("workers", f"{self.workers}{each}"),
-                ("peak", f"{in_words(self.peak_bytes)} of {in_words(room.available())} available"),
+                ("peak", f"{in_words(self.peak_bytes)} of {left} available"),
             ]
         lines += [("refused", problem) for problem in self.refused]
         return lines + [("hint", hint) for hint in self.hints]
@@ -200,7 +201,7 @@ def _tried(request: Request, where: Backend, n: int, n_kept: int, input_bytes: i
     result_bytes = sum(map(_nbytes, good)) * n_kept // max(len(good), 1)
     item_s = sum(worker.working_s for worker in call.stats()) / len(tried)
     each = call.private_peak() if where == "local" else 0
-    left = room.available() * SHARE - input_bytes - result_bytes
+    left = processes.available_bytes() * SHARE - input_bytes - result_bytes
     if left < each:
         lack = f"{in_words(input_bytes)} of inputs, {in_words(result_bytes)} of results"
         refused.append(f"it needs {lack} and {in_words(each)} for each worker: more than there is")

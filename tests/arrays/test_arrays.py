@@ -653,7 +653,7 @@ def test_two_results_are_two_arrays():
 )
 def test_what_does_not_fit_is_refused_before_it_is_allocated(make, monkeypatch):
     """Too large an array is a MemoryError with both figures, and nothing is allocated."""
-    monkeypatch.setattr("nbshare._core.system.room.available", lambda: 100 << 20)
+    monkeypatch.setattr("nbshare._core.system.processes.available_bytes", lambda: 100 << 20)
     before = memfds()
     with pytest.raises(MemoryError, match=r"200 MiB.* 100 MiB") as caught:
         make()

@@ -47,7 +47,7 @@ def x(path):
 
 def test_a_file_larger_than_the_memory_is_read_where_it_is(tmp_path, monkeypatch):
     """A worker reads a file of 3 GB where 64 MiB are left, and no process has a copy of it."""
-    monkeypatch.setattr("nbshare._core.system.room.available", lambda: 64 << 20)
+    monkeypatch.setattr("nbshare._core.system.processes.available_bytes", lambda: 64 << 20)
     x = np.memmap(tmp_path / "large", np.uint8, "w+", shape=(LARGE,))
     places = [0, LARGE // 2, LARGE - 1]
     x[places] = 1, 2, 3

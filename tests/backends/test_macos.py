@@ -16,7 +16,7 @@ import pytest
 import nbshare
 from nbshare._core import checkup, system
 from nbshare._core.memory import segment_of
-from nbshare._core.system import locks, processes, room, sections
+from nbshare._core.system import locks, processes, sections
 from nbshare.errors import OutOfMemoryError, StaleReferenceError
 
 if system.SYSTEM == "macos":
@@ -164,7 +164,7 @@ def test_remedies_are_possible_here(monkeypatch):
     with pytest.raises(ValueError, match=r"allowed are shm, or leave it unset"):
         nbshare.zeros(100_000)
     monkeypatch.delenv("NBSHARE_MEMORY")
-    monkeypatch.setattr(room, "available", lambda: 1 << 24)
+    monkeypatch.setattr(processes, "available_bytes", lambda: 1 << 24)
     with pytest.raises(OutOfMemoryError) as raised:
         nbshare.zeros(1 << 25)
     assert "or on Linux set NBSHARE_MEMORY=file:" in str(raised.value)

@@ -21,7 +21,7 @@ import pytest
 import nbshare
 from nbshare import Checkpoint, open_checkpoint, parallel_map
 from nbshare._core import magics
-from nbshare._core.system import descriptors, files, processes, workers
+from nbshare._core.system import descriptors, files, processes
 from tests.support.faultlab import SOON_S, wait_until
 
 BREAKAWAY = 0x800  # JOB_OBJECT_LIMIT_BREAKAWAY_OK
@@ -47,13 +47,13 @@ def test_an_interrupt_while_memory_ends_is_not_lost():
 
 STARTS = """
 import os, sys
-from nbshare._core.system import waiting, workers
+from nbshare._core.system import waiting, processes
 
 while True:
     ours, theirs = waiting.new_connection()
     print(flush=True)
     command = sys.executable, "-c", "while True: pass"
-    child = workers.spawned(command, dict(os.environ), [theirs.fileno()], ours, workers.Life())
+    child = processes.spawned(command, dict(os.environ), [theirs.fileno()], ours, processes.Life())
 """
 
 
@@ -134,7 +134,7 @@ ASLEEP = sys.executable, "-c", "import time; time.sleep(1000)"
 def test_a_detached_process_is_no_descendant(tmp_path):
     """Jupyter ends those of a kernel that it shuts down."""
     with open(tmp_path / "log", "wb") as log:
-        process = workers.detached(ASLEEP, os.environ, log)
+        process = processes.detached(ASLEEP, os.environ, log)
     assert process.poll() is None
     assert process.pid not in {child.pid for child in psutil.Process().children(recursive=True)}
     process.terminate()
@@ -145,14 +145,14 @@ def test_a_detached_process_is_no_descendant(tmp_path):
 def test_a_detached_process_that_cannot_start_says_so(tmp_path):
     """With the system's error."""
     with open(tmp_path / "log", "wb") as log, pytest.raises(OSError, match="cannot be started"):
-        workers.detached(["python", "a\0b"], os.environ, log)
+        processes.detached(["python", "a\0b"], os.environ, log)
 
 
 DETACHES = f"""
 import os
-from nbshare._core.system import workers
+from nbshare._core.system import processes
 with open(os.devnull, "wb") as log:
-    print(workers.detached({ASLEEP!r}, os.environ, log).pid, flush=True)
+    print(processes.detached({ASLEEP!r}, os.environ, log).pid, flush=True)
 input()
 """
 

@@ -471,7 +471,7 @@ def test_a_caller_without_standard_streams(tmp_path):
 @pytest.fixture
 def little_memory(monkeypatch):
     """Let the machine have 64 MiB left, in its figures, not its memory."""
-    monkeypatch.setattr("nbshare._core.system.room.available", lambda: 64 << 20)
+    monkeypatch.setattr("nbshare._core.system.processes.available_bytes", lambda: 64 << 20)
 
 
 @pytest.mark.parametrize("place", ["shared", "items"])

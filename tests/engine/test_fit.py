@@ -13,7 +13,7 @@ from nbshare import map_async
 from nbshare._core.engine import calls
 from nbshare._core.engine.fit import Private, workers_that_fit
 from nbshare._core.notebook.bar import Speed, describe
-from nbshare._core.system import room
+from nbshare._core.system import processes
 from nbshare.errors import WorkerDiedError
 from tests.support import large
 
@@ -36,7 +36,7 @@ def memory(monkeypatch):
     """Look often. Return a setter of the free memory of the machine, in bytes."""
     monkeypatch.setattr(calls, "LOOK_S", 0.02)
     free = [99 * GB]
-    monkeypatch.setattr(room, "available", lambda: free[0])
+    monkeypatch.setattr(processes, "available_bytes", lambda: free[0])
     return lambda nbytes: free.__setitem__(0, nbytes)
 
 
@@ -84,7 +84,7 @@ def test_the_display_says_how_many_fit(memory):
 def test_an_item_that_the_system_ended_for_lack_of_memory_runs_again(memory, tmp_path, monkeypatch):
     """With fewer workers."""
     killed = tmp_path / "killed"
-    monkeypatch.setattr(room, "n_killed", killed.exists)
+    monkeypatch.setattr(processes, "n_killed", killed.exists)
     shared = {"folder": str(tmp_path)}
     job = map_async(large.be_killed_once, range(40), shared=shared, max_workers=3, chunksize=1)
     assert job.result().tolist() == list(range(40))

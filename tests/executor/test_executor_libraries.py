@@ -14,7 +14,7 @@ from tqdm import tqdm
 from tqdm.contrib import concurrent as tqdm_concurrent
 
 from nbshare import Executor, register_joblib
-from nbshare._core.system import room
+from nbshare._core.system import processes
 from tests.support import figures
 from tests.support import pool_tasks as tasks
 
@@ -223,7 +223,7 @@ def test_joblib_uses_all_cpus_by_default():
     assert joblib.Parallel(backend="nbshare").n_jobs == -1
     with joblib.parallel_config("nbshare"):
         assert joblib.Parallel().n_jobs == -1
-        assert joblib.effective_n_jobs() == room.usable_cpus()
+        assert joblib.effective_n_jobs() == processes.usable_cpus()
 
 
 def test_scikit_learn():

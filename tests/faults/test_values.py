@@ -103,27 +103,27 @@ tasks.check_double()
 
 SHORTAGES = {
     "machine": """
-from nbshare._core.system import room
-room._machine_room = lambda: 100 << 20
+from nbshare._core.system import processes
+processes._machine_room = lambda: 100 << 20
 """,
     "cgroup v2": """
-from nbshare._core.system import room
+from nbshare._core.system import processes
 group, inner = Path("group"), Path("group/inner")
 inner.mkdir(parents=True)
 for folder, limit in ((group, str(1 << 30)), (inner, "max")):
     (folder / "memory.max").write_text(limit)
     (folder / "memory.current").write_text(str((1 << 30) - (100 << 20)))
     (folder / "memory.stat").write_text("anon 5\\ninactive_file 0\\n")
-room.ancestors = lambda controller: [(2, inner), (2, group)]
+processes.ancestors = lambda controller: [(2, inner), (2, group)]
 """,
     "cgroup v1": """
-from nbshare._core.system import room
+from nbshare._core.system import processes
 group = Path("group")
 group.mkdir()
 (group / "memory.limit_in_bytes").write_text(str(1 << 30))
 (group / "memory.usage_in_bytes").write_text(str((1 << 30) - (60 << 20)))
 (group / "memory.stat").write_text("cache 5\\ntotal_inactive_file 41943040\\n")
-room.ancestors = lambda controller: [(1, group)]
+processes.ancestors = lambda controller: [(1, group)]
 """,
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 import nbshare
 from nbshare import grid, plan
-from nbshare._core.system import SYSTEM, room
+from nbshare._core.system import SYSTEM, processes
 from tests.support.faultlab import SOON_S
 from tests.support.processes import IS_WINE
 
@@ -62,7 +62,7 @@ def test_the_time_is_that_of_all_items_on_its_workers():
 @pytest.mark.skipif(SYSTEM == "macos", reason="the memory of a worker alone is unknown there")
 @pytest.mark.skipif(IS_WINE, reason="Wine has the present memory of a process for its peak")
 def test_workers_are_as_many_as_fit(monkeypatch):
-    monkeypatch.setattr(room, "available", lambda: 1_000_000_000)
+    monkeypatch.setattr(processes, "available_bytes", lambda: 1_000_000_000)
     found = plan(take, range(100), shared={"nbytes": 250_000_000}, max_workers=8)
     assert 250_000_000 < found.worker_bytes < 450_000_000
     assert found.workers == int((900_000_000 - found.input_bytes - 800) // found.worker_bytes)
@@ -70,7 +70,7 @@ def test_workers_are_as_many_as_fit(monkeypatch):
 
 
 def test_a_lack_of_memory_is_told(monkeypatch):
-    monkeypatch.setattr(room, "available", lambda: 100_000_000)
+    monkeypatch.setattr(processes, "available_bytes", lambda: 100_000_000)
     found = plan(np.ones, [1_000_000] * 1000)
     assert "more than there is" in found.refused[0]
 

@@ -296,7 +296,7 @@ while True:
         pool.drop()  # memory kept from before is given back first when it is short
         before = held()
         if kind.startswith("file"):
-            monkeypatch.setattr("nbshare._core.system.room.free_in", lambda folder: 100 << 20)
+            monkeypatch.setattr("nbshare._core.system.files.free_in", lambda folder: 100 << 20)
         else:
             little_memory(monkeypatch)
         for make_one in (Segment.create, lambda nbytes: Segment.filled(nbytes, [])):
@@ -372,7 +372,7 @@ def try_to_write(handle):
 
 def little_memory(monkeypatch):
     """Let the machine have 100 MiB left, in its figures, not its memory."""
-    monkeypatch.setattr("nbshare._core.system.room.available", lambda: 100 << 20)
+    monkeypatch.setattr("nbshare._core.system.processes.available_bytes", lambda: 100 << 20)
 
 
 # ------------------------------------------------------------------- room and names
@@ -562,7 +562,7 @@ def test_several_parts_in_large_memory(kind):
 def test_an_interrupt_at_any_moment_of_copying_by_threads(monkeypatch):
     """It is a KeyboardInterrupt and no broken lock's error, and no thread writes afterwards."""
     monkeypatch.setattr(copying, "PIECE", 1 << 16)
-    monkeypatch.setattr(copying.room, "usable_cpus", lambda: 3)
+    monkeypatch.setattr(copying.processes, "usable_cpus", lambda: 3)
     source, target = np.ones((40, 8192)), np.zeros((40, 8192))
 
     def copy():
@@ -577,7 +577,7 @@ def test_an_interrupt_at_any_moment_of_copying_by_threads(monkeypatch):
 def test_an_interrupt_of_copying_waits_for_no_thread_that_has_not_begun(monkeypatch):
     """The copy ends sooner than it would wait for one, whenever the interrupt arrives."""
     monkeypatch.setattr(copying, "PIECE", 1 << 16)
-    monkeypatch.setattr(copying.room, "usable_cpus", lambda: 3)
+    monkeypatch.setattr(copying.processes, "usable_cpus", lambda: 3)
     source, target = np.ones((40, 8192)), np.zeros((40, 8192))
     took_s, start = [], time.monotonic()
 
@@ -593,7 +593,7 @@ def test_an_interrupt_of_copying_waits_for_no_thread_that_has_not_begun(monkeypa
 def test_copying_ends_when_all_pieces_are_there(monkeypatch):
     """However long the one that another thread has begun takes."""
     monkeypatch.setattr(copying, "LONGEST_S", 0.01)
-    monkeypatch.setattr(copying.room, "usable_cpus", lambda: 2)
+    monkeypatch.setattr(copying.processes, "usable_cpus", lambda: 2)
     here, has_begun, done = threading.get_ident(), threading.Event(), []
 
     def piece():

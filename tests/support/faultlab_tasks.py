@@ -18,7 +18,7 @@ import numpy as np
 
 import nbshare
 from nbshare._core.memory import Handle, View, handle_of, open_handle, segment_of
-from nbshare._core.system import room
+from nbshare._core.system import processes
 from nbshare.errors import StaleReferenceError
 from tests.support.faultlab import SIGKILL, SOON_S, await_flag, raise_flag, wait_until
 
@@ -446,7 +446,7 @@ def surroundings(_: int) -> tuple[Any, ...]:
     print("tidy", flush=True)
     environ = os.environ.get("LITTER"), os.environ.get("TMPDIR")
     handlers = [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())]
-    return os.getcwd(), environ, umask, sys.path, room.affinity(), handlers
+    return os.getcwd(), environ, umask, sys.path, processes.affinity(), handlers
 
 
 # ---------------------------------------------------- ways to write what is shared

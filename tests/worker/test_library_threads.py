@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from nbshare import parallel_map
-from nbshare._core.system import room
+from nbshare._core.system import processes
 from nbshare._core.wire.threads import VARIABLES
 from tests.support import library_threads as seen
 
-ALL = room.usable_cpus()
+ALL = processes.usable_cpus()
 LIBRARY = """
 import os
 n = int(os.environ.get("OMP_NUM_THREADS", 99))

@@ -26,7 +26,7 @@ from nbshare._core.engine.stats import (
 )
 from nbshare._core.functions.freshness import NO_CODE, Stamp
 from nbshare._core.memory import Mode, Segment
-from nbshare._core.system import processes, room, waiting
+from nbshare._core.system import processes, waiting
 from nbshare._core.wire.board import DURATIONS, LEAVES, PEAK_BEFORE, PID, SLOWEST, Board
 from nbshare._core.wire.failures import Death, Failure, name_of_item, note_on_iterables, text_of
 from nbshare._core.wire.feed import ItemFeed
@@ -432,7 +432,7 @@ class Call(OwnRun):
         Return whether there are others.
         """
         self.looked_at = time.monotonic()
-        self.n_killed = min(self.n_killed, room.n_killed())
+        self.n_killed = min(self.n_killed, processes.n_killed())
         rows = {slot: self.board.row(slot) for slot in sorted(self.workers.values())}
         found = (processes.private_bytes(row[PID])[0] for row in rows.values() if row[PID])
         if not (known := [now for now in found if now]):
@@ -440,7 +440,7 @@ class Call(OwnRun):
         # Not the system's figure of each process, which counts mapped files, too.
         self.most_private = max(self.most_private, *known)
         private = [Private(now, self.most_private) for now in known]
-        fit = workers_that_fit(private, room.available())
+        fit = workers_that_fit(private, processes.available_bytes())
         self.fitting = fit._replace(n=min(fit.n, self.most_fitting))
         for k, row in enumerate(rows.values()):
             row[LEAVES] = k >= self.fitting.n

@@ -31,7 +31,7 @@ from nbshare._core.functions.freshness import Stamp
 from nbshare._core.memory import Segment
 from nbshare._core.store.pages import ATTEMPTS, SUSPECT
 from nbshare._core.store.specs import OutputSpec
-from nbshare._core.system import locks, room
+from nbshare._core.system import locks, processes
 from nbshare._core.wire.board import LEAVES, LOADED, REACHED, RETRIED, SINCE, busy_since, give_back
 from nbshare._core.wire.failures import Death, Failure
 
@@ -415,7 +415,7 @@ def account_for_death(
         end = end._replace(timeout_s=policy.timeout_s)
         # Otherwise it had just gone on from the late item to this one. A block cannot run again.
         is_guilty = timed_out_at >= row[SINCE] / 1e9 + policy.timeout_s or stage is not None
-    elif status == KILLED and call.workers and room.n_killed() > call.n_killed:
+    elif status == KILLED and call.workers and processes.n_killed() > call.n_killed:
         is_guilty = False  # the system lacked memory, which may suffice for fewer workers
         call.n_killed += 1
         call.most_fitting = len(call.workers)

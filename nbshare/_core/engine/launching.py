@@ -14,7 +14,7 @@ import numpy as np
 
 from nbshare._core import PACKAGE
 from nbshare._core.interpreter import command
-from nbshare._core.system import SYSTEM, owned, processes, waiting, with_room, workers
+from nbshare._core.system import SYSTEM, owned, processes, waiting, with_room
 from nbshare._core.wire.messages import Channel, channel_pair
 from nbshare._core.wire.threads import thread_variables
 
@@ -160,7 +160,7 @@ if sys.platform == "win32" or not TYPE_CHECKING:  # what it needs, Linux has not
         is_up = False
 
         def __init__(self) -> None:
-            self._life = workers.Life()
+            self._life = processes.Life()
 
         def warm_up(self) -> bool:
             """Return False, because there is nothing to prepare."""
@@ -169,7 +169,7 @@ if sys.platform == "win32" or not TYPE_CHECKING:  # what it needs, Linux has not
         def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:
             """Start a new interpreter."""
             starting = command(_BOOT + "from nbshare._core.worker.spawned import live; live()")
-            return workers.spawned(starting, _environ(), fds, channel.end, self._life)
+            return processes.spawned(starting, _environ(), fds, channel.end, self._life)
 
         def reap(self, child: processes.Child) -> int | None:
             """Return the exit status."""

@@ -14,7 +14,7 @@ from nbshare import errors
 from nbshare._core.engine.dispatcher import Dispatcher
 from nbshare._core.interrupts import refuse_patched_modules
 from nbshare._core.memory import need_shared, pool, slab
-from nbshare._core.system import processes, workers
+from nbshare._core.system import processes
 
 REFUSED = {errno.EPERM, errno.ENOSYS, errno.EINVAL}  # else something is short, and says so
 
@@ -144,7 +144,7 @@ def _check_system() -> None:
     WorkerDiedError
         The system refuses one.
     """
-    for name, attempt in workers.NEEDED.items():
+    for name, attempt in processes.NEEDED.items():
         try:
             attempt()
         except (AttributeError, OSError) as error:

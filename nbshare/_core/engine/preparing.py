@@ -24,7 +24,7 @@ from nbshare._core.functions.reference import label_of, with_keywords
 from nbshare._core.memory import segment_of
 from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.source.bytecode import assigned_around
-from nbshare._core.system import room
+from nbshare._core.system import processes
 from nbshare._core.wire.board import Board
 from nbshare._core.wire.failures import SharedName
 from nbshare._core.wire.feed import ItemFeed
@@ -259,7 +259,7 @@ def new_call(
         placed.append(Placed(None, [(feed.segment, "r")]))
     if n_threads is None:
         environ = request.context.environ
-        n_threads = threads_per_worker(room.usable_cpus(), request.max_workers, environ)
+        n_threads = threads_per_worker(processes.usable_cpus(), request.max_workers, environ)
     order = CallOrder(
         settings=request.context.settings,
         n_threads=n_threads,

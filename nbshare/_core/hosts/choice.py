@@ -15,7 +15,7 @@ from typing import Any
 from nbshare._core.functions.modules import variables_of
 from nbshare._core.hosts.protocol import Hosts
 from nbshare._core.memory import need_linux
-from nbshare._core.system import room
+from nbshare._core.system import processes
 
 # Executors whose processes or threads are on this machine.
 NEAR = ("concurrent.futures", "loky", "joblib")
@@ -153,7 +153,7 @@ def executor_hosts(executor: Executor) -> Hosts:
     """Return the machines behind an executor, one or several."""
     is_near = type(executor).__module__.startswith(NEAR)
     return Hosts(
-        n_workers=room.usable_cpus,  # nobody knows
+        n_workers=processes.usable_cpus,  # nobody knows
         address="127.0.0.1" if is_near else outward_address(),
         submit=executor.submit,
     )

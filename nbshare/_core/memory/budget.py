@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nbshare._core.system import room, sections
+from nbshare._core.system import processes, sections
 from nbshare.errors import OutOfMemoryError
 
 ALIGNMENT = 64  # bytes, a cache line and the widest vector load
@@ -22,11 +22,11 @@ reliefs: list[Callable[[], None]] = []
 
 def check_room(nbytes: int) -> None:
     """Raise `OutOfMemoryError` if `nbytes` more would not fit."""
-    if nbytes < LARGE or nbytes <= SHARE * room.available():
+    if nbytes < LARGE or nbytes <= SHARE * processes.available_bytes():
         return
     for relieve in reliefs:
         relieve()
-    left = room.available()
+    left = processes.available_bytes()
     if nbytes > SHARE * left:
         here = "" if sections.CAN_BE_FILES else "on Linux "
         raise OutOfMemoryError(

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.memory.disk import write_all
-from nbshare._core.system import room
+from nbshare._core.system import processes
 
 PIECE = 16 << 20  # bytes, about 7 ms (smaller ones cost calls, larger ones delay Ctrl-C)
 LONGEST_S = 2.0  # that an interrupt waits for a piece, on a machine that swaps
@@ -57,7 +57,7 @@ def copy_all(pieces: list[Piece]) -> None:
     # takes its lock itself, so one that begins late, or never, delays no other.
     helpers = []
     try:
-        for _ in range(min(MAX_THREADS, room.usable_cpus(), len(pieces) // 2) - 1):
+        for _ in range(min(MAX_THREADS, processes.usable_cpus(), len(pieces) // 2) - 1):
             helpers.append(_thread.allocate_lock())
             with suppress(RuntimeError):  # no more threads are allowed, so the others do it
                 _thread.start_new_thread(help_out, (helpers[-1],))

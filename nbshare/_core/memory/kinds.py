@@ -40,7 +40,7 @@ from functools import cache
 from typing import NamedTuple, TypeAlias
 
 from nbshare._core.memory import budget
-from nbshare._core.system import SYSTEM, Descriptor, room, sections
+from nbshare._core.system import SYSTEM, Descriptor, files, sections
 from nbshare.errors import NotBuiltYetError, OutOfMemoryError, warn
 
 SETTING = "NBSHARE_MEMORY"
@@ -207,7 +207,7 @@ def _words_for_full(kind: sections.Shared, nbytes: int) -> Iterator[None]:
                 "limit on file size (ulimit -f), which holds for memory too, or use smaller arrays"
             )
         elif error.errno in FULL:
-            free = budget.in_words(room.free_in(kind.folder))
+            free = budget.in_words(files.free_in(kind.folder))
             why = f"were requested, {free} are free in {kind.folder}. Make room"
             if sections.CAN_BE_FILES:
                 why += f", or set {SETTING}=file:DIRECTORY with a directory that has more"

@@ -30,7 +30,7 @@ from nbshare._core.interrupts import uninterrupted
 from nbshare._core.memory import budget
 from nbshare._core.memory.kinds import can_share, is_chosen
 from nbshare._core.memory.segment import Segment
-from nbshare._core.system import processes, room
+from nbshare._core.system import processes
 
 SLAB = 1 << 18  # bytes (untouched pages cost nothing)
 LARGEST_PIECE = 1 << 15  # bytes. Above, the cost of a segment is small compared with its pages
@@ -221,7 +221,7 @@ class WarmPool:
         self._kept = [(t, s) for t, s in self._kept if not s.was_kept_elsewhere]
         if came:
             held = sum(segment.nbytes for _, segment in self._kept)
-            limit = SHARE * (room.available() + held)
+            limit = SHARE * (processes.available_bytes() + held)
             while self._kept and held > limit:
                 held -= self._kept.pop(0)[1].nbytes
 

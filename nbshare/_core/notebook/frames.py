@@ -10,7 +10,7 @@ from nbshare._core.interrupts import import_whole
 from nbshare._core.job import Job
 from nbshare._core.notebook.environment import Bundle, kernel_output
 from nbshare._core.notebook.live_plot import NothingYetError, Plot, as_plots
-from nbshare._core.system import room
+from nbshare._core.system import processes
 
 if TYPE_CHECKING:
     from nbshare._core.notebook.figure import LiveFigure
@@ -62,7 +62,7 @@ class LiveFrames:
         self.output.show(lambda: self._frame(figure, final=final), final=final)
         if not self._n_done:
             return _LOOK_S
-        is_full = self._job.n_workers >= room.usable_cpus()
+        is_full = self._job.n_workers >= processes.usable_cpus()
         share = _SHARE_WHEN_FULL if is_full else _SHARE
         self._n_frames += 1
         most = _FIRST_PAUSE_S if self._n_frames <= _FIRST_FRAMES else _MAX_PAUSE_S

@@ -49,7 +49,7 @@ from nbshare._core.store.files import check_folder, damaged, opened, read, repla
 from nbshare._core.store.logs import entry_parts
 from nbshare._core.store.reading import STORED
 from nbshare._core.system import files as system_files
-from nbshare._core.system import processes, shell, workers
+from nbshare._core.system import processes, shell
 from nbshare._core.tracebacks import shown_from_the_call
 from nbshare._core.wire.folding import by_item, counted, items_in
 from nbshare._core.wire.orders import Policy
@@ -554,7 +554,7 @@ def _start_driver(path: Path) -> Driver:
     log = open_own(path / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.lseek(log.fileno(), 0, os.SEEK_END)  # on Windows, only this process appends
     environ = {**os.environ, "MPLBACKEND": "Agg"}  # the notebook's own needs a kernel
-    _drivers.append(workers.detached(driving, environ, log))
+    _drivers.append(processes.detached(driving, environ, log))
     return _drivers[-1]
 
 

@@ -1,16 +1,13 @@
-"""The processes, memory, channels, waits and locks of this system.
+"""Processes, shared memory, files, messages, waits and locks of this system.
 
 nbshare asks the operating system for things here, and nowhere else. The rest of the package is the
 same on all systems. A system has these names, which are chosen once::
 
-    descriptors   owned by an object, closed with it
-    processes     who one is, what it takes, whether it lives; its end, with its children
-    files         reading and writing at a place, what the disk has
-    sections      memory that several processes map
-    room          how much memory is left, and how many CPUs
-    waiting       packets and pipes between processes; waits for several; events; order of memory
-    locks         between processes; they are released if their holder dies
-    workers       born in a group, they die with their owner
+    waiting     packets and pipes between processes, waits, events, the order of memory
+    processes   identity, memory, CPUs, signals; workers, which start and end with their owner
+    sections    memory that several processes map
+    files       reading and writing at an offset, renaming, the space on a disk
+    locks       between processes; they are released if their holder dies
 
 `shell` has the words of command lines, for all of them.
 """
@@ -30,37 +27,13 @@ _SYSTEMS = {"linux": "linux", "win32": "windows", "darwin": "macos"}
 SYSTEM = os.environ.get("NBSHARE_SYSTEM") or _SYSTEMS.get(sys.platform, "elsewhere")
 
 if sys.platform == "win32":
-    from nbshare._core.system.windows import (
-        files,
-        locks,
-        processes,
-        room,
-        sections,
-        waiting,
-        workers,
-    )
+    from nbshare._core.system.windows import files, locks, processes, sections, waiting
     from nbshare._core.system.windows.handles import close
 elif TYPE_CHECKING or SYSTEM == "linux":
-    from nbshare._core.system.linux import (
-        files,
-        locks,
-        processes,
-        room,
-        sections,
-        waiting,
-        workers,
-    )
+    from nbshare._core.system.linux import files, locks, processes, sections, waiting
 elif SYSTEM == "macos":
-    from nbshare._core.system.macos import (
-        files,
-        locks,
-        processes,
-        room,
-        sections,
-        waiting,
-        workers,
-    )
+    from nbshare._core.system.macos import files, locks, processes, sections, waiting
 else:
     from nbshare._core.system import elsewhere
 
-    files = locks = processes = room = sections = waiting = workers = elsewhere
+    files = locks = processes = sections = waiting = elsewhere

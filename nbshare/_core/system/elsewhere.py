@@ -19,7 +19,7 @@ PRIVATE: dict[str, Any] = (
 )
 
 
-def available() -> int:
+def available_bytes() -> int:
     """Return the bytes that can be allocated, none of which are refused."""
     return 1 << 62
 
@@ -29,7 +29,7 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def total() -> tuple[int, int]:
+def total_bytes() -> tuple[int, int]:
     """Return the bytes of the machine's memory, and of its usable part, which are unknown."""
     return 0, 0
 

@@ -272,12 +272,12 @@ def detached(
     )
 
 
-def stream(fd: int) -> int:
+def c_descriptor(fd: int) -> int:
     """Return a descriptor of the C library for a pipe, the same."""
     return fd
 
 
-def end_lines() -> None:
+def buffer_lines() -> None:
     """Have C send each line that it prints, because its buffers are lost when a worker is ended."""
     libc = ctypes.CDLL(None)
     for name in ("stdout", "__stdoutp"):  # Linux, macOS

@@ -23,7 +23,7 @@ import numpy as np
 from nbshare._core.functions.files import register_files
 from nbshare._core.functions.imports import import_as_the_caller
 from nbshare._core.functions.modules import find_named
-from nbshare._core.system import files, processes, room
+from nbshare._core.system import files, processes
 
 
 class Setting(NamedTuple):
@@ -255,7 +255,7 @@ SETTINGS = {
     "authkey": Setting("", None, _set_authkey, is_local=True),
     "argv": Setting("`sys.argv`", _argv, _set_argv),
     "umask": Setting("umask", processes.umask, os.umask, is_compared=False),
-    "affinity": Setting("CPU affinity", room.affinity, room.set_affinity, is_local=True),
+    "affinity": Setting("CPU affinity", processes.affinity, processes.set_affinity, is_local=True),
     "limits": Setting(
         "resource limits", processes.limits, processes.set_limits, is_local=True, may_stick=True
     ),

@@ -34,7 +34,7 @@ from nbshare._core.shapes.tiles import MosaicTarget
 from nbshare._core.store.logs import LogKey
 from nbshare._core.store.rows import Decided, Rows, RowWriter
 from nbshare._core.store.specs import OutputSpec
-from nbshare._core.system import close, locks, processes, sections, waiting, workers
+from nbshare._core.system import close, locks, processes, sections, waiting
 from nbshare._core.wire import become_worker
 from nbshare._core.wire.board import NO_ITEM, Board
 from nbshare._core.wire.failures import ItemStopped, describe
@@ -82,13 +82,13 @@ def run(inherited: InheritedFds) -> None:
             message, fds = channel.receive(timeout_s=None if is_idle else KEEP_S)
         except TimeoutError:
             mappings.drop()
-            workers.return_freed()
+            processes.return_freed_memory()
             is_idle = True
             continue
         except (EOFError, OSError):
             # The owner is gone. The kernel would signal our group too, but not if we close our end
             # of the life pipe first.
-            workers.kill_group()
+            processes.kill_group()
         if message is None:
             break
         call, slot, order = message
@@ -110,8 +110,8 @@ def run(inherited: InheritedFds) -> None:
 def _set_up(inherited: InheritedFds) -> Channel:
     """Become a worker, in its own process group, bound to its owner, with the caller's settings."""
     silence_warnings()  # the owner has warned of the kind of memory
-    workers.lead_group(inherited.owner_fd, inherited.life_fd)
-    workers.end_first()
+    processes.lead_group(inherited.owner_fd, inherited.life_fd)
+    processes.raise_oom_score()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel = Channel.from_fd(inherited.channel_fd, inherited.owner_fd)
     (index, owner, environ), (sources_fd,) = channel.receive()

@@ -21,7 +21,7 @@ from math import inf
 from typing import Any
 
 from nbshare._core.functions.modules import own_files
-from nbshare._core.system import waiting, workers
+from nbshare._core.system import processes, waiting
 from nbshare._core.wire import settings
 from nbshare._core.wire.messages import Channel
 from nbshare._core.worker import process as worker
@@ -40,9 +40,9 @@ def _fork_workers(channel_fd: int, life_fd: int, owner: int) -> worker.Inherited
     """
     for fd in (channel_fd, life_fd):
         os.set_inheritable(fd, False)
-    workers.die_with(life_fd)
-    workers.keep_freed()  # workers are forked with these settings
-    owner_fd = workers.opened_owner(owner)
+    processes.die_with(life_fd)
+    processes.keep_freed_memory()  # workers are forked with these settings
+    owner_fd = processes.opened_owner(owner)
     channel = Channel.from_fd(channel_fd, owner_fd)
     # What each worker would find out for itself, in 2 ms.
     own_files()

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from nbshare._core.system import files, waiting, workers
+from nbshare._core.system import files, processes, waiting
 from nbshare._core.wire.orders import STREAMS
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class _Output:
 
     def __init__(self, name: str, number: int, fd: int) -> None:
         self.name = name
-        self._number, self._fd = number, workers.stream(fd)
+        self._number, self._fd = number, processes.c_descriptor(fd)
         os.dup2(self._fd, number)
         self.open()
 
@@ -65,7 +65,7 @@ def replace_streams(fds: Sequence[int]) -> None:
     for number, (name, fd) in enumerate(zip(STREAMS, fds, strict=True), start=1):
         _outputs.append(_Output(name, number, fd))
     restore()
-    workers.end_lines()
+    processes.buffer_lines()
 
 
 def keep() -> None:

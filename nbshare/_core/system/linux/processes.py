@@ -1,22 +1,55 @@
-"""A process: its identity, its memory, and whether it still runs."""
+"""Processes: identity, memory, CPUs, signals; how workers start, and end with their owner.
+
+Containers, batch systems and systemd slices limit a process by control groups (cgroups).
+
+The system calls that workers need are tried once, before the first one starts:
+
+===========================  ============================  ========================================
+system call                  for                           where it is missing or refused
+===========================  ============================  ========================================
+eventfd, epoll_create1       waking up                     an error that names it
+pipe2                        prints, the owner's end       likewise
+socketpair, sendmsg          messages with descriptors     likewise
+pidfd_open                   awaiting deaths               the end of the worker's channel
+fcntl(O_ASYNC, F_SETSIG)     the end of orphans            a thread with the owner's pidfd, and the
+                                                           channel's end
+membarrier, not on x86-64    the order of memory           likewise
+memfd_create, F_ADD_SEALS    memory                        other kinds
+EPOLLEXCLUSIVE               waking up one worker          Linux before 4.5 wakes all that wait
+===========================  ============================  ========================================
+
+`nbshare.RingBuffer` checks itself what it needs.
+"""
 
 from __future__ import annotations
 
+import _thread
+import ctypes
+import fcntl
+import math
 import os
+import select
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from functools import lru_cache
 
 from nbshare._core.system.descriptors import opened, with_room
+from nbshare._core.system.linux import waiting
 from nbshare._core.system.posix import (
     Identity,
     at_fork,
     block_signals,
     blocked_signals,
+    buffer_lines,
+    c_descriptor,
+    detached,
     heed_interrupts,
     interrupt,
     is_readable,
+    kill_group,
+    kill_group_after,
     limits,
     priority,
     running_timers,
@@ -26,6 +59,8 @@ from nbshare._core.system.posix import (
     user,
     user_in_words,
 )
+
+# ---------------------------------------------------------------------------------------- a process
 
 _known: Identity = (0, 0)
 
@@ -216,3 +251,215 @@ class Child:
         """Close the descriptor."""
         if self.fd >= 0:
             os.close(self.fd)
+
+
+# ---------------------------------------------------------------------------------- memory and CPUs
+
+QUOTA_S = 5.0  # before the CPU quota is read again, which costs 100 µs, and it rarely changes
+
+
+def available_bytes() -> int:
+    """Bytes that can be allocated now, the minimum over the machine and each cgroup."""
+    return min([_machine_room(), *(room for _, room in _cgroups())])
+
+
+def total_bytes() -> tuple[int, int]:
+    """Bytes of the machine's memory, and of those that the cgroups allow."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return machine, min([machine, *(limit for limit, _ in _cgroups())])
+
+
+def n_killed() -> int:
+    """Return how many processes the system has ended for lack of memory."""
+    with suppress(OSError), open("/proc/vmstat") as file:
+        for line in file:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def _machine_room() -> int:
+    with suppress(OSError), open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    return 1 << 62  # unknown, so nothing is refused
+
+
+def _cgroups() -> Iterator[tuple[int, int]]:
+    """Iterate over the limits of the cgroups, as (limit, bytes left)."""
+    names = {
+        1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        2: ("memory.max", "memory.current", "inactive_file"),
+    }
+    for version, folder in ancestors("memory"):
+        limit, usage, cache = names[version]
+        with suppress(OSError, ValueError):  # no such group here, or the limit is "max"
+            most = int(_setting(folder, limit))
+            room = most - int(_setting(folder, usage))
+            entries = dict(map(str.split, _setting(folder, "memory.stat").splitlines()))
+            # The kernel drops cached files when a program needs memory.
+            yield most, max(0, room + int(entries.get(cache, 0)))
+
+
+def ancestors(controller: str) -> Iterator[tuple[int, str]]:
+    """Iterate over this process's cgroup and those above it, as (cgroup version, folder).
+
+    The limits of each apply. In a container the path may be the host's, so the caller skips folders
+    that do not exist.
+    """
+    try:
+        with open("/proc/self/cgroup") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            version, root = 2, "/sys/fs/cgroup"
+        elif controller in controllers.split(","):
+            version, root = 1, f"/sys/fs/cgroup/{controller}"
+        else:
+            continue
+        folder = os.path.join(root, path.strip("/")).rstrip("/")
+        yield version, folder
+        while len(folder) > len(root):
+            folder = os.path.dirname(folder)
+            yield version, folder
+
+
+def _setting(folder: str, name: str) -> str:
+    with open(f"{folder}/{name}") as file:
+        return file.read().strip()
+
+
+def usable_cpus() -> int:
+    """Return the CPUs of the affinity mask, or fewer if a cgroup's quota allows fewer."""
+    quota = _least_quota(time.monotonic() // QUOTA_S)
+    return max(1, math.ceil(min(len(affinity()), quota)))
+
+
+def affinity() -> set[int]:
+    """Return the CPUs that this process may run on."""
+    return os.sched_getaffinity(0)
+
+
+def set_affinity(cpus: set[int]) -> None:
+    """Run on these CPUs only."""
+    with suppress(OSError):  # the cpuset was changed in between
+        os.sched_setaffinity(0, cpus)
+
+
+@lru_cache(maxsize=1)
+def _least_quota(_period: float) -> float:
+    """Return the smallest CPU quota of the cgroups, in CPUs, cached for a while."""
+    return min(_quotas(), default=math.inf)
+
+
+def _quotas() -> Iterator[float]:
+    for version, folder in ancestors("cpu"):
+        with suppress(OSError, ValueError):  # no such group here, or the quota is "max"
+            if version == 2:
+                quota, period = map(int, _setting(folder, "cpu.max").split())
+            else:
+                quota = int(_setting(folder, "cpu.cfs_quota_us"))
+                period = int(_setting(folder, "cpu.cfs_period_us"))
+            if quota > 0:
+                yield quota / period
+
+
+# ------------------------------------------------------------------------------------------ workers
+
+F_SETSIG = 10  # linux/fcntl.h (not in the module fcntl)
+# When memory runs out, the system ends the process with the higher score. A worker can be replaced,
+# the notebook's kernel cannot.
+OOM_SCORE = b"500"
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+KEPT = 64 << 20  # bytes free at the end of the heap, by which it may exceed what a worker uses
+LARGEST = 32 << 20  # bytes of a block that is part of the heap, the most that glibc allows
+
+
+def _send() -> None:
+    ours, theirs = waiting.new_connection()
+    with closing(ours), closing(theirs):
+        waiting.send(ours, b"1", [ours.fileno()], wait=True)
+        os.close(waiting.receive(theirs, 1, wait=True)[1][0])
+
+
+# By the name of the call.
+NEEDED: dict[str, Callable[[], object]] = {
+    "eventfd": waiting.WorkerEvent,
+    "epoll_create1": select.epoll,
+    "pipe2": lambda: list(map(os.close, waiting.pipe())),
+    "socketpair or sendmsg": _send,
+    "membarrier": waiting.register_fences,
+}
+
+
+def lead_group(owner_fd: int, life_fd: int) -> None:
+    """Make a group of this process and those that it will start. It dies with the owner.
+
+    `owner_fd` comes from `opened_owner`.
+    """
+    os.setpgid(0, 0)
+    die_with(life_fd)
+    # For the one case that the life pipe misses, when an unrelated fork of the owner has its other
+    # end.
+    if owner_fd >= 0:
+        _thread.start_new_thread(kill_group_after, (owner_fd,))
+
+
+def die_with(life_fd: int) -> None:
+    """Make the kernel kill this process group when the life pipe's other end closes."""
+    # The owner of a descriptor (F_SETOWN) belongs to the open file description, which forked
+    # processes share, and only the last one to set it would be killed. So we open it again, and
+    # keep it open.
+    try:
+        fd = os.open(f"/proc/self/fd/{life_fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:  # without /proc there is only `_kill_after`
+        return
+    with suppress(OSError):  # some systems refuse it, and then there is only `_kill_after`
+        fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    if waiting.is_readable(fd, 0.0):  # the owner had died before we asked
+        kill_group()
+
+
+def opened_owner(owner: int) -> int:
+    """Open the owner, which must be the parent, because a dead process's number may be reused.
+
+    Return a descriptor that becomes readable when it ends, or -1 if the system has none.
+    """
+    fd = opened_process(owner)
+    if os.getppid() != owner:
+        os._exit(1)
+    return fd
+
+
+def raise_oom_score() -> None:
+    """Have the system end this process before others, when memory runs out."""
+    # Some containers forbid it. Then the kernel chooses by size alone.
+    with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+        file.write(OOM_SCORE)
+
+
+def keep_freed_memory() -> None:
+    """Keep freed memory in this process and its forks, unless the user has configured malloc.
+
+    By default glibc returns freed memory of some megabytes to the kernel immediately, so that each
+    temporary array of a long computation is made of fresh pages. Zeroing and mapping these can take
+    twice as long as the computation itself.
+    """
+    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        return
+    with suppress(AttributeError):  # other C libraries have no such settings
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, LARGEST)
+        libc.mallopt(M_TRIM_THRESHOLD, KEPT)
+
+
+def return_freed_memory() -> None:
+    """Return freed memory to the system."""
+    with suppress(AttributeError):  # other C libraries have no such function
+        ctypes.CDLL(None).malloc_trim(0)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from nbshare._core.system import posix
 from nbshare._core.system.descriptors import Descriptor, opened
 from nbshare._core.system.descriptors import owned as owned
-from nbshare._core.system.linux import room
+from nbshare._core.system.linux.files import free_in
 from nbshare._core.system.linux.processes import has_ended
 from nbshare._core.system.posix import PRIVATE, file_at, new_name, unnamed_file
 
@@ -81,7 +81,7 @@ class MappedFile(NamedTuple):
 
     def grow(self, fd: int, nbytes: int) -> None:
         """Give it a size, and allocate its space."""
-        if nbytes > room.free_in(self.folder):
+        if nbytes > free_in(self.folder):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.ftruncate(fd, nbytes)
         # Without this, touching a page in a full directory would kill the process (SIGBUS).

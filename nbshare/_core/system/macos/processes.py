@@ -1,4 +1,13 @@
-"""A process: its identity, its memory, and whether it still runs."""
+"""Processes: identity, memory, CPUs, signals; how workers start, and end with their owner.
+
+Workers are new interpreters, each the leader of a group. A fork without exec is unsafe on macOS,
+because the framework that NumPy uses, Accelerate, may have threads, and one of them may hold a
+lock.
+
+A shell beside each worker reads a pipe, the *life pipe*, whose other end only the owner has. When
+the owner ends, the kernel closes that end, and the shell kills the group. So a worker in C code
+that holds the interpreter lock ends, too.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +16,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from nbshare._core.system.macos import library
+from nbshare._core.system.descriptors import File, raise_limit
+from nbshare._core.system.macos import library, waiting
 from nbshare._core.system.posix import (
     Identity,
     at_fork,
     block_signals,
     blocked_signals,
+    buffer_lines,
+    c_descriptor,
+    detached,
     heed_interrupts,
     interrupt,
+    kill_group,
     limits,
     priority,
     running_timers,
@@ -26,6 +41,8 @@ from nbshare._core.system.posix import (
     user,
     user_in_words,
 )
+
+# ---------------------------------------------------------------------------------------- a process
 
 ZOMBIE = 5  # SZOMB of sys/proc.h
 PAUSE_S = 1e-3
@@ -170,3 +187,110 @@ class Child:
 
     def close(self) -> None:
         """Do nothing, because it has been reaped."""
+
+
+# ---------------------------------------------------------------------------------- memory and CPUs
+
+
+def available_bytes() -> int:
+    """Bytes that can be allocated now, without compressing what others have."""
+    pages = library.pages()
+    if pages is None:
+        return 1 << 62  # unknown, so nothing is refused
+    return int(pages.free + pages.inactive) * os.sysconf("SC_PAGE_SIZE")
+
+
+def total_bytes() -> tuple[int, int]:
+    """Bytes of the machine's memory, and of those that can be used."""
+    nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return nbytes, nbytes
+
+
+def n_killed() -> int:
+    """Return how many processes the system has ended for lack of memory, which it does not tell."""
+    return 0
+
+
+def usable_cpus() -> int:
+    """Return the CPUs of the machine."""
+    return os.cpu_count() or 1
+
+
+def affinity() -> set[int] | None:
+    """Return None, because the system chooses the CPUs of a process."""
+    return None
+
+
+def set_affinity(cpus: object) -> None:
+    """Do nothing (see `affinity`)."""
+
+
+# ------------------------------------------------------------------------------------------ workers
+
+# In the background, so that it is no child of the worker, which may wait for all of its own.
+WATCH = "exec 3<&0; (read _ <&3; kill -9 0) &"
+
+NEEDED: dict[str, Callable[[], object]] = {}
+
+
+class Life:
+    """A life pipe. Workers end when it is closed, or when this process ends."""
+
+    def __init__(self) -> None:
+        self.reading, self._writing = map(File, waiting.pipe())
+
+    def close(self) -> None:
+        """Close it. In a forked child, which has inherited it, that ends nobody."""
+        self._writing.close()
+        self.reading.close()
+
+
+def spawned(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    fds: Sequence[int],
+    end: waiting.End,  # noqa: ARG001
+    life: Life,
+) -> Child:
+    """Start an interpreter that takes over duplicates of descriptors (see `inherited`)."""
+    raise_limit()
+    fds = life.reading.fileno(), *fds
+    process = subprocess.Popen(
+        [*command, *map(str, fds)],
+        pass_fds=fds,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environ,
+        process_group=0,  # the terminal's and the kernel's interrupt are not for workers
+    )
+    return Child(process)
+
+
+def inherited() -> tuple[int, list[int]]:
+    """Return the life pipe and the descriptors that this interpreter was started with."""
+    life, *fds = map(int, sys.argv[1:])
+    del sys.argv[1:]
+    for fd in (life, *fds):
+        os.set_inheritable(fd, False)
+    return life, fds
+
+
+def lead_group(owner_fd: int, life_fd: int) -> None:  # noqa: ARG001
+    """Have this process and those that it will start end with the owner."""
+    raise_limit()  # descriptors beyond the limit are lost
+    stdin = os.POSIX_SPAWN_DUP2, owner_fd, 0
+    os.waitpid(os.posix_spawn("/bin/sh", ["sh", "-c", WATCH], {}, file_actions=[stdin]), 0)
+
+
+def raise_oom_score() -> None:
+    """Do nothing, because the system has no such choice."""
+
+
+def keep_freed_memory() -> None:
+    """Do nothing, because the C library has no such settings."""
+
+
+def return_freed_memory() -> None:
+    """Close what has arrived (see `waiting`)."""
+    waiting.End.forget_all()

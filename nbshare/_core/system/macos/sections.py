@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.system import posix
 from nbshare._core.system.descriptors import Descriptor, File, with_room
-from nbshare._core.system.macos import lending, library, room
+from nbshare._core.system.macos import lending, library, processes
 from nbshare._core.system.macos.handles import Handle, Memory
 from nbshare._core.system.macos.lending import name_of as name_of
 from nbshare._core.system.macos.processes import has_ended
@@ -68,7 +68,7 @@ def in_folder(setting: str, _folder: str) -> NoReturn:
 
 def made(_kind: SharedObject, nbytes: int, *, grows: bool) -> Descriptor:
     """Make memory, zeroed and of this size. If it grows, reserve as much as the machine has."""
-    reserved = max(nbytes, room.total()[0]) if grows else nbytes
+    reserved = max(nbytes, processes.total_bytes()[0]) if grows else nbytes
     name = new_name()
     with uninterrupted():
         memory = with_room(lambda: _opened(name, os.O_RDWR | os.O_CREAT | os.O_EXCL))

@@ -5,7 +5,7 @@ streams, so a packet begins with its length. It may lose descriptors that their 
 they are on their way (CPython's multiprocessing waits for an answer there,
 https://bugs.python.org/issue14669). So the sender keeps duplicates of what it has sent until the
 other end says something, which it does after it has received them. If that says nothing more, it
-keeps them until it has been idle for a while (`processes.return_freed`).
+keeps them until it has been idle for a while (`processes.return_freed_memory`).
 
 **The order of memory.** See `system.linux.waiting` for what a mark is, and what needs none. Apple's
 own CPUs are ARM's, so a mark can be seen before its data. macOS has no call by which a reader alone

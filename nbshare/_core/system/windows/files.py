@@ -273,3 +273,16 @@ def is_open(fd: int) -> bool:
 def other_owner(_status: os.stat_result) -> int | None:
     """Return None, because files have owners of another kind here."""
     return None
+
+
+# As `shutil.disk_usage`, whose module takes a worker 30 ms to import.
+_disk = handles.function(
+    "GetDiskFreeSpaceExW", handles.BOOL, wintypes.LPCWSTR, *[handles.POINTER] * 3
+)
+
+
+def free_in(folder: str) -> int:
+    """Free bytes in a directory."""
+    free = ctypes.c_uint64()
+    _disk(folder or os.curdir, ctypes.byref(free), None, None)
+    return free.value

@@ -1,4 +1,8 @@
-"""A process: its identity, its memory, and whether it still runs."""
+"""Processes: identity, memory, CPUs, signals; how workers start, and end with their owner.
+
+Workers are new interpreters in a job, which ends with its owner. No console is there, so none
+flashes up, and no interrupt reaches a worker. Its owner ends it.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,23 @@ import _thread
 import _winapi
 import ctypes
 import errno
+import msvcrt
 import os
+import pickle
 import signal
+import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from ctypes import byref, wintypes
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
-from nbshare._core.system.windows import handles
-from nbshare._core.system.windows.handles import NO_HANDLE
+from nbshare._core.system.descriptors import Descriptor
+from nbshare._core.system.windows import handles, waiting
+from nbshare._core.system.windows.handles import NO_HANDLE, Handle
+
+# ---------------------------------------------------------------------------------------- a process
 
 Identity = tuple[int, int]  # process number, and start in units of 100 ns
 
@@ -311,3 +323,204 @@ class Child:
     def close(self) -> None:
         """Close the job, which ends what is left in it."""
         self._job.close()
+
+
+# ---------------------------------------------------------------------------------- memory and CPUs
+
+
+class _Status(ctypes.Structure):
+    _fields_ = (
+        ("size", handles.DWORD),
+        ("load", handles.DWORD),
+        *((name, ctypes.c_uint64) for name in ("total", "free", "total_page", "free_page")),
+        ("rest", ctypes.c_uint64 * 3),
+    )
+
+
+_read = handles.function("GlobalMemoryStatusEx", handles.BOOL, handles.POINTER)
+
+
+def _status() -> _Status:
+    status = _Status(ctypes.sizeof(_Status))
+    _read(byref(status))
+    return status
+
+
+def available_bytes() -> int:
+    """Bytes that can be allocated now, in memory, and without a larger paging file."""
+    status = _status()
+    return int(min(status.free, status.free_page))
+
+
+def total_bytes() -> tuple[int, int]:
+    """Bytes of the machine's memory, and of those that can be used."""
+    nbytes = int(_status().total)
+    return nbytes, nbytes
+
+
+def n_killed() -> int:
+    """Return how many processes the system has ended for lack of memory. It ends none here."""
+    return 0
+
+
+def usable_cpus() -> int:
+    """Return the CPUs that this process may run on."""
+    count = getattr(os, "process_cpu_count", os.cpu_count)
+    return count() or 1
+
+
+def affinity() -> set[int] | None:
+    """Return None, because workers inherit the CPUs that this process may run on."""
+    return None
+
+
+def set_affinity(cpus: object) -> None:
+    """Do nothing (see `affinity`)."""
+
+
+# ------------------------------------------------------------------------------------------ workers
+
+NEEDED: dict[str, Callable[[], object]] = {"order of memory": waiting.register_fences}
+
+
+class Life:
+    """The end of workers with their job, so that this has nothing to do."""
+
+    def close(self) -> None:
+        """Do nothing, because the pool has ended them."""
+
+
+def spawned(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    fds: Sequence[int],
+    end: waiting.End,
+    life: Life,  # noqa: ARG001
+) -> Child:
+    """Start an interpreter that takes over duplicates of handles, to which a connection leads."""
+    from nbshare._core.system.windows.starting import start_in
+
+    job, (reading, writing) = new_job(), os.pipe()
+    command, environ = _of_base(command, environ)
+    with open(writing, "wb") as ours, open(reading, "rb") as theirs, open(os.devnull, "wb") as null:
+        stdin, out = (msvcrt.get_osfhandle(file.fileno()) for file in (theirs, null))
+        child = Child(job, *start_in(job.fileno(), command, environ, (stdin, out, out)))
+        end.connect(child.handle)
+        owner = handles.duplicate(handles.HERE, child.handle)
+        pickle.dump([owner, *(handles.duplicate(fd, child.handle) for fd in fds)], ours)
+    return child
+
+
+class Detached:
+    """A process that is no child of this one.
+
+    Parameters
+    ----------
+    pid : int
+        Its number, which no other process has while this object holds it.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self._process = pid, opened_process(pid)
+
+    def poll(self) -> int | None:
+        """Return its exit code, or None if it has not ended."""
+        process = self._process.fileno()
+        has_ended = _winapi.WaitForSingleObject(process, 0) == _winapi.WAIT_OBJECT_0
+        return _winapi.GetExitCodeProcess(process) if has_ended else None
+
+    def terminate(self) -> None:
+        """End it."""
+        with suppress(PermissionError):  # it has ended
+            os.kill(self.pid, signal.SIGTERM)
+
+
+# Jupyter ends all children of a kernel that is shut down, and theirs. A process that a program
+# started which has ended is none of them. The job of this process may end what is in it, too.
+START_DETACHED = """
+import pickle, subprocess, sys
+command, env, flags = pickle.load(sys.stdin.buffer)
+for more in (subprocess.CREATE_BREAKAWAY_FROM_JOB, 0):
+    try:
+        process = subprocess.Popen(
+            command, env=env, creationflags=flags | more,
+            stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=sys.stderr,
+        )
+        print(process.pid, flush=True)
+        break
+    except OSError as error:  # the job may not let it go
+        if not more:
+            print(error, flush=True)
+sys.stdin.buffer.read()  # until its number is known
+"""
+
+
+def detached(command: Sequence[str], env: Mapping[str, str], log: Descriptor) -> Detached:
+    """Start an interpreter that outlives this process, and gets none of its console's signals."""
+    import subprocess
+
+    from nbshare._core.system.windows.starting import QUIET
+
+    command, env = _of_base(command, env)
+    starter = command[0], "-I", "-S", "-c", START_DETACHED
+    with subprocess.Popen(
+        starter,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log.fileno(),
+        creationflags=QUIET,
+    ) as process:
+        stdin, stdout = cast("Any", process.stdin), cast("Any", process.stdout)
+        pickle.dump((command, dict(env), QUIET), stdin)
+        stdin.flush()
+        told = stdout.readline().decode().strip()
+        if not told.isdecimal():
+            raise OSError(f"{command[0]} cannot be started: {told or 'its starter has ended'}")
+        return Detached(int(told))
+
+
+def _of_base(
+    command: Sequence[str], environ: Mapping[str, str]
+) -> tuple[Sequence[str], Mapping[str, str]]:
+    """Return what starts an interpreter of a virtual environment without one in between."""
+    executable, *arguments = command
+    base = getattr(sys, "_base_executable", executable)
+    if executable != base:  # that of a virtual environment is a program that starts this one
+        environ = {**environ, "__PYVENV_LAUNCHER__": executable}
+    return [base, *arguments], environ
+
+
+def inherited() -> tuple[Handle, list[Handle]]:
+    """Return the owner and the handles that this interpreter was started with."""
+    owner, *fds = pickle.load(sys.stdin.buffer)
+    return owner, fds
+
+
+def c_descriptor(fd: int) -> int:
+    """Return a descriptor of the C library for a pipe."""
+    return msvcrt.open_osfhandle(fd, os.O_WRONLY | os.O_BINARY)
+
+
+def kill_group() -> None:
+    """End this process, and those that it has started. Its job ends with the owner."""
+    os._exit(1)
+
+
+def lead_group(owner_fd: int, life_fd: int) -> None:
+    """Do nothing, because this process is in a job already."""
+
+
+def raise_oom_score() -> None:
+    """Do nothing, because the system has no such choice."""
+
+
+def keep_freed_memory() -> None:
+    """Do nothing, because the C library has no such settings."""
+
+
+def return_freed_memory() -> None:
+    """Do nothing, because the C library returns it."""
+
+
+def buffer_lines() -> None:
+    """Do nothing, because C sends what it prints immediately, as its buffers have no lines here."""

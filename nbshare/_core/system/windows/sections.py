@@ -10,7 +10,7 @@ import os
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from nbshare._core.system.descriptors import Descriptor
-from nbshare._core.system.windows import handles, room
+from nbshare._core.system.windows import handles, processes
 from nbshare._core.system.windows.handles import Handle, OwnedHandle
 from nbshare.errors import NotBuiltYetError
 
@@ -69,7 +69,7 @@ def made(_kind: Section, nbytes: int, *, grows: bool) -> Descriptor:
     """Make memory, zeroed and of this size. If it grows, reserve as much as the machine has."""
     if not grows:
         return OwnedHandle(_new(nbytes, nbytes))
-    handle = _new(nbytes, max(nbytes, handles.aligned(room.total()[0])))
+    handle = _new(nbytes, max(nbytes, handles.aligned(processes.total_bytes()[0])))
     _commit_first(handle, nbytes)
     return OwnedHandle(handle)
 
