@@ -34,6 +34,6 @@ elif TYPE_CHECKING or SYSTEM == "linux":
 elif SYSTEM == "macos":
     from nbshare._core.system.macos import files, locks, processes, sections, waiting
 else:
-    from nbshare._core.system import elsewhere
+    from nbshare._core.system import portable
 
-    files = locks = processes = sections = waiting = elsewhere
+    files = locks = processes = sections = waiting = portable

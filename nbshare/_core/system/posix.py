@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.system.descriptors import Descriptor, opened, too_many, with_room
+from nbshare._core.system.portable import new_name
 
 if TYPE_CHECKING:
     import subprocess  # the owner alone needs it
@@ -90,11 +91,6 @@ def has_unread(fd: int) -> bool:
 LONGEST_S = 3600.0  # of a wait (poll takes some more, but not what a user may call a time-out)
 
 
-def interruptible(wait: Callable[[Any], bool], timeout_s: float | None) -> bool:
-    """Call what waits at most some seconds, or endlessly. An interrupt ends any wait here."""
-    return wait(timeout_s)
-
-
 def is_readable(fd: int | _socket.socket, timeout_s: float | None = None) -> bool:
     """Wait until a descriptor is readable or its other end is closed. Return whether it is."""
     poll = select.poll()
@@ -155,10 +151,6 @@ at_fork = os.register_at_fork
 def interrupt(pid: int = 0) -> None:
     """Interrupt a process as Ctrl-C does, by default this one."""
     os.kill(pid or os.getpid(), signal.SIGINT)
-
-
-def heed_interrupts() -> None:
-    """Do nothing, because each process heeds those of others."""
 
 
 def blocked_signals() -> set[int]:
@@ -291,9 +283,6 @@ def buffer_lines() -> None:
 # Without it, as before Python 3.13, a mapping holds a duplicate of its descriptor.
 MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
-# Private memory, which is not shared with forked processes, so it may have huge pages.
-PRIVATE: dict[str, Any] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
-
 _OURS = r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}"  # names (the process number is for `sweep`)
 
 
@@ -307,11 +296,6 @@ def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str,
 def file_at(path: str) -> tuple[int, int]:
     """Return the inode and the device of the file that a path leads to."""
     return os.stat(path)[1:3]
-
-
-def new_name() -> str:
-    """Return a random name."""
-    return f"nbshare-{os.getpid():x}-{os.urandom(7).hex()}"
 
 
 def unnamed_file(folder: str, has_ended: Callable[[Identity], bool | None]) -> Descriptor:
@@ -372,12 +356,6 @@ def remove_old(folder: str | os.PathLike[str]) -> None:
 def other_owner(status: os.stat_result) -> int | None:
     """Return the number of the user that a file belongs to, if that is not this one."""
     return None if status.st_uid == os.geteuid() else status.st_uid
-
-
-def stamp(path: str) -> tuple[int, int, int, int]:
-    """Return what changes when a file is edited or replaced (mtime, size, inode, ctime)."""
-    status = os.stat(path)
-    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
 
 
 # -------------------------------------------------------------------------------------------- locks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from nbshare._core.system.portable import stamp
 from nbshare._core.system.posix import (
     CAN_SYNC_FOLDERS,
     TO_SYNC,
@@ -17,7 +18,6 @@ from nbshare._core.system.posix import (
     remove,
     remove_old,
     replace,
-    stamp,
     write_at,
 )
 

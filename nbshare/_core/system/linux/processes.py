@@ -37,6 +37,7 @@ from functools import lru_cache
 
 from nbshare._core.system.descriptors import opened, with_room
 from nbshare._core.system.linux import waiting
+from nbshare._core.system.portable import heed_interrupts
 from nbshare._core.system.posix import (
     Identity,
     at_fork,
@@ -45,7 +46,6 @@ from nbshare._core.system.posix import (
     buffer_lines,
     c_descriptor,
     detached,
-    heed_interrupts,
     interrupt,
     is_readable,
     kill_group,

@@ -47,12 +47,12 @@ from functools import cache, partial
 from typing import Any
 
 from nbshare._core.system.descriptors import opened, raise_limit, with_room
+from nbshare._core.system.portable import before_marks, interruptible
 from nbshare._core.system.posix import (
     LONGEST_S,
     FdWaiter,
     given_in,
     has_unread,
-    interruptible,
     is_readable,
     keep_open,
     pipe,
@@ -333,10 +333,6 @@ def after_marks() -> None:
     Only needed if `IS_WEAKLY_ORDERED`. If the system refuses it, no worker starts (`processes`).
     """
     _call(SYS_MEMBARRIER.get(MACHINE, -1), GLOBAL_EXPEDITED, 0, 0)
-
-
-def before_marks() -> None:
-    """Do nothing (see above)."""
 
 
 def register_fences() -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 from contextlib import suppress
 
+from nbshare._core.system.portable import stamp
 from nbshare._core.system.posix import (
     CAN_SYNC_FOLDERS,
     TO_SYNC,
@@ -20,7 +21,6 @@ from nbshare._core.system.posix import (
     remove,
     remove_old,
     replace,
-    stamp,
     write_at,
 )
 

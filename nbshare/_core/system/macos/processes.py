@@ -21,6 +21,20 @@ from contextlib import suppress
 
 from nbshare._core.system.descriptors import File, raise_limit
 from nbshare._core.system.macos import library, waiting
+from nbshare._core.system.portable import (
+    affinity,
+    boot_id,
+    heed_interrupts,
+    keep_freed_memory,
+    members_of,
+    n_killed,
+    number_space,
+    private_bytes,
+    raise_oom_score,
+    set_affinity,
+    umask,
+    usable_cpus,
+)
 from nbshare._core.system.posix import (
     Identity,
     at_fork,
@@ -29,7 +43,6 @@ from nbshare._core.system.posix import (
     buffer_lines,
     c_descriptor,
     detached,
-    heed_interrupts,
     interrupt,
     kill_group,
     limits,
@@ -89,11 +102,6 @@ def resident_bytes(pid: int) -> int:
     return 0 if info is None else int(info.resident)
 
 
-def private_bytes(pid: int) -> tuple[int, int, int]:  # noqa: ARG001
-    """Return the memory of a process that it shares with none, which is unknown."""
-    return 0, 0, 0
-
-
 def peak_bytes() -> int:
     """Return the most memory that this process has had at a time."""
     import resource  # late, once a call
@@ -108,31 +116,6 @@ def n_faults() -> int:
 
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_minflt + usage.ru_majflt
-
-
-def umask() -> int | None:
-    """Return None, because only a call that sets the umask would tell it."""
-    return None
-
-
-def number_space() -> int:
-    """Return a constant, because process numbers mean the same processes everywhere here."""
-    return 0
-
-
-def boot_id() -> str:
-    """Return what differs after each start of the machine, which is unknown."""
-    return ""
-
-
-def has_thread(number: int) -> bool:  # noqa: ARG001
-    """Return that no memory has to stay for a lock that is held (see `locks`)."""
-    return False
-
-
-def members_of(session: int) -> list[int]:  # noqa: ARG001
-    """Return the processes of a session, which are unknown."""
-    return []
 
 
 class Child:
@@ -206,25 +189,6 @@ def total_bytes() -> tuple[int, int]:
     return nbytes, nbytes
 
 
-def n_killed() -> int:
-    """Return how many processes the system has ended for lack of memory, which it does not tell."""
-    return 0
-
-
-def usable_cpus() -> int:
-    """Return the CPUs of the machine."""
-    return os.cpu_count() or 1
-
-
-def affinity() -> set[int] | None:
-    """Return None, because the system chooses the CPUs of a process."""
-    return None
-
-
-def set_affinity(cpus: object) -> None:
-    """Do nothing (see `affinity`)."""
-
-
 # ------------------------------------------------------------------------------------------ workers
 
 # In the background, so that it is no child of the worker, which may wait for all of its own.
@@ -281,14 +245,6 @@ def lead_group(owner_fd: int, life_fd: int) -> None:  # noqa: ARG001
     raise_limit()  # descriptors beyond the limit are lost
     stdin = os.POSIX_SPAWN_DUP2, owner_fd, 0
     os.waitpid(os.posix_spawn("/bin/sh", ["sh", "-c", WATCH], {}, file_actions=[stdin]), 0)
-
-
-def raise_oom_score() -> None:
-    """Do nothing, because the system has no such choice."""
-
-
-def keep_freed_memory() -> None:
-    """Do nothing, because the C library has no such settings."""
 
 
 def return_freed_memory() -> None:

@@ -24,11 +24,17 @@ from nbshare._core.system.macos import lending, library, processes
 from nbshare._core.system.macos.handles import Handle, Memory
 from nbshare._core.system.macos.lending import name_of as name_of
 from nbshare._core.system.macos.processes import has_ended
-from nbshare._core.system.posix import PRIVATE, file_at, new_name, unnamed_file
+from nbshare._core.system.portable import (
+    CAN_BE_FILES,
+    CAN_WRITE,
+    PRIVATE,
+    bytes_held,
+    free,
+    in_folder,
+    new_name,
+)
+from nbshare._core.system.posix import file_at, unnamed_file
 from nbshare.errors import NotBuiltYetError
-
-CAN_BE_FILES = False  # not built yet
-CAN_WRITE = False  # only through a mapping
 
 
 class SharedObject(NamedTuple):
@@ -59,11 +65,6 @@ Shared = SharedObject
 def kinds(temporary: str) -> dict[str, SharedObject]:
     """Return the kinds by their settings."""
     return {"shm": SharedObject(temporary=temporary)}
-
-
-def in_folder(setting: str, _folder: str) -> NoReturn:
-    """Refuse, because arrays in files of a directory are not built here yet."""
-    raise NotBuiltYetError(f"NBSHARE_MEMORY={setting} needs Linux. Unset it.")
 
 
 def made(_kind: SharedObject, nbytes: int, *, grows: bool) -> Descriptor:
@@ -121,11 +122,6 @@ def inode_of(_fd: int) -> int:
     return 0
 
 
-def free(*_: object) -> NoReturn:
-    """Refuse, because pages of shared memory stay."""
-    raise OSError
-
-
 def owned(fd: int) -> Descriptor:
     """Take over the descriptor of memory, or of a small file."""
     return Memory(fd) if isinstance(fd, Handle) else File(fd)
@@ -156,11 +152,6 @@ def open_of(pid: int, fd: int, _inode: int, name: str, access: int) -> Descripto
         That has ended, or has it no more.
     """
     return lending.borrowed(pid, fd, name, access)
-
-
-def bytes_held() -> int:
-    """Return the bytes of shared memory that this process has open, which are unknown."""
-    return 0
 
 
 def mapped_file(address: int, memmap: Any) -> tuple[str, tuple[int, int], int]:

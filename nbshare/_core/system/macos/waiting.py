@@ -36,12 +36,18 @@ from typing import ClassVar
 from nbshare._core.system.descriptors import File, close, with_room
 from nbshare._core.system.macos import library
 from nbshare._core.system.macos.handles import Handle
+from nbshare._core.system.portable import (
+    futex,
+    interruptible,
+    register_fences,
+    sleep_while,
+    wake_all,
+)
 from nbshare._core.system.posix import (
     LONGEST_S,
     FdWaiter,
     given_in,
     has_unread,
-    interruptible,
     is_readable,
     keep_open,
     pipe,
@@ -157,7 +163,6 @@ def _exactly(end: End, nbytes: int) -> bytes:
 
 # ------------------------------------------------------------------------------- waiting and events
 
-LOOK_S = 1e-3
 MOST = 1 << 16  # bytes in a pipe
 
 
@@ -326,25 +331,6 @@ def set_event(fd: int) -> None:
         os.write(fd, b"\0")
 
 
-def futex() -> None:
-    """Do nothing (see `sleep_while`)."""
-
-
-def sleep_while(address: int, value: int, timeout_s: float) -> None:
-    """Sleep while a word of shared memory has a value.
-
-    macOS before 14.4 lets no process wake a sleeper of another one, so this looks every
-    millisecond, which takes some per cent of a CPU.
-    """
-    word, until_s = ctypes.c_uint32.from_address(address), time.monotonic() + timeout_s
-    while word.value == value and time.monotonic() < until_s:
-        time.sleep(LOOK_S)
-
-
-def wake_all(address: int) -> None:
-    """Do nothing (see `sleep_while`)."""
-
-
 # ------------------------------------------------------------------------------ the order of memory
 
 # Programs for Intel's CPUs, and such programs on Apple's (Rosetta), see memory in order.
@@ -358,7 +344,3 @@ def after_marks() -> None:
 
 before_marks = after_marks
 """Have what was written be seen before the mark that is written next, if `IS_WEAKLY_ORDERED`."""
-
-
-def register_fences() -> None:
-    """Do nothing, because no process has to heed those of others."""

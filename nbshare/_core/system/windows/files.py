@@ -18,6 +18,7 @@ from ctypes import wintypes
 from typing import Any, TypeVar
 
 from nbshare._core.interrupts import uninterrupted
+from nbshare._core.system.portable import other_owner
 from nbshare._core.system.windows import handles, sections
 from nbshare._core.system.windows.handles import Handle, unix_ns
 
@@ -268,11 +269,6 @@ def is_open(fd: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def other_owner(_status: os.stat_result) -> int | None:
-    """Return None, because files have owners of another kind here."""
-    return None
 
 
 # As `shutil.disk_usage`, whose module takes a worker 30 ms to import.

@@ -24,6 +24,30 @@ from functools import cache
 from typing import Any, cast
 
 from nbshare._core.system.descriptors import Descriptor
+from nbshare._core.system.portable import (
+    affinity,
+    at_fork,
+    block_signals,
+    blocked_signals,
+    boot_id,
+    buffer_lines,
+    keep_freed_memory,
+    lead_group,
+    limits,
+    members_of,
+    n_killed,
+    number_space,
+    priority,
+    raise_oom_score,
+    return_freed_memory,
+    running_timers,
+    set_affinity,
+    set_limits,
+    set_priority,
+    stop_timers,
+    umask,
+    user,
+)
 from nbshare._core.system.windows import handles, waiting
 from nbshare._core.system.windows.handles import NO_HANDLE, Handle
 
@@ -133,61 +157,9 @@ def n_faults() -> int:
     return time.perf_counter_ns()
 
 
-def umask() -> int | None:
-    """Return None, because files have no modes here."""
-    return None
-
-
-def limits() -> list[tuple[int, int]] | None:
-    """Return None, because a process has no resource limits here."""
-    return None
-
-
-def set_limits(wanted: object) -> None:
-    """Do nothing (see `limits`)."""
-
-
-def priority() -> tuple[int, int | None] | None:
-    """Return None, because workers inherit the priority class."""
-    return None
-
-
-def set_priority(wanted: object) -> None:
-    """Do nothing (see `priority`)."""
-
-
-def user() -> tuple[int, ...] | None:
-    """Return None, because a process cannot become another user's here."""
-    return None
-
-
-def number_space() -> int:
-    """Return a constant, because process numbers mean the same processes everywhere here."""
-    return 0
-
-
-def boot_id() -> str:
-    """Return what differs after each start of the machine, which this system does not tell."""
-    return ""
-
-
-def has_thread(number: int) -> bool:  # noqa: ARG001
-    """Return whether this process has a thread of that number. In doubt it has."""
-    return True
-
-
-def members_of(session: int) -> list[int]:  # noqa: ARG001
-    """Return the processes of a session. There are none here."""
-    return []
-
-
 def user_in_words(uid: int) -> str:
     """Return the name of a user."""
     return f"user {uid}"
-
-
-def at_fork(**_: Any) -> None:
-    """Do nothing, because processes do not fork here."""
 
 
 def interrupt(pid: int = 0) -> None:
@@ -230,24 +202,6 @@ def _interrupts_of(pid: int) -> handles.OwnedHandle:
     return handles.OwnedHandle(_overlapped.CreateEvent(None, False, False, name))
 
 
-def blocked_signals() -> set[int]:
-    """Return the signals that this thread blocks. None can be blocked here."""
-    return set()
-
-
-def block_signals(numbers: set[int]) -> None:
-    """Do nothing (see `blocked_signals`)."""
-
-
-def running_timers() -> set[int]:
-    """Return the timers of this process that are set. There are none here."""
-    return set()
-
-
-def stop_timers(kept: set[int]) -> None:
-    """Do nothing (see `running_timers`)."""
-
-
 # A job ends all its processes when its last handle closes, as at the end of its owner.
 KILL_ON_CLOSE = 0x2000
 LIMITS = 9  # JobObjectExtendedLimitInformation
@@ -273,8 +227,8 @@ ENDED = 9  # the exit code of what we end
 def new_job() -> handles.OwnedHandle:
     """Return a job that ends its processes, and those that they start, when it is closed."""
     job = handles.OwnedHandle(_new_job(None, None))
-    limits = _Limits(flags=KILL_ON_CLOSE)
-    _limit_job(job.fileno(), LIMITS, byref(limits), ctypes.sizeof(limits))
+    limited = _Limits(flags=KILL_ON_CLOSE)
+    _limit_job(job.fileno(), LIMITS, byref(limited), ctypes.sizeof(limited))
     return job
 
 
@@ -358,24 +312,10 @@ def total_bytes() -> tuple[int, int]:
     return nbytes, nbytes
 
 
-def n_killed() -> int:
-    """Return how many processes the system has ended for lack of memory. It ends none here."""
-    return 0
-
-
 def usable_cpus() -> int:
     """Return the CPUs that this process may run on."""
     count = getattr(os, "process_cpu_count", os.cpu_count)
     return count() or 1
-
-
-def affinity() -> set[int] | None:
-    """Return None, because workers inherit the CPUs that this process may run on."""
-    return None
-
-
-def set_affinity(cpus: object) -> None:
-    """Do nothing (see `affinity`)."""
 
 
 # ------------------------------------------------------------------------------------------ workers
@@ -504,23 +444,3 @@ def c_descriptor(fd: int) -> int:
 def kill_group() -> None:
     """End this process, and those that it has started. Its job ends with the owner."""
     os._exit(1)
-
-
-def lead_group(owner_fd: int, life_fd: int) -> None:
-    """Do nothing, because this process is in a job already."""
-
-
-def raise_oom_score() -> None:
-    """Do nothing, because the system has no such choice."""
-
-
-def keep_freed_memory() -> None:
-    """Do nothing, because the C library has no such settings."""
-
-
-def return_freed_memory() -> None:
-    """Do nothing, because the C library returns it."""
-
-
-def buffer_lines() -> None:
-    """Do nothing, because C sends what it prints immediately, as its buffers have no lines here."""

@@ -10,6 +10,16 @@ import os
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from nbshare._core.system.descriptors import Descriptor
+from nbshare._core.system.portable import (
+    CAN_BE_FILES,
+    CAN_WRITE,
+    PRIVATE,
+    bytes_held,
+    free,
+    in_folder,
+    inode_of,
+    new_name,
+)
 from nbshare._core.system.windows import handles, processes
 from nbshare._core.system.windows.handles import Handle, OwnedHandle
 from nbshare.errors import NotBuiltYetError
@@ -19,9 +29,6 @@ FILE_MAP_READ, FILE_MAP_WRITE = 0x4, 0x2
 LENGTH = 8  # bytes that are zero after what was written
 SCRATCH = 64 << 20  # bytes that a small file may have (reserved, so only used ones take memory)
 
-CAN_BE_FILES = False  # not built yet
-CAN_WRITE = False  # only through a mapping
-PRIVATE: dict[str, Any] = {}
 _ACCESS = {"r": mmap.ACCESS_READ, "r+": mmap.ACCESS_WRITE, "c": mmap.ACCESS_COPY}
 
 _commit = handles.function(
@@ -58,11 +65,6 @@ Shared = Section
 def kinds(_temporary: str) -> dict[str, Section]:
     """Return the kinds by their settings."""
     return {"section": Section()}
-
-
-def in_folder(setting: str, _folder: str) -> NoReturn:
-    """Refuse, because arrays in files of a directory are not built here yet."""
-    raise NotBuiltYetError(f"NBSHARE_MEMORY={setting} needs Linux. Unset it.")
 
 
 def made(_kind: Section, nbytes: int, *, grows: bool) -> Descriptor:
@@ -121,11 +123,6 @@ def key_of(fd: int) -> tuple[Any, ...]:
     return name_of(fd), size_of(fd)
 
 
-def free(*_: object) -> NoReturn:
-    """Refuse, because pages of a section stay."""
-    raise OSError
-
-
 def owned(fd: int) -> Descriptor:
     """Take over the descriptor of memory, or of a small file."""
     return OwnedHandle(fd) if size_of(fd) else _Scratch(fd)
@@ -141,11 +138,6 @@ def read_only(fd: int) -> Descriptor:
     return OwnedHandle(handles.duplicate(fd, access=FILE_MAP_READ))
 
 
-def inode_of(_fd: int) -> int:
-    """Return the number of the file under memory. There is none."""
-    return 0
-
-
 def open_of(_pid: int, fd: int, _inode: int, name: str, access: int) -> Descriptor:
     """Open memory of another process.
 
@@ -158,11 +150,6 @@ def open_of(_pid: int, fd: int, _inode: int, name: str, access: int) -> Descript
     handle = _winapi.OpenFileMapping(rights, False, name)
     assert isinstance(fd, Handle)  # it comes from where the memory was made, as the name does
     return owned(Handle(handle).of(name, fd.nbytes, fd.reserved))
-
-
-def bytes_held() -> int:
-    """Return the bytes of shared memory that this process has open, which are unknown."""
-    return 0
 
 
 def file_at(path: str) -> tuple[int, int]:
@@ -191,11 +178,6 @@ def mapped_file(address: int, memmap: Any) -> tuple[str, tuple[int, int], int]:
     identity = file_at(memmap.filename)
     begin = memmap.offset // handles.GRAIN * handles.GRAIN  # of the mapping, in the file
     return os.fspath(memmap.filename), identity, address - begin
-
-
-def new_name() -> str:
-    """Return a random name."""
-    return f"nbshare-{os.getpid():x}-{os.urandom(7).hex()}"
 
 
 # ------------------------------------------------------------------------------- small files

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from nbshare._core.system.portable import after_marks, before_marks, futex, sleep_while, wake_all
 from nbshare._core.system.windows import handles
 from nbshare._core.system.windows.handles import Handle, OwnedHandle
 
@@ -212,7 +213,6 @@ def has_unread(fd: int) -> bool:  # noqa: ARG001
 LONGEST_S = 3600.0  # of a wait
 # An interrupt of Jupyter sets a flag, which Python looks at between two waits of the main thread.
 SLICE_S = 0.05
-LOOK_S = 0.001
 WOKEN = 1  # stands for the address of an operation, of which none has this
 
 _LARGE = 1 << 30  # of a semaphore
@@ -503,36 +503,9 @@ def set_event(fd: int) -> None:
     _overlapped.SetEvent(fd)
 
 
-def futex() -> None:
-    """Do nothing (see `sleep_while`)."""
-
-
-def sleep_while(address: int, value: int, timeout_s: float) -> None:
-    """Sleep while a word of shared memory has a value.
-
-    The system wakes no sleeper of another process (WaitOnAddress is for threads of one), so this
-    looks every millisecond, which takes some per cent of a CPU.
-    """
-    word, until_s = ctypes.c_uint32.from_address(address), time.monotonic() + timeout_s
-    while word.value == value and time.monotonic() < until_s:
-        time.sleep(LOOK_S)
-
-
-def wake_all(address: int) -> None:
-    """Do nothing (see `sleep_while`)."""
-
-
 # ------------------------------------------------------------------------------ the order of memory
 
 IS_WEAKLY_ORDERED = "AMD64" not in sys.version
-
-
-def after_marks() -> None:
-    """Do nothing, because no worker starts where it would matter."""
-
-
-def before_marks() -> None:
-    """Do nothing, because no worker starts where it would matter."""
 
 
 def register_fences() -> None:

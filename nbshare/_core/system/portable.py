@@ -1,0 +1,138 @@
+"""What needs no particular system: plain Python, and stubs for what a system lacks.
+
+The modules of the systems take names from here. A system that nbshare has no worker processes for
+has only these, which calls in this process need.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from nbshare.errors import NotBuiltYetError
+
+# ------------------------------------------------------------------------------------ plain Python
+
+CAN_BE_FILES = CAN_WRITE = False  # shared memory is no file
+
+# Memory that is not shared with forked processes. Windows knows no flags, and no forks.
+PRIVATE: dict[str, Any] = (
+    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+)
+LOOK_S = 1e-3
+
+
+def usable_cpus() -> int:
+    """Return the CPUs of the machine."""
+    return os.cpu_count() or 1
+
+
+def interrupt(_pid: int = 0) -> None:
+    """Interrupt this process as Ctrl-C does."""
+    signal.raise_signal(signal.SIGINT)
+
+
+def stamp(path: str) -> tuple[int, int, int, int]:
+    """Return what changes when a file is edited or replaced (mtime, size, inode, ctime)."""
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
+
+
+def new_name() -> str:
+    """Return a random name of shared memory."""
+    return f"nbshare-{os.getpid():x}-{os.urandom(7).hex()}"
+
+
+def interruptible(wait: Callable[[Any], bool], timeout_s: float | None) -> bool:
+    """Call what waits at most some seconds, or endlessly. An interrupt ends any wait."""
+    return wait(timeout_s)
+
+
+def sleep_while(address: int, value: int, timeout_s: float) -> None:
+    """Sleep while a word of shared memory has a value.
+
+    It looks every millisecond, which takes some per cent of a CPU, as no process can wake a sleeper
+    of another one (on macOS before 14.4, and by WaitOnAddress of Windows).
+    """
+    word, until_s = ctypes.c_uint32.from_address(address), time.monotonic() + timeout_s
+    while word.value == value and time.monotonic() < until_s:
+        time.sleep(LOOK_S)
+
+
+# ----------------------------------------------------------------- stubs for what a system lacks
+
+IS_WEAKLY_ORDERED = False  # one process needs no order of memory between processes
+Waiter = object  # it has none
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Do nothing."""
+
+
+def _unknown(*_: object) -> Any:
+    """Return None."""
+
+
+def _no_figure(*_: object) -> int:
+    """Return that a figure is unknown, or that there is none."""
+    return 0
+
+
+def _no_figures(*_: object) -> Any:
+    """Return that there are none."""
+    return ()
+
+
+at_fork = heed_interrupts = set_limits = set_priority = block_signals = stop_timers = _nothing
+lead_group = raise_oom_score = keep_freed_memory = return_freed_memory = buffer_lines = _nothing
+set_affinity = before_marks = after_marks = register_fences = futex = wake_all = _nothing
+affinity = umask = limits = priority = user = other_owner = _unknown
+begun_ns = resident_bytes = peak_bytes = n_faults = n_killed = number_space = _no_figure
+bytes_held = inode_of = _no_figure
+members_of = blocked_signals = running_timers = _no_figures
+replace = os.replace
+
+
+def boot_id() -> str:
+    """Return what differs after each start of the machine, empty as it is unknown."""
+    return ""
+
+
+def private_bytes(_pid: int) -> tuple[int, int, int]:
+    """Return the memory of a process that it shares with none (see `system.linux.processes`)."""
+    return 0, 0, 0
+
+
+def available_bytes() -> int:
+    """Return the bytes that can be allocated, none of which are refused."""
+    return 1 << 62
+
+
+def total_bytes() -> tuple[int, int]:
+    """Return the bytes of the machine's memory, and of its usable part, which are unknown."""
+    return 0, 0
+
+
+def is_written(_address: int, _nbytes: int) -> bool:
+    """Return whether a part of private memory was written to, which matters to nobody else."""
+    return False
+
+
+def free(*_: object) -> NoReturn:
+    """Refuse to free a part of shared memory."""
+    raise OSError
+
+
+def in_folder(setting: str, _folder: str) -> NoReturn:
+    """Refuse arrays in files of a directory, which are built for Linux only."""
+    raise NotBuiltYetError(f"NBSHARE_MEMORY={setting} needs Linux. Unset it.")
+
+
+def mapped_file(_address: int, _memmap: object) -> NoReturn:
+    """Find the file that is mapped at an address, which is unknown."""
+    raise FileNotFoundError
