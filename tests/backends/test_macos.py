@@ -19,9 +19,6 @@ from nbshare._core.memory import segment_of
 from nbshare._core.system import locks, processes, sections
 from nbshare.errors import OutOfMemoryError, StaleReferenceError
 
-if system.SYSTEM == "macos":
-    from nbshare._core.system.macos import lending
-
 pytestmark = pytest.mark.skipif(
     system.SYSTEM != "macos", reason="NBSHARE_SYSTEM=macos is not set: see CONTRIBUTING.md"
 )
@@ -145,15 +142,15 @@ def test_a_lock_of_a_file_that_was_removed_is_refused():
 
 def test_a_socket_that_was_removed_is_made_again(tmp_path):
     """When memory is sent the next time. As long as it is sent, the system does not remove it."""
-    path, memory = lending._path(os.getpid()), nbshare.share(np.ones(100_000))
+    path, memory = sections._path(os.getpid()), nbshare.share(np.ones(100_000))
     with open(tmp_path / "file", "wb") as file:
         for _ in range(2):
             ForkingPickler.dumps(memory)
             os.utime(path, (0, 0))
             ForkingPickler.dumps(memory)
             assert os.stat(path).st_mtime > 0
-            name = lending.name_of(file.fileno())
-            lending.borrowed(os.getpid(), file.fileno(), name, os.O_RDONLY).close()
+            name = sections.name_of(file.fileno())
+            sections.borrowed(os.getpid(), file.fileno(), name, os.O_RDONLY).close()
             os.unlink(path)
 
 

@@ -41,6 +41,33 @@ class Descriptor(Protocol):
         """Close it now."""
 
 
+class Handle(int):
+    """The number of a descriptor of shared memory, and what the system does not tell of it.
+
+    Attributes
+    ----------
+    name : str
+        The name of the memory, which no other has.
+    nbytes, reserved : int
+        Its size, 0 for a small file of Windows, and the size to which it may grow.
+    reader : int
+        The number of a descriptor through which it can only be read, or -1 if there is none.
+    """
+
+    name = ""
+    nbytes = reserved = 0
+    reader = -1
+
+    def of(self, name: str, nbytes: int, reserved: int) -> Handle:
+        """Return it with a name and sizes."""
+        self.name, self.nbytes, self.reserved = name, nbytes, reserved
+        return self
+
+    def facts(self) -> tuple[str, int, int]:
+        """Return the name and the sizes, as `of` takes them."""
+        return self.name, self.nbytes, self.reserved
+
+
 class File:
     """A descriptor, where nothing of C owns one. An interrupt in between loses it."""
 

@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from nbshare._core.system.descriptors import NOT_MINE, Descriptor, opened
-from nbshare._core.system.macos.lending import folder
+from nbshare._core.system.macos.sections import folder
 from nbshare._core.system.posix import FileLock, lock_file
 from nbshare.errors import StaleReferenceError
 

@@ -8,21 +8,34 @@ second time to read only, so that workers cannot write through that.
 
 A process that is killed between two calls, the one that makes an object and the one that removes
 its name, leaves that name until the machine is started again.
+
+Processes ask for memory that they know by name, such as the readers of a queue.
+
+::
+
+    receiver                                        sender of a reference
+    connect to the socket of its number  ────────►  accept, in a thread
+    number and name of a descriptor      ────────►  is it still that one?
+    descriptor                           ◄────────  send it, or none
 """
 
 from __future__ import annotations
 
 import _posixshmem  # type: ignore[import-not-found]
+import _socket
+import _thread
+import atexit
 import errno
 import os
-from typing import Any, NamedTuple, NoReturn
+import pickle
+import weakref
+from contextlib import closing, suppress
+from typing import Any, ClassVar, NamedTuple
 
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.system import posix
-from nbshare._core.system.descriptors import Descriptor, File, with_room
-from nbshare._core.system.macos import lending, library, processes
-from nbshare._core.system.macos.handles import Handle, Memory
-from nbshare._core.system.macos.lending import name_of as name_of
+from nbshare._core.system.descriptors import Descriptor, File, Handle, with_room
+from nbshare._core.system.macos import library, processes, waiting
 from nbshare._core.system.macos.processes import has_ended
 from nbshare._core.system.portable import (
     CAN_BE_FILES,
@@ -33,8 +46,7 @@ from nbshare._core.system.portable import (
     in_folder,
     new_name,
 )
-from nbshare._core.system.posix import file_at, unnamed_file
-from nbshare.errors import NotBuiltYetError
+from nbshare._core.system.posix import at_fork, file_at, sweep, unnamed_file
 
 
 class SharedObject(NamedTuple):
@@ -60,6 +72,24 @@ class SharedObject(NamedTuple):
 
 
 Shared = SharedObject
+
+
+class Memory(File):
+    """A descriptor of shared memory, and the one that only reads, closed with this object."""
+
+    all: ClassVar[weakref.WeakValueDictionary[int, Memory]] = weakref.WeakValueDictionary()
+
+    def __init__(self, handle: Handle) -> None:
+        super().__init__(handle)
+        self._reader = File(handle.reader)
+        self.all[int(handle)] = self
+
+    def close(self) -> None:
+        """Close them now."""
+        super().close()
+        self._reader.close()
+
+    __del__ = close
 
 
 def kinds(temporary: str) -> dict[str, SharedObject]:
@@ -118,7 +148,7 @@ def key_of(fd: int) -> tuple[Any, ...]:
 
 def inode_of(_fd: int) -> int:
     """Return the number of the file under memory, of which others will ask. There is none."""
-    lending.lend()
+    lend()
     return 0
 
 
@@ -151,7 +181,7 @@ def open_of(pid: int, fd: int, _inode: int, name: str, access: int) -> Descripto
     FileNotFoundError
         That has ended, or has it no more.
     """
-    return lending.borrowed(pid, fd, name, access)
+    return borrowed(pid, fd, name, access)
 
 
 def mapped_file(address: int, memmap: Any) -> tuple[str, tuple[int, int], int]:
@@ -175,3 +205,119 @@ def mapped_file(address: int, memmap: Any) -> tuple[str, tuple[int, int], int]:
     if identity[0] != region.inode:
         raise FileNotFoundError
     return path, identity, region.address - region.offset
+
+
+# ------------------------------------------------------------ handles that other processes ask for
+
+USER_TEMPORARY = 65537  # _CS_DARWIN_USER_TEMP_DIR of unistd.h
+MOST = 1 << 12  # bytes of a question
+REPLY_S = 10.0  # for the other side, which may be paused
+FILE = "file-"  # begins the names of files, which end with the inode
+
+_listening: list[_socket.socket] = []  # the last one can be reached
+
+
+def folder() -> str:
+    """Return the directory that all processes of this user, and no others, write to."""
+    with suppress(OSError, ValueError):  # where tests play macOS
+        if found := os.confstr(USER_TEMPORARY):
+            return found
+    return "/tmp"  # noqa: S108
+
+
+def _path(pid: int) -> str:
+    return os.path.join(folder(), f"nbshare-{pid:x}-{0:014x}")
+
+
+def lend() -> None:
+    """Answer those that ask this process for descriptors, from now on.
+
+    The system removes temporary files that nobody has used for three days.
+    """
+    path = _path(os.getpid())
+    if _listening and _touched(path):
+        return
+    sweep(folder(), has_ended)
+    listening = _socket.socket(_socket.AF_UNIX)
+    with suppress(FileNotFoundError):
+        os.unlink(path)  # of an earlier process of that number
+    listening.bind(path)
+    os.chmod(path, 0o600)
+    listening.listen()
+    _listening.append(listening)
+    atexit.register(_end, os.getpid())
+    _thread.start_new_thread(_serve, (listening,))
+
+
+def _touched(path: str) -> bool:
+    """Have a file count as used just now. Return whether it exists."""
+    with suppress(OSError):
+        os.utime(path)
+    return os.path.exists(path)
+
+
+def _end(pid: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(_path(pid))
+
+
+def _forget() -> None:
+    for listening in _listening:
+        listening.close()
+    _listening.clear()
+    atexit.unregister(_end)
+
+
+at_fork(after_in_child=_forget)
+
+
+def _serve(listening: _socket.socket) -> None:
+    while True:
+        fd, _ = listening._accept()  # type: ignore[attr-defined]  # as socket.socket does it
+        with suppress(OSError, EOFError), closing(waiting.End(fd)) as end:
+            end.settimeout(REPLY_S)
+            question, _ = waiting.receive(end, MOST, wait=True)
+            number, name, access = pickle.loads(question)
+            waiting.send(end, b"1", _wanted(number, name, access), wait=True)
+            waiting.receive(end, MOST, wait=True)  # it closes when it has the descriptor
+
+
+def _wanted(number: int, name: str, access: int) -> list[int]:
+    memory = Memory.all.get(number)
+    if memory is not None and isinstance(handle := memory.fileno(), Handle):
+        if handle.name != name:
+            return []
+        if access == os.O_RDONLY and handle.reader >= 0:
+            return [Handle(handle.reader).of(*handle.facts())]
+        return [handle]
+    with suppress(OSError):
+        if name == name_of(number):
+            return [number]
+    return []
+
+
+def name_of(fd: int) -> str:
+    """Return the name of memory, or of a file."""
+    return fd.name if isinstance(fd, Handle) else f"{FILE}{os.fstat(fd).st_ino}"
+
+
+def borrowed(pid: int, number: int, name: str, access: int) -> File:
+    """Get a descriptor of another process.
+
+    Raises
+    ------
+    FileNotFoundError
+        It has ended, or has it no more.
+    """
+    with closing(waiting.End(_socket.socket(_socket.AF_UNIX).detach())) as end:
+        end.settimeout(REPLY_S)
+        try:
+            end.connect(_path(pid))
+        except ConnectionRefusedError:
+            raise FileNotFoundError from None
+        waiting.send(end, pickle.dumps((int(number), name, access)), [], wait=True)
+        _, fds = waiting.receive(end, MOST, wait=True)
+    if not fds:
+        raise FileNotFoundError
+    (fd,) = fds
+    return Memory(fd) if isinstance(fd, Handle) else File(fd)

@@ -22,20 +22,17 @@ A fence takes some nanoseconds, its call through ctypes half a microsecond.
 from __future__ import annotations
 
 import _socket  # `socket` takes 2 ms to import, and all workers would wait
-import ctypes
 import os
 import pickle
 import select
 import sys
-import time
 import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import ClassVar
 
-from nbshare._core.system.descriptors import File, close, with_room
+from nbshare._core.system.descriptors import File, Handle, close, with_room
 from nbshare._core.system.macos import library
-from nbshare._core.system.macos.handles import Handle
 from nbshare._core.system.portable import (
     futex,
     interruptible,

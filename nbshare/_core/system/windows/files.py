@@ -18,9 +18,10 @@ from ctypes import wintypes
 from typing import Any, TypeVar
 
 from nbshare._core.interrupts import uninterrupted
+from nbshare._core.system.descriptors import Handle
 from nbshare._core.system.portable import other_owner
 from nbshare._core.system.windows import handles, sections
-from nbshare._core.system.windows.handles import Handle, unix_ns
+from nbshare._core.system.windows.handles import unix_ns
 
 CAN_SYNC_FOLDERS = False
 TO_SYNC = os.O_RDWR  # what is open for reading only, the system does not sync

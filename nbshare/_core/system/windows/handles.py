@@ -9,6 +9,8 @@ from collections.abc import Callable
 from ctypes import wintypes
 from typing import Any
 
+from nbshare._core.system.descriptors import Handle
+
 NO_HANDLE = -1
 GRAIN = 1 << 16  # bytes, the allocation granularity of the system
 EPOCH_100NS = 116444736000000000  # from 1601, where the system's times begin, to 1970
@@ -16,29 +18,6 @@ SAME_ACCESS = 2  # DUPLICATE_SAME_ACCESS
 HERE = _winapi.GetCurrentProcess()  # in this process, it means this process
 
 _kernel = ctypes.WinDLL("kernel32", use_last_error=True)
-
-
-class Handle(int):
-    """The number of a handle, and for a section the data to map it.
-
-    Attributes
-    ----------
-    name : str
-        The name of the section, or of a family of locks.
-    nbytes : int
-        The size of the section, 0 for a small file.
-    reserved : int
-        The size to which it may grow.
-    """
-
-    name: str = ""
-    nbytes: int = 0
-    reserved: int = 0
-
-    def of(self, name: str, nbytes: int, reserved: int) -> Handle:
-        """Return it with a name and sizes."""
-        self.name, self.nbytes, self.reserved = name, nbytes, reserved
-        return self
 
 
 class OwnedHandle:
@@ -87,7 +66,7 @@ def duplicate(handle: int, process: int = HERE, access: int | None = None) -> Ha
     number = _winapi.DuplicateHandle(HERE, handle, process, access or 0, False, options)
     copy = Handle(number)
     if isinstance(handle, Handle):
-        copy.of(handle.name, handle.nbytes, handle.reserved)
+        copy.of(*handle.facts())
     return copy
 
 

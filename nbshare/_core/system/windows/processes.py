@@ -23,7 +23,7 @@ from ctypes import byref, wintypes
 from functools import cache
 from typing import Any, cast
 
-from nbshare._core.system.descriptors import Descriptor
+from nbshare._core.system.descriptors import Descriptor, Handle
 from nbshare._core.system.portable import (
     affinity,
     at_fork,
@@ -49,7 +49,7 @@ from nbshare._core.system.portable import (
     user,
 )
 from nbshare._core.system.windows import handles, waiting
-from nbshare._core.system.windows.handles import NO_HANDLE, Handle
+from nbshare._core.system.windows.handles import NO_HANDLE
 
 # ---------------------------------------------------------------------------------------- a process
 

@@ -7,9 +7,9 @@ import ctypes
 import errno
 import mmap
 import os
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple
 
-from nbshare._core.system.descriptors import Descriptor
+from nbshare._core.system.descriptors import Descriptor, Handle
 from nbshare._core.system.portable import (
     CAN_BE_FILES,
     CAN_WRITE,
@@ -21,8 +21,7 @@ from nbshare._core.system.portable import (
     new_name,
 )
 from nbshare._core.system.windows import handles, processes
-from nbshare._core.system.windows.handles import Handle, OwnedHandle
-from nbshare.errors import NotBuiltYetError
+from nbshare._core.system.windows.handles import OwnedHandle
 
 PAGE_READWRITE, SEC_RESERVE, MEM_COMMIT = 0x4, 0x4000000, 0x1000
 FILE_MAP_READ, FILE_MAP_WRITE = 0x4, 0x2

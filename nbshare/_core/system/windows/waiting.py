@@ -22,9 +22,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from nbshare._core.system.descriptors import Handle
 from nbshare._core.system.portable import after_marks, before_marks, futex, sleep_while, wake_all
 from nbshare._core.system.windows import handles
-from nbshare._core.system.windows.handles import Handle, OwnedHandle
+from nbshare._core.system.windows.handles import OwnedHandle
 
 # -------------------------------------------------------------------------------- packets and pipes
 
