@@ -147,20 +147,7 @@ class _Library:
                         info.address, info.size, info.offset = first, end - first, int(offset, 16)
                         info.inode, info.path = int(inode), b"".join(path)
                         break
-            else:
-                info.resident = int(fields[21]) * mmap.PAGESIZE
             return size
-
-    @staticmethod
-    def mach_host_self():
-        return 1
-
-    @staticmethod
-    def host_statistics64(_host, _flavor, place, _n):
-        with _open("/proc/meminfo") as file:
-            lines = dict(line.split(":") for line in file)
-        place._obj.free = (int(lines["MemAvailable"].split()[0]) << 10) // mmap.PAGESIZE
-        return 0
 
     n_fences = 0
 

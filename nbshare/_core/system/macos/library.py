@@ -1,4 +1,4 @@
-"""Functions of the system's library that Python has no others for, from its headers."""
+"""Functions of the system's library that neither Python nor psutil has, from its headers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ _system: Any = ctypes.CDLL("/usr/lib/libSystem.B.dylib")
 
 
 class ProcessInfo(ctypes.Structure):
-    """proc_bsdinfo of sys/proc_info.h."""
+    """proc_bsdinfo of sys/proc_info.h.
+
+    psutil's time of a process's start follows the clock since version 7.1, so two processes that
+    were started before and after the clock was set may see two times of a third one.
+    """
 
     _fields_ = (
         *((name, ctypes.c_uint32) for name in ("flags", "status", "exit_status", "pid", "parent")),
@@ -19,25 +23,6 @@ class ProcessInfo(ctypes.Structure):
         ("rest", ctypes.c_uint32 * 6),
         ("start_s", ctypes.c_uint64),
         ("start_us", ctypes.c_uint64),
-    )
-
-
-class TaskInfo(ctypes.Structure):
-    """proc_taskinfo of sys/proc_info.h."""
-
-    _fields_ = (
-        ("virtual", ctypes.c_uint64),
-        ("resident", ctypes.c_uint64),
-        ("rest", ctypes.c_uint64 * 10),
-    )
-
-
-class Pages(ctypes.Structure):
-    """vm_statistics64 of mach/vm_statistics.h, in pages."""
-
-    _fields_ = (
-        *((name, ctypes.c_uint32) for name in ("free", "active", "inactive", "wired")),
-        ("rest", ctypes.c_uint32 * 34),
     )
 
 
@@ -58,9 +43,7 @@ class Region(ctypes.Structure):
     )
 
 
-# PROC_PIDTBSDINFO, PROC_PIDTASKINFO, PROC_PIDREGIONPATHINFO
-FLAVORS = {ProcessInfo: 3, TaskInfo: 4, Region: 8}
-HOST_VM_INFO64 = 4  # mach/host_info.h
+FLAVORS = {ProcessInfo: 3, Region: 8}  # PROC_PIDTBSDINFO, PROC_PIDREGIONPATHINFO
 
 
 def process(pid: int, kind: type[Any], address: int = 0) -> Any:
@@ -76,14 +59,6 @@ def process(pid: int, kind: type[Any], address: int = 0) -> Any:
     size = ctypes.sizeof(info)
     n = _system.proc_pidinfo(pid, FLAVORS[kind], address, ctypes.byref(info), size)
     return info if n == size else None
-
-
-def pages() -> Pages | None:
-    """Return how the machine's memory is used, or None if the system does not tell."""
-    found, n = Pages(), ctypes.c_uint32(ctypes.sizeof(Pages) // 4)
-    host = _system.mach_host_self()
-    code = _system.host_statistics64(host, HOST_VM_INFO64, ctypes.byref(found), ctypes.byref(n))
-    return None if code else found
 
 
 fence = _system.OSMemoryBarrier

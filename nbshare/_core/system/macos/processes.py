@@ -98,8 +98,12 @@ def has_ended(who: Identity) -> bool | None:
 
 def resident_bytes(pid: int) -> int:
     """Return the memory of a process that is not swapped out, 0 if unknown."""
-    info = library.process(pid, library.TaskInfo)
-    return 0 if info is None else int(info.resident)
+    import psutil  # late, because few calls ask
+
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:  # it has just ended
+        return 0
 
 
 def peak_bytes() -> int:
@@ -177,10 +181,9 @@ class Child:
 
 def available_bytes() -> int:
     """Bytes that can be allocated now, without compressing what others have."""
-    pages = library.pages()
-    if pages is None:
-        return 1 << 62  # unknown, so nothing is refused
-    return int(pages.free + pages.inactive) * os.sysconf("SC_PAGE_SIZE")
+    import psutil  # late, because few calls ask
+
+    return int(psutil.virtual_memory().available)
 
 
 def total_bytes() -> tuple[int, int]:
