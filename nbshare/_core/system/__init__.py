@@ -1,15 +1,25 @@
 """Processes, shared memory, files, messages, waits and locks of this system.
 
 nbshare asks the operating system for things here, and nowhere else. The rest of the package is the
-same on all systems. A system has these names, which are chosen once::
+same on all systems. Each has a folder with these modules, of which one folder is chosen::
 
-    waiting     packets and pipes between processes, waits, events, the order of memory
-    processes   identity, memory, CPUs, signals; workers, which start and end with their owner
-    sections    memory that several processes map
-    files       reading and writing at an offset, renaming, the space on a disk
-    locks       between processes; they are released if their holder dies
+    linux/ macos/ windows/
+        waiting      packets and pipes between processes, waits, events, the order of memory
+        processes    identity, memory, CPUs, signals; workers, which end with their owner
+        sections     memory that several processes map
+        files        reading and writing at an offset, renaming, flushing, the space on a disk
+        locks        between processes, released if their holder dies
+    macos/library    functions of its library that neither Python nor psutil has
+    windows/handles  handles, and functions of the system that take them
+    windows/starting the start of a worker in a job
 
-`shell` has the words of command lines, for all of them.
+    posix            what Linux and macOS share
+    portable         what needs no particular system, and stubs for what one lacks
+    descriptors      descriptors that an object owns and closes, and the limit of open files
+    shell            words of command lines
+
+So `macos/` has all that macOS does differently, and names what it takes from `posix` and
+`portable`. A system without worker processes has `portable` alone.
 """
 
 import os
