@@ -21,11 +21,11 @@ from nbshare._core.interrupts import uninterrupted
 from nbshare._core.system.descriptors import Handle
 from nbshare._core.system.portable import other_owner
 from nbshare._core.system.windows import handles, sections
-from nbshare._core.system.windows.handles import unix_ns
 
 CAN_SYNC_FOLDERS = False
 TO_SYNC = os.O_RDWR  # what is open for reading only, the system does not sync
 MODE = os.O_BINARY | os.O_NOINHERIT
+EPOCH_100NS = 116444736000000000  # from 1601, where the system's times begin, to 1970
 OLD = ".old."  # names of files that were removed or replaced begin with it, until they are closed
 READ, WRITE = _winapi.GENERIC_READ, _winapi.GENERIC_WRITE
 ACCESS = {os.O_RDONLY: READ, os.O_WRONLY: WRITE, os.O_RDWR: READ | WRITE}
@@ -232,6 +232,11 @@ _query = _system.NtQueryFullAttributesFile
 _query.argtypes = ctypes.POINTER(_Place), ctypes.POINTER(_Attributes)
 
 
+def _unix_ns(time_100ns: int) -> int:
+    """Return a time of the system in ns since 1970."""
+    return (time_100ns - EPOCH_100NS) * 100
+
+
 def stamp(path: str) -> tuple[int, int, int, int]:
     """Return what changes when a file is edited or replaced (mtime, size, nothing, ctime).
 
@@ -240,7 +245,7 @@ def stamp(path: str) -> tuple[int, int, int, int]:
     found = _attributes(path)
     if found.flags & LINK:
         found = _attributes(os.path.realpath(path))
-    return unix_ns(found.written), found.size, 0, unix_ns(found.changed)
+    return _unix_ns(found.written), found.size, 0, _unix_ns(found.changed)
 
 
 def _attributes(path: str) -> _Attributes:

@@ -13,7 +13,6 @@ from nbshare._core.system.descriptors import Handle
 
 NO_HANDLE = -1
 GRAIN = 1 << 16  # bytes, the allocation granularity of the system
-EPOCH_100NS = 116444736000000000  # from 1601, where the system's times begin, to 1970
 SAME_ACCESS = 2  # DUPLICATE_SAME_ACCESS
 HERE = _winapi.GetCurrentProcess()  # in this process, it means this process
 
@@ -53,11 +52,6 @@ def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
         return found
 
     return call
-
-
-def unix_ns(time_100ns: int) -> int:
-    """Return a time of the system in ns since 1970."""
-    return (time_100ns - EPOCH_100NS) * 100
 
 
 def duplicate(handle: int, process: int = HERE, access: int | None = None) -> Handle:

@@ -53,49 +53,40 @@ from nbshare._core.system.windows.handles import NO_HANDLE
 
 # ---------------------------------------------------------------------------------------- a process
 
-Identity = tuple[int, int]  # process number, and start in units of 100 ns
+Identity = tuple[int, int]  # process number, and start in µs since 1970
 
 QUERY = 0x1000  # PROCESS_QUERY_LIMITED_INFORMATION
 SYNCHRONIZE = 0x00100000
-
-_times = handles.function(
-    *("GetProcessTimes", handles.BOOL, handles.HANDLE),
-    *[ctypes.POINTER(wintypes.FILETIME)] * 4,
-)
-
-
-class _Counters(ctypes.Structure):
-    _fields_ = (
-        ("size", handles.DWORD),
-        ("faults", handles.DWORD),
-        ("peak", handles.SIZE),
-        ("resident", handles.SIZE),
-        ("pools", handles.SIZE * 4),
-        ("private", handles.SIZE),
-        ("private_peak", handles.SIZE),
-    )
-
-
-_counters = handles.function(
-    "K32GetProcessMemoryInfo", handles.BOOL, handles.HANDLE, ctypes.c_void_p, handles.DWORD
-)
 
 
 @cache
 def identity() -> Identity:
     """Return the identity of this process."""
-    return os.getpid(), _start(handles.HERE)
+    return os.getpid(), _start(os.getpid())
 
 
-def _start(process: int) -> int:
-    times = [wintypes.FILETIME() for _ in range(4)]
-    _times(process, *map(byref, times))
-    return times[0].dwHighDateTime << 32 | times[0].dwLowDateTime
+def _start(pid: int) -> int:
+    """Return when a process began, in µs since 1970.
+
+    Raises
+    ------
+    ProcessLookupError, PermissionError
+        There is no such process, or it is another user's.
+    """
+    import psutil  # late, as each worker would wait
+
+    try:
+        start_s: float = psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from None
+    except psutil.AccessDenied:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM)) from None
+    return round(start_s * 1e6)
 
 
 def begun_ns() -> int:
     """Return when this process began, in ns since 1970."""
-    return handles.unix_ns(identity()[1])
+    return identity()[1] * 1000
 
 
 def opened_process(pid: int) -> handles.OwnedHandle:
@@ -112,27 +103,26 @@ def has_ended(who: Identity) -> bool | None:
         return None
     except OSError:
         return True
-    is_ended = _winapi.WaitForSingleObject(process.fileno(), 0) == _winapi.WAIT_OBJECT_0
-    return is_ended or (start != 0 and _start(process.fileno()) != start)
+    if _winapi.WaitForSingleObject(process.fileno(), 0) == _winapi.WAIT_OBJECT_0:
+        return True
+    with suppress(ProcessLookupError):  # it is ending just now
+        return start != 0 and _start(pid) != start
+    return False
 
 
-def _memory(process: int) -> _Counters:
-    counters = _Counters(ctypes.sizeof(_Counters))
-    _counters(process, byref(counters), counters.size)
-    return counters
+def _memory(pid: int) -> Any:
+    """Return what psutil tells of the memory of a process, or None if it has ended."""
+    import psutil
 
-
-def _memory_of(pid: int) -> _Counters:
-    process = opened_process(pid)  # until it has been asked
-    return _memory(process.fileno())
+    with suppress(psutil.Error):
+        return psutil.Process(pid).memory_info()
+    return None
 
 
 def resident_bytes(pid: int) -> int:
     """Return the memory of a process that is not swapped out, 0 if unknown."""
-    try:
-        return int(_memory_of(pid).resident)
-    except OSError:  # it has just ended
-        return 0
+    memory = _memory(pid)
+    return 0 if memory is None else int(memory.rss)
 
 
 def private_bytes(pid: int) -> tuple[int, int, int]:
@@ -140,26 +130,20 @@ def private_bytes(pid: int) -> tuple[int, int, int]:
 
     The last one includes shared memory, as `peak_bytes`. All are 0 if they are not known.
     """
-    try:
-        counters = _memory_of(pid)
-    except OSError:  # it has just ended
+    memory = _memory(pid)
+    if memory is None:
         return 0, 0, 0
-    return int(counters.private), int(counters.private_peak), int(counters.peak)
+    return int(memory.pagefile), int(memory.peak_pagefile), int(memory.peak_wset)
 
 
 def peak_bytes() -> int:
     """Return the most memory that this process has had at a time."""
-    return int(_memory(handles.HERE).peak)
+    return int(_memory(os.getpid()).peak_wset)
 
 
 def n_faults() -> int:
     """Return another number each time, as Wine does not tell how many page faults there were."""
     return time.perf_counter_ns()
-
-
-def user_in_words(uid: int) -> str:
-    """Return the name of a user."""
-    return f"user {uid}"
 
 
 def interrupt(pid: int = 0) -> None:
@@ -188,17 +172,11 @@ def _interrupts_of(pid: int) -> handles.OwnedHandle:
 
     Raises
     ------
-    ProcessLookupError
-        There is no such process.
+    ProcessLookupError, PermissionError
+        There is no such process, or it is another user's.
     """
-    try:
-        process = opened_process(pid)
-    except PermissionError:  # another user's
-        raise
-    except OSError:
-        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from None
     # Other users of the machine cannot know the name before.
-    name = f"Global\\nbshare-interrupts-{pid}-{_start(process.fileno())}"
+    name = f"Global\\nbshare-interrupts-{pid}-{_start(pid)}"
     return handles.OwnedHandle(_overlapped.CreateEvent(None, False, False, name))
 
 
