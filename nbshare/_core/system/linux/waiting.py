@@ -49,7 +49,6 @@ from typing import Any
 from nbshare._core.system.descriptors import opened, raise_limit, with_room
 from nbshare._core.system.portable import before_marks, interruptible
 from nbshare._core.system.posix import (
-    LONGEST_S,
     FdWaiter,
     given_in,
     has_unread,

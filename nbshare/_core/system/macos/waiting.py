@@ -36,12 +36,10 @@ from nbshare._core.system.macos import library
 from nbshare._core.system.portable import (
     futex,
     interruptible,
-    register_fences,
     sleep_while,
     wake_all,
 )
 from nbshare._core.system.posix import (
-    LONGEST_S,
     FdWaiter,
     given_in,
     has_unread,
