@@ -353,6 +353,13 @@ def remove_old(folder: str | os.PathLike[str]) -> None:
     """Do nothing, because a file can be removed while it is open."""
 
 
+def free_in(folder: str) -> int:
+    """Free bytes in a directory."""
+    status = os.statvfs(folder or os.curdir)
+    # A file system without limits, or on a network, may report no blocks at all.
+    return status.f_bavail * status.f_frsize if status.f_blocks else 1 << 62
+
+
 def other_owner(status: os.stat_result) -> int | None:
     """Return the number of the user that a file belongs to, if that is not this one."""
     return None if status.st_uid == os.geteuid() else status.st_uid

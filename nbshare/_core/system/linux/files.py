@@ -10,6 +10,7 @@ from nbshare._core.system.posix import (
     TO_SYNC,
     cut,
     enter,
+    free_in,
     is_open,
     move,
     open_safely,
@@ -27,10 +28,3 @@ sync = os.fdatasync
 def allocate(fd: int, start: int, stop: int) -> None:
     """Allocate a part of a file, in bytes, so that writing to it needs no more space."""
     os.posix_fallocate(fd, start, stop - start)
-
-
-def free_in(folder: str) -> int:
-    """Free bytes in a directory."""
-    status = os.statvfs(folder)
-    # A file system without limits, or on a network, may report no blocks at all.
-    return status.f_bavail * status.f_frsize if status.f_blocks else 1 << 62

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from nbshare._core.system import posix
 from nbshare._core.system.descriptors import Descriptor, opened
 from nbshare._core.system.descriptors import owned as owned
-from nbshare._core.system.linux.files import free_in
 from nbshare._core.system.linux.processes import has_ended
 from nbshare._core.system.portable import PRIVATE, new_name
-from nbshare._core.system.posix import file_at, unnamed_file
+from nbshare._core.system.posix import file_at, free_in, unnamed_file
 
 # From linux/fcntl.h, because the module fcntl lacks the last one.
 F_ADD_SEALS = 1033

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from contextlib import suppress
 
 from nbshare._core.system.portable import stamp
@@ -13,6 +12,7 @@ from nbshare._core.system.posix import (
     TO_SYNC,
     cut,
     enter,
+    free_in,
     is_open,
     move,
     open_safely,
@@ -39,8 +39,3 @@ def allocate(fd: int, start: int, stop: int) -> None:  # noqa: ARG001
     """Make a file so large that a part of it is there."""
     if os.fstat(fd).st_size < stop:
         os.ftruncate(fd, stop)
-
-
-def free_in(folder: str) -> int:
-    """Free bytes in a directory."""
-    return shutil.disk_usage(folder or os.curdir).free

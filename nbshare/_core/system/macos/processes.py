@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from nbshare._core.system.descriptors import File, raise_limit
 from nbshare._core.system.macos import library, waiting
@@ -54,6 +54,9 @@ from nbshare._core.system.posix import (
     user,
     user_in_words,
 )
+
+if TYPE_CHECKING:
+    import subprocess  # the owner alone needs it
 
 # ---------------------------------------------------------------------------------------- a process
 
@@ -220,6 +223,8 @@ def spawned(
     life: Life,
 ) -> Child:
     """Start an interpreter that takes over duplicates of descriptors (see `inherited`)."""
+    import subprocess
+
     raise_limit()
     fds = life.reading.fileno(), *fds
     process = subprocess.Popen(
