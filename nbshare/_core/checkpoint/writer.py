@@ -55,19 +55,17 @@ def writer_of(folder: Path) -> dict[str, Any] | None:
     return cast("dict[str, Any] | None", files.read_json(folder / LEASE, None))
 
 
-def is_alive(folder: Path, other: dict[str, Any], *, has_lock: bool = False) -> bool:
-    """Whether the writer of a checkpoint has not ended yet, as far as that can be known.
-
-    `has_lock` says that this process holds the lock of the checkpoint.
-    """
+def is_alive(folder: Path, other: dict[str, Any]) -> bool:
+    """Whether the writer of a checkpoint has not ended yet, as far as that can be known."""
     if is_here(other):
         with suppress(OSError):
             here = folder.stat().st_ino
             if other.get("folder", here) != here:  # copied while it was written to
                 return False
-        has_ended = processes.has_ended((other["pid"], other["start"]))
-        if has_ended is not None or has_lock or other["boot"] != processes.boot_id():
-            return other["boot"] == processes.boot_id() and has_ended is False
+        if other["boot"] != processes.boot_id():
+            return False
+        if (has_ended := _has_ended(other)) is not None:
+            return not has_ended
         # The number is that of another user's process, as after a restart of the machine. Nothing
         # tells but the lease, as for a writer on another host.
     with suppress(OSError):
@@ -80,6 +78,11 @@ def is_alive(folder: Path, other: dict[str, Any], *, has_lock: bool = False) -> 
             age_s = now_s - os.fstat(file.fileno()).st_mtime
             return age_s < LEASE_S[other.get("role", "run")]
     return False
+
+
+def _has_ended(other: dict[str, Any]) -> bool | None:
+    """Whether a writer of this host has ended, None if its number is another user's process's."""
+    return processes.has_ended((other["pid"], other["start"]))
 
 
 def is_of_this_boot(other: dict[str, Any]) -> bool:
@@ -111,17 +114,18 @@ def check_free(folder: Path, *, has_lock: bool = False) -> None:
     """
     me = this_process()
     for each in (folder, *part_folders(folder)):
-        other = running_writer_of(each, has_lock=has_lock and each == folder)
-        if other is not None and me.items() - other.items():
-            raise CheckpointInUseError(_refusal(folder, other))
+        other = running_writer_of(each)
+        if other is None or not me.items() - other.items():
+            continue
+        if has_lock and each == folder and is_here(other) and _has_ended(other) is None:
+            continue  # it has ended, as the system has given its lock to this process
+        raise CheckpointInUseError(_refusal(folder, other))
 
 
-def running_writer_of(folder: Path, *, has_lock: bool = False) -> dict[str, Any] | None:
+def running_writer_of(folder: Path) -> dict[str, Any] | None:
     """Return the writer of a checkpoint that has not ended, or None if there is none."""
     other = writer_of(folder)
-    if other is None or other["ended"] or not is_alive(folder, other, has_lock=has_lock):
-        return None
-    return other
+    return None if other is None or other["ended"] or not is_alive(folder, other) else other
 
 
 class Writer:
@@ -218,9 +222,7 @@ class Writer:
 
 def _refusal(folder: Path, other: dict[str, Any] | None) -> str:
     name = f"process {other['pid']} on {other['host']}" if other else "another process"
-    is_unsure = other is not None and (
-        not is_here(other) or processes.has_ended((other["pid"], other["start"])) is None
-    )
+    is_unsure = other is not None and (not is_here(other) or _has_ended(other) is None)
     return (
         f"{folder}: {name} is writing to this checkpoint. Wait for its end or stop it; "
         f"nbshare.attach({str(folder)!r}) shows it, and its Stop ends a detached run."
