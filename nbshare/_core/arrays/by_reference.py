@@ -8,21 +8,27 @@ be read in another year.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.arrays.inputs import load_reference, reference_to
 from nbshare._core.arrays.shared_array import SharedArray, unchanged_segment_of
+from nbshare._core.functions.imported import when_imported
 from nbshare._core.memory import Mode, handle_of
 
 # Classes of arrays that travel as they are. An array of a mapped file arrives as a plain one.
 PLAIN = (np.ndarray, SharedArray, np.memmap)
+
+# Modules with picklers.
+PICKLING = (
+    "multiprocessing.reduction",
+    "loky.backend.reduction",
+    "joblib.externals.loky.backend.reduction",
+)
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -111,41 +117,7 @@ def _tell(module: ModuleType) -> None:
         add(cls, cls._reduce_by_reference)
 
 
-class _Watcher:
-    """Tells a module as soon as it is imported, because nbshare itself imports no pool."""
-
-    waiting: ClassVar = {
-        "multiprocessing.reduction",
-        "loky.backend.reduction",
-        "joblib.externals.loky.backend.reduction",
-    }
-
-    @classmethod
-    def find_spec(
-        cls,
-        name: str,
-        path: Sequence[str] | None = None,  # noqa: ARG003 - importlib's signature
-        target: ModuleType | None = None,  # noqa: ARG003
-    ) -> ModuleSpec | None:
-        if name not in cls.waiting:
-            return None
-        cls.waiting.discard(name)  # the search below comes here again
-        spec = find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_tell(module: ModuleType) -> None:
-                execute(module)
-                if module.__name__ == name:  # the loader of a zip file has other modules too
-                    _tell(module)
-
-            spec.loader.exec_module = execute_and_tell  # type: ignore[method-assign]
-        return spec
-
-
 def register() -> None:
     """Tell the modules that are loaded, and those that come later."""
-    for name in _Watcher.waiting & sys.modules.keys():
-        _Watcher.waiting.discard(name)
-        _tell(sys.modules[name])
-    sys.meta_path.insert(0, _Watcher)
+    for name in PICKLING:
+        when_imported(name, _tell)

@@ -41,7 +41,7 @@ from nbshare._core.wire.failures import ItemStopped, describe
 from nbshare._core.wire.messages import Channel
 from nbshare._core.wire.orders import CallOrder
 from nbshare._core.worker import streams
-from nbshare._core.worker.identity import Owner, introduce
+from nbshare._core.worker.identity import introduce
 from nbshare._core.worker.state import WorkerState, leave, restore_variables, show_crashes
 from nbshare._core.worker.work import Caller, Work
 
@@ -119,7 +119,7 @@ def _set_up(inherited: InheritedFds) -> Channel:
     # Where there is no descriptor of the owner, the life pipe's end tells the same.
     end_fd = inherited.owner_fd if inherited.owner_fd >= 0 else inherited.life_fd
     pid, name = owner
-    introduce(index, Owner(pid, name, end_fd))
+    introduce(index, pid, name, end_fd)
     use_snapshot(sources_fd)
     os.environ.clear()
     os.environ.update(environ)
