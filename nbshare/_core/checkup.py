@@ -43,7 +43,8 @@ from nbshare.errors import MapInterrupted
 # Settings of users. The docstring of nbshare explains each.
 VARIABLES = {SETTING, "NBSHARE_STATIC"}
 VARIABLES |= {"NBSHARE_ADDRESS", "NBSHARE_HOST"}
-PACKAGES = "numpy", "tqdm", "ipykernel", "ipywidgets", "matplotlib", "cloudpickle", "threadpoolctl"
+PACKAGES: tuple[str, ...] = "numpy", "tqdm", "ipykernel", "ipywidgets", "matplotlib"
+PACKAGES += "cloudpickle", "threadpoolctl", "psutil"
 WIDTH = 88  # characters of a line of text
 
 LIMIT_S = 30.0  # for all steps together, which take one second
