@@ -20,7 +20,7 @@ import io
 import pickle
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -274,12 +274,15 @@ def _pickler_class(by_value: bool, is_naming: bool) -> Any:
         def __init__(self, arena: Arena, how: _How, file: io.BytesIO, keep: Keep) -> None:
             self.dispatch_table = arena.tables[by_value]
             super().__init__(file, protocol=5, buffer_callback=keep)
-            self.arena, self.file = arena, file
-            self.passed = PassedArrays(how.passed)
+            self.arena, self.file, self.how = arena, file, how
             self.writable, self.names, self.starts = how.writable, how.names or {}, how.starts
             # The arrays of what several items hold are all in memory that tells of writes.
             self.keeps_small = how.writable and not how.is_part
             self.copied: list[npt.NDArray[Any]] = []
+
+        @cached_property
+        def passed(self) -> PassedArrays:
+            return PassedArrays(self.how.passed)
 
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, np.ndarray):

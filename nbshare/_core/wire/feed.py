@@ -228,6 +228,7 @@ class FedItems:
 
     def __init__(self, inputs: Inputs, board: Board) -> None:
         self._inputs, self._board = inputs, board
+        self._known: tuple[range, int, Header] | None = None  # the last header, and where it is
         self._block = range(0)
         self._packed: Packed | None = None  # the block
         self._of_block = Inputs([])  # loads it
@@ -235,10 +236,7 @@ class FedItems:
 
     def block_of(self, i: int) -> range:
         """Return the items that are loaded together with item `i`."""
-        if i in self._block:
-            return self._block
-        first, n, *_ = self._header(*self._board.page(i).place_of_block(i))
-        return range(first, first + n)
+        return self._header_of(i)[0]
 
     def packed(self, i: int) -> tuple[Inputs, Packed]:
         """Return the place of the block of item `i`, and the inputs that load it."""
@@ -248,15 +246,14 @@ class FedItems:
         return self._of_block, self._packed
 
     def _turn_to(self, i: int) -> None:
-        start, nbytes = self._board.page(i).place_of_block(i)
-        first, n, has_views, offset, self._packed = self._header(start, nbytes)
+        block, start, (first, _, has_views, offset, packed) = self._header_of(i)
         inputs = self._inputs
         view = (
             inputs.private(start - offset, offset)
             if has_views
             else View(inputs.bytes(start - offset, offset))
         )
-        self._block = range(first, first + n)
+        self._block, self._packed = block, packed
         self._of_block.known = inputs.known
         self._of_block.turn_to(view)
         self._note_views()
@@ -283,9 +280,15 @@ class FedItems:
                     waiting.before_marks()
                 page.views[place] = LEFT
 
-    def _header(self, start: int, nbytes: int) -> Header:
-        self._inputs.reach(start + nbytes, is_private=self._board.segment.is_private)
-        return pickle.loads(self._inputs.bytes(start, nbytes))  # type: ignore[no-any-return]
+    def _header_of(self, i: int) -> tuple[range, int, Header]:
+        """Return the items of the block of one, and the header with its offset."""
+        if self._known is None or i not in self._known[0]:
+            start, nbytes = self._board.page(i).place_of_block(i)
+            self._inputs.reach(start + nbytes, is_private=self._board.segment.is_private)
+            header: Header = pickle.loads(self._inputs.bytes(start, nbytes))
+            first, n, *_ = header
+            self._known = range(first, first + n), start, header
+        return self._known
 
 
 class _Room:
