@@ -18,6 +18,8 @@ from nbshare.errors import LengthsWarning, cut, is_interrupt, warn
 
 def check_iterable(iterable: Any) -> None:
     """Raise with the remedy if an argument is not iterable, or has too many items."""
+    if type(iterable) in (list, tuple):
+        return
     if hasattr(type(iterable), "__aiter__") and not isinstance(iterable, Iterable):
         raise TypeError(
             f"{type(iterable).__name__} gives its items asynchronously. Take them first: pass "

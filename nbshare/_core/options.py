@@ -277,8 +277,9 @@ def checked_backend(options: MapOptions, *, is_nested: bool) -> Backend:
 def check_functions(options: MapOptions) -> None:
     """Raise if ``reduce=`` or ``until=`` is no function, or does not go with another option."""
     for name in ("reduce", "until"):
-        given = getattr(options, name)
-        if given is not None and not callable(given):
+        if (given := getattr(options, name)) is None:
+            continue
+        if not callable(given):
             raise TypeError(f"{name}={cut(repr(given))}: must be a function")
         refuse_async(given)
     if options.reduce is None:

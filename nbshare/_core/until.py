@@ -24,8 +24,10 @@ class Until:
     def ask(self, partial: Callable[[], Any]) -> None:
         """Ask if it is time to, and end the run if the partial results are enough."""
         run, request = self._run, self._run.request
+        if request.until is None:
+            return
         began, n_done = time.monotonic(), run.n_done
-        if request.until is None or began < self._due_at or n_done == self._n_asked:
+        if began < self._due_at or n_done == self._n_asked:
             return
         if run.is_over or not self._asking.acquire(blocking=False):
             return

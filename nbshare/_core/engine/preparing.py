@@ -14,9 +14,9 @@ from nbshare._core.arrays.arena import Arena
 from nbshare._core.arrays.inputs import Itself, Packed
 from nbshare._core.arrays.known import KnownObjects
 from nbshare._core.arrays.shared_array import SharedArray
+from nbshare._core.engine import hints
 from nbshare._core.engine.call import MAX_REPLACED, Call, Engine
 from nbshare._core.engine.folding import FoldingCall
-from nbshare._core.engine.hints import hints_of
 from nbshare._core.engine.placing import Placed, place
 from nbshare._core.engine.request import Request
 from nbshare._core.functions.pickling import dumps
@@ -199,16 +199,16 @@ def prepare(
     rings = None if stage is None else arena.pack(stage, "the rings", writable=True)
     known = arena.known
     if fixed is None:
-        is_fed = any(x is None for x in request.iterables)
-        parts = parts._replace(are_named=known.is_used or is_fed)
+        are_named = known.is_used or any(x is None for x in request.iterables)
+        parts = parts if are_named == parts.are_named else parts._replace(are_named=are_named)
     if request.n_items:  # else there may be nothing to do
         engine.warm_up(min(request.max_workers, request.n_items))
     placed = [place(arena, is_private=engine.in_process)]
     if fixed is not None:
         placed.insert(0, fixed[1])
     call = new_call(request, engine, parts, placed, sources, stage=rings, known=known)
-    if fixed is None:
-        call.hints = hints_of(request, arena)
+    if fixed is None and arena.nbytes >= hints.LARGE:
+        call.hints = hints.hints_of(request, arena)
     return call
 
 
