@@ -110,7 +110,7 @@ class File:
         while isinstance(called, ast.Call | ast.Subscript):  # a decorator with options, Generic[T]
             called = called.func if isinstance(called, ast.Call) else called.value
         name, _, rest = (dotted := dotted_name(called)).partition(".")
-        if not self.has(name):
+        if not dotted or not self.has(name):
             return [dotted] if dotted else []
         return [f"{target}.{rest}".rstrip(".") for target in self.targets.get(name, [])]
 
