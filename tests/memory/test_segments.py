@@ -17,6 +17,7 @@ import time
 import weakref
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -296,7 +297,8 @@ while True:
         pool.drop()  # memory kept from before is given back first when it is short
         before = held()
         if kind.startswith("file"):
-            monkeypatch.setattr("nbshare._core.system.files.free_in", lambda folder: 100 << 20)
+            status = SimpleNamespace(f_bavail=100 << 20, f_frsize=1, f_blocks=1 << 30)
+            monkeypatch.setattr("os.statvfs", lambda folder: status)
         else:
             little_memory(monkeypatch)
         for make_one in (Segment.create, lambda nbytes: Segment.filled(nbytes, [])):
