@@ -27,7 +27,7 @@ def wave(x):
     return math.sin(x)
 """
 JOBS = [
-    "import itertools\nimport numpy as np\nfrom nbshare import map_async\n"
+    "import itertools\nimport nbshare\nimport numpy as np\nfrom nbshare import map_async\n"
     "from tasks_of_cells import *",
     "job = map_async(wave, np.linspace(0, 9, 120), max_workers=2, plot='line')",
     "count = map_async(wave, itertools.count(), max_workers=1)",
@@ -208,9 +208,13 @@ def gone(chromium, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(chromium, tmp_path_factory):
-    """Let a job end while its page is closed. Open the page, save it, and end the kernel."""
+    """Let a job and a map end while their page is closed. Open it, save it, and end the kernel."""
     folder, seen = tmp_path_factory.mktemp("finished"), SimpleNamespace()
-    cells = [JOBS[0], "job = map_async(held, range(20), max_workers=2)"]
+    cells = [
+        JOBS[0],
+        "job = map_async(held, range(20), max_workers=2, plot='line')",
+        "_ = nbshare.parallel_map(held, range(20), max_workers=2, plot='line')",
+    ]
     browser.write_notebook(folder, cells, TASKS)
     with browser.jupyter_lab(folder, tmp_path_factory.mktemp("state")) as address:
         page = browser.Page(chromium.new_page(), address.format("maps.ipynb"))
@@ -218,13 +222,22 @@ def finished(chromium, tmp_path_factory):
         for number in range(2):
             page.run(number)
             page.await_end(number)
-        page.await_output(1, "running at its last update")
+        page.run(2)
+        for number in (1, 2):
+            page.cell(number).locator("b", has_text=re.compile("^2/20")).first.wait_for()
+            page.cell(number).locator("img").wait_for()
+            page.await_output(number, "running at its last update")
+        old = [page.cell(number).locator("img").get_attribute("src") for number in (1, 2)]
         page.save()
         page.tab.close()
         (folder / "go").touch()
         page = browser.Page(chromium.new_page(), address.format("maps.ipynb"))
         page.await_kernel()
-        page.cell(1).get_by_text(re.compile(r"20/20")).first.wait_for()
+        for number in (1, 2):
+            page.cell(number).get_by_text(re.compile(r"20/20")).first.wait_for()
+        for number, picture in zip((1, 2), old, strict=True):
+            page.cell(number).locator(f"img:not([src='{picture}'])").wait_for()
+        seen.pictures = [page.cell(number).locator("img").count() for number in (1, 2)]
         seen.healed = page.cell(1).inner_text()
         page.save()
         page.restart_kernel()
@@ -243,6 +256,11 @@ def test_a_run_that_ended_while_its_page_was_closed_is_never_called_dead(finishe
     assert re.search(r"held\s+done\s+20/20", finished.after_kernel)
     assert "held was running at its last update" in finished.reopened
     assert "ended with its kernel" not in finished.reopened
+
+
+def test_plots_of_runs_that_ended_while_their_page_was_closed_show_the_end(finished):
+    """In their old places, of a job and of a map that a cell waits for."""
+    assert finished.pictures == [1, 1]
 
 
 def test_a_row_says_within_seconds_that_its_kernel_is_gone(gone):
