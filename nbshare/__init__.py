@@ -103,7 +103,16 @@ _HOME_OF |= dict.fromkeys(
 
 def __getattr__(name: str) -> object:
     if name != "types" and name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name[0] == "_":  # maybe a module
+            raise AttributeError(name)
+        import sys
+
+        from nbshare._core.names import no_attribute
+
+        # The import of a name would lose the message of an AttributeError.
+        is_import = "importlib" in sys._getframe(1).f_globals.get("__name__", "")
+        kind = ImportError if is_import else AttributeError
+        raise no_attribute(__name__, name, __all__, kind=kind)
     try:
         import importlib
 

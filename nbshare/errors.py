@@ -80,7 +80,11 @@ def is_interrupt(error: BaseException) -> bool:
 def __getattr__(name: str) -> Any:
     # Late, because importing its base class would take a third of the time that nbshare takes.
     if name != "WorkerDiedError":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name[0] == "_":  # Python looks for some, also while it imports what is used below
+            raise AttributeError(name)
+        from nbshare._core.names import no_attribute
+
+        raise no_attribute(__name__, name, __all__)
     try:
         from nbshare._core.died import WorkerDiedError
     except AttributeError as error:  # by which Python would say that there is no such name

@@ -1,5 +1,7 @@
 """Types that nbshare returns and users do not make, for annotations and `isinstance`."""
 
+from typing import Any
+
 from nbshare._core.arrays.ring_slots import RingStats
 from nbshare._core.engine.stats import SlowItem, StageStats, WorkerStats
 from nbshare._core.pipelines import PipelineResult
@@ -22,6 +24,14 @@ __all__ = [
     "Tiles",
     "WorkerStats",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name[0] == "_":
+        raise AttributeError(name)
+    from nbshare._core.names import no_attribute  # late, as few ask
+
+    raise no_attribute(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

@@ -37,6 +37,7 @@ from nbshare._core.memory.budget import in_words
 from nbshare._core.memory.kinds import SETTING
 from nbshare._core.notebook.environment import front_end, has_server, is_static, surroundings
 from nbshare._core.system import processes, sections
+from nbshare._core.tracebacks import shown_from_the_call
 from nbshare._core.wire.failures import name_of_signal
 from nbshare.errors import MapInterrupted
 
@@ -133,6 +134,7 @@ class Report:
         return "\n".join(lines)
 
 
+@shown_from_the_call
 def doctor() -> Report:
     """Show what nbshare finds on this machine, and test whether it works here.
 

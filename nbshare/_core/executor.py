@@ -17,8 +17,7 @@ from nbshare._core.engine.tasks import TaskQueue
 from nbshare._core.functions.reference import refuse_async
 from nbshare._core.notebook.prints import Printer
 from nbshare._core.options import MapOptions, checked_count, checked_request
-from nbshare._core.other_names import refuse_others
-from nbshare._core.tracebacks import shown_from_the_call
+from nbshare._core.tracebacks import shown_from_its_calls
 from nbshare._core.wire import is_worker
 from nbshare._core.wire.kept import kept_items
 from nbshare._core.wire.orders import Task, run_chunk, run_task
@@ -36,6 +35,7 @@ _ABSENT = {
 }
 
 
+@shown_from_its_calls
 class Executor(futures.Executor):
     """A `concurrent.futures.Executor` whose arrays travel through shared memory.
 
@@ -122,7 +122,6 @@ class Executor(futures.Executor):
 
     __module__ = "nbshare"
 
-    @shown_from_the_call
     def __init__(
         self,
         max_workers: int | None = None,
@@ -131,10 +130,7 @@ class Executor(futures.Executor):
         initargs: Sequence[Any] = (),
         *,
         max_tasks_per_child: int | None = None,
-        **others: Never,
     ) -> None:
-        known = ("max_workers", "initializer", "initargs", "max_tasks_per_child")
-        refuse_others("Executor", others, known)
         if mp_context is not None:
             raise ValueError(
                 f"mp_context={mp_context!r}: nbshare starts its workers itself and keeps them for "
@@ -192,7 +188,9 @@ class Executor(futures.Executor):
         def __getattr__(self, name: str) -> Never:
             if name in _ABSENT:
                 raise AttributeError(f"an nbshare.Executor has no {name}: {_ABSENT[name]}")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            from nbshare._core.names import no_attribute  # late, as few ask
+
+            raise no_attribute("an Executor", name, dir(self))
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:
         """Schedule ``fn(*args, **kwargs)`` on a worker.

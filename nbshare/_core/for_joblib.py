@@ -1,6 +1,9 @@
 """Registers nbshare with joblib, which is imported only then."""
 
+from nbshare._core.tracebacks import shown_from_the_call
 
+
+@shown_from_the_call
 def register_joblib() -> None:
     """Register the joblib backend ``"nbshare"``, for `joblib.parallel_config`.
 

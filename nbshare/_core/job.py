@@ -24,7 +24,7 @@ from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
 from nbshare._core.functions.reference import label_of, refuse_async
 from nbshare._core.html_tables import StatsTable
 from nbshare._core.shapes.shaped import ShapedItems
-from nbshare._core.tracebacks import shown_as, shown_from_the_call, unwrapped
+from nbshare._core.tracebacks import shown_as, shown_from_its_calls, shown_from_the_call, unwrapped
 from nbshare._core.until import Until
 from nbshare._core.wire import running_items
 from nbshare._core.wire.board import NUMPY, PYTHON
@@ -62,6 +62,7 @@ _told_of_chance: set[Any] = set()  # functions, by their code or name
 _last_job: Job | None = None  # the newest that did not simply succeed
 
 
+@shown_from_its_calls
 class Job(Generic[T]):
     """A run of `map_async` or `parallel_map`, with its progress, its results, and a way to stop it.
 
@@ -386,7 +387,6 @@ class Job(Generic[T]):
         iterables = self._run.request.iterables
         return iterables[0] if len(iterables) == 1 else None
 
-    @shown_from_the_call
     def debug(self, i: int) -> T:
         """Run item `i` in this process, with the same inputs and seed, for the debugger.
 
@@ -451,14 +451,15 @@ class Job(Generic[T]):
             )
 
         def __getattr__(self, name: str) -> Any:
-            advice = "result() waits for the results, partial() returns those that are finished"
             if name == "_condition":  # of a Future of concurrent.futures
-                advice = "concurrent.futures.wait and as_completed take none: use its wait()"
-            raise AttributeError(
-                f"a Job has no attribute {name!r}; {advice}",
-                name=name,
-                obj=self,
-            )
+                raise AttributeError(
+                    "concurrent.futures.wait and as_completed take no Job: use its wait()"
+                )
+            from nbshare._core.names import no_attribute  # late, as few ask
+
+            known = [each for each in dir(Job) if each[0] != "_" and each != "result"]
+            more = "; result() waits for the results, partial() returns those that are finished"
+            raise no_attribute("a Job", name, known, more)
 
         def __array__(self, *_: Any, **__: Any) -> Any:
             raise TypeError(
@@ -480,7 +481,6 @@ class Job(Generic[T]):
         """Return whether `cancel`, the Stop button or `shutdown` has stopped the run."""
         return self.done() and self.state == "stopped"
 
-    @shown_from_the_call
     def cancel(self) -> bool:
         """Stop the run, as the Stop button does, and keep finished results.
 
@@ -1061,6 +1061,7 @@ class JobList(list[Job]):
             job._ipython_display_()
 
 
+@shown_from_the_call
 def jobs() -> JobList:
     """Return the jobs that run in this process, the oldest first.
 
@@ -1098,6 +1099,7 @@ def jobs() -> JobList:
     return JobList(job for job in mine if job.running())
 
 
+@shown_from_the_call
 def last_job() -> Job | None:
     """Return the newest job if it runs, was stopped, was interrupted or failed, or else None.
 

@@ -17,8 +17,10 @@ from nbshare._core.engine.local import dispatcher
 from nbshare._core.engine.preparing import prepare
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.supply import SourceSupply
+from nbshare._core.functions.reference import resolve
 from nbshare._core.job import Job, T
 from nbshare._core.memory import need_shared
+from nbshare._core.names import refuse_others
 from nbshare._core.notebook import check_display
 from nbshare._core.notebook.live_plot import Plot
 from nbshare._core.options import (
@@ -30,7 +32,6 @@ from nbshare._core.options import (
     checked_checkpoint,
     checked_request,
 )
-from nbshare._core.other_names import refuse_others
 from nbshare._core.running import in_background, run_and_draw
 from nbshare._core.tracebacks import shown_from_the_call, unwrapped
 
@@ -464,9 +465,11 @@ def check_call(
 ) -> tuple[MapOptions, Request, Backend]:
     """Check the arguments of `parallel_map` or `map_async`."""
     known = (*KNOWN, "detach") if name == "map_async" else KNOWN
-    refuse_others(name, [option for option in options if option not in KNOWN], known)
+    others = [option for option in options if option not in KNOWN]
+    refuse_others(name, others, known, func, iterables)
     checked = MapOptions(out=out, **options)
     check_display(checked.progress, checked.plot)
+    resolve(func)
     if not iterables:
         raise TypeError(f"{name}(func, items) needs at least one iterable of items")
     request, where = checked_request(func, iterables, checked)

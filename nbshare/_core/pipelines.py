@@ -20,6 +20,7 @@ from nbshare._core.functions.annotations import signature_of
 from nbshare._core.functions.reference import label_of, needed_by, resolve
 from nbshare._core.html_tables import StatsTable
 from nbshare._core.memory import file_of, segment_of
+from nbshare._core.names import refuse_others
 from nbshare._core.notebook import check_display
 from nbshare._core.notebook.live_plot import Plot
 from nbshare._core.options import (
@@ -28,7 +29,6 @@ from nbshare._core.options import (
     checked_request,
     checked_shared,
 )
-from nbshare._core.other_names import refuse_others
 from nbshare._core.running import run_and_draw
 from nbshare._core.tracebacks import shown_from_the_call, unwrapped
 from nbshare._core.wire import is_worker

@@ -15,8 +15,8 @@ from nbshare._core.engine.request import Request
 from nbshare._core.html_tables import html_table
 from nbshare._core.mapping import KNOWN, Function, check_call, prepared
 from nbshare._core.memory.budget import SHARE, in_words
+from nbshare._core.names import refuse_others
 from nbshare._core.options import Backend, MapOptions, Options, Out, check_functions
-from nbshare._core.other_names import refuse_others
 from nbshare._core.running import run_and_draw
 from nbshare._core.system import processes
 from nbshare._core.tracebacks import shown_from_the_call
@@ -160,7 +160,8 @@ def plan(
     The items that it runs have all their effects, such as files that they write. Memory of a worker
     that ran other calls before counts as well.
     """
-    refuse_others("plan", [name for name in options if name not in KNOWN], KNOWN)
+    others = [name for name in options if name not in KNOWN]
+    refuse_others("plan", others, KNOWN, func, iterables)
     try:
         check_functions(MapOptions(out=out, **options))
         all_at_once = {**options, "reduce": None, "until": None}

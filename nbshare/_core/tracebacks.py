@@ -8,13 +8,14 @@ import linecache
 import re
 import sys
 from collections.abc import Callable
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from nbshare.errors import NbshareError, is_ours
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C")
 
 _MAX_LINES = 30
 _MAX_NOTES = 18  # lines of notes, which are the item and the worker's traceback
@@ -36,19 +37,36 @@ def shown_as(error: BaseException, *lines: str) -> None:
 
 
 def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function so that its errors seem to be raised where it is called."""
-    if "IPython" not in sys.modules:  # a script, whose tracebacks would get a line longer
-        return func
+    """Decorate a public function so that its errors seem to be raised where it is called.
+
+    Arguments that do not fit its signature are refused with what was probably meant.
+    """
 
     @functools.wraps(func)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return func(*args, **kwargs)
         except Exception as error:
+            # Of the call itself, as nothing has been entered.
+            if type(error) is TypeError and (at := error.__traceback__) and not at.tb_next:
+                from nbshare._core.names import misfit
+
+                error.args = (misfit(func, args, kwargs) or str(error),)
             shown_shortly(error)
             raise
 
     return call
+
+
+def shown_from_its_calls(cls: type[C]) -> type[C]:
+    """Decorate a public class so that this holds for making an object, and its public methods."""
+    for name, method in [*vars(cls).items()]:
+        if name[0] != "_" or name in ("__init__", "__getitem__", "__getattr__", "__array__"):
+            if isinstance(method, FunctionType):
+                setattr(cls, name, shown_from_the_call(method))
+            elif isinstance(method, staticmethod):
+                setattr(cls, name, staticmethod(shown_from_the_call(method.__func__)))
+    return cls
 
 
 def _render() -> list[str]:

@@ -52,7 +52,7 @@ def test_what_an_executor_cannot_have_is_said(executor):
         "_threads": r"terminate_workers\(\)",
         "_pending_work_items": r"future.running\(\)",
         "_work_queue": r"future.running\(\)",
-        "_unknown": "'Executor' object has no attribute '_unknown'",
+        "_unknown": "an Executor has no attribute '_unknown'",
     }.items():
         assert not hasattr(executor, name)
         with pytest.raises(AttributeError, match=remedy):

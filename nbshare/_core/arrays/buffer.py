@@ -16,12 +16,13 @@ from nbshare._core.arrays.create import Shape, checked_form, checked_int
 from nbshare._core.arrays.lock import SharedLock
 from nbshare._core.arrays.shared_array import SharedArray, shared_view
 from nbshare._core.memory import ALIGNMENT, Segment, View, aligned
-from nbshare._core.tracebacks import shown_from_the_call
+from nbshare._core.tracebacks import shown_from_its_calls
 from nbshare.errors import counted
 
 Layout = Mapping[str, tuple[Shape, npt.DTypeLike]]
 
 
+@shown_from_its_calls
 class SharedBuffer(ByReference):
     """One block of shared memory for different arrays at different times.
 
@@ -80,7 +81,6 @@ class SharedBuffer(ByReference):
 
     __module__ = "nbshare"
 
-    @shown_from_the_call
     def __init__(self, nbytes: int) -> None:
         size = checked_int("nbytes", nbytes, 0)
         block = View(Segment.create(size)).array(np.uint8, (size,))  # on a boundary of pages
@@ -127,7 +127,6 @@ class SharedBuffer(ByReference):
         """
         return max((offset + size for *_, offset, size in _placed(layout, alignment)), default=0)
 
-    @shown_from_the_call
     def layout(self, layout: Layout, *, alignment: int = ALIGNMENT) -> dict[str, SharedArray]:
         """Return arrays in the buffer, one after the other, in the order of the mapping.
 

@@ -23,11 +23,13 @@ from nbshare._core.arrays.create import zeros
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.memory import need_shared
 from nbshare._core.system import locks
+from nbshare._core.tracebacks import shown_from_its_calls
 
 NBYTES = 64  # of memory, of which a pthread_mutex_t takes 40 to 48
 SLICE_S = 0.1  # Ctrl-C cannot interrupt a wait in C, so each ends after this time
 
 
+@shown_from_its_calls
 class SharedLock(ByReference):
     """A lock that excludes threads, processes and its own copies alike.
 

@@ -23,6 +23,7 @@ import numpy as np
 from nbshare._core.arrays.by_reference import ByReference
 from nbshare._core.arrays.known_types import PACKAGES
 from nbshare._core.functions.pickling import value_pickler
+from nbshare._core.tracebacks import shown_from_the_call
 
 T = TypeVar("T")
 
@@ -49,6 +50,7 @@ _WAYS = ["__reduce_ex__", "__reduce__", "__getstate__", "__setstate__"]
 _WAYS += ["__getnewargs_ex__", "__getnewargs__"]
 
 
+@shown_from_the_call
 def register_type(cls: type[T], reduce: Callable[[T], Any], /, *, subclasses: bool = False) -> None:
     """Tell how to send objects of a type so that their memory is held once.
 

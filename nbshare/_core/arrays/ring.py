@@ -21,12 +21,13 @@ from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.memory import need_shared
 from nbshare._core.system import waiting
-from nbshare._core.tracebacks import shown_from_the_call
+from nbshare._core.tracebacks import shown_from_its_calls
 from nbshare.errors import RingClosedError, counted
 
 OnDeath = Literal["reclaim", "leave"]
 
 
+@shown_from_its_calls
 class RingBuffer(ByReference):
     """A queue of array slots between processes, filled and read in place.
 
@@ -136,7 +137,6 @@ class RingBuffer(ByReference):
 
     _is_tool = True
 
-    @shown_from_the_call
     def __init__(
         self,
         slots: int,

@@ -15,11 +15,12 @@ from nbshare._core.arrays.inputs import Inputs, Packed
 from nbshare._core.arrays.shared_array import SharedArray, shared_view
 from nbshare._core.memory import Segment, View, pool, segment_of
 from nbshare._core.memory.segment import Mode
-from nbshare._core.tracebacks import shown_from_the_call
+from nbshare._core.tracebacks import shown_from_its_calls, shown_from_the_call
 
 T = TypeVar("T")
 
 
+@shown_from_its_calls
 class SharedObject(ByReference):
     """An object in shared memory that any process of this machine can use.
 

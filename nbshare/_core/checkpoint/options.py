@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from typing import Literal
 
+from nbshare._core.tracebacks import shown_from_its_calls
+
 __all__ = ["Checkpoint"]
 
 
+@shown_from_its_calls
 class Checkpoint:
     """A folder in which a run stores its results, with options, for ``checkpoint=``.
 

@@ -15,6 +15,7 @@ from nbshare._core.engine.dispatcher import Dispatcher
 from nbshare._core.interrupts import refuse_patched_modules
 from nbshare._core.memory import need_shared, pool, slab
 from nbshare._core.system import processes
+from nbshare._core.tracebacks import shown_from_the_call
 
 REFUSED = {errno.EPERM, errno.ENOSYS, errno.EINVAL}  # else something is short, and says so
 
@@ -98,6 +99,7 @@ def is_ending() -> bool:
     return bool(getattr(threading, "_SHUTTING_DOWN", False))
 
 
+@shown_from_the_call
 def shutdown() -> None:
     """End the workers and give back the memory kept for the next call, which starts new ones.
 

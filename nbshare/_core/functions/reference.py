@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import _lru_cache_wrapper
 from types import FunctionType, MethodType
 from typing import Any
@@ -97,6 +97,8 @@ def _from_file(reference: str) -> Callable[..., Any]:
         try:
             found = getattr(found, part)
         except AttributeError:
+            from nbshare._core.names import closest  # late, as few calls fail
+
             names = sorted(k for k, v in vars(found).items() if callable(v) and k[0] != "_")
             close = closest(part, names)
             advice = f"did you mean {close!r}?" if close else f"it has {', '.join(names[:10])}"
@@ -105,13 +107,6 @@ def _from_file(reference: str) -> Callable[..., Any]:
     if not callable(found):
         raise TypeError(f"{reference!r} is a {type(found).__name__} and cannot be called")
     return found  # type: ignore[no-any-return]
-
-
-def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the name that a user may have meant, if one is much like it."""
-    from difflib import get_close_matches  # late, because workers and most calls do not need it
-
-    return next(iter(get_close_matches(name, [*known], 1)), None)
 
 
 def bind_arguments(
@@ -162,6 +157,8 @@ def bind_arguments(
     try:
         signature.bind(*arguments, **dict.fromkeys(keywords))
     except TypeError as error:
+        from nbshare._core.names import closest  # late, as few calls fail
+
         called = f"{label_of(func)}({', '.join(names)})"
         cures = [*_cures(signature, arguments, {**dict.fromkeys(of_grid), **shared}, extra)]
         parameters = signature.parameters.values()
@@ -208,8 +205,9 @@ def _cures(
         yield f"{twice[0]!r} is given twice: by an iterable, and in shared=. If the function does"
         yield f"not use the item, add a parameter for it, before {twice[0]!r}."
     elif unknown:
-        close = closest(unknown[0].lower(), [name.lower() for name in named])
-        meant = next((name for name in named if name.lower() == close), None)
+        from nbshare._core.names import closest
+
+        meant = closest(unknown[0], named)
         advice = f"did you mean {meant!r}?" if meant else "drop it, or add that parameter"
         yield f"The function has no parameter {unknown[0]!r} for shared=: {advice}"
     elif "rng" in missing:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.functions.reference import refuse_async
-from nbshare._core.tracebacks import shown_from_the_call
+from nbshare._core.tracebacks import shown_from_its_calls
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,6 +37,7 @@ class NothingYetError(CannotDrawError):
     """All results so far are missing."""
 
 
+@shown_from_its_calls
 class LivePlot:
     """Describe a plot that shows the results of a run while they arrive.
 
@@ -95,7 +96,6 @@ class LivePlot:
     _hue = cast("tuple[str, npt.NDArray[Any]] | None", None)
     _is_keyed = True  # it has a colour bar or legend of its own
 
-    @shown_from_the_call
     def __init__(
         self,
         kind: Literal["line", "image", "hist"] | Callable[[Axes, Any], object] = "line",

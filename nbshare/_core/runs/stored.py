@@ -29,13 +29,13 @@ from nbshare._core.engine.collect import masked
 from nbshare._core.engine.folding import Reduction
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.results import MISSING
+from nbshare._core.names import refuse_others
 from nbshare._core.options import MapOptions, checked_checkpoint, checked_request
-from nbshare._core.other_names import refuse_others
 from nbshare._core.shapes.tiles import Tiles
 from nbshare._core.store.files import read_json
 from nbshare._core.store.pages import IN_LOG, IN_OUTPUT
 from nbshare._core.store.reading import STORED, copy_rows
-from nbshare._core.tracebacks import shown_from_the_call
+from nbshare._core.tracebacks import shown_from_its_calls, shown_from_the_call
 from nbshare.errors import CheckpointError, TaskError
 
 __all__ = ["Outdated", "StoredRun", "open_checkpoint"]
@@ -126,6 +126,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
     return StoredRun(Path(os.fspath(path)).expanduser().absolute())
 
 
+@shown_from_its_calls
 class StoredRun:
     """A run that is stored, as it is at the moment of each question.
 
@@ -380,7 +381,6 @@ class StoredRun:
         is_missing = whole.states != IN_OUTPUT
         return masked(output, is_missing) if is_missing.any() else output
 
-    @shown_from_the_call
     def outdated(
         self, func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **options: Any
     ) -> Outdated:
@@ -425,7 +425,8 @@ class StoredRun:
         (2, ['the function changed'])
         """
         known = MapOptions._fields
-        refuse_others("outdated", [option for option in options if option not in known], known)
+        others = [option for option in options if option not in known]
+        refuse_others("outdated", others, known, func, iterables)
         checked = MapOptions(**options)
         request, _ = checked_request(func, iterables, checked)
         if request.source is not None:

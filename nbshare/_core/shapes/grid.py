@@ -23,10 +23,12 @@ from nbshare._core.shapes.shaped import (
     users_function,
     with_gaps,
 )
+from nbshare._core.tracebacks import shown_from_the_call
 
 MOST_STORED = 10_000  # values of parameters, which are read again and again with a checkpoint
 
 
+@shown_from_the_call
 def grid(**axes: Iterable[Any]) -> Grid:
     """Return all combinations of the values of some parameters, as items of a run.
 

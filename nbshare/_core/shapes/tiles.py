@@ -16,6 +16,7 @@ from nbshare._core.arrays.inputs import ArrayReference, Inputs, reference_to
 from nbshare._core.functions.reference import bind_arguments
 from nbshare._core.memory import Segment, View, file_of, segment_of
 from nbshare._core.shapes.shaped import Adapted, ShapedItems, survives, users_function
+from nbshare._core.tracebacks import shown_from_the_call
 from nbshare.errors import MixedResultsWarning, warn
 
 EDGES = "shrink", "reflect", "symmetric", "edge", "constant"
@@ -24,6 +25,7 @@ MOST_AXES = 4
 Slices = tuple[slice, ...]
 
 
+@shown_from_the_call
 def tiles(
     array: npt.NDArray[Any],
     shape: int | Sequence[int] = (512, 512),

@@ -10,6 +10,7 @@ import math
 import threading
 from typing import Any
 
+from nbshare._core.tracebacks import shown_from_the_call
 from nbshare._core.wire import index_here
 from nbshare._core.wire.board import (
     FRACTION,
@@ -25,6 +26,7 @@ from nbshare._core.wire.board import (
 from nbshare._core.wire.failures import ItemStopped
 
 
+@shown_from_the_call
 def report(fraction: float, text: str = "") -> None:
     """Report the progress of a long item from inside the function.
 
@@ -95,6 +97,7 @@ def report(fraction: float, text: str = "") -> None:
         reporter.write(share, text)
 
 
+@shown_from_the_call
 def worker_index() -> int | None:
     """Return the number of the worker that runs this code, or None outside of workers.
 

@@ -1,0 +1,200 @@
+"""What a wrong name or argument was meant to be. Few calls need it, so it is imported late."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from nbshare._core.tracebacks import shown_shortly
+from nbshare.errors import counted
+
+# Options of other libraries, and what to write here.
+_OPTIONS = {
+    ("n_jobs", "processes", "num_workers", "n_workers", "workers", "nprocs", "num_cpus"): (
+        "use max_workers= (default: all CPUs that this process may use)"
+    ),
+    ("chunk_size", "batch_size"): "use chunksize= (default: adapted to the measured time)",
+    ("desc", "verbose", "progress_bar", "show_progress", "tqdm_class", "disable"): (
+        "use progress= (a label, False, or a tqdm class)"
+    ),
+    ("total",): "leave it out. The number of items is known or counted",
+    ("args", "kwargs", "kwds", "shared_objects"): "use shared={name: value}",
+    ("random_state", "rng"): "use seed= (each call then gets its own rng=)",
+    ("max_retries",): "use retries=",
+    ("detach",): "use map_async(..., detach=True)",
+    ("if_changed", "version", "durability", "on_full"): (
+        "pass it with the path: checkpoint=nbshare.Checkpoint(path, ...)"
+    ),
+    ("ordered", "return_as"): (
+        "results are in the order of the items. For each as it arrives, iterate over "
+        "map_async(...), or over map_async(...).in_order()"
+    ),
+    ("callback", "error_callback"): "use map_async(...).add_done_callback",
+    ("maxtasksperchild", "worker_lifespan"): "use max_tasks_per_child=",
+    ("mmap_mode", "max_nbytes", "temp_folder", "start_method", "mp_context"): (
+        "leave it out. Arrays are in shared memory, and workers start automatically"
+    ),
+}
+# Options of Matplotlib and of those who plot with it, for a LivePlot.
+_OF_PLOTS = {
+    ("log", "logx", "logy", "loglog", "norm", "xscale", "yscale"): 'use scale="log"',
+    ("vmin", "vmax", "clim", "xlim", "ylim", "range"): "use limits=(low, high)",
+    ("colormap", "palette"): "use cmap=",
+    ("color", "c", "marker", "ls", "linestyle", "lw", "linewidth", "alpha", "fmt", "style"): (
+        "use kind=, with a function that draws: LivePlot(lambda ax, partial: ax.plot(partial))"
+    ),
+}
+_BY_NAME = [
+    {name: advice for names, advice in table.items() for name in names}
+    for table in (_OPTIONS, _OF_PLOTS)
+]
+_ITEMS = ("items", "item", "iterable", "iterables", "inputs", "tasks", "iterable_of_args")
+# Names of other libraries, and the public name that does the same.
+_ELSEWHERE = {
+    "parallel_map": "Parallel Pool delayed map parmap pmap process_map run starmap thread_map",
+    "map_async": "amap apply_async as_completed imap imap_unordered starmap_async",
+    "Executor": "ProcessPoolExecutor ThreadPoolExecutor get_reusable_executor submit",
+    "share": "Array RawArray SharedMemory array asarray put shared_memory",
+    "SharedLock": "Lock RLock",
+    "RingBuffer": "Queue SimpleQueue",
+    "grid": "ParameterGrid meshgrid product",
+    "rows": "iterrows itertuples",
+    "report": "set_progress tqdm trange",
+    "doctor": "cpu_count show_versions",
+}
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the name that a user may have meant, if one is much like it."""
+    from difflib import get_close_matches
+
+    names = {each.lower(): each for each in known}
+    found = get_close_matches(name.lower(), names, 1)
+    return names[found[0]] if found else None
+
+
+_KINDS = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.KEYWORD_ONLY,
+    inspect.Parameter.VAR_KEYWORD,
+)
+
+
+def no_attribute(
+    owner: str,
+    name: str,
+    known: Iterable[str],
+    more: str = "",
+    kind: type[Exception] = AttributeError,
+) -> BaseException:
+    """Return the error for a name that a module or an object does not have, and the right one."""
+    text = f"{owner} has no attribute {name!r}"
+    if name[0] != "_":  # tools look for many of those
+        elsewhere = (x for x, theirs in _ELSEWHERE.items() if x in known and name in theirs.split())
+        meant = next(elsewhere, None) or closest(name, known)
+        text += f"; did you mean {meant!r}?" if meant else more
+    return shown_shortly(kind(text))
+
+
+def refuse_others(
+    function: str,
+    others: Iterable[str],
+    known: Sequence[str],
+    func: Any = None,
+    iterables: Sequence[Any] = (),
+) -> None:
+    """Raise TypeError for an option that a call does not have, with what to write.
+
+    Parameters
+    ----------
+    function
+        Name of the public function.
+    others, known
+        Names of the wrong options, and those that it has.
+    func, iterables
+        The user's function and the items, for a function that runs one.
+    """
+    for name in others:
+        takes, (of_runs, of_plots) = _parameters(func), (each.get(name, "") for each in _BY_NAME)
+        if "shared" in known and of_runs:
+            advice = of_runs
+        elif found := next((x for x in (of_plots, of_runs) if _names_one(x, known)), ""):
+            advice = found
+        elif not iterables and func is not None and (name in takes or name in _ITEMS):
+            given = ", ".join(takes) if name in takes else "items"
+            advice = f"pass items by position: {function}({_name(func)}, {given})"
+            if len(takes) > 1:
+                advice += f", and what all calls need in shared={{{takes[-1]!r}: ...}}"
+        elif close := closest(name, known):
+            advice = f"did you mean {close}=?"
+        elif "shared" in known:
+            advice = f"to pass it to your function, use shared={{{name!r}: ...}}"
+        else:
+            advice = f"it takes {', '.join(known)}" if known else "it takes none"
+        raise TypeError(f"{function}() has no argument {name}=: {advice}")
+
+
+def _names_one(advice: str, known: Iterable[str]) -> bool:
+    """Return whether advice is to use one of the known options."""
+    return any(f"use {name}=" in advice for name in known)
+
+
+def misfit(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return what is wrong with the arguments of a public call, empty if they fit."""
+    signature = inspect.signature(func)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        pass
+    else:
+        return ""
+    name = func.__qualname__.removesuffix(".__init__")
+    parameters = [p for p in signature.parameters.values() if p.name != "self"]
+    n_given = len(args) - (len(signature.parameters) - len(parameters))
+    return next(_misfits(name, parameters, n_given, kwargs), "")
+
+
+def _misfits(
+    name: str, parameters: Sequence[inspect.Parameter], n: int, kwargs: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield what is wrong with `n` arguments by position, and others by name."""
+    kinds = {kind: [p.name for p in parameters if p.kind is kind] for kind in _KINDS}
+    first, both, star, last, stars = kinds.values()
+    needed = [p.name for p in parameters if p.default is p.empty and p.name not in star + stars]
+    missing = [each for each in needed if each not in (first + both)[:n]]
+    if unnamed := [each for each in missing if each in first and each in kwargs]:
+        yield f"{name}() takes {unnamed[0]} by position: {name}({', '.join(first)}, ...)"
+    if not stars:
+        try:
+            refuse_others(name, [each for each in kwargs if each not in both + last], both + last)
+        except TypeError as error:
+            yield str(error)
+    if n > len(first + both) and not star:
+        if not first + both:
+            named = [f"{each}=..." for each in last or (stars and ["a", "b"])]
+            how = f"its arguments by name: {name}({', '.join(named)})" if named else "no arguments"
+        else:
+            how = f"{', '.join(first + both)}" + (
+                f", and by name {', '.join(last)}" if last else ""
+            )
+        yield f"{name}() takes {how}, but {counted(n, 'argument')} came by position"
+    if twice := [each for each in (first + both)[:n] if each in kwargs]:
+        yield f"{name}() got {twice[0]} twice: by position, and as {twice[0]}="
+    shown = [*needed, *(["..."] if len(parameters) > len(needed) else [])]
+    missing = [each for each in missing if each not in kwargs]
+    yield f"{name}() needs {' and '.join(missing)}: {name}({', '.join(shown)})"
+
+
+def _parameters(func: Any) -> list[str]:
+    """Return the names of a user's function's parameters, none if they are unknown."""
+    try:
+        return [*inspect.signature(func).parameters]
+    except Exception:  # noqa: BLE001 - anything may have been passed, and annotations may fail
+        return []
+
+
+def _name(func: Any) -> str:
+    return str(getattr(func, "__name__", "func"))
