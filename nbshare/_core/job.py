@@ -21,7 +21,8 @@ from nbshare._core.engine.local import is_ending, refuse_to_wait_for_itself
 from nbshare._core.engine.results import MISSING
 from nbshare._core.engine.run import Run
 from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
-from nbshare._core.functions.reference import label_of, refuse_async
+from nbshare._core.functions.called import check_called
+from nbshare._core.functions.reference import label_of
 from nbshare._core.html_tables import StatsTable
 from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.tracebacks import shown_as, shown_from_its_calls, shown_from_the_call, unwrapped
@@ -661,7 +662,7 @@ class Job(Generic[T]):
                 "only. Pass a task: asyncio.wait([asyncio.ensure_future(job)]). Or use "
                 "asyncio.gather(job), asyncio.as_completed([job]), or await job"
             )
-        refuse_async(function)
+        check_called("function", function, "job")
         self._run.call_when_over(partial(function, self))
 
     def __await__(self) -> Generator[Any, None, Any]:

@@ -15,10 +15,10 @@ from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.request import Request
 from nbshare._core.functions.annotations import signature_of, text_of
+from nbshare._core.functions.called import check_called
 from nbshare._core.functions.reference import (
     bind_arguments,
     label_of,
-    refuse_async,
     resolve,
 )
 from nbshare._core.interrupts import refuse_patched_modules
@@ -276,14 +276,12 @@ def checked_backend(options: MapOptions, *, is_nested: bool) -> Backend:
 
 def check_functions(options: MapOptions) -> None:
     """Raise if ``reduce=`` or ``until=`` is no function, or does not go with another option."""
-    for name in ("reduce", "until"):
-        if (given := getattr(options, name)) is None:
-            continue
-        if not callable(given):
-            raise TypeError(f"{name}={cut(repr(given))}: must be a function")
-        refuse_async(given)
+    if options.until is not None:
+        given = ("partial",) if options.reduce is None else ("value", "n")
+        check_called("until", options.until, *given)
     if options.reduce is None:
         return
+    check_called("reduce", options.reduce, "a", "b")
     if options.out is not None:
         raise ValueError("with reduce= there is one result: leave out= out")
     if options.timeout is not None:

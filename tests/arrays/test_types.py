@@ -220,7 +220,7 @@ def test_the_last_function_counts():
         (enum.EnumMeta, parts_of, "pickle writes objects of this type"),
         (np.ndarray, parts_of, "nbshare sends objects of this type itself"),
         (nbshare.SharedBuffer, parts_of, "nbshare sends objects of this type itself"),
-        (Plain, "parts", "reduce='parts': pass a function"),
+        (Plain, "parts", "reduce='parts': must be a function"),
     ],
 )
 def test_what_cannot_be_registered_is_refused(cls, reduce, message):

@@ -577,7 +577,7 @@ def test_other_plots_are_refused(plot, error, message):
         ({"kind": 3}, TypeError, "3 names no plot"),
         ({"x": np.zeros((2, 2))}, TypeError, "one-dimensional"),
         ({"y": ["a", "b"]}, TypeError, "dtype <U1"),
-        ({"value": 3}, TypeError, "a function of one result"),
+        ({"value": 3}, TypeError, "must be a function"),
         ({"reduction": "median"}, ValueError, "'median': allowed are mean, sum, min, max, last"),
         ({"bins": 0}, ValueError, "from 1 to 1000"),
         ({"interval_s": float("nan")}, ValueError, "more than 0"),

@@ -22,6 +22,7 @@ import numpy as np
 
 from nbshare._core.arrays.by_reference import ByReference
 from nbshare._core.arrays.known_types import PACKAGES
+from nbshare._core.functions.called import check_called
 from nbshare._core.functions.pickling import value_pickler
 from nbshare._core.tracebacks import shown_from_the_call
 
@@ -123,11 +124,7 @@ def register_type(cls: type[T], reduce: Callable[[T], Any], /, *, subclasses: bo
         )
     if cls is np.ndarray or issubclass(cls, ByReference):
         raise TypeError(f"cls={cls.__name__}: nbshare sends objects of this type itself")
-    if not callable(reduce):
-        raise TypeError(
-            f"reduce={reduce!r}: pass a function that returns a callable and its arguments, as "
-            "object.__reduce__ does"
-        )
+    check_called("reduce", reduce, "obj")
     _entries[cls] = Entry(reduce, subclasses)
     _found.clear()
 

@@ -262,7 +262,7 @@ class Call(OwnRun):
         """Return the error that a worker's report or death means."""
         text = what.item_repr if isinstance(what, Failure) else None
         error = what.as_error(self.name_of(what.item, text) if what.item >= 0 else "", worker)
-        return note_on_iterables(error, self.request.iterables) if text else error
+        return note_on_iterables(error, self.request.iterables, text) if text else error
 
     def text_of(self, i: int) -> str:
         """Return the repr of an item, or the stage of a block, which is not kept."""

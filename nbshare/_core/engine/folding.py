@@ -18,7 +18,7 @@ from nbshare._core.engine.call import Call
 from nbshare._core.engine.stats import WorkerActivity
 from nbshare._core.interrupts import start_thread, uninterrupted
 from nbshare._core.wire.failures import name_of_item
-from nbshare._core.wire.folding import Block, Folded, by_item, counted, items_in, start_of
+from nbshare._core.wire.folding import Block, Folded, by_item, counted, items_in, reduced, start_of
 from nbshare._core.wire.kept import kept_result
 from nbshare.errors import is_interrupt
 
@@ -56,7 +56,7 @@ class Reduction:
         return values[0] if values else None
 
     def _joined(self, first: list[Any], second: list[Any]) -> list[Any]:
-        return [self._reduce(first[0], second[0])] if first and second else first or second
+        return [reduced(self._reduce, first[0], second[0])] if first and second else first or second
 
 
 class FoldingCall(Call):

@@ -94,7 +94,7 @@ class _Here(Caller):
                 where = f"{where}:\n{text}" if text else where
                 without_frames(error)
             noted(error, where)
-            note_on_iterables(explained(error), self._call.request.iterables)
+            note_on_iterables(explained(error), self._call.request.iterables, item)
         else:  # SystemExit must not end the caller
             error = describe(error, i, item).as_error(self._call.name_of(i, item), None)
         self._call.note_error(error, range(i, i + 1))

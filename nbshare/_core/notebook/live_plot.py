@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.functions.reference import refuse_async
+from nbshare._core.functions.called import check_called
 from nbshare._core.tracebacks import shown_from_its_calls
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ class LivePlot:
         self.title, self.label, self.unit = title, label, unit
         self.xlabel, self.xunit = xlabel, xunit
         self.ylabel, self.yunit = ylabel, yunit
-        if value is not None and not callable(value):
-            raise TypeError(f"value={value!r} is not allowed: pass a function of one result.")
+        if value is not None:
+            check_called("value", value, "result")
         self.value = value
         if reduction not in REDUCTIONS:
             raise ValueError(f"reduction={reduction!r}: allowed are {', '.join(REDUCTIONS)}")
@@ -304,7 +304,8 @@ def _short(x: float, digits: int) -> str:
 
 
 def _checked_kind(kind: Any) -> str | Draw:
-    refuse_async(kind)
+    if callable(kind) and not isinstance(kind, type):
+        check_called("plot", kind, "ax", "partial")
     if kind in KINDS if isinstance(kind, str) else callable(kind) and not isinstance(kind, type):
         return cast("str | Draw", kind)
     error = ValueError if isinstance(kind, str) else TypeError

@@ -53,6 +53,14 @@ READ_ONLY = (
     "worker sees only its own changes. Or pass share(x) as an item or in a functools.partial: all "
     "workers write to the same memory."
 )
+NO_TERMINAL = (
+    "a debugger needs a terminal, which workers do not have. Run the item in this process, with "
+    "nbshare.last_job().debug(i), or all items with backend='serial'"
+)
+OF_TUPLE = (
+    "The item is a tuple, which is one argument, as in map. To pass its parts, use "
+    "parallel_map(func, *zip(*items)). For the rows of a DataFrame, pass nbshare.rows(df)."
+)
 MOST_CAUSES = 10  # of an error
 CRASHED = " It crashed in compiled code. A stack trace was printed to stderr."
 LEAST_CRASH = 1 << 31  # of the exit codes by which Windows ends a process
@@ -163,13 +171,15 @@ def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failu
     Never raises.
     """
     pickled, lost = _pickled(error)
+    # The caller's IPython ends a cell without a word for this error.
+    is_debugger = issubclass(type(error), getattr(sys.modules.get("bdb"), "BdbQuit", ()))
     return Failure(
         item=index,
         item_repr=item,
-        pickled=pickled,
+        pickled=None if is_debugger else pickled,
         type_name=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
-        text=cut(_text(error), n),
-        traceback=traceback_of(error, with_notes=pickled is None),
+        text=NO_TERMINAL if is_debugger else cut(_text(error), n),
+        traceback="" if is_debugger else traceback_of(error, with_notes=pickled is None),
         notes=lost,
         advice=READ_ONLY if _is_of_read_only(error) else "",  # here, as its causes do not travel
     )
@@ -225,6 +235,9 @@ def _task_error(failure: Failure, where: str) -> TaskError:
         failure.item_repr,
         failure.type_name,
     )
+    if failure.pickled is None:
+        for note in failure.notes:
+            error.add_note(note)
     error.add_note(_note(failure, where))
     return error
 
@@ -290,13 +303,22 @@ def _is_of_read_only(error: BaseException) -> bool:
     return False
 
 
-def note_on_iterables(error: BaseException, iterables: Sequence[Any]) -> BaseException:
+def note_on_iterables(error: BaseException, iterables: Sequence[Any], item: str) -> BaseException:
     """Return the error of an item, with a note on where its arguments come from.
 
     Data that every call needs may have been passed as one more iterable, as other libraries take
-    it. Then the function fails because it gets a part instead of the whole.
+    it. Then the function fails because it gets a part instead of the whole. Or it gets a pair, as
+    of `zip`, and uses it as a part. `item` is the item's repr.
     """
-    if len(iterables) > 1 and issubclass(type(error), TypeError | LookupError | AttributeError):
+    is_of_kind = issubclass(type(error), TypeError | LookupError | AttributeError)
+    if (
+        is_of_kind
+        and len(iterables) == 1
+        and item[:1] == "("
+        and re.search("tuple|sequence", _text(error))
+    ):
+        noted(error, OF_TUPLE)
+    elif is_of_kind and len(iterables) > 1:
         kinds = ", ".join("iterator" if x is None else type(x).__name__ for x in iterables)
         noted(
             error,
@@ -359,8 +381,9 @@ def _pickled(error: BaseException) -> tuple[bytes | None, list[str]]:
             return None, []
         kept = getattr(copy, "__notes__", ())
         return data, [note for note in getattr(error, "__notes__", ()) if note not in kept]
-    except BaseException:  # noqa: BLE001 - whatever its __reduce__ does
-        return None, []
+    except BaseException as problem:  # noqa: BLE001 - whatever its __reduce__ does
+        why = f"{type(problem).__name__}: {cut(_text(problem))}"
+        return None, [f"Its own type is lost, as it cannot be sent by pickle ({why})."]
 
 
 def traceback_of(error: BaseException, *, with_notes: bool = False) -> str:
@@ -385,15 +408,13 @@ def traceback_of(error: BaseException, *, with_notes: bool = False) -> str:
 
 
 def _own_frames(tb: TracebackType | None) -> TracebackType | None:
-    """Drop the engine's frames above the user's function, and those amid very many."""
-    while tb is not None and is_ours(tb.tb_frame):
-        tb = tb.tb_next
+    """Drop the frames of nbshare, which say nothing to a user, and those amid very many."""
     found = []
     while tb is not None:
-        found.append(tb)
+        if not is_ours(tb.tb_frame):
+            found.append(tb)
         tb = tb.tb_next
-    if len(found) <= 2 * MAX_LINES:
-        return found[0] if found else None
-    for each in reversed(found[:MAX_LINES] + found[-MAX_LINES:]):
+    found[MAX_LINES : max(MAX_LINES, len(found) - MAX_LINES)] = []
+    for each in reversed(found):
         tb = TracebackType(tb, each.tb_frame, each.tb_lasti, each.tb_lineno or 0)
     return tb

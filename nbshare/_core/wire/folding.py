@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.functions.reference import with_keywords
+from nbshare._core.functions.reference import label_of, with_keywords
 from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.wire.failures import (
     Failure,
@@ -150,6 +150,15 @@ def in_blocks(
     return [None], blocks_of(all_columns(source)), None
 
 
+def reduced(reduce: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """Return one result for two. An error says how the function was called."""
+    try:
+        return reduce(a, b)
+    except Exception as error:
+        noted(error, f"raised by reduce=, which calls {label_of(reduce)}(a, b) with two results")
+        raise
+
+
 class Folded(NamedTuple):
     """The outcome of a block."""
 
@@ -198,7 +207,7 @@ class Fold:
                     raise
                 failures.append(describe(error, i, text_of(args)))
                 continue
-            values = [self.reduce(values[0], value) if values else value]
+            values = [reduced(self.reduce, values[0], value) if values else value]
             n += 1
         return Folded(values, n, failures, retried)
 

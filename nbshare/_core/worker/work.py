@@ -73,6 +73,7 @@ from nbshare._core.worker.items import (
 )
 from nbshare._core.worker.reports import Reporter
 from nbshare._core.worker.state import initialized, note_imports
+from nbshare.errors import noted
 
 if TYPE_CHECKING:
     from nbshare._core.worker.stages import Column
@@ -502,6 +503,8 @@ class Work:
         if issubclass(type(error), Exception) and attempts[0] & ATTEMPTS <= self._policy.retries:
             self._slot[RETRIED] += 1
             return False
+        if (n := int(attempts[0] & ATTEMPTS)) > 1:
+            noted(error, f"It failed in each of {n} attempts (retries={self._policy.retries}).")
         self._caller.failed(i, error, self._text_of(i))
         if not self._policy.returns_errors:
             raise _Stopped

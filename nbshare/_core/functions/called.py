@@ -1,0 +1,62 @@
+"""Whether the functions that options take can be called as nbshare calls them."""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+from nbshare._core.functions.annotations import signature_of, text_of
+from nbshare._core.functions.reference import label_of, refuse_async
+from nbshare.errors import cut
+
+# Second parameters of functions of all results, such as numpy.sum, max of torch, sum and sorted.
+_OF_ALL = ("axis", "dim", "dtype", "key", "start", "weights")
+_OF_TWO = ("a", "b")  # what reduce= is called with
+_INSTEAD = (
+    " Pass a function of two results, such as numpy.add, numpy.maximum or max. For a function "
+    "of all results, leave reduce= out: sum(parallel_map(func, items))"
+)
+
+
+def check_called(option: str, func: Any, *given: str) -> None:
+    """Raise TypeError if a function cannot be called with what its option gives it.
+
+    Parameters
+    ----------
+    option
+        Name of the option.
+    func
+        The user's function.
+    *given
+        Names of the arguments that it gets, by position.
+    """
+    if not callable(func):
+        raise TypeError(f"{option}={cut(repr(func))}: must be a function")
+    refuse_async(func)
+    try:
+        signature = signature_of(func)
+    except Exception:  # noqa: BLE001 - some functions in C have none, annotations may raise
+        return
+    instead = _INSTEAD if given == _OF_TWO else ""
+    how = f"{option}= calls {option}({', '.join(given)})"
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        shown = f"{label_of(func)}{text_of(signature)}"
+        raise TypeError(f"{how}, which {shown} does not take: {error}.{instead}") from None
+    names = [*signature.parameters]
+    if given == _OF_TWO and len(names) > 1 and names[1] in _OF_ALL:
+        raise TypeError(
+            f"{how} for two results, and {label_of(func)} takes all in one argument.{instead}"
+        )
+    module = str(getattr(func, "__module__", ""))
+    if option == "plot" and (module == "matplotlib.pyplot" or _is_of_axes(func)):
+        raise TypeError(
+            f"{how} with the Axes to draw on, and {label_of(func)} has its own. Pass a function "
+            "that uses them: plot=lambda ax, partial: ax.plot(partial)"
+        )
+
+
+def _is_of_axes(func: Any) -> bool:
+    """Return whether a function is a method of Axes that exist."""
+    return type(func) is MethodType and type(func.__self__).__module__.startswith("matplotlib.")
