@@ -580,3 +580,25 @@ def test_a_loop_in_order_says_that_another_one_has_taken_results():
     next(iter(job))
     with pytest.raises(RuntimeError, match="another loop"):
         list(job.in_order())
+
+
+@pytest.mark.parametrize("wait", ["await job", "[i async for i in job]"])
+def test_ctrl_c_in_a_loop_that_would_go_on_later_ends_the_run(script, wait):
+    """IPython's terminal runs a loop for one cell and keeps what has not ended, as this does."""
+    code = f"""
+import asyncio, os, signal, threading, time
+import nbshare
+signal.signal(signal.SIGINT, signal.default_int_handler)
+loop = asyncio.new_event_loop()
+job = nbshare.map_async(time.sleep, [60, 60])
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+async def cell():
+    return {wait}
+try:
+    loop.run_until_complete(cell())
+except nbshare.MapInterrupted as error:
+    print(error)
+job.wait()
+print(job.state, signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+    assert script(code).splitlines() == ["0 of 2 items done", "interrupted True"]

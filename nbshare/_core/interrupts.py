@@ -9,8 +9,8 @@ import sys
 import threading
 import time
 from _thread import allocate_lock, get_ident
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -74,6 +74,31 @@ def ignore_more_presses() -> None:
             _signal.default_int_handler(number, frame)
 
     _signal.signal(_signal.SIGINT, press)
+
+
+@contextmanager
+def cancelled_by_interrupt(cancel: Callable[[], object]) -> Iterator[list[bool]]:
+    """Cancel an asyncio task at Ctrl-C, as `asyncio.run` does, in a loop that would leave it.
+
+    IPython's terminal has such a loop. Yields a list that is empty until then.
+    """
+    came: list[bool] = []
+    is_main = get_ident() == threading.main_thread().ident
+    # Any other handler is that of asyncio.run, of a kernel, or the user's.
+    if not is_main or _signal.getsignal(_signal.SIGINT) is not _signal.default_int_handler:
+        yield came
+        return
+
+    def press(_number: int, _frame: FrameType | None) -> None:
+        came.append(True)
+        cancel()
+
+    _signal.signal(_signal.SIGINT, press)
+    try:
+        yield came
+    finally:
+        if _signal.getsignal(_signal.SIGINT) is press:
+            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 
 def start_thread(run: Callable[..., object], *args: object) -> None:

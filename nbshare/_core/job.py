@@ -24,6 +24,7 @@ from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
 from nbshare._core.functions.called import check_called
 from nbshare._core.functions.reference import label_of
 from nbshare._core.html_tables import StatsTable
+from nbshare._core.interrupts import cancelled_by_interrupt
 from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.tracebacks import shown_as, shown_from_its_calls, shown_from_the_call, unwrapped
 from nbshare._core.until import Until
@@ -686,11 +687,20 @@ class Job(Generic[T]):
 
     @contextlib.contextmanager
     def _ending_with_its_task(self) -> Iterator[None]:
-        """Stop the run if the asyncio task that waits for it is cancelled."""
+        """Stop the run if the asyncio task that waits for it is cancelled, or at Ctrl-C."""
+        import asyncio
+
+        task = asyncio.current_task()
+        cancel = task.cancel if task is not None else self._interrupt
         try:
-            yield
+            with cancelled_by_interrupt(cancel) as came:
+                yield
+            if came:  # while nothing was awaited
+                raise asyncio.CancelledError
         except BaseException as error:
             self._interrupt()
+            if came:
+                raise MapInterrupted(self._count(kept_in="its partial()")) from None
             shown_as(error, f"{type(error).__name__}: {self._count(kept_in='its partial()')}")
             raise
 
