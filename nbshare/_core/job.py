@@ -55,6 +55,7 @@ SHOW_S = 0.01  # between looks for prints and objects, while there are, or else 
 NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
 LOOK_S = 0.02  # between looks of a loop over results, or of a coroutine
 
+COUNTING = "count results with .count(), not len()"  # of an array with gaps
 MOST_STARTED = 1000  # jobs, before those that are over are left out
 
 # Not a WeakSet, whose callbacks an interrupt may break.
@@ -362,6 +363,12 @@ class Job(Generic[T]):
     def _is_enough(self) -> bool:
         """Whether ``until=`` has ended it before all items were done."""
         return self._run.is_enough and self.n_done != self.n_items
+
+    @property
+    def _has_gaps(self) -> bool:
+        """Whether its results are an array some of whose rows are missing."""
+        partial = self._run.partial()
+        return isinstance(partial, np.ma.MaskedArray) and self.n_done != self.n_items
 
     @property
     def _is_reduced(self) -> bool:
@@ -979,6 +986,7 @@ class Job(Generic[T]):
         # While the interpreter ends a thread that prints to its closing streams may abort it.
         if not (self._is_shown or is_ending()):
             more = "; the same call continues" if self._stored_in else ""
+            more += f"; {COUNTING}" if self._has_gaps else ""
             warn(f"{self.label} was stopped: {self._count()}{more}", PartialResultWarning)
         return self._partial_or_gaps(), None
 

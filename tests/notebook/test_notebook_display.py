@@ -413,6 +413,12 @@ def test_a_terminals_bar_stays_where_a_stopped_map_left_it():
     assert last.rstrip("]").endswith("stopped")
 
 
+def test_a_terminal_says_that_the_results_are_none():
+    """As a notebook does, because a function that appends to a list returns nothing."""
+    shown = at_a_terminal("import nbshare\nnbshare.parallel_map([].append, range(5))")
+    assert shown.rstrip().endswith("the results are None]")
+
+
 @pytest.mark.parametrize(
     ("n_items", "count"), [("40", r"100%\|.\| 40/40, 1 failed"), ("None", "40it, 1 failed")]
 )

@@ -30,6 +30,7 @@ def test_stop_gives_what_is_done_and_the_notebook_goes_on(page, how, presses):
     assert time.monotonic() - at < SOON_S
     assert cell.status == "ok", cell.traceback
     assert re.search(r"■ .*stopped\s+4/8 .* the result is partial", cell.rows[0])
+    assert "count results with .count(), not len()" in cell.rows[0]
     assert not cell.stderr
     assert page.finish(queued).stdout == "[0.0 10.0 20.0 30.0 -- -- -- --] stopped 4\n"
     assert page.run("tasks.check_double()").status == "ok"

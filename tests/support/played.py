@@ -15,7 +15,7 @@ class PlayedJob:
 
     n_workers, _n_restored, _stored_in, _loading_s, _has_processes = 2, 0, "", 0.0, False
     _gave_none, _fit, _hints = False, None, ()
-    _is_reduced = _is_enough = False
+    _is_reduced = _is_enough = _has_gaps = False
     _retried, _is_detached, _durations = (), False, ()
     _inputs, errors, _activity, stats, stages, last_prints = None, {}, (), (), (), ()
 

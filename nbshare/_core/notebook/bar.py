@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tqdm.std import EMA, tqdm
 
-from nbshare._core.job import Job, JobState
+from nbshare._core.job import COUNTING, Job, JobState
 from nbshare.errors import counted, cut
 
 LIVE: tuple[JobState, ...] = ("starting", "running")
@@ -103,10 +103,8 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
         if n_new and job.elapsed_s >= SHORTEST_S:  # else it was over before the first look
             timing += f" ({_rate(n_new / job.elapsed_s)})"
         stored = [f"{n:,} stored before"] if (n := job._n_restored) else []
-        none = ["the results are None"] if job._gave_none else []
-        enough = ["enough for until="] if job._is_enough else []
         details = [timing, *stored] if timed else []
-        return Words(words, count, [*details, *_retried(job), *none, *enough])
+        return Words(words, count, [*details, *_retried(job), *_remarks(job)])
     details = [] if n is None else [f"{100 * n_done // max(n, 1)} %"]  # 100 when all is done
     if timed and state in LIVE:
         details += _timing(job, speed)
@@ -119,9 +117,17 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
         details.append("detached")
     if state == "stopped":
         details.append("the result is partial")
+        details += [COUNTING] * job._has_gaps
         if job._stored_in:
             details.append("the same call continues")
     return Words(state, count, details)
+
+
+def _remarks(job: Job) -> list[str]:
+    """Return what is remarkable about the results of a run that is done."""
+    none = ["the results are None"] if job._gave_none else []
+    enough = ["enough for until="] if job._is_enough else []
+    return none + enough + [COUNTING] * (job._is_enough and job._has_gaps)
 
 
 def _retried(job: Job) -> list[str]:
@@ -224,7 +230,8 @@ class TerminalBar(Bar):
         if n_failed := len(job.errors):
             self._bar.failed = f", {n_failed:,} failed"
         if final:
-            notes = _retried(job) + [job.state] * (job.state != "done")
+            notes = _retried(job)
+            notes += _remarks(job) if job.state == "done" else [job.state]
             self._bar.set_postfix_str(", ".join(notes), refresh=False)
             self._bar.close()
             sys.stderr.writelines(f"{line}\n" for line in stage_lines(job))
