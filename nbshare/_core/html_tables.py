@@ -53,7 +53,7 @@ def _figure(name: str, value: Any) -> str:
         )
         return "<br>".join(map(escape, items))
     if name.endswith("_bytes"):
-        return rounded(value)
+        return rounded(value) if value else "–"
     if isinstance(value, float):
         return _seconds(value)
     return escape(f"{value:,}" if isinstance(value, int) else str(value))

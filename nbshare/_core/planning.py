@@ -88,7 +88,7 @@ class Plan:
             left = in_words(processes.available_bytes())
             lines += [
                 ("results", in_words(self.result_bytes)),
-                ("time", f"{self.elapsed_s:.2g} s, {self.item_s:.2g} s for an item"),
+                ("time", f"{_seconds(self.elapsed_s)}, {_seconds(self.item_s)} for an item"),
                 ("workers", f"{self.workers}{each}"),
                 ("peak", f"{in_words(self.peak_bytes)} of {left} available"),
             ]
@@ -225,3 +225,8 @@ def _nbytes(value: Any) -> int:
     if isinstance(value, np.ndarray | np.generic | bool | int | float | complex):
         return np.asarray(value).nbytes
     return len(pickle.dumps(value, 5))
+
+
+def _seconds(value: float) -> str:
+    """Format seconds with two digits, or all before the point."""
+    return f"{value:,.0f} s" if value >= 10 else f"{value:.2g} s"

@@ -4,6 +4,7 @@ import sqlite3
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -440,3 +441,10 @@ def test_the_repr_of_an_item_is_one_short_line(backend):
     assert line.startswith("raised for item 0 (array([[ 0, 1, 2, ")
     assert "…)" in line
     assert len(line) < 100
+
+
+def test_a_path_among_the_items_is_named_as_it_is_printed():
+    """Not as PosixPath('a.png'), which takes more room and says no more."""
+    with pytest.raises(TypeError) as caught:
+        parallel_map(lambda path: path + 1, [Path("a.png")])
+    assert "raised for item 0 (a.png) in worker 1" in caught.value.__notes__[0]

@@ -128,3 +128,10 @@ def test_it_is_shown_in_words_and_as_a_table():
     assert "items    10" in repr(found)
     assert "<td" in found._repr_html_()
     assert "workers" in found._repr_html_()
+
+
+def test_a_plan_shows_seconds_as_a_person_writes_them():
+    shown = repr(
+        nbshare.types.Plan(n_items=500, item_s=0.2, elapsed_s=101.3, workers=1, refused=[])
+    )
+    assert "time     101 s, 0.2 s for an item" in shown

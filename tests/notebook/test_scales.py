@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
+
 import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.colors import LogNorm, to_rgb
+from PIL import Image
 
 from nbshare import LivePlot, map_async, tiles
 from nbshare._core.notebook.figure import LiveFigure
-from nbshare._core.notebook.live_plot import CannotDrawError
+from nbshare._core.notebook.live_plot import CannotDrawError, names_of
 from tests.support.played import played
 
 
@@ -157,3 +160,19 @@ def test_the_users_fonts_stay():
     assert axes.xaxis.label.get_family() == ["serif"]
     assert axes.xaxis.label.get_size() == 14
     assert axes.xaxis.get_tick_params()["labelsize"] == pytest.approx(12.6)
+
+
+def test_names_of_values_are_in_one_notation():
+    assert names_of(np.logspace(-5, 0, 6)) == ["1e-5", "1e-4", "1e-3", "1e-2", "1e-1", "1e0"]
+    assert names_of(np.logspace(-1, 2, 4)) == ["0.1", "1", "10", "100"]
+    assert names_of(np.array([0.0, 2.5e-7])) == ["0", "2.5e-7"]
+
+
+@pytest.mark.parametrize(("style", "alpha"), [({}, 0), ({"axes.edgecolor": "red"}, 255)])
+def test_a_users_plot_is_transparent_unless_the_style_is_the_users(style, alpha):
+    """It fits a dark page, in greys. Another style may be made for white."""
+    with mpl.rc_context(style):
+        figure = LiveFigure(played(np.arange(5.0), 5), lambda ax, partial: ax.plot(partial))
+        png = figure.frame(final=True).png
+    pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGBA"))
+    assert pixels[2, 2, 3] == alpha

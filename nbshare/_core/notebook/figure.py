@@ -73,6 +73,7 @@ _STYLE: dict[Any, Any] = {
     **dict.fromkeys(("xtick.color", "ytick.color"), TICKS),
     **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 9),
     "axes.edgecolor": FRAME,
+    "axes.facecolor": "none",
     "axes.titlelocation": "left",
     "axes.titlesize": 11,
     "legend.frameon": False,
@@ -283,7 +284,7 @@ class LiveFigure:
         width, height = _ALONE if columns == 1 else _PANEL
         size = (columns * width / _DPI, rows * height / _DPI)
         self.figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
-        if not self._is_users:  # a user's function may draw in black
+        if self._is_styled:  # a user's own style may be made for white
             self.figure.set_facecolor("none")
         self._canvas: Any = FigureCanvasAgg(self.figure)  # a bare Figure's draw() does nothing
         places: list[FigureBase] = [self.figure]
@@ -355,7 +356,7 @@ class LiveFigure:
         self._canvas.draw()
         picture = Image.fromarray(np.asarray(self._canvas.buffer_rgba()))
         self.figure.set_dpi(_DPI)
-        if not self._is_users:
+        if self._is_styled:
             return picture
         white = Image.new("RGBA", picture.size, "white")  # below a figure that is transparent
         return Image.alpha_composite(white, picture).convert("RGB")

@@ -295,7 +295,14 @@ def names_of(values: npt.NDArray[Any], digits: Sequence[int] = (3, 6, 17)) -> li
         names = [_short(x, n) if isinstance(x, float) else str(x) for x in values.tolist()]
         if len(set(names)) == len(set(values.tolist())):
             break
+    if any("e" in name for name in names):  # one notation for all
+        return [_as_power(x, n) if isinstance(x, float) else str(x) for x in values.tolist()]
     return names
+
+
+def _as_power(x: float, digits: int) -> str:
+    number, _, power = f"{x:.{digits - 1}e}".partition("e")
+    return f"{float(number):.{digits}g}e{int(power)}" if math.isfinite(x) and x else f"{x:g}"
 
 
 def _short(x: float, digits: int) -> str:

@@ -24,7 +24,6 @@ from nbshare._core.memory.budget import rounded
 from nbshare._core.notebook import page
 from nbshare._core.notebook.bar import (
     LIVE,
-    SHORTEST_S,
     Speed,
     Words,
     describe,
@@ -40,6 +39,8 @@ _SLOW_S, _MUCH = 5.0, 3  # an item is slow from so many seconds, and times the u
 _BAR_ROOM = 24  # px, the height of a histogram
 _MAX_NAMED = 20  # items that were run again
 _MAX_TEXT = 60  # characters of an item or a message
+_MAX_ERROR = 200  # of an error, over several lines
+_LEAST_GAIN_S = 1.0  # in a shorter run, what the workers bring is noise
 # As wide as a plot, and aligned with code and printed output.
 _WIDTH = "max-width:760px;box-sizing:border-box;padding:2px 0 2px 8px"
 _HEIGHT, _BAR = 24, 4  # px, the same during and after the run, so nothing jumps, and the bar in it
@@ -292,7 +293,7 @@ def _gain(job: Job) -> str:
     stats = job.stats
     working_s = sum(worker.working_s for worker in stats)
     there_s = working_s + sum(worker.waiting_s for worker in stats)
-    if job.state in LIVE or job.elapsed_s < SHORTEST_S or len(stats) < 2 or not working_s:
+    if job.state in LIVE or job.elapsed_s < _LEAST_GAIN_S or len(stats) < 2 or not working_s:
         return ""
     gain, busy = working_s / job.elapsed_s, working_s / there_s
     return f"<div>{gain:.1f} × as fast as one after the other, {100 * busy:.0f} % busy</div>"
@@ -369,7 +370,7 @@ def _report(worker: WorkerActivity) -> str:
 def _failures(job: Job) -> str:
     errors = job.errors
     lines = [
-        f"item {i}: {html.escape(_cut(f'{type(errors[i]).__name__}: {errors[i]}'))}"
+        f"item {i}: {html.escape(_cut(f'{type(errors[i]).__name__}: {errors[i]}', _MAX_ERROR))}"
         for i in nsmallest(_MAX_FAILURES, errors)
     ]
     if len(errors) > len(lines):
@@ -389,8 +390,8 @@ def _list(title: str, lines: Iterable[str]) -> str:
     return f"<div>{title}:</div>{listed}"
 
 
-def _cut(text: str) -> str:
-    return cut(" ".join(text.split()), _MAX_TEXT)
+def _cut(text: str, n: int = _MAX_TEXT) -> str:
+    return cut(" ".join(text.split()), n)
 
 
 def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:

@@ -340,9 +340,14 @@ def name_of_signal(number: int) -> str:
 
 
 def text_of(args: Sequence[Any]) -> str:
-    """Return the text of an item in messages, its repr or the plain number of a NumPy scalar."""
-    texts = [str(x) if isinstance(x, np.number) else safe_repr(x) for x in args]
+    """Return the text of an item in messages, its repr, or a number or path as it is printed."""
+    texts = [str(x) if _is_plain(x) else safe_repr(x) for x in args]
     return texts[0] if len(texts) == 1 else cut(f"({', '.join(texts)})")
+
+
+def _is_plain(x: Any) -> bool:
+    """Return whether the text of an object says more than its repr, a number's or a path's."""
+    return isinstance(x, np.number) or type(x).__module__.partition(".")[0] == "pathlib"
 
 
 def name_of_item(i: int, text: str) -> str:

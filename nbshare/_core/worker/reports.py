@@ -127,7 +127,7 @@ def worker_index() -> int | None:
     int or None
         Workers that run at the same time have different numbers. With one run at a time they are
         0 … `max_workers` − 1. Two runs at the same time have different workers and numbers. Take
-        the remainder if there are only so many devices, as above.
+        the remainder if there are only so many devices, as in the example.
 
     See Also
     --------
