@@ -33,6 +33,7 @@ assert_type(parallel_map(abs, [1, 2, 3], out=plain, plot=["line", "hist"]), Any)
 assert_type(parallel_map(abs, [1], on_error="return"), Any)  # masked, or a list
 job = map_async(root, [1], progress="all", detach=False)
 assert_type(job, Job[complex])
+assert_type(job.result(), SharedArray | Any)
 assert_type(job.debug(0), complex)
 for i, value in job:
     assert_type((i, value), tuple[int, complex])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
+from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.engine.collect import as_masked, masked, stack
 from nbshare._core.engine.fit import Fit
 from nbshare._core.engine.local import is_ending, refuse_to_wait_for_itself
@@ -560,7 +561,8 @@ class Job(Generic[T]):
                     return False
         return True
 
-    def result(self, timeout: float | None = None) -> Any:
+    # As of `parallel_map`: an array, or a list if results fit none or it was asked for.
+    def result(self, timeout: float | None = None) -> SharedArray | Any:
         """Wait for the results and return them, as `parallel_map` does.
 
         Examples
@@ -673,7 +675,7 @@ class Job(Generic[T]):
         check_called("function", function, "job")
         self._run.call_when_over(partial(function, self))
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[Any, None, SharedArray | Any]:
         """Wait in a coroutine or a cell, as in ``results = await job``.
 
         If the awaiting task is cancelled, the run stops, and other tasks that await the job are
