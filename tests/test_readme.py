@@ -137,7 +137,7 @@ def test_its_other_calls_run(tmp_path):
 
 
 def test_the_first_call_is_that_of_the_film():
-    """Made by notebooks/film.py from the text, an animation of at most 1 MB, 640 pixels wide."""
+    """Made by notebooks/making/film.py from the text, of at most 1 MB, 640 pixels wide."""
     film = ROOT / "notebooks" / "images" / "live.webp"
     with Image.open(film) as opened:
         assert opened.n_frames > 10
@@ -147,8 +147,8 @@ def test_the_first_call_is_that_of_the_film():
 
 
 def test_the_bars_are_those_of_the_table():
-    """notebooks/bars.py finds its four rows, and the libraries, with a number each."""
-    bars = runpy.run_path(str(ROOT / "notebooks" / "bars.py"))
+    """notebooks/making/bars.py finds its four rows, and the libraries, with a number each."""
+    bars = runpy.run_path(str(ROOT / "notebooks" / "making" / "bars.py"))
     rows = bars["times"](TEXT)
     shown = [rows[row][name] for row in bars["ROWS"] for name in bars["OTHERS"]]
     assert all(float(cell.strip("*")) > 0 for cell in shown)

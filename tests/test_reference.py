@@ -15,7 +15,7 @@ pytestmark = pytest.mark.repo
 
 pytest.importorskip("numpydoc")
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
-RENDER = runpy.run_path(str(FOLDER / "render.py"))
+RENDER = runpy.run_path(str(FOLDER / "making" / "render.py"))
 PAGES = {
     page: page.read_text("utf-8")
     for page in [FOLDER / "reference.md", *(FOLDER / "reference").glob("*.md")]
@@ -24,7 +24,7 @@ DETAILS = FOLDER / "details.md"  # the page that is written by hand
 
 
 def test_the_reference_is_that_of_the_docstrings():
-    """After a docstring has changed, run ``python notebooks/rebuild.py reference``."""
+    """After a docstring has changed, run ``python notebooks/making/rebuild.py reference``."""
     rendered = RENDER["reference"]()
     assert {FOLDER / name: text for name, text in rendered.items()} == PAGES
 

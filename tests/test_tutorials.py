@@ -115,7 +115,7 @@ def test_runs_from_the_top(path, tmp_path, monkeypatch):
             if cell.cell_type == "code"
         ]
 
-    assert kinds(executed) == kinds(saved), "run notebooks/rebuild.py"
+    assert kinds(executed) == kinds(saved), "run notebooks/making/rebuild.py"
 
 
 @each_notebook

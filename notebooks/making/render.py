@@ -60,6 +60,8 @@ TOPICS = {
     "GPU for each worker": "worker_index",
     "initializer": "parallel_map.initializer",
     "lengths of iterables": "parallel_map.iterables",
+    "max_workers=": "parallel_map.max_workers",
+    "memory that a run takes": "details.memory",
     "memory-mapped files": "details.arrays-and-objects",
     "number of workers": "parallel_map.max_workers",
     "plots of your own": "LivePlot.kind",
@@ -69,11 +71,13 @@ TOPICS = {
     "random numbers": "parallel_map.seed",
     "results: an array or a list": "parallel_map.out",
     "results as they arrive": "Job",
+    "results in order, as they arrive": "Job.in_order",
     "results so far": "Job.partial",
     "results that are tuples": "parallel_map.out",
     "resume after a crash": "parallel_map.checkpoint",
     "retries and time limits": "parallel_map.retries",
     "runs that go on without the notebook": "map_async.detach",
+    "Stop, and what is kept": "Job.partial",
     "stop when the result is good enough": "parallel_map.until",
     "sum of all results": "parallel_map.reduce",
     "tiles of an image": "tiles",
@@ -134,7 +138,7 @@ def reference() -> dict[str, str]:
 
 def index() -> str:
     """Return the first page: subjects with their names, then topics."""
-    lines = ["# Reference", "", "Made from the docstrings by `notebooks/rebuild.py`.", ""]
+    lines = ["# Reference", "", "Made from the docstrings by `notebooks/making/rebuild.py`.", ""]
     lines += [f"- [parallel_map in detail]({DETAILS}): the rules behind it, by subject"]
     for page, (title, names) in PAGES.items():
         lines += [f"- [{title}](reference/{page}.md): {', '.join(map(linked, names))}"]

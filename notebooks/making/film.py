@@ -1,6 +1,6 @@
 """Film the first cell of the README in JupyterLab, next to the plain loop, and photograph an error.
 
-    python notebooks/film.py   # writes images/live.webp and images/error.png
+    python notebooks/making/film.py   # writes images/live.webp and images/error.png
 
 It needs ``nbshare[browser]`` and Chromium, and takes about a minute. Loop and parallel map run one
 after the other, each with all CPUs to itself, and are put together at the same clock.
@@ -22,7 +22,7 @@ from typing import Any
 from matplotlib import font_manager
 from PIL import Image, ImageChops, ImageDraw, ImageFont
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.support import browser  # noqa: E402 - the browser of the tests

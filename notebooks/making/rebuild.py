@@ -1,8 +1,8 @@
-"""Run every notebook of this folder and save it with its outputs, and write the reference.
+"""Run every notebook of the tutorials and save it with its outputs, and write the reference.
 
-    python notebooks/rebuild.py           # all of them
-    python notebooks/rebuild.py 02 05     # those whose names begin so
-    python notebooks/rebuild.py reference # the reference only
+    python notebooks/making/rebuild.py           # all of them
+    python notebooks/making/rebuild.py 02 05     # those whose names begin so
+    python notebooks/making/rebuild.py reference # the reference only
 
 The saved outputs depend on the notebook alone, as far as possible: no widgets, no time
 stamps, no paths and metadata of the machine. An error ends the rebuild, except in a cell with the
@@ -27,7 +27,7 @@ from render import reference
 
 from nbshare.__main__ import main as nbshare_command
 
-FOLDER = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parent.parent
 README_PICTURE = FOLDER / "images" / "horizon.png"
 README_PICTURE_BYTES = 150_000
 PICTURE_BYTES = 400_000  # of each picture in a notebook: sharp, and in all colours

@@ -3,7 +3,7 @@
 On a machine that does nothing else, for a quarter of an hour::
 
     python tests/benchmarks --rounds 3 --json race.json --picture notebooks/images/race.png
-    python notebooks/bars.py race.json
+    python notebooks/making/bars.py race.json
 
 Without a file it draws the table as it is. The sentence below it, which names the machine, is
 to be written by hand.
@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from PIL import Image
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 README = ROOT / "README.md"
 PICTURE = ROOT / "notebooks" / "images" / "bars.png"
 TITLES = {  # of the benchmark's workloads
