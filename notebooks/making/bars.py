@@ -1,12 +1,12 @@
-"""Write the README's table of times from the benchmark's measurements, and draw four of its rows.
+"""Write the tables of times from the benchmark's measurements, and draw four rows.
 
 On a machine that does nothing else, for a quarter of an hour::
 
     python tests/benchmarks --rounds 3 --json race.json --picture notebooks/images/race.png
     python notebooks/making/bars.py race.json
 
-Without a file it draws the table as it is. The sentence below it, which names the machine, is
-to be written by hand.
+The benchmark's page has all rows, the README some of them. Without a file it draws the table as it
+is. The sentence below it, which names the machine, is to be written by hand.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 README = ROOT / "README.md"
+WHOLE = ROOT / "tests" / "benchmarks" / "README.md"
 PICTURE = ROOT / "notebooks" / "images" / "bars.png"
 TITLES = {  # of the benchmark's workloads
     "large results": "8 results of 50 MB as one array",
@@ -84,7 +85,7 @@ def cell(row: Any, name: str) -> str:
 
 
 def table(readme: str) -> str:
-    """Return the README's table of times, with its head."""
+    """Return the table of times of a page, with its head."""
     start = readme.rindex("\n", 0, readme.index("| nbshare | loop |")) + 1
     return readme[start : readme.index("\n\n", start)]
 
@@ -127,11 +128,19 @@ def draw(rows: dict[str, dict[str, str]], path: Path) -> None:
     Image.open(file).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
+def chosen(readme: str, whole: str) -> str:
+    """Return the README with the rows that it has as they are in the whole table."""
+    lines = {line.split("|")[1]: line for line in table(whole).splitlines()}
+    old = table(readme)
+    new = "\n".join(lines.get(line.split("|")[1], line) for line in old.splitlines())
+    return readme.replace(old, new)
+
+
 if __name__ == "__main__":
-    text = README.read_text("utf-8")
+    text = WHOLE.read_text("utf-8")
     if sys.argv[1:]:
         head = "\n".join(table(text).split("\n")[:2])
-        new = f"{head}\n{measured(Path(sys.argv[1]))}"
-        text = text.replace(table(text), new)
-        README.write_text(text, "utf-8")
+        text = text.replace(table(text), f"{head}\n{measured(Path(sys.argv[1]))}")
+        WHOLE.write_text(text, "utf-8")
+        README.write_text(chosen(README.read_text("utf-8"), text), "utf-8")
     draw(times(text), PICTURE)

@@ -35,20 +35,10 @@ LIMIT = 1_000_000  # bytes
 STEP_S = 0.2  # between frames
 LAST_S = 4.0  # for which the last frame stays
 
-GIVEN = """
-import numpy as np
-from nbshare import parallel_map
-from slits import brightness
-
-parallel_map(abs, range(8), progress=False)  # the workers are there
-x, y = np.linspace(0.1, 8, 400), np.linspace(-3, 3, 300)
-edges = np.linspace(0.9, 1.3, {n})
-slits = np.concatenate([-edges, edges])
-"""
+STARTED = "parallel_map(abs, range(8), progress=False)  # the workers are there"
 LOOP = "%%time\nlight = [brightness(each, x, slits) for each in y]"
 LOOK = "type(light).__name__, light.shape"
 WRONG = "parallel_map(brightness, [0.5, 1.0, None], shared={'x': x, 'slits': slits})"
-N = 600  # points of a slit: a loop of about twelve seconds
 
 # Nothing but the cells, and a pointer, which a screenshot would not have.
 STYLE = """
@@ -81,7 +71,8 @@ Frames = list[tuple[float, Image.Image]]  # when, since the cell was started
 def notebook(folder: Path, *cells: str) -> None:
     """Write a notebook, and the module of the README next to it."""
     (folder / "slits.py").write_text(fences("python")["slits.py"])
-    browser.write_notebook(folder, [GIVEN.format(n=N), *cells], "")
+    given = fences("python")["given"]
+    browser.write_notebook(folder, [f"{given}\n{STARTED}", *cells], "")
 
 
 @contextmanager

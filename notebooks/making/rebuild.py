@@ -26,10 +26,11 @@ from PIL import Image
 from render import reference
 
 from nbshare.__main__ import main as nbshare_command
+from nbshare._core.notebook.png import in_palette
 
 FOLDER = Path(__file__).resolve().parent.parent
 README_PICTURE = FOLDER / "images" / "horizon.png"
-README_PICTURE_BYTES = 150_000
+README_PICTURE_BYTES = 290_000
 PICTURE_BYTES = 400_000  # of each picture in a notebook: sharp, and in all colours
 
 
@@ -80,7 +81,11 @@ def shrink(png: bytes, limit: int) -> bytes:
         scaled = picture.resize(size, Image.Resampling.LANCZOS)
         for n_colours in (256, 128, 64, 48, 32):
             file = io.BytesIO()
-            scaled.quantize(n_colours, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+            if n_colours == 256:  # which keeps the colours of a colour bar
+                reduced = in_palette(scaled.convert("RGBA"))
+            else:
+                reduced = scaled.quantize(n_colours, dither=Image.Dither.NONE)
+            reduced.save(file, "PNG", optimize=True)
             if file.tell() <= limit:
                 return file.getvalue()
     raise ValueError(f"a picture of {len(png)} bytes cannot be brought down to {limit}")
