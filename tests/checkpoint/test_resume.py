@@ -646,7 +646,8 @@ def test_an_early_end_says_that_the_same_call_continues(tmp_path, log, end):
     next(iter(job))
     getattr(job, end)()
     if end == "cancel":
-        with pytest.warns(PartialResultWarning, match=r"items done; the same call continues; count"):
+        message = r"items done; the same call continues; count"
+        with pytest.warns(PartialResultWarning, match=message):
             job.result()
     else:
         with pytest.raises(MapInterrupted, match=r"kept in the checkpoint: the same call cont"):
