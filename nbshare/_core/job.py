@@ -17,11 +17,10 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.engine.collect import as_masked, masked, stack
-from nbshare._core.engine.fit import Fit
 from nbshare._core.engine.local import is_ending, refuse_to_wait_for_itself
 from nbshare._core.engine.results import MISSING
 from nbshare._core.engine.run import Run
-from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
+from nbshare._core.engine.stats import StageStats, WorkerStats
 from nbshare._core.functions.called import check_called
 from nbshare._core.functions.reference import label_of
 from nbshare._core.html_tables import StatsTable
@@ -186,16 +185,6 @@ class Job(Generic[T]):
         return self._run.n_done
 
     @property
-    def _n_restored(self) -> int:
-        """Number of items that a checkpoint had before."""
-        return self._run.n_restored
-
-    @property
-    def _stored_in(self) -> str:
-        """Path of its checkpoint, empty without one."""
-        return self._run.stored_in
-
-    @property
     def elapsed_s(self) -> float:
         """Seconds (float) from the start of the run until now, or its end."""
         ended_at = time.monotonic() if math.isnan(self._ended_at) else self._ended_at
@@ -321,46 +310,6 @@ class Job(Generic[T]):
         return StatsTable(self._run.stats())
 
     @property
-    def _activity(self) -> list[WorkerActivity]:
-        """The present activity of each worker."""
-        return self._run.activity()
-
-    @property
-    def _durations(self) -> list[int]:
-        """How many items took less than 1, 2, 4, 8, ... ns, empty if unknown."""
-        return self._run.durations()
-
-    @property
-    def _is_detached(self) -> bool:
-        """Whether it continues if this process ends."""
-        return self._run.is_detached
-
-    @property
-    def _has_processes(self) -> bool:
-        """Whether worker processes of this one run its items, which threads could run as well."""
-        return self._run.has_processes
-
-    @property
-    def _retried(self) -> npt.NDArray[np.int64]:
-        """The items that failed and were run again, by ``retries=``."""
-        return self._run.retried()
-
-    @property
-    def _hints(self) -> list[str]:
-        """What of its inputs could take less memory or time, if they are large."""
-        return self._run.hints
-
-    @property
-    def _loading_s(self) -> float:
-        """For how long a worker has been loading the function, 0.0 if none does."""
-        return self._run.loading_s()
-
-    @property
-    def _fit(self) -> Fit | None:
-        """How many workers fit into memory, if they are fewer than may work."""
-        return self._run.fit()
-
-    @property
     def _is_enough(self) -> bool:
         """Whether ``until=`` has ended it before all items were done."""
         return self._run.is_enough and self.n_done != self.n_items
@@ -375,11 +324,6 @@ class Job(Generic[T]):
     def _is_reduced(self) -> bool:
         """Whether it has one result, by ``reduce=``."""
         return self._run.is_reduced
-
-    @property
-    def _gave_none(self) -> bool:
-        """Whether the first results are None, as those of a function without ``return``."""
-        return self._run.gave_none()
 
     @property
     def stages(self) -> StatsTable[StageStats]:
@@ -987,7 +931,7 @@ class Job(Generic[T]):
             return None, self._error
         # While the interpreter ends a thread that prints to its closing streams may abort it.
         if not (self._is_shown or is_ending()):
-            more = "; the same call continues" if self._stored_in else ""
+            more = "; the same call continues" if self._run.stored_in else ""
             more += f"; {COUNTING}" if self._has_gaps else ""
             warn(f"{self.label} was stopped: {self._count()}{more}", PartialResultWarning)
         return self._partial_or_gaps(), None
@@ -1047,7 +991,7 @@ class Job(Generic[T]):
 
     def _count(self, *, kept_in: str = "") -> str:
         n_items = "" if self.n_items is None else f" of {self.n_items}"
-        if self._stored_in:
+        if self._run.stored_in:
             kept_in = kept_in and "the checkpoint: the same call continues"
         kept = f", kept in {kept_in}" if kept_in and self.present.any() else ""
         return f"{self.n_done}{n_items} items done{kept}"

@@ -276,9 +276,9 @@ def test_its_job_knows_that_it_is_detached_and_what_was_run_again(tmp_path):
     """Though its workers belong to another process."""
     options = {"shared": {"bad": {3}}, "retries": 1, "max_workers": 1, "detach": True}
     job = map_async(policies.fail_first, range(5), checkpoint=tmp_path / "run", **options)
-    assert job._is_detached
+    assert job._run.is_detached
     assert job.result().tolist() == list(range(5))
-    assert job._retried.tolist() == [3]
+    assert job._run.retried().tolist() == [3]
 
 
 def test_one_value_of_all_results(sweep, tmp_path):
@@ -331,7 +331,7 @@ def test_an_attached_job_knows_what_was_stored_before_its_run(tmp_path):
     options = {"shared": {"log": str(tmp_path / "log")}, "checkpoint": tmp_path / "run"}
     for n, n_before in ((5, 0), (7, 5), (7, 7)):
         parallel_map(sweeps.number, range(n), **options)
-        assert attach(tmp_path / "run")._n_restored == n_before
+        assert attach(tmp_path / "run")._run.n_restored == n_before
 
 
 @pytest.mark.first

@@ -57,9 +57,9 @@ def test_workers_leave_where_memory_is_short(memory):
     job = map_async(large.take, range(60), max_workers=3, chunksize=1, out="list")
     wait_for(lambda: job.n_done > 6)
     memory(-9 * GB)  # less than nothing, whatever a worker holds at the moment
-    wait_for(lambda: job._fit is not None)
+    wait_for(lambda: job._run.fit() is not None)
     n_done = job.n_done
-    wait_for(lambda: sum(worker.items != range(0) for worker in job._activity) <= 1)
+    wait_for(lambda: sum(worker.items != range(0) for worker in job._run.activity()) <= 1)
     spans = job.result()
     assert at_the_same_time(spans[n_done + 10 :]) == 1
 
@@ -67,16 +67,16 @@ def test_workers_leave_where_memory_is_short(memory):
 def test_workers_return_with_the_memory(memory):
     memory(-9 * GB)  # less than nothing, whatever a worker holds at the moment
     job = map_async(large.take, range(60), max_workers=2, chunksize=1, out="list")
-    wait_for(lambda: job._fit is not None)
+    wait_for(lambda: job._run.fit() is not None)
     memory(99 * GB)
     assert at_the_same_time(job.result()[-20:]) == 2
-    assert job._fit is None
+    assert job._run.fit() is None
 
 
 def test_the_display_says_how_many_fit(memory):
     memory(-9 * GB)  # less than nothing, whatever a worker holds at the moment
     job = map_async(large.take, range(60), max_workers=2, chunksize=1, out="list")
-    wait_for(lambda: job._fit is not None and job._fit.each > 50_000_000)
+    wait_for(lambda: job._run.fit() is not None and job._run.fit().each > 50_000_000)
     assert "1 of 2 workers: 0.1 GB each" in describe(job, Speed(job)).details
     job.result()
 
@@ -88,7 +88,7 @@ def test_an_item_that_the_system_ended_for_lack_of_memory_runs_again(memory, tmp
     shared = {"folder": str(tmp_path)}
     job = map_async(large.be_killed_once, range(40), shared=shared, max_workers=3, chunksize=1)
     assert job.result().tolist() == list(range(40))
-    assert job._fit.n == 2
+    assert job._run.fit().n == 2
 
 
 def test_a_worker_that_is_killed_otherwise_fails_its_item(memory, tmp_path):

@@ -21,7 +21,7 @@ def hinted(*iterables, **options):
     """Return the hints on a call."""
     job = map_async(once.ignore, *iterables, progress=False, max_workers=2, **options)
     job.result()
-    return job._hints
+    return job._run.hints
 
 
 def test_python_objects_are_named_with_their_size():

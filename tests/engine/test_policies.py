@@ -481,7 +481,7 @@ def test_whatever_happens_counts_as_an_attempt(ways, tally):
         policies.attempt, range(8), shared=shared, retries=2, timeout=timeout, chunksize=1
     )
     assert job.result().tolist() == list(range(8))
-    assert job._retried.tolist() == [3]
+    assert job._run.retried().tolist() == [3]
     assert sum(worker.n_retried for worker in job.stats) == 2
     assert runs(tally, 8) == [3 if i == 3 else 1 for i in range(8)]
 
@@ -492,7 +492,7 @@ def test_retries_of_a_long_generator_are_told_to_its_end():
     options = {"shared": {"bad": bad}, "retries": 1, "max_workers": 1}
     job = map_async(policies.fail_first, (i for i in range(n)), **options)
     assert sum(1 for _ in job) == n
-    assert job._retried.tolist() == sorted(bad)
+    assert job._run.retried().tolist() == sorted(bad)
 
 
 def test_what_fails_at_once_is_not_told_as_run_again():
@@ -500,7 +500,7 @@ def test_what_fails_at_once_is_not_told_as_run_again():
         policies.fail_some, range(9), shared={"bad": {3}}, on_error="return", progress=False
     )
     job.wait()
-    assert (job._retried.tolist(), sum(worker.n_retried for worker in job.stats)) == ([], 0)
+    assert (job._run.retried().tolist(), sum(worker.n_retried for worker in job.stats)) == ([], 0)
 
 
 @pytest.mark.parametrize("on_error", ["raise", "return"])

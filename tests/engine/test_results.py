@@ -430,15 +430,15 @@ def test_stats_say_what_workers_did(jobs):
 def test_items_are_counted_by_how_long_they_take(backend):
     job = map_async(time.sleep, [0.001] * 50 + [0.5], max_workers=2, backend=backend)
     job.wait()
-    assert sum(job._durations) == 51
-    assert sum(job._durations[: (5 * 10**8).bit_length() - 1]) == 50  # less than 0.27 s
+    assert sum(job._run.durations()) == 51
+    assert sum(job._run.durations()[: (5 * 10**8).bit_length() - 1]) == 50  # less than 0.27 s
 
 
 def test_short_items_that_run_together_are_counted_by_their_mean():
     job = map_async(math.sqrt, range(20_000), max_workers=2)
     job.wait()
-    assert sum(job._durations) == 20_000
-    assert sum(job._durations[: (10**6).bit_length()]) > 15_000
+    assert sum(job._run.durations()) == 20_000
+    assert sum(job._run.durations()[: (10**6).bit_length()]) > 15_000
 
 
 def test_stats_count_what_was_done_before_a_failure():

@@ -333,7 +333,7 @@ def test_a_map_whose_loop_has_raised_is_let_go():
 def test_what_is_there_of_a_map_that_was_stopped_before_its_first_result():
     """Nothing, item by item, of a generator too."""
     job = background(streams.spin, items(10**9), shared={"seconds": 3600.0})
-    wait_until(lambda: job._activity)
+    wait_until(lambda: job._run.activity())
     job.cancel()
     with pytest.warns(nbshare.errors.PartialResultWarning):
         result = job.result(10)

@@ -328,7 +328,7 @@ raise_flag("on")
 assert job.result().tolist() == [0, 2, 4, 6]
 assert helpers()[1] == workers
 # The other worker may have loaded for longer than the items took.
-wait_until(lambda: not [w for w in job._activity if w.is_loading], SOON_S, "still loading")
+wait_until(lambda: not [w for w in job._run.activity() if w.is_loading], SOON_S, "still loading")
 """)
     assert subject.wait() == 0, subject.stderr
     assert "loading for 2 s" in subject.stderr

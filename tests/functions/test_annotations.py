@@ -124,7 +124,7 @@ path = 'kept.ckpt'
 for _ in range(2):
     job = map_async(call, cases, checkpoint=path, max_workers=1, progress=False, out="list")
     assert job.result() == found
-assert job._n_restored == len(cases), job._n_restored
+assert job._run.n_restored == len(cases), job._run.n_restored
 print("right")
 """
 

@@ -240,7 +240,7 @@ def test_leaving_costs_the_item_alone(backend):
     with pytest.raises(TaskError, match=r"SystemExit was raised for .*100") as caught:
         parallel_map(leaves_at_100, range(400), **options)
     assert "100" in str(caught.value)
-    assert nbshare.last_job()._retried.size == 0
+    assert nbshare.last_job()._run.retried().size == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -260,7 +260,7 @@ def test_an_item_is_tried_again_by_itself(tmp_path, on_error):
     job = map_async(flaky, range(400), shared={"folder": tmp_path}, **options)
     assert job.result() == sum(range(400))
     assert all(len((tmp_path / str(x)).read_text()) == (1 if x % 50 else 3) for x in range(400))
-    assert job._retried.tolist() == [*range(0, 400, 50)]
+    assert job._run.retried().tolist() == [*range(0, 400, 50)]
     assert sum(worker.n_retried for worker in job.stats) == 2 * 8
 
 
@@ -268,7 +268,7 @@ def test_what_was_run_again_in_an_earlier_run_is_not_told(tmp_path):
     options = {"reduce": operator.add, "retries": 2, "checkpoint": tmp_path / "run"}
     for retried in [0, 50], []:
         job = map_async(flaky, range(100), shared={"folder": tmp_path}, **options)
-        assert (job.result(), job._retried.tolist()) == (sum(range(100)), retried)
+        assert (job.result(), job._run.retried().tolist()) == (sum(range(100)), retried)
 
 
 def test_a_block_whose_worker_dies_is_lost_or_runs_again(tmp_path):
@@ -281,7 +281,7 @@ def test_a_block_whose_worker_dies_is_lost_or_runs_again(tmp_path):
     assert sorted(nbshare.last_job().errors) == [100, 101]
     (tmp_path / "died").unlink()
     job = map_async(dies, range(400), retries=1, **options)
-    assert (job.result(), job._retried.tolist()) == (sum(range(400)), [100, 101])
+    assert (job.result(), job._run.retried().tolist()) == (sum(range(400)), [100, 101])
 
 
 @pytest.mark.parametrize("n", [2, 500])
@@ -586,7 +586,7 @@ def test_enough_is_kept_in_a_checkpoint(tmp_path):
     assert attached.state == "done"
     job = map_async(slow, range(5000), **options)
     assert job.result().count() < first.count() + 500
-    assert job._n_restored >= 20
+    assert job._run.n_restored >= 20
 
 
 def test_the_display_says_enough(capsys):
@@ -627,7 +627,7 @@ def test_items_that_failed_run_again_with_a_checkpoint(n, tmp_path):
     (tmp_path / "broken").unlink()
     job = map_async(fails_at, items, **options)
     assert job.result() == sum(items)
-    assert n - 110 < job._n_restored < n
+    assert n - 110 < job._run.n_restored < n
     assert open_checkpoint(tmp_path / "run").outdated(fails_at, items, **options).n_new == 0
     (tmp_path / "broken").touch()
     assert parallel_map(fails_at, items, **options) == sum(items)  # nothing runs
@@ -648,7 +648,7 @@ def test_the_number_of_done_items_is_that_of_the_done_blocks(tmp_path):
     assert job.n_done == 3000
     again = map_async(waits_for_first, range(3200), checkpoint=tmp_path / "run", **options)
     assert again.result() == 3200
-    assert 2950 < again._n_restored <= 3000
+    assert 2950 < again._run.n_restored <= 3000
 
 
 def waits_for_first(x, folder):

@@ -190,7 +190,7 @@ def test_a_checkpoint_of_hosts_and_the_callers_array(tmp_path, image):
         parallel_map(smooth, items, checkpoint=tmp_path / "run", backend=pool)
     out = nbshare.zeros(image.shape)
     job = map_async(smooth, items, checkpoint=tmp_path / "run")
-    assert job._n_restored == len(items)
+    assert job._run.n_restored == len(items)
     np.testing.assert_array_equal(job.result(), smooth(image))
     parallel_map(smooth, items, checkpoint=tmp_path / "run2", out=out)
     out[:] = 0

@@ -683,7 +683,7 @@ def test_the_row_says_that_results_are_none_which_a_forgotten_return_gives():
 def test_a_detached_run_says_so_while_it_runs(state, is_told):
     """Its reader may shut the notebook down."""
     job = PlayedJob(np.zeros(4))
-    job.flags[:], job.state, job._is_detached = True, state, True
+    job.flags[:], job.state, job._run.is_detached = True, state, True
     assert str(bar.describe(job, bar.Speed(job))).endswith(" · detached") is is_told
 
 
@@ -699,7 +699,7 @@ def test_items_that_were_run_again_are_told_and_named(drawn):
     """A run that works only by retries looks healthy otherwise."""
     job = PlayedJob(np.zeros(40))
     assert "retr" not in str(bar.describe(job, bar.Speed(job)))
-    job.flags[:], job.state, job._retried = True, "done", np.array([3, 17])
+    job.flags[:], job.state, job._run.retried = True, "done", lambda: np.array([3, 17])
     shown = drawn(job)
     assert shown["text/plain"].endswith(" · 2 retried")
     assert re.search(r'<span style="color:[^"]*">2 retried</span>', shown["text/html"])
@@ -709,8 +709,8 @@ def test_items_that_were_run_again_are_told_and_named(drawn):
 def test_durations_of_items_are_bars_in_the_fold(drawn):
     """The few that take long are seen next to the many."""
     job = PlayedJob(np.zeros(40))
-    job.state, job._activity = "running", []
-    job._durations = [0] * 20 + [1000, 0, 1] + [0] * 33
+    job.state, job._run.activity = "running", list
+    job._run.durations = lambda: [0] * 20 + [1000, 0, 1] + [0] * 33
     bars = re.findall(
         r'<div title="([^"]*)" style="width:16px;height:(\d+)px', drawn(job)["text/html"]
     )
@@ -734,7 +734,7 @@ def test_a_screen_reader_hears_changes_of_state_and_no_figures(drawn):
 def test_the_bar_keeps_its_colours_where_the_system_forces_its_own(drawn):
     """Both of its parts are backgrounds, which high contrast would make the same."""
     job = PlayedJob(np.zeros(40))
-    job.state, job._activity = "running", []
+    job.state, job._run.activity = "running", list
     bars = re.findall('<div role="progressbar"[^>]*>', drawn(job)["text/html"])
     assert ["forced-color-adjust:none" in each for each in bars] == [True]
 

@@ -151,7 +151,7 @@ def running():
 def last_reports(seen):
     """Add what workers report now to a list. Return it."""
     for job in nbshare.jobs():
-        seen += [(w.items, w.fraction, w.report) for w in job._activity if w.report]
+        seen += [(w.items, w.fraction, w.report) for w in job._run.activity() if w.report]
     return seen
 
 
@@ -479,7 +479,7 @@ class BackendContract:
         assert dict(job) == {i: float(i) for i in range(20)}
         assert job.result(20).tolist() == list(range(20))
         assert sum(worker.n_items for worker in job.stats) == 20
-        assert sum(job._durations) == 20
+        assert sum(job._run.durations()) == 20
         assert job.debug(3) == 3.0
 
     def test_a_loop_over_results_that_fill_much_memory_has_all(self, backend):

@@ -10,20 +10,30 @@ from nbshare import MISSING
 from nbshare._core.notebook import check_display, open_display
 
 
+class PlayedRun:
+    """The run behind a `PlayedJob`, of which nothing is known."""
+
+    n_restored, stored_in, is_detached, has_processes, hints = 0, "", False, False, ()
+    activity = durations = retried = staticmethod(tuple)
+    loading_s = staticmethod(float)
+    gave_none = staticmethod(bool)
+
+    def fit(self):
+        """Return None, as all of its workers fit into memory."""
+
+
 class PlayedJob:
     """A job without workers. The test says what is done."""
 
-    n_workers, _n_restored, _stored_in, _loading_s, _has_processes = 2, 0, "", 0.0, False
-    _gave_none, _fit, _hints = False, None, ()
-    _is_reduced = _is_enough = _has_gaps = False
-    _retried, _is_detached, _durations = (), False, ()
-    _inputs, errors, _activity, stats, stages, last_prints = None, {}, (), (), (), ()
+    n_workers, errors, stats, stages, last_prints = 2, {}, (), (), ()
+    _inputs, _is_reduced, _is_enough, _has_gaps = None, False, False, False
 
     def __init__(self, results, label="horizon"):
         self.results, self.label = results, label
         self.n_items, self.state = len(results), "starting"
         self.flags = np.zeros(len(results), bool)
         self.began_s = time.monotonic()
+        self._run = PlayedRun()
 
     @property
     def elapsed_s(self):

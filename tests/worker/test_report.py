@@ -27,7 +27,7 @@ def go(tmp_path):
 
 def reports_of(job):
     """Return what those workers tell that are in the middle of an item."""
-    return [(worker.fraction, worker.report) for worker in job._activity if worker.items]
+    return [(worker.fraction, worker.report) for worker in job._run.activity() if worker.items]
 
 
 def await_reports(job, n=1):
@@ -55,7 +55,9 @@ def test_a_report_is_seen_while_its_item_runs(go, backend):
 def test_the_next_item_starts_without_a_report(go):
     """The report of the item before is not its own."""
     job = map_async(partial(reporters.only_the_first_tells, go=go), [0, 1], max_workers=1)
-    wait_until(lambda: [w.items for w in job._activity] == [range(1, 2)], what="no second item")
+    wait_until(
+        lambda: [w.items for w in job._run.activity()] == [range(1, 2)], what="no second item"
+    )
     assert reports_of(job) == [(None, "")]
 
 

@@ -99,10 +99,10 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
         if not n_done:
             return Words(words, "no items", [])
         timing = _lasted(job, "in")
-        n_new = n_done - job._n_restored
+        n_new = n_done - job._run.n_restored
         if n_new and job.elapsed_s >= SHORTEST_S:  # else it was over before the first look
             timing += f" ({_rate(n_new / job.elapsed_s)})"
-        stored = [f"{n:,} stored before"] if (n := job._n_restored) else []
+        stored = [f"{n:,} stored before"] if (n := job._run.n_restored) else []
         details = [timing, *stored] if timed else []
         return Words(words, count, [*details, *_retried(job), *_remarks(job)])
     details = [] if n is None else [f"{100 * n_done // max(n, 1)} %"]  # 100 when all is done
@@ -113,26 +113,26 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
     if n_failed and state != "failed":
         details.append(f"{n_failed:,} failed")
     details += _retried(job)
-    if job._is_detached and state in LIVE:
+    if job._run.is_detached and state in LIVE:
         details.append("detached")
     if state == "stopped":
         details.append("the result is partial")
         details += [COUNTING] * job._has_gaps
-        if job._stored_in:
+        if job._run.stored_in:
             details.append("the same call continues")
     return Words(state, count, details)
 
 
 def _remarks(job: Job) -> list[str]:
     """Return what is remarkable about the results of a run that is done."""
-    none = ["the results are None"] if job._gave_none else []
+    none = ["the results are None"] if job._run.gave_none() else []
     enough = ["enough for until="] if job._is_enough else []
     return none + enough + [COUNTING] * (job._is_enough and job._has_gaps)
 
 
 def _retried(job: Job) -> list[str]:
     """Return how many items were run again, as a run that needs it is not in order."""
-    n = len(job._retried)
+    n = len(job._run.retried())
     return [f"{n:,} retried"] if n else []
 
 
@@ -164,16 +164,16 @@ def _ready(job: Job, speed: Speed) -> list[str]:
 
 def _fitting(job: Job) -> list[str]:
     """Return how many workers fit into memory, if not all do."""
-    if (fit := job._fit) is None:
+    if (fit := job._run.fit()) is None:
         return []
     return [f"{fit.n} of {counted(job.n_workers, 'worker')}: {fit.each / 1e9:.1f} GB each"]
 
 
 def _loading(job: Job) -> list[str]:
     """Return for how long a worker has been loading the function, from a second on."""
-    if job._loading_s < 1:
+    if job._run.loading_s() < 1:
         return []
-    return [f"loading for {duration(int(job._loading_s))}"]
+    return [f"loading for {duration(int(job._run.loading_s()))}"]
 
 
 def stage_lines(job: Job) -> list[str]:

@@ -184,7 +184,7 @@ class NotebookRow:
         details = [_detail(each) for each in words.details if not each.endswith(" %")]
         pieces = [f"<b>{words.items}</b>", *details]  # the bar shows the percentage
         is_live = self._job.state in LIVE
-        activity = self._job._activity if is_live else None
+        activity = self._job._run.activity() if is_live else None
         pieces += _slowest(activity or (), self._job.n_workers, self._speed.rate)
         columns = "".join(_column(piece, keeps_place=is_live) for piece in pieces)
         # U+FE0E makes it a mark, not an emoji. Text takes the theme's colour.
@@ -244,18 +244,18 @@ class NotebookRow:
         is_known = job.stats if activity is None else activity or not job.n_done
         if self._timed and is_known:
             table = job.stats._repr_html_() if activity is None else self._table_of(activity)
-            durations = "" if job._is_reduced else _histogram(job._durations)
+            durations = "" if job._is_reduced else _histogram(job._run.durations())
             parts.append((counted(job.n_workers, "worker"), table + _gain(job) + durations))
         if prints := job.last_prints:
             parts.append(("prints", _list("last prints", map(html.escape, prints))))
         if job.errors and job.state != "failed":  # that error is raised
             parts.append(("failures", _failures(job)))
-        if len(retried := job._retried):
+        if len(retried := job._run.retried()):
             parts.append(("retries", _list("retried", [_items(retried.tolist())])))
-        if hints := job._hints:
+        if hints := job._run.hints:
             parts.append((counted(len(hints), "hint"), _list("hints", map(html.escape, hints))))
         inside = "".join(part for _, part in parts)
-        if inside and job._has_processes and not _has_gil():
+        if inside and job._run.has_processes and not _has_gil():
             inside += f'<div style="{_css("color", _GREY)}">{_THREADS}</div>'
         return ", ".join(name for name, _ in parts), inside
 
@@ -321,8 +321,8 @@ def _histogram(durations: Sequence[int]) -> str:
 
 def _without_kernel(job: Job, what: str) -> str:
     """Return what to show of a job whose kernel is gone. A detached one may still run."""
-    if job._stored_in:
-        shows = f"nbshare.attach({job._stored_in!r}) shows what is stored"
+    if job._run.stored_in:
+        shows = f"nbshare.attach({job._run.stored_in!r}) shows what is stored"
         return f"■ {job.label}: its kernel has ended; {shows}"
     return f"■ {job.label} {what}".replace("  ", " ")
 
