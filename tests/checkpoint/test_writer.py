@@ -56,23 +56,26 @@ def test_threads_that_begin_at_once(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork on Windows")
 def test_a_forked_process_goes_on_when_its_parent_is_done(begin, tmp_path):
     """It is refused until then, though it has a copy of all that the parent has."""
-    job, (end, start) = begin(), os.pipe()
+    job, (end, start), (heard, refused) = begin(), os.pipe(), os.pipe()
     if (child := os.fork()) == 0:
         status = 1
         try:
             with pytest.raises(CheckpointInUseError, match=f"process {os.getppid()} on"):
                 Writer(tmp_path / "run")
+            os.write(refused, b"x")
             os.read(end, 1)
             Writer(tmp_path / "run")
             status = 0
         finally:
             os._exit(status)
+    os.close(refused)
+    assert os.read(heard, 1)  # nothing, if the child has ended
     (tmp_path / "gate").touch()
     job.wait()
     os.write(start, b"x")
     assert os.waitpid(child, 0)[1] == 0
-    os.close(start)
-    os.close(end)
+    for each in (start, end, heard):
+        os.close(each)
 
 
 def test_a_copy_of_a_run_that_is_on(begin, tmp_path):
