@@ -65,7 +65,7 @@ CELLS = {
         "play(PlayedJob(images()), 'mine', plot=draw, seconds=0.3)"
     ),
     "failing": "def bad(ax, partial):\n    1 / 0\nplay(PlayedJob(images()), plot=bad, seconds=0.5)",
-    "words": "play(PlayedJob(list('abcdef')), plot='image', seconds=0.2)",
+    "objects": "play(PlayedJob([object()] * 6), plot='image', seconds=0.2)",
     "nothing": "play(PlayedJob(images()), plot='image', until=0, end='failed')",
     "slow frames": "play(PlayedJob(images()), plot=LivePlot('image', interval_s=1), seconds=1.5)",
     "loop": ("for i in range(15): play(PlayedJob(images(4), f'map {i}'), plot='image', seconds=0)"),
@@ -238,11 +238,11 @@ def test_a_failing_plot_function_costs_one_warning_and_not_the_map(notebook):
 
 
 def test_results_that_make_no_image_are_told_once_with_the_remedy(notebook):
-    text = "".join(out.get("text", "") for out in notebook["words"].outputs)
+    text = "".join(out.get("text", "") for out in notebook["objects"].outputs)
     assert text.count("DisplayWarning") == 1
-    assert "of type str" in text
+    assert "of type object" in text
     assert "plot=callable(ax, partial)" in text
-    assert bundles(notebook["words"], "text/html")[0]["text/plain"].startswith("✓ horizon done")
+    assert bundles(notebook["objects"], "text/html")[0]["text/plain"].startswith("✓ horizon done")
 
 
 def test_without_results_there_is_no_picture(notebook):

@@ -132,6 +132,91 @@ def test_a_long_line_has_the_lowest_and_the_highest_of_some_points():
     assert table["x"]["texts"][:2] == ["item = 0 to 4", "item = 5 to 9"]
 
 
+def test_pixels_at_uneven_coordinates_are_where_the_axis_has_them():
+    """Edges are halfway between the coordinates, on the scale of each axis."""
+    results = np.arange(12.0).reshape(3, 4)
+    x, y = np.array([0.0, 1.0, 2.0, 10.0]), np.array([1.0, 10.0, 1000.0])
+    plot = LivePlot("image", x=x, y=y, xlabel="time", ylabel="pressure", yunit="Pa")
+    figure = LiveFigure(played(results[None], 1), plot)
+    (table,) = carried(figure.frame(final=True))
+    (axes, *_) = figure.figure.axes
+    assert axes.get_yscale() == "log"
+    assert table["values"][..., 0].tolist() == results.tolist()
+    assert table["x"]["texts"] == [f"time = {value:.0f}" for value in x]
+    assert table["y"]["texts"] == [f"pressure = {value:.0f} Pa" for value in y]
+    picture = figure.figure.bbox
+    across = np.array(table["x"]["at"]) / 1e4 * picture.width
+    down = (1 - np.array(table["y"]["at"]) / 1e4) * picture.height
+    places = axes.transData.inverted().transform(np.stack([across[:4], down], axis=1))
+    np.testing.assert_allclose(places[:, 0], [-0.5, 0.5, 1.5, 6], atol=0.01)
+    np.testing.assert_allclose(places[:, 1], [10**-0.5, 10**0.5, 100, 10**4], rtol=0.01)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_blocks_of_uneven_coordinates_begin_and_end_with_those_of_their_values(seed):
+    rng = np.random.default_rng(seed)
+    n_rows, n_columns = rng.integers(100, 1500, 2).tolist()
+    results = rng.random((n_rows, n_columns))
+    x, y = np.cumsum(rng.integers(1, 9, n_columns)), np.geomspace(1, 1e6, n_rows)
+    table = table_of(results, LivePlot("image", x=x, y=y, reduction="max"))
+    first, last = (table["x"]["texts"][k].split(" = ")[1].split(" to ") for k in (0, -1))
+    assert (float(first[0]), float(last[-1])) == (x[0], x[-1])
+    some = x.searchsorted([float(first[-1])])[0] + 1
+    down = -(-n_rows // table["shape"][0])
+    assert results[:down, :some].max() == pytest.approx(table["values"][0, 0, 0], rel=5e-5)
+
+
+def test_points_on_a_log_axis_have_their_values():
+    x = np.geomspace(1e-3, 1e6, 10)
+    table = table_of(np.arange(10.0), LivePlot("line", x=x, xlabel="rate", xunit="Hz"))
+    np.testing.assert_allclose(numbers(table["x"]["texts"]), x, rtol=1e-6)
+    assert table["x"]["texts"][0] == "rate = 0.001 Hz"
+    widths = np.diff(table["x"]["at"][1:-1])
+    np.testing.assert_allclose(widths, widths[0], atol=2)
+
+
+def test_categories_and_dates_are_shown_as_they_are():
+    """As values of lines, bars and pixels, and as coordinates."""
+    texts = ["converged", "diverged", "converged"]
+    line = table_of(texts, LivePlot("line"))
+    assert (line["categories"], line["values"].ravel().tolist()) == (texts[:2], [0, 1, 0])
+    bars = table_of(texts, LivePlot("hist"))
+    assert bars["x"]["texts"] == ["result = converged", "result = diverged"]
+    flags = table_of([[True, False], [False, False]], LivePlot("image"))
+    assert flags["categories"] == ["False", "True"]
+    days = [np.datetime64("2026-01-05"), np.datetime64("2026-02-07"), np.datetime64("NaT")]
+    image = table_of(np.array([days, days]), LivePlot("image"))
+    assert image["texts"] == ["2026-01-05", "2026-02-07", "NaT"] * 2
+    names = ["a name that is so long that an axis has no room to write it as it is", "b"]
+    job = played(np.array([1.0, 2.0]), 1)
+    job._inputs = names
+    named = carried(LiveFigure(job, "line").frame(final=True))
+    assert named[0]["x"]["texts"] == [f"item = {name}" for name in names]
+
+
+def test_bars_of_whole_numbers_have_one_each():
+    table = table_of(np.array([3, 3, 5]), LivePlot("hist"))
+    assert table["x"]["texts"] == ["result = 3", "result = 4", "result = 5"]
+
+
+def test_a_large_image_of_texts_has_one_of_each_block():
+    """A mean of texts would be another text."""
+    results = np.where(np.random.default_rng(0).random((500, 700)) < 0.5, "a", "b")
+    table = table_of(results[None], LivePlot("image"))
+    rows, columns, _ = table["shape"]
+    down, right = -(-500 // rows), -(-700 // columns)
+    assert table["note"] == f"one of {down} × {right} pixels"
+    shown = np.array(table["categories"])[table["values"][..., 0].astype(int)]
+    np.testing.assert_array_equal(shown, results[::down, ::right])
+
+
+def test_panels_tell_the_names_of_axes_that_only_others_have():
+    job = map_async(tasks.add, grid(x=[1, 2], y=[3, 4], z=[5, 6, 7]), backend="threads")
+    job.wait()
+    for table in carried(LiveFigure(job, "image").frame(final=True)):
+        assert (table["x"]["texts"][0], table["y"]["texts"][0]) == ("y = 3", "x = 1")
+
+
 def test_bars_have_their_ends_and_their_number():
     table = table_of(np.array([0.0, 0.1, 0.9, 1.0]), LivePlot("hist", bins=2, unit="m"))
     assert table["x"]["texts"] == ["result = 0 to 0.5 m", "result = 0.5 to 1 m"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,28 +14,30 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from numpy.typing import NDArray
 
-from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, names_of
+from nbshare._core.notebook.coordinates import (
+    Coordinates,
+    index,
+    of_array,
+    of_axis,
+    of_items,
+)
+from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare._core.notebook.pointer import Along, Cells
 from nbshare._core.notebook.raster import COMBINED, extremes
-from nbshare._core.notebook.reading import named_parts, places_of
+from nbshare._core.notebook.reading import named_parts, names_of, parts_of
 from nbshare._core.notebook.values import (
-    DURATIONS,
     GREY,
     MAX_EXACT,
     Floats,
     Painter,
-    as_floats,
-    as_reals,
     calm,
     dress,
-    longest_s,
-    name_of,
     named,
     points,
     read,
+    refusal,
     remark_on,
     sampled,
-    unit_of,
     wrapped,
     write_dates,
     write_names,
@@ -53,7 +56,7 @@ _KEY: dict[str, Any] = {"frameon": False, "labelcolor": GREY, "handlelength": 1}
 _KEY |= {"handletextpad": 0.5, "columnspacing": 1, "alignment": "left"}
 _MAX_KEY = 10  # lines of values of a grid. More have a colour bar
 _ROOM_ABOVE = 44  # characters next to the title
-_MAX_LINES = 8  # more could not be told apart, so their mean is drawn
+MAX_LINES = 8  # more could not be told apart, so their mean is drawn
 _MAX_MARKERS = 100  # of a line. Beyond, only single points have one, since no line shows them
 _MAX_POINTS = 2000  # more than the plot has pixels in a row
 
@@ -70,15 +73,17 @@ _MAX_WHOLE = 60  # integers in a smaller range get a bar each
 class LinePainter(Painter):
     """Draws lines against the items if these are numbers or dates."""
 
+    _hue: tuple[str, NDArray[Any]] | None = None  # an axis of a grid, a line for each value
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         axes, plot = self._axes, self._plot
-        self._x, self._order = self._choose_x()
         names = [*self._reader.names]
-        is_named = 0 < len(names) <= _MAX_LINES
-        is_row = len(self._shape) < 2 and self._n_elements <= _MAX_LINES
-        width = len(names) if is_named else self._n_elements if is_row else 1
-        self._is_reduced = self._n_elements > width
+        width = n_lines(self._shape, names)
+        self._are_combined = self._n_elements > width
+        if self._are_combined and self._reader.texts:
+            raise refusal(plot, f"arrays of more than {MAX_LINES} texts")
+        self._place(self._choose_places(width))
         self._n_left_out = 0
         self._numbers = np.full((self._n, width), np.nan)
         axes.grid(color="#999999", alpha=0.2)
@@ -90,25 +95,22 @@ class LinePainter(Painter):
         look: dict[str, Any] = {"color": GREY, "s": 20, "clip_on": False, "zorder": 4}
         look["transform"] = axes.get_xaxis_transform()
         self._odd = [axes.scatter([], [], marker=marker, **look) for _, marker, _ in _ODD]
-        if plot._hue is not None and plot._is_keyed:
-            self._name_hue(*plot._hue)
-        elif plot._hue is None and width > 1:
+        if self._hue is not None and plot._is_keyed:
+            self._name_hue(*self._hue)
+        elif self._hue is None and width > 1:
             word = "result" if width < 4 else ""  # more have no room next to the title
-            if not is_named:
-                names = ["result[0]", *(f"{word}[{k}]" for k in range(1, width))]
+            names = names or ["result[0]", *(f"{word}[{k}]" for k in range(1, width))]
             self._draw_key(names)
-        name = self._name(f"{plot.reduction} of each " if self._is_reduced else "")
+        name = self._name(f"{plot.reduction} of each " if self._are_combined else "")
         axes.set_ylabel(wrapped(name))
         unit = plot.unit or self._reader.unit or self._duration
-        self._names = [named(each, unit) for each in names] if is_named or width > 1 else [name]
+        self._names = [named(each, unit) for each in names] if len(names) == width else [name]
         if self._is_log:
             axes.set_yscale("log")
         elif self._dtype.kind == "M":
             write_dates(axes.yaxis, self._reader.zone)
-        elif self._dtype.kind in "iu" and not self._is_reduced:
+        elif self._dtype.kind in "iu" and not self._are_combined:
             write_whole(axes.yaxis)
-        if self._dtype.kind == "b" and not self._shape:
-            axes.set_yticks([0, 1], ["False", "True"])
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -117,10 +119,10 @@ class LinePainter(Painter):
 
     def _looks(self, width: int) -> list[tuple[Any, str]]:
         """Return the colour and the marker of each line."""
-        if self._plot._hue is None:
+        if self._hue is None:
             return list(zip(_COLOURS, _MARKERS, strict=True))[:width]
-        _, values = self._plot._hue
-        if values.dtype.kind not in "iufM" and len(values) <= _MAX_LINES:
+        _, values = self._hue
+        if values.dtype.kind not in "iufM" and len(values) <= MAX_LINES:
             return list(zip(_COLOURS, _MARKERS, strict=True))[: len(values)]
         markers = itertools.cycle(_MARKERS if len(values) <= _MAX_KEY else "o")
         return list(zip(_HUES(np.linspace(0, 1, len(values))), markers, strict=False))
@@ -134,9 +136,9 @@ class LinePainter(Painter):
 
     def draw_key_of_all(self, figure: Any, axes: list[Any]) -> None:
         """Draw the legend or colour bar of a grid's second axis for all panels of a plot."""
-        if self._plot._hue is None:
+        if self._hue is None:
             return
-        name, values = self._plot._hue
+        name, values = self._hue
         if len(values) > _MAX_KEY:
             self._draw_bar(figure, ax=axes, fraction=0.05, pad=0.02)
             return
@@ -145,8 +147,8 @@ class LinePainter(Painter):
         key.get_title().set_color(GREY)
 
     def _draw_bar(self, figure: Any, **place: Any) -> None:
-        assert self._plot._hue is not None
-        name, values = self._plot._hue
+        assert self._hue is not None
+        name, values = self._hue
         bar: Any = figure.colorbar(ScalarMappable(Normalize(0, len(values) - 1), _HUES), **place)
         dress(bar.ax)
         bar.outline.set_visible(False)
@@ -166,51 +168,40 @@ class LinePainter(Painter):
     @property
     def _table(self) -> tuple[NDArray[np.bool_], Floats]:
         """Flags and numbers, a row for each x value and a column for each line."""
-        width = 1 if self._plot._hue is None else len(self._plot._hue[1])
+        width = 1 if self._hue is None else len(self._hue[1])
         there = self.taken.reshape(-1, width)[self._order]
         return there, self._numbers.reshape(len(there), -1)[self._order]
 
-    def _choose_x(self) -> tuple[Floats, NDArray[np.intp]]:
-        """Choose the x values and label their axis. Return their order."""
-        plot, axes = self._plot, self._axes
-        x, name, places = plot.x, "input", None
-        n = self._n if plot._hue is None else self._n // len(plot._hue[1])
-        if x is not None and len(x) != n:
-            raise CannotDrawError(
-                f"LivePlot(x=...) has {len(x)} values, but there are {self._n} items: pass one "
-                "value per item. The run continues without this plot."
-            )
-        names, unit, zone = plot._xnames, "", None
-        if (
-            x is None
-            and not plot._coords
-            and (places := places_of(self._inputs, self._n)) is not None
-        ):
-            x, names, unit, zone = places.values, places.names, places.unit, places.zone
-        if x is None:
-            x = np.arange(self._n)
-        if names is not None or not (places or plot.x is not None):
-            name = "item"
-        if names is not None:
-            write_names(axes.xaxis, names)
-        elif x.dtype.kind == "M":
-            write_dates(axes.xaxis, zone)
-        elif x.dtype.kind in "iu":
-            write_whole(axes.xaxis)
-        if x.dtype.kind == "m":
-            unit = unit_of(longest_s(x))
-            x = as_reals(x) / DURATIONS[unit]
-        axes.set_xlabel(named(plot.xlabel or name, plot.xunit or unit or name_of(zone)))
-        floats = as_floats(x)
-        order = np.argsort(floats, kind="stable")
-        self._show_x(floats)
-        return floats[order], order
+    def _choose_places(self, width: int) -> Coordinates:
+        """Return where the items are, the user's first, and keep a second axis of a grid."""
+        plot, coords = self._plot, [*self._plot._coords.items()]
+        if plot.x is not None:
+            if len(plot.x) != self._n:
+                raise CannotDrawError(
+                    f"LivePlot(x=...) has {len(plot.x)} values, but there are {self._n} items: "
+                    "pass one value per item. The run continues without this plot."
+                )
+            return of_array(plot.x, "input")
+        if 0 < len(coords) <= (2 if width == 1 else 1):
+            self._hue = coords[1] if len(coords) == 2 else None
+            return of_axis(*coords[0])
+        return of_items(self._inputs, self._n) or index(self._n, "item")
+
+    def _place(self, places: Coordinates) -> None:
+        """Prepare the x axis."""
+        plot, self._places = self._plot, places
+        self._axes.set_xlabel(places.title(plot.xlabel, plot.xunit))
+        places.write(self._axes.xaxis)
+        self._order = np.argsort(places.values, kind="stable")
+        self._x = places.values[self._order]
+        self._show_x(self._x)
 
     def _show_x(self, x: Floats) -> None:
+        x = self._places.scaled(x)
         finite = x[np.isfinite(x)]
         low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
         margin = 0.02 * (high - low) or 0.5
-        self._axes.set_xlim(low - margin, high + margin)
+        self._axes.set_xlim(self._places.unscaled(np.array([low - margin, high + margin])))
 
     def show_done(self) -> None:
         """Show the part of the x axis that has results, because no more will come."""
@@ -219,7 +210,7 @@ class LinePainter(Painter):
     def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
         width = self._numbers.shape[1]
         rows = rows.reshape(len(rows), width, -1)
-        numbers = self._reduced(rows) if self._is_reduced else rows[..., 0]
+        numbers = self._reduced(rows) if self._are_combined else rows[..., 0]
         self._numbers[items] = self._positive(numbers)
 
     def _reduced(self, rows: NDArray[Any]) -> NDArray[Any]:
@@ -253,9 +244,12 @@ class LinePainter(Painter):
             marked = np.isfinite(y) if len(self._x) <= _MAX_MARKERS else is_single(y)
             line.set_markevery(np.flatnonzero(marked).tolist())
         for marks, (is_odd, _, edge) in zip(self._odd, _ODD, strict=True):
-            places = apart(self._x[(there & is_odd(numbers)).any(axis=1)])
+            odd = self._places.scaled(self._x[(there & is_odd(numbers)).any(axis=1)])
+            places = self._places.unscaled(apart(odd))
             marks.set_offsets(np.stack([places, np.full(len(places), edge)], axis=1))
         n_outside = 0
+        if (categories := self.categories) is not None:
+            write_names(self._axes.yaxis, categories)
         if finite.size or self.limits:
             ends = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
             low, high = self._ends(*self._range(finite, *ends), margin=0.03)
@@ -264,7 +258,7 @@ class LinePainter(Painter):
             n_outside = int(np.count_nonzero(is_finite & ~is_inside))
         n_odd = int(np.count_nonzero(~is_finite & there))
         n_odd -= self._n_not_positive
-        n_missing = min(n_odd, 0 if self._is_reduced else self._reader.n_missing)
+        n_missing = min(n_odd, 0 if self._are_combined else self._reader.n_missing)
         left_out = f", {self._n_left_out:,} NaN left out" if self._n_left_out else ""
         remark = left_out + self._remark_on_scale(finite, *self.ends)
         return "{}" + remark_on(n_odd - n_missing, n_outside, n_missing) + remark
@@ -274,22 +268,23 @@ class LinePainter(Painter):
         there, numbers = self._table
         is_there = np.broadcast_to(there, numbers.shape)
         x, values = self._x, numbers.T
-        along = Along(x, x, x)
+        along = Along(x, x, x, names=self._places.names)
         if len(x) > 2 * _MAX_POINTS:  # the lowest and the highest of some
             width = math.ceil(len(x) / _MAX_POINTS)
             firsts = np.arange(0, len(x), width)
             lasts = np.append(firsts[1:], len(x)) - 1
-            along = Along((x[firsts] + x[lasts]) / 2, x[firsts], x[lasts])
+            middles = np.mean(self._places.scaled(np.stack([x[firsts], x[lasts]])), axis=0)
+            edges = self._places.unscaled(middles)
+            along = replace(along, edges=edges, firsts=x[firsts], lasts=x[lasts])
             ends = [ufunc.reduceat(values, firsts, axis=1) for ufunc in (np.fmin, np.fmax)]
             values = np.stack(ends, axis=2)
             is_there = np.logical_or.reduceat(is_there, firsts)
         names, rows = self._names, []
-        if self._plot._hue is not None:
-            hue, of = self._plot._hue
+        if self._hue is not None:
+            hue, of = self._hue
             rows = [f"{hue} = {value}" for value in names_of(of)]
-        is_flag = self._dtype.kind == "b" and not self._is_reduced
-        table = Cells(self._axes, along, None, values, names, rows, is_there.T, are_flags=is_flag)
-        return [replace(table, joined_by=" to ")]
+        table = Cells(self._axes, along, None, values, names, rows, is_there.T)
+        return [replace(table, joined_by=" to ", **self._kind_of_values)]
 
 
 class TrendPainter(LinePainter):
@@ -299,10 +294,9 @@ class TrendPainter(LinePainter):
         """Draw the results after some numbers of items, of the run's if that is known."""
         n, values = zip(*results, strict=True)
         part = read(self._plot, self._reader, list(values), np.arange(len(values)))
-        self._x, self._order = np.asarray(n, float), np.arange(len(n))
+        self._place(Coordinates(np.asarray(n, float), "items", kind="i", is_index=True))
         self._numbers = np.asarray(self._reals(part), float).reshape(len(n), -1)
         self.taken = np.ones(len(n), np.bool_)
-        self._axes.set_xlabel(self._plot.xlabel or "items")
         self._axes.set_xlim(0, 1.02 * (n_items or max(n)))
         self.show(final=False)
 
@@ -310,7 +304,17 @@ class TrendPainter(LinePainter):
 def is_trend(plot: LivePlot, result: Any) -> bool:
     """Whether the result of ``reduce=`` is drawn against the number of items: a few numbers."""
     shown = result if plot.value is None else plot.value(result)
-    return np.ndim(shown) == 0 or named_parts(shown) is not None
+    if isinstance(shown, tuple) and parts_of(shown) is None:  # a row
+        return 0 < len(shown) <= MAX_LINES
+    return named_parts(shown) is not None or np.ndim(shown) == 0
+
+
+def n_lines(shape: tuple[int, ...], names: Sequence[str]) -> int:
+    """Return how many lines results of a shape make, with names of their parts or without."""
+    if 0 < len(names) <= MAX_LINES:
+        return len(names)
+    n = math.prod(shape)
+    return n if len(shape) < 2 and n <= MAX_LINES else 1
 
 
 def is_single(y: Floats) -> NDArray[np.bool_]:
@@ -361,8 +365,8 @@ class HistPainter(Painter):
             axes.set_xscale("log")
         elif self._dtype.kind == "M":
             write_dates(axes.xaxis, self._reader.zone)
-        if self._dtype.kind == "b":
-            axes.set_xticks([0, 1], ["False", "True"])
+        elif self._dtype.kind in "iu":
+            write_whole(axes.xaxis)
         self._bars = axes.stairs([0], [0, 1], fill=True, color=_COLOURS[0])
         self._counted: Any = None
         self._edges_between = axes.vlines([], 0, [], color="white", linewidth=0.6)
@@ -387,6 +391,8 @@ class HistPainter(Painter):
     def show(self, *, final: bool) -> str:  # noqa: ARG002
         """Show the values read so far. Return what they are."""
         self._counted = None
+        if (categories := self.categories) is not None:
+            write_names(self._axes.xaxis, categories)
         numbers = self._numbers[self.taken].ravel()
         finite = inside = numbers[np.isfinite(numbers)]
         if finite.size:
@@ -411,10 +417,15 @@ class HistPainter(Painter):
         if self._counted is None:
             return []
         counts, edges = self._counted
-        along = Along(edges, edges[:-1], edges[1:])
+        along = Along(edges, edges[:-1], edges[1:], names=self.categories)
+        if self._dtype.kind in "biu" and edges[0] % 1 == 0.5 and edges[1] - edges[0] == 1:
+            each = edges[:-1] + 0.5  # a bar for each whole number or name
+            along = replace(along, firsts=each, lasts=each)
         return [Cells(self._axes, along, None, counts[np.newaxis], [self._axes.get_ylabel()], [])]
 
     def _edges(self, inside: Floats, low: float, high: float) -> NDArray[np.floating]:
+        if self.categories is not None:
+            return np.arange(len(self.categories) + 1) - 0.5
         is_whole = not self._is_log and self._dtype.kind in "biu" and max(-low, high) < MAX_EXACT
         if is_whole and not isinstance(self._plot.limits, tuple):
             low, high = max(low, self._low), min(high, self._high)

@@ -33,10 +33,10 @@ from nbshare._core.notebook.charts import HistPainter, LinePainter, TrendPainter
 from nbshare._core.notebook.environment import Bundle, is_static
 from nbshare._core.notebook.image import ImagePainter, MosaicPainter
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, as_plots
-from nbshare._core.notebook.panels import PanelsPainter, panels_of
+from nbshare._core.notebook.panels import PanelsPainter, grid_panels, part_panels
 from nbshare._core.notebook.png import encode, encode_moderately
 from nbshare._core.notebook.pointer import Cells, with_values
-from nbshare._core.notebook.reading import unmasked
+from nbshare._core.notebook.reading import parts_of, unmasked
 from nbshare._core.notebook.values import (
     FRAME,
     GREY,
@@ -278,7 +278,9 @@ class LiveFigure:
         # A list that was asked for is in the order of the run.
         is_in_order = not (isinstance(partial, list) and getattr(self._job, "_is_list", False))
         if isinstance(inputs, ShapedItems) and (is_in_order or inputs.numbers is None):
-            plots = [plot._with_coords(inputs._plot_coords) for plot in plots]
+            plots = [copy.copy(plot) for plot in plots]
+            for plot in plots:
+                plot._coords = inputs._plot_coords
         columns = min(len(plots), 2)
         rows = math.ceil(len(plots) / 2)
         width, height = _ALONE if columns == 1 else _PANEL
@@ -319,7 +321,7 @@ class LiveFigure:
         """Set the title of the axes, or of the figure. The user's own stays."""
         axes = self.figure.axes[0]
         width = float(self.figure.get_size_inches()[0]) * _DPI
-        title = textwrap.fill(title, int(width / _TITLE_CHARACTER) - 10)
+        title = textwrap.fill(title, int(width / _TITLE_CHARACTER) - 16)
         before, self._title = self._title, title
         look: Any = {"fontsize": points(11), "parse_math": False}
         look |= {"color": GREY} if self._is_styled else {}
@@ -429,7 +431,7 @@ class FunctionPainter:
             axes.clear()
             if self._is_styled:
                 dress(axes)
-        self._plot.draw(self._axes, partial)
+        self._plot.draw(self._axes, _masked(partial) if isinstance(partial, list) else partial)
         if isinstance(self._axes, Axes):
             self._label(self._axes)
         return int(np.count_nonzero(present)), "{}"
@@ -471,10 +473,14 @@ def _painter_of(
             f"plot={plot.kind!r} needs results of tiles that form one array. These differ in "
             "dtype or in their further axes. The run continues without this plot."
         )
-    if (panels := panels_of(plot, partial, present)) is not None:
-        return PanelsPainter(figure, kind, plot, inputs, partial, present, panels, is_anew=is_anew)
-    like = first_of(plot, partial, present, is_anew=is_anew)
-    return kind(figure.add_subplot(), plot, inputs, partial, present, like=like)  # type: ignore[no-any-return]
+    like, panels = None, part_panels(plot, partial, present)
+    if panels is None:
+        like = first_of(plot, partial, present, is_anew=is_anew)
+        panels = grid_panels(plot, like, len(present))
+    if panels is None:
+        return kind(figure.add_subplot(), plot, inputs, partial, present, like=like)  # type: ignore[no-any-return]
+    given: Any = (figure, _PAINTERS, inputs, partial, present, panels)
+    return PanelsPainter(*given, is_anew=is_anew, like=like)
 
 
 def _of_tiles(plot: LivePlot) -> LivePlot:
@@ -505,6 +511,24 @@ def _without_others(partial: Any, present: NDArray[np.bool_]) -> Any:
     return partial
 
 
+def _masked(results: list[Any]) -> Any:
+    """Return numbers, or tuples of as many numbers each, as a masked array. Others stay a list."""
+    places = [i for i, result in enumerate(results) if result is not MISSING]
+    there = [results[i] for i in places]
+    if not {*map(type, there)} <= {tuple, float, int, bool, complex}:
+        return results
+    try:
+        rows = np.asarray(there)
+    except ValueError:  # tuples of several lengths
+        return results
+    if rows.dtype.kind not in "biufc":
+        return results
+    whole = np.ma.zeros((len(results), *rows.shape[1:]), rows.dtype)
+    whole[:] = np.ma.masked
+    whole[places] = rows
+    return whole
+
+
 def _as_rows(partial: Mosaic) -> tuple[Any, NDArray[np.bool_]]:
     """Return the results of tiles as one array, and which of its rows are complete."""
     whole = partial.image()
@@ -530,7 +554,7 @@ def _of_elements(plot: LivePlot) -> LivePlot:
 def _rows_of(value: Any, plot: LivePlot) -> tuple[Any, NDArray[np.bool_]]:
     """Return one result as an image shows it, or its elements as other kinds do."""
     rows: Any = [value]
-    if plot.value is None:
+    if plot.value is None and parts_of(value) is None:
         is_whole = plot.kind == "image" or np.ndim(value) == 0
         elements = np.asarray(unmasked(value))
         rows = elements[None] if is_whole else elements

@@ -6,40 +6,44 @@
 from __future__ import annotations
 
 import copy
-import datetime as dt
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import Colormap, ListedColormap, LogNorm, to_rgba_array
+from matplotlib.image import AxesImage
 from matplotlib.patches import Patch, Polygon
 from numpy.typing import NDArray
 
 from nbshare._core.interrupts import uninterrupted
+from nbshare._core.notebook.coordinates import (
+    Coordinates,
+    cells_of,
+    index,
+    of_items,
+    of_sorted_axis,
+    of_users,
+)
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare._core.notebook.png import N_MAP_COLOURS
-from nbshare._core.notebook.pointer import Cells, pixels_along
+from nbshare._core.notebook.pointer import Along, Cells
 from nbshare._core.notebook.raster import Picture, Raster, blocks
-from nbshare._core.notebook.reading import Reader, places_of, unmasked
+from nbshare._core.notebook.reading import Reader, unmasked
 from nbshare._core.notebook.values import (
     BUDGET_S,
     FRAME,
     GREY,
     Floats,
     Painter,
-    as_floats,
     as_reals,
     dress,
-    name_of,
-    named,
     points,
     refusal,
     remark_on,
-    whole_places,
     wrapped,
     write_dates,
     write_names,
@@ -59,6 +63,7 @@ _MAP, _DIVERGING_MAP = "viridis", "RdBu_r"
 _LEAST_SIGNED = 0.2  # of the largest value, that the largest of the other sign is
 _DIVERGING = {"PiYG", "PRGn", "BrBG", "PuOr", "RdGy", "RdBu", "RdYlBu", "RdYlGn", "Spectral"}
 _DIVERGING |= {"coolwarm", "bwr", "seismic", "berlin", "managua", "vanimo"}
+_FINE = 740, 1200  # pixels of an image at uneven coordinates, as many as the last picture has
 _MAX_SIDE = 1024  # pixels per side, as a screen shows no more
 # Rows and columns on the screen itself, where interpolation would average extreme values.
 _SCREEN = 370, 600
@@ -70,6 +75,10 @@ _MOST_HIDDEN = 0.5  # of the range, before means of blocks are said to hide peak
 _MAX_SHARP = 600  # pixels a side that the last frame shows as they are, each as a square
 
 
+Extent: TypeAlias = tuple[float, float, float, float]
+_NO_AXIS = Coordinates(np.zeros(1), names=[""])
+
+
 @dataclass(frozen=True)
 class ImageLayout:
     """How results of one shape become one image.
@@ -78,18 +87,24 @@ class ImageLayout:
     ----------
     n_cells
         The results are reduced to this many, each of a run of consecutive items.
-    extent, aspect, xlabel, ylabel
-        Extent, aspect and labels of the axes, in items and elements, or in the user's coordinates.
+    x, y
+        Where the columns and rows are.
+    aspect
+        That of the axes.
     columns
         Cells side by side.
     """
 
     n_cells: int
-    extent: tuple[float, float, float, float]
+    x: Coordinates
+    y: Coordinates
     aspect: float | Literal["auto"]
-    xlabel: str = ""
-    ylabel: str = ""
     columns: int = 1
+
+    @property
+    def extent(self) -> Extent:
+        """Left, right, lower and upper edge, on the scales of the axes. The first row is on top."""
+        return (*self.x.ends, *self.y.ends[::-1])
 
     @property
     def outline(self) -> list[tuple[float, float]]:
@@ -101,29 +116,47 @@ class ImageLayout:
         return [(left, top), (right, top), (right, y), (x, y), (x, bottom), (left, bottom)]
 
 
-def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> ImageLayout:
-    """Choose the layout for n results of a shape. Raise CannotDrawError if there is none."""
-    x, y = plot.x, plot.y
-    if len(shape) == 0 and x is not None and y is not None:
-        if len(x) * len(y) != n:
-            raise CannotDrawError(
-                f"LivePlot(x=..., y=...) has {len(x)} columns and {len(y)} rows, which does "
-                f"not make {n} items. The run continues without this plot."
-            )
-        return ImageLayout(n, *_scales(plot, len(y), len(x)), "x", "y", len(x))
+def choose_layout(
+    n: int, shape: tuple[int, ...], plot: LivePlot, items: Any, parts: list[str]
+) -> ImageLayout:
+    """Choose the layout for n results of a shape, perhaps of parts with names.
+
+    Raise CannotDrawError if there is none.
+    """
+    coords = [*plot._coords.items()]
+    has_own = plot.x is not None, plot.y is not None
     if len(shape) == 0:
+        if all(has_own):
+            return _of_numbers(n, plot)
+        if coords and not any(has_own):
+            y = of_sorted_axis(*coords[0]) if len(coords) > 1 else _NO_AXIS
+            x = of_sorted_axis(*coords[-1])
+            return ImageLayout(n, x, y, _aspect(plot, x, y), len(x.values))
         cells = min(n, _MAX_SCALARS)
         columns = math.ceil(math.sqrt(cells))
-        per_row = columns * n / cells
-        extent = (0.0, per_row, math.ceil(cells / columns) * per_row, 0.0)
-        return ImageLayout(cells, extent, 1 / columns, "items, row by row", columns=columns)
+        step = columns * n / cells  # items of a row
+        x = index(columns, "items, row by row", n / cells, n / cells / 2)
+        y = index(math.ceil(cells / columns), "", step, step / 2)
+        return ImageLayout(cells, x, y, _aspect(plot, x, y), columns)
     if len(shape) == 1:
-        return ImageLayout(min(n, _MAX_SIDE), *_scales(plot, n, shape[0]), "element", "item")
+        x = index(shape[0], "element")
+        if plot.x is not None:
+            x = of_users("x", plot.x, shape[0], "element")
+        elif parts:
+            x = Coordinates(np.arange(float(len(parts))), names=parts)
+        y = index(n, "item")
+        if plot.y is not None:
+            y = of_users("y", plot.y, n, "item")
+        elif len(coords) == 1:
+            y = of_sorted_axis(*coords[0])
+        elif (found := of_items(items, n)) is not None and found.is_sorted:
+            y = found
+        return ImageLayout(min(n, _MAX_SIDE), x, y, _aspect(plot, x, y))
     if len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4)):
-        extent, aspect = _scales(plot, *shape[:2])
-        is_pixels = x is None and y is None
+        x = index(shape[1]) if plot.x is None else of_users("x", plot.x, shape[1], "")
+        y = index(shape[0]) if plot.y is None else of_users("y", plot.y, shape[0], "")
         is_strip = max(shape[:2]) > _MAX_RATIOS[True] * min(shape[:2])
-        return ImageLayout(1, extent, 1.0 if is_pixels and not is_strip else aspect)
+        return ImageLayout(1, x, y, _aspect(plot, x, y) if any(has_own) or is_strip else 1.0)
     raise CannotDrawError(
         f"plot='image' draws results that are numbers, rows (k,), images (H, W) or colour images "
         f"(H, W, 3 or 4). These have the shape {shape}. The run continues without it. "
@@ -131,51 +164,44 @@ def choose_layout(n: int, shape: tuple[int, ...], plot: LivePlot) -> ImageLayout
     )
 
 
-def _scales(
-    plot: LivePlot, height: int, width: int
-) -> tuple[tuple[float, float, float, float], float | Literal["auto"]]:
-    """Return the left, right, lower and upper edge, and the aspect. The first row is on top.
+def _of_numbers(n: int, plot: LivePlot) -> ImageLayout:
+    """Return the layout of numbers at the user's coordinates."""
+    assert plot.x is not None
+    assert plot.y is not None
+    width, height = len(plot.x), len(plot.y)
+    if width * height != n:
+        raise CannotDrawError(
+            f"LivePlot(x=..., y=...) has {width} columns and {height} rows, which does "
+            f"not make {n} items. The run continues without this plot."
+        )
+    x, y = of_users("x", plot.x, width, "x"), of_users("y", plot.y, height, "y")
+    return ImageLayout(n, x, y, _aspect(plot, x, y), width)
+
+
+def _aspect(plot: LivePlot, x: Coordinates, y: Coordinates) -> float | Literal["auto"]:
+    """Return the aspect of the axes, "auto" if the image fills its place.
 
     Axes with the same unit have one scale, as on a map in km. Otherwise pixels are squares.
     """
-    left, right = _edges("x", plot.x, width)
-    top, bottom = _edges("y", plot.y, height)
     is_same = plot.x is not None and plot.y is not None and plot.xunit == plot.yunit != ""
-    units = abs((right - left) / (bottom - top))
-    ratio = units if is_same else width / height
+    is_same &= x.is_log == y.is_log
+    units = abs((x.ends[1] - x.ends[0]) / (y.ends[1] - y.ends[0]))
+    ratio = units if is_same else len(x.values) / len(y.values)
     is_strip = max(ratio, 1 / ratio) > _MAX_RATIOS[is_same]
-    return (left, right, bottom, top), "auto" if is_strip else units / ratio
-
-
-def _edges(name: str, coordinates: Any, size: int) -> tuple[float, float]:
-    """Return where the first pixel begins and the last one ends."""
-    if coordinates is None:
-        return -0.5, size - 0.5
-    places = as_floats(coordinates)
-    steps = np.diff(places)
-    step = float(steps[0]) if steps.size else 1.0
-    if len(places) != size or not np.allclose(steps, step, rtol=1e-3) or not step:
-        raise CannotDrawError(
-            f"LivePlot({name}=...) of an image needs {size} evenly spaced coordinates. It has "
-            f"{len(places)}, {places.min():g} to {places.max():g}. The run continues without "
-            "this plot."
-        )
-    return float(places[0]) - step / 2, float(places[-1]) + step / 2
+    return "auto" if is_strip else units / ratio
 
 
 class ImagePainter(Painter):
     """Draws results as one image, reduced by cells of consecutive items."""
 
-    _y_zone: dt.tzinfo | None = None
+    _bar: Any = None
     _shown: tuple[Floats, NDArray[np.bool_]]  # pixels, and which of them have a result
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        if self._dtype.kind == "M":
-            raise refusal(self._plot, "dates")
-        self._place_rows()
         axes, plot = self._axes, self._plot
-        self._layout = layout = choose_layout(self._n, self._shape, plot)
+        parts = [*self._reader.names] if len(self._shape) == 1 else []
+        self._layout = layout = choose_layout(self._n, self._shape, plot, self._inputs, parts)
         self._is_coloured = len(self._shape) == 3
         self._is_combined = self._is_stack and self._n > 1 and not self._is_coloured
         self._has_peaks = plot.reduction in ("min", "max")
@@ -186,40 +212,42 @@ class ImagePainter(Painter):
         self._steps: list[int] = [] if are_late else steps
         self._late_steps: list[int] = steps if are_late else []
         self._blocks = " × ".join(map(str, steps)) if max([1, *steps]) > 1 else ""
-        self._raster = self._new_raster()
-        # The last blocks of the image may stick out of the axes.
-        sides = [_n_blocks(k, step) * step / k for k, step in zip(self._shape, steps, strict=False)]
-        self._extent = _scaled(layout.extent, sides)
-        aspect = layout.aspect if plot._is_keyed else "auto"  # panels fill their place
-        place: Any = {"extent": self._extent, "aspect": aspect}
-        self._image = axes.imshow(
-            np.zeros((1, 1)),
-            cmap=colour_map(plot.cmap or _MAP),
-            norm=LogNorm(1, 10) if self._is_log and not self._is_coloured else None,
-            interpolation="nearest" if self._has_peaks else None,
-            interpolation_stage="data",  # means of values, not of colours
-            **place,
+        self._has_cells = bool(
+            (self._is_stack and self._n > 1) or layout.n_cells < self._n or self._blocks
         )
+        self._check_categories()
+        self._raster = self._new_raster()
+        self._firsts = self._first_values(steps)
+        # The last blocks of the image may stick out of the axes.
+        along = zip((layout.y, layout.x)[-len(steps) :], self._shape, steps, strict=False)
+        sides = [_n_blocks(k, step) * step / k if at.is_even else 1.0 for at, k, step in along]
+        self._extent = _scaled(layout.extent, sides)
+        self._place_axes()
+        self._sides = self._evenly()
+        look: Any = {"norm": LogNorm(1, 10)} if self._is_log and not self._is_coloured else {}
+        look["cmap"] = colour_map(plot.cmap or _MAP)
+        look["interpolation"] = "nearest" if self._has_peaks or self.categories else None
+        self._image = self._add_image(EvenImage, interpolation_stage="data", **look)
+        self._image.sides = self._sides
         # Above it, pixels that are not finite. Below it, where results are missing.
-        self._odd = axes.imshow(np.zeros((1, 1, 4)), interpolation="nearest", zorder=0.5, **place)
-        left, right, bottom, top = layout.extent
-        axes.set(xlim=(left, right), ylim=(bottom, top))
-        self._hatch = axes.add_patch(Polygon(layout.outline, zorder=-1, **_HATCH))
+        self._odd = self._add_image(AxesImage, interpolation="nearest", zorder=0.5)
+        on_scale: Any = {"transform": self._image.get_transform(), "zorder": -1}
+        self._hatch = axes.add_patch(Polygon(layout.outline, **on_scale, **_HATCH))
         self._odd_names: list[str] = []
-        self._map = _MAP
-        self._dress()
+        self._map: str | int = _MAP  # or number of categories
+        self._has_bar = plot._is_keyed and not self._is_coloured
+        if self._has_bar:
+            self._draw_bar("neither")
 
-    def _place_rows(self) -> None:
-        """Label rows (k,) by their items, if these are evenly spaced or have names."""
-        if len(self._shape) != 1 or self._plot._coords or self._plot.y is not None:
-            return
-        places = places_of(self._inputs, self._n)
-        if places is None or (places.names is None and not _is_even(places.values)):
-            return
-        self._plot = plot = copy.copy(self._plot)
-        plot.y, plot._ynames, self._y_zone = places.values, places.names, places.zone
-        plot.ylabel = plot.ylabel or ("item" if places.names else "input")
-        plot.yunit = plot.yunit or places.unit or name_of(places.zone)
+    def _add_image(self, kind: type[AxesImage], **look: Any) -> Any:
+        """Return a new image, in the units of the scales of the axes, which it fills evenly."""
+        axes: Any = self._axes
+        image = kind(axes, origin="upper", extent=[*self._extent], **look)  # type: ignore[arg-type]
+        image.set_data(np.zeros((1, 1) if kind is EvenImage else (1, 1, 4)))
+        image.set_transform(axes.transLimits + axes.transAxes)
+        image.set_clip_path(axes.patch)
+        axes.add_image(image)
+        return image
 
     def _new_raster(self) -> Raster:
         layout = self._layout
@@ -241,6 +269,54 @@ class ImagePainter(Painter):
         """Whether images are combined."""
         return len(self._shape) > 1
 
+    def _check_categories(self) -> None:
+        """Find whether pixels are bools or texts, as they came, each of a colour of its own.
+
+        Means of bools are numbers. Of several texts, a pixel shows the last one.
+        """
+        if self._reader.texts:
+            if self._blocks:
+                raise refusal(self._plot, f"arrays of more than {_MAX_SIDE} texts a side")
+            self._plot = copy.copy(self._plot)
+            self._plot.reduction = "last"
+        elif not self._has_peaks:
+            box, layout = self._axes.bbox, self._layout
+            is_fine = len(layout.y.values) > box.height or len(layout.x.values) > box.width
+            has_means = self._has_cells and self._plot.reduction != "last"
+            self._are_combined = is_fine or has_means or bool(self._blocks)
+
+    def _first_values(self, steps: Sequence[int]) -> list[NDArray[np.intp]]:
+        """Return which rows and columns of the data are the first ones of a pixel."""
+        layout = self._layout
+        sides = len(layout.y.values), len(layout.x.values)
+        firsts = [np.arange(n, dtype=np.intp) for n in sides]
+        if len(self._shape) == 1:
+            firsts[0] = -(-np.arange(layout.n_cells) * self._n // layout.n_cells)
+        for side, step in zip((1,) if len(self._shape) == 1 else (0, 1), steps, strict=False):
+            firsts[side] = firsts[side][::step]
+        return firsts
+
+    def _evenly(self) -> list[NDArray[np.intp] | None]:
+        """Return the rows and columns that the image draws at equal distances, None for all once.
+
+        Matplotlib averages pixels of the screen if one side has many rows or columns. Those of the
+        other side, few or of several widths, are drawn several times, or it would average those.
+        """
+        layout = self._layout
+        sides = list(zip((layout.y, layout.x), self._firsts, _FINE, strict=True))
+        counts = [len(first) for first in self._firsts]
+        are_fine = [6 * k >= fine for k, fine in zip(counts, _FINE, strict=True)]
+        if not any(are_fine) and layout.x.is_even and layout.y.is_even:
+            return [None, None]
+        return [
+            cells_of(np.append(places.edges[:-1][first], places.edges[-1]), fine)
+            if not places.is_even
+            else None
+            if is_fine
+            else np.arange(k).repeat(fine // k // 2)
+            for (places, first, fine), k, is_fine in zip(sides, counts, are_fine, strict=True)
+        ]
+
     @property
     def ratio(self) -> float | None:
         """Width of the image for a height of 1, or None if it fills any place."""
@@ -248,35 +324,19 @@ class ImagePainter(Painter):
         aspect = self._layout.aspect
         return None if aspect == "auto" else abs((right - left) / (bottom - top)) / aspect
 
-    def _dress(self) -> None:
-        """Label the axes."""
+    def _place_axes(self) -> None:
+        """Label the axes, and show the area of the image."""
         axes, plot, layout = self._axes, self._plot, self._layout
-        xlabel = plot.xlabel or ("" if self._reader.names else layout.xlabel)
-        axes.set_xlabel(named(xlabel, plot.xunit))
-        ylabel = plot.ylabel or ("" if plot._ynames == [""] else layout.ylabel)
-        axes.set_ylabel(named(ylabel, plot.yunit))
-        if plot.y is not None and len(plot.y) > 1 and plot.y[1] > plot.y[0]:
-            axes.invert_yaxis()  # coordinates grow upwards
-        for axis, coordinates in ((axes.xaxis, plot.x), (axes.yaxis, plot.y)):
-            if coordinates is not None and coordinates.dtype.kind == "M":
-                write_dates(axis, self._y_zone if axis is axes.yaxis else None)
-            elif coordinates is None or coordinates.dtype.kind in "iu":
-                write_whole(axis)
-        parts = [*self._reader.names] if len(self._shape) == 1 and plot.x is None else None
-        if self._shape:
-            is_flat = len(self._shape) > 1
-            height, width = self._shape[:2] if is_flat else (self._n, *self._shape)
-            for axis, coordinates, n in ((axes.xaxis, plot.x, width), (axes.yaxis, plot.y, height)):
-                if n == 1 and coordinates is None:
-                    axis.set_ticks([])
-        for axis, names in ((axes.xaxis, plot._xnames or parts), (axes.yaxis, plot._ynames)):
-            if names:
-                write_names(axis, names)
-        self._has_bar = plot._is_keyed and not self._is_coloured
-        if self._n == 1 == len(self._shape) and plot.y is None:
-            axes.set_ylabel("")  # of the only row
-        if self._has_bar:
-            self._draw_bar("neither")
+        axes.set_xlabel(layout.x.title(plot.xlabel, plot.xunit))
+        axes.set_ylabel(layout.y.title(plot.ylabel, plot.yunit))
+        layout.x.write(axes.xaxis)
+        layout.y.write(axes.yaxis)
+        left, right = sorted(layout.x.unscaled(np.array(layout.x.ends)).tolist())
+        bottom, top = sorted(layout.y.unscaled(np.array(layout.y.ends)).tolist())
+        # Coordinates grow upwards, but the first of what is only numbered is on top.
+        axes.set(xlim=(left, right), ylim=(top, bottom) if layout.y.is_index else (bottom, top))
+        fills = not (plot._is_keyed or self._is_stack)  # panels of numbers fill their place
+        axes.set_aspect("auto" if fills else layout.aspect)
 
     def _draw_bar(self, extend: str) -> None:
         """Draw the colour bar, with an arrow at an end that cuts data."""
@@ -285,54 +345,60 @@ class ImagePainter(Painter):
 
     def draw_key_of_all(self, figure: Any, axes: list[Any]) -> None:  # noqa: ARG002
         """Draw the colour bar for all panels of a plot."""
-        self._draw_bar_in("neither", ax=axes, fraction=0.05, pad=0.02)
+        if not self._is_coloured:
+            self._draw_bar_in("neither", ax=axes, fraction=0.05, pad=0.02)
 
     def _draw_bar_in(self, extend: str, **place: Any) -> None:
         figure = self._axes.figure
         self._bar = bar = figure.colorbar(self._image, extend=extend, **place)
+        axis = bar.ax.yaxis
         dress(bar.ax)
         bar.outline.set_visible(False)
-        is_combined = self._is_combination
         bar.set_label(wrapped(self._value_name))
-        if self._dtype.kind == "b" and not is_combined:
-            bar.set_ticks([0, 1], labels=["False", "True"])
-        elif self._dtype.kind in "iu" and not is_combined and not self._is_log:
-            bar.set_ticks(whole_places())
-
-    @property
-    def _is_combination(self) -> bool:
-        """Whether a pixel shows several values."""
-        return bool(self._is_stack or self._layout.n_cells < self._n or self._blocks)
+        if self._dtype.kind == "M":
+            write_dates(axis, self._reader.zone)
+        elif self._dtype.kind in "iu" and not self._has_cells and not self._is_log:
+            write_whole(axis)
+        if self.categories is not None:
+            write_names(axis, self.categories)
+        # Or the bar would choose its own with the next colours.
+        bar.locator, bar.formatter = axis.get_major_locator(), axis.get_major_formatter()
 
     @property
     def _value_name(self) -> str:
         """What a pixel shows, with its unit."""
         blocks_of = f", blocks of {self._blocks}" if self._blocks else ""
-        how = f"{self._plot.reduction} of " if self._is_combination else ""
+        how = f"{self._plot.reduction} of " if self._has_cells else ""
         return self._name(how) + blocks_of
 
     def cells(self) -> list[Cells]:
         """Return the pixels, for the pointer on a page."""
-        (pixels, is_there), shape = self._shown, self._shape
-        left, right, bottom, top = self._layout.extent
-        _, past_right, past_bottom, _ = self._extent
-        n_rows, n_columns = pixels.shape[:2]
-        height = n_rows if not shape else self._n if len(shape) == 1 else shape[0]
-        width = shape[min(len(shape), 2) - 1] if shape else n_columns
-        is_counted = not shape and self._plot.x is None
+        (pixels, is_there), layout, plot = self._shown, self._layout, self._plot
+        is_counted = not self._shape and layout.x.is_index
+        x = layout.x.title(plot.xlabel, plot.xunit)
+        y = layout.y.title(plot.ylabel, plot.yunit)
         table = Cells(
             self._axes,
-            pixels_along(left, right, width, n_columns, past_right),
-            pixels_along(top, bottom, height, n_rows, past_bottom),
+            self._pixels_along(1, layout.x, x),
+            self._pixels_along(0, layout.y, y),
             pixels,
             [self._value_name],
             [],
             is_there=np.all(is_there, axis=tuple(range(2, pixels.ndim))),
             how=self._plot.reduction,
-            items=(self._n / self._layout.n_cells, self._n) if is_counted else None,
-            are_flags=self._dtype.kind == "b" and not self._is_combination,
+            items=(self._n / layout.n_cells, self._n) if is_counted else None,
+            **self._kind_of_values,
         )
         return [table]
+
+    def _pixels_along(self, side: int, places: Coordinates, label: str) -> Along:
+        """Return where the pixels of one side are, with their coordinates."""
+        firsts, (_, right, bottom, _) = self._firsts[side], self._extent
+        edges = np.linspace(places.ends[0], right if side else bottom, len(firsts) + 1)
+        if not places.is_even:
+            edges = np.append(places.edges[:-1][firsts], places.edges[-1])
+        lasts = np.append(firsts[1:], len(places.values)) - 1
+        return places.along(edges, firsts, lasts, label)
 
     def _draw_key(self, names: list[str]) -> None:
         """Name the colours of pixels that are not finite."""
@@ -365,10 +431,12 @@ class ImagePainter(Painter):
         n_left_out = max(0, picture.n_left_out - self._n_not_positive)
         remark = f", {n_left_out:,} NaN left out" if n_left_out else ""
         if self._is_coloured:
-            pixels = pixels / (255 if self._dtype.kind in "iu" else 1)
-            n_outside = np.count_nonzero((pixels < 0) | (pixels > 1))
+            if self._dtype.kind in "iu":
+                has_16_bits = self._dtype == np.uint16 and picture.high > 255
+                pixels = pixels / (65535 if has_16_bits else 255)
+            n_outside = int(np.count_nonzero((pixels < 0) | (pixels > 1)))
             remark += f", blocks of {self._blocks}" if self._blocks else ""
-            remark += remark_on(0, int(n_outside))
+            remark += remark_on(0, n_outside)
         elif picture.low <= picture.high:
             remark += self._colour(pixels, picture)
         is_odd = self._show_odd(pixels, is_there)
@@ -382,6 +450,9 @@ class ImagePainter(Painter):
 
     def _colour(self, pixels: Floats, picture: Picture) -> str:
         """Set the range of the colours, that of all values. Return a remark on those not seen."""
+        if (categories := self.categories) is not None:
+            self._colour_categories(categories)
+            return ""
         finite = pixels[np.isfinite(pixels)]
         ends = self._range(finite, picture.low, picture.high)
         low, high = self._ends(*self._centred(*ends))
@@ -401,6 +472,17 @@ class ImagePainter(Painter):
             f"{remark}, peaks are averaged (see reduction='{'max' if above >= below else 'min'}')"
         )
 
+    def _colour_categories(self, names: list[str]) -> None:
+        """Give each of some bools or texts a colour, which the colour bar names."""
+        if self._map == len(names):
+            return
+        self._map = len(names)
+        of_all = colour_map(self._plot.cmap or _MAP)(np.linspace(0, 1, len(names)))
+        self._image.set_cmap(ListedColormap(of_all).with_extremes(bad="none"))
+        self._image.set_clim(-0.5, len(names) - 0.5)
+        if self._bar is not None:
+            write_names(self._bar.ax.yaxis, names)
+
     def _centred(self, low: float, high: float) -> tuple[float, float]:
         """Return a range with zero in its middle if colours diverge from it. Choose the colours.
 
@@ -409,7 +491,8 @@ class ImagePainter(Painter):
         name = self._plot.cmap
         less, more = sorted((-low, high))
         if name is None:
-            is_diverging = not self._is_log and less > _LEAST_SIGNED * more
+            is_number = not self._is_log and self._dtype.kind != "M"
+            is_diverging = is_number and less > _LEAST_SIGNED * more
             name = _DIVERGING_MAP if is_diverging else _MAP
             if name != self._map:
                 self._map = name
@@ -430,15 +513,37 @@ class ImagePainter(Painter):
         if names != self._odd_names:
             self._draw_key(names)
         self._odd.set_visible(bool(names))
-        places = np.select(kinds, (1, 2, 3))
+        odd = np.select(kinds, (1, 2, 3))
         if names:
+            places = spread(odd, self._sides)
             steps = [math.ceil(k / side) for k, side in zip(places.shape, _SCREEN, strict=True)]
             seen = blocks(np.maximum, places, steps, 0)  # a single one is not lost
             sides = np.multiply(seen.shape, steps) / places.shape
             self._odd.set_extent(_scaled(self._extent, sides.tolist()))
             colours = np.concatenate([np.zeros((1, 4)), to_rgba_array([*_ODD.values()])])
             self._odd.set_data(colours[seen])
-        return places > 0
+        return odd > 0
+
+
+class EvenImage(AxesImage):
+    """An image whose rows and columns are drawn at equal distances, some several times.
+
+    Attributes
+    ----------
+    sides
+        The rows and columns to draw, None for all.
+    """
+
+    _A: Any
+    sides: Sequence[NDArray[np.intp] | None] = (None, None)
+
+    def make_image(self, *args: Any, **options: Any) -> Any:
+        """Return what is drawn."""
+        own, self._A = self._A, spread(self._A, self.sides)
+        try:
+            return super().make_image(*args, **options)
+        finally:
+            self._A = own
 
 
 class MosaicPainter(ImagePainter):
@@ -479,6 +584,13 @@ class MosaicPainter(ImagePainter):
                 break
 
 
+def spread(pixels: NDArray[Any], sides: Sequence[NDArray[np.intp] | None]) -> NDArray[Any]:
+    """Return some rows and columns of pixels, several times, or all once."""
+    rows, columns = sides
+    pixels = pixels if rows is None else pixels[rows]
+    return pixels if columns is None else pixels[:, columns]
+
+
 def without(is_odd: NDArray[np.bool_], pixels: Floats) -> Floats:
     """Return pixels with those of their row in place of odd ones, which are drawn above them.
 
@@ -516,11 +628,6 @@ def colour_map(name: str | Colormap) -> Colormap:
         raise CannotDrawError(f"LivePlot(cmap={name!r}): {error.args[0]}") from None
     colours = whole((np.arange(N_MAP_COLOURS) + 0.5) / N_MAP_COLOURS)
     return ListedColormap(np.round(colours * 255) / 255).with_extremes(bad="none")
-
-
-def _is_even(values: NDArray[Any]) -> bool:
-    steps = np.diff(as_floats(values))
-    return bool(steps.size and steps[0] and np.allclose(steps, steps[0], rtol=1e-3, atol=0))
 
 
 def _like(flags: NDArray[np.bool_], pixels: Floats) -> NDArray[np.bool_]:

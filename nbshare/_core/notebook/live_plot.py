@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -88,12 +87,8 @@ class LivePlot:
     __module__ = "nbshare"
 
     _items: object = None  # of a run of another process, whose job has none
-    # Of a grid's values at the axes of an image, if these are no coordinates.
-    _xnames: list[str] | None = None
-    _ynames: list[str] | None = None
-    # Axes of a grid of items, and one of them of which each value has a line.
+    # Axes of a grid of items, by name.
     _coords = cast("Mapping[str, npt.NDArray[Any]]", MappingProxyType({}))
-    _hue = cast("tuple[str, npt.NDArray[Any]] | None", None)
     _is_keyed = True  # it has a colour bar or legend of its own
 
     def __init__(
@@ -219,36 +214,6 @@ class LivePlot:
         """
         cast(Draw, self.kind)(axes, partial)
 
-    def _with_coords(self, given: Mapping[str, npt.NDArray[Any]]) -> LivePlot:
-        """Return this plot with the axes of its items, unless it has its own."""
-        if self._is_drawn_by_user or self.x is not None or self.y is not None:
-            return self
-        plot = copy.copy(self)
-        plot._coords = given
-        return plot
-
-    def _placed(self, shape: tuple[int, ...]) -> LivePlot:
-        """Return this plot with the axes of its items where results of a shape have them."""
-        coords = list(self._coords.items())
-        if not coords or len(coords) > 2 or len(shape) > 1:
-            return self
-        plot, is_image, first, last = copy.copy(self), self.kind == "image", coords[0], coords[-1]
-        if self.kind == "line" and not (shape and len(coords) == 2):
-            plot._set_x(*first, is_image=False)
-            plot._hue = last if len(coords) == 2 else None
-        elif is_image and not shape:
-            plot._set_x(*last, is_image=True)
-            plot._set_y(*(first if len(coords) == 2 else ("", np.array([""]))))
-        elif is_image and len(coords) == 1:
-            plot._set_y(*first)
-        return plot
-
-    def _set_x(self, name: str, values: npt.NDArray[Any], *, is_image: bool) -> None:
-        self.xlabel, (self.x, self._xnames) = self.xlabel or name, _places(values, is_image)
-
-    def _set_y(self, name: str, values: npt.NDArray[Any]) -> None:
-        self.ylabel, (self.y, self._ynames) = self.ylabel or name, _places(values, is_image=True)
-
     @property
     def _is_drawn_by_user(self) -> bool:
         """Whether the user's code draws the plot, not one of nbshare's kinds (bool)."""
@@ -273,41 +238,6 @@ def as_plots(plot: Any) -> list[LivePlot]:
     else:
         plot = [] if plot is None else [plot]
     return [each if isinstance(each, LivePlot) else LivePlot(each) for each in plot]
-
-
-def _places(values: npt.NDArray[Any], is_image: bool) -> tuple[npt.NDArray[Any], Any]:
-    """Return where the values of a grid are at an axis, and their names if these places are not."""
-    if values.dtype.kind in "biufmM" and not is_image:
-        return values, None
-    if values.dtype.kind in "iufM" and len(values) > 1:
-        steps = np.diff(values.astype(float))
-        if np.allclose(steps, steps[0], rtol=1e-3, atol=0) and steps[0]:
-            return values, None
-    return np.arange(len(values)), names_of(values)
-
-
-def names_of(values: npt.NDArray[Any], digits: Sequence[int] = (3, 6, 17)) -> list[str]:
-    """Return values as texts, with as few digits as tell them apart."""
-    if values.dtype.kind == "M":
-        days = values.astype("M8[D]")
-        return [str(x) for x in (days if (days == values).all() else values.astype("M8[s]"))]
-    for n in digits:
-        names = [_short(x, n) if isinstance(x, float) else str(x) for x in values.tolist()]
-        if len(set(names)) == len(set(values.tolist())):
-            break
-    if any("e" in name for name in names):  # one notation for all
-        return [_as_power(x, n) if isinstance(x, float) else str(x) for x in values.tolist()]
-    return names
-
-
-def _as_power(x: float, digits: int) -> str:
-    number, _, power = f"{x:.{digits - 1}e}".partition("e")
-    return f"{float(number):.{digits}g}e{int(power)}" if math.isfinite(x) and x else f"{x:g}"
-
-
-def _short(x: float, digits: int) -> str:
-    text = f"{x:.{digits}g}"
-    return f"{float(text):.0f}" if "e+0" in text and abs(x) < 1e6 else text  # 2150, not 2.15e+03
 
 
 def _checked_kind(kind: Any) -> str | Draw:

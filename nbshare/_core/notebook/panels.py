@@ -5,16 +5,17 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, names_of
+from nbshare._core.notebook.charts import MAX_LINES, n_lines
+from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare._core.notebook.pointer import Cells
-from nbshare._core.notebook.reading import named_parts
+from nbshare._core.notebook.reading import Reader, is_missing, names_of, parts_of
 from nbshare._core.notebook.values import GREY, Painter, first_of, points, span
 
 _MAX_PANELS = 12  # in a figure, as smaller ones could not be read
@@ -23,51 +24,115 @@ _COLUMNS, _ROWS = 4, 3
 
 @dataclass(frozen=True)
 class Panel:
-    """One of the panels: the text above it, its items, and the part of each result."""
+    """One of the panels: the text above it, its items, and the plot of what it shows of them."""
 
     title: str
     items: NDArray[np.intp]
-    part: str | None
+    plot: LivePlot
 
 
 @dataclass(frozen=True)
 class Panels:
-    """The panels of a plot, the number of columns, and a remark on those that are left out."""
+    """The panels of a plot, the number of columns, and a remark on what is left out."""
 
     panels: list[Panel]
     columns: int
     remark: str
 
 
-def panels_of(plot: LivePlot, partial: Any, present: NDArray[np.bool_]) -> Panels | None:
-    """Return the panels that a plot needs, or None if it needs none.
+def part_panels(plot: LivePlot, partial: Any, present: NDArray[np.bool_]) -> Panels | None:
+    """Return a panel for each part of a result, or None if all are in one plot."""
+    if isinstance(partial, np.ndarray) and plot.value is None and not partial.dtype.names:
+        return None
+    parts = _parts(plot, partial, present)
+    return None if parts is None else _of_parts(plot, parts, len(present))
 
-    A grid of more than two axes needs one for each value of the further axes. Parts with names
-    that are no lines of one plot need one each.
+
+def grid_panels(plot: LivePlot, like: tuple[NDArray[Any], Reader], n: int) -> Panels | None:
+    """Return a panel for each value of the axes of a grid that a plot does not show, or None.
+
+    Parameters
+    ----------
+    plot
+        The plot of the whole.
+    like
+        What `values.first_of` returns.
+    n
+        Number of items.
     """
-    coords = list(plot._coords.items())
-    if plot.kind == "hist" and isinstance(partial, np.ndarray) and not partial.dtype.names:
+    shape, n_coords = like[0].shape[1:], len(plot._coords)
+    if plot.kind == "hist":
         return None
-    if plot.x is not None or plot.y is not None:
+    if plot.kind == "line":
+        n_shown, has_own = 2 if n_lines(shape, like[1].names) == 1 else 1, plot.x is not None
+    else:
+        n_shown, has_own = max(2 - len(shape), 0), plot.y is not None and len(shape) < 2
+        has_own |= plot.x is not None and not shape
+        has_own |= plot.reduction != "mean" and n_shown == 0  # the user combines the images
+    if has_own or n_coords <= n_shown or (shape and n_coords > n_shown + 2):
         return None
-    first, reader = first_of(plot, partial, present)
-    shape, names = first.shape[1:], reader.names
-    if len(names) > 1 and (plot.kind == "hist" or _is_split(plot, shape, len(coords))):
-        numbers = np.arange(len(present))
-        return Panels([Panel(name, numbers, name) for name in names[:_MAX_PANELS]], _COLUMNS, "")
-    if shape or len(coords) < 3 or plot.kind == "hist":
+    return _of_grid(plot, n_shown, n)
+
+
+def _parts(
+    plot: LivePlot, partial: Any, present: NDArray[np.bool_]
+) -> dict[str, tuple[Any, ...] | None] | None:
+    """Return the parts of results that need a panel each, or None.
+
+    Each has what makes it comparable with others, or None if it cannot be drawn.
+    """
+    reader = Reader(plot.value)
+    shown = (reader.shown(partial[i]) for i in np.flatnonzero(present).tolist())
+    named = parts_of(next((result for result in shown if result is not None), None))
+    if named is None or len(named) < 2:
         return None
-    return _of_grid(coords, len(present))
+    kinds = {name: _kind_of(part) for name, part in named.items() if not is_missing(part)}
+    if plot.kind == "hist" or len(set(kinds.values())) > 1:
+        return kinds
+    if plot.kind == "line":
+        return kinds if len(named) > MAX_LINES else None
+    are_arrays = any(kind is not None and kind[0] for kind in kinds.values())
+    return kinds if are_arrays or len(plot._coords) > 1 else None
 
 
-def _is_split(plot: LivePlot, shape: tuple[int, ...], n_coords: int) -> bool:
-    """Whether an image shows one part of each result only."""
-    return plot.kind == "image" and (len(shape) > 1 or n_coords > 1)
+def _kind_of(part: Any) -> tuple[Any, ...] | None:
+    """Return the shape, kind and unit of a part of a result, or None if it cannot be drawn."""
+    reader = Reader(None)
+    try:
+        read = reader.read([part])
+    except (TypeError, ValueError, CannotDrawError):
+        return None
+    kind = "texts" if reader.texts else "numbers" if read.dtype.kind in "iufc" else read.dtype.kind
+    return read.shape[1:], kind, reader.unit
 
 
-def _of_grid(coords: list[tuple[str, NDArray[Any]]], n: int) -> Panels | None:
-    """Return panels of the first two axes of a grid, for each value of the others."""
-    further = coords[2:]
+def _of_parts(plot: LivePlot, parts: dict[str, tuple[Any, ...] | None], n: int) -> Panels | None:
+    """Return a panel for each part that can be drawn."""
+    drawn = [name for name, kind in parts.items() if kind is not None][:_MAX_PANELS]
+    left_out = [name for name in parts if name not in drawn]
+    remark = f", without {', '.join(left_out)}" if left_out else ""
+    panels = []
+    for name in drawn:
+        own, kind = copy.copy(plot), parts[name]
+        own.value = _value_of_part(plot.value, name)
+        if plot.kind == "image" and kind is not None and not (kind[0] or plot._coords):
+            own.kind = "line"  # a number next to images
+        panels.append(Panel(name, np.arange(n), own))
+    return Panels(panels, _columns(len(panels)), remark) if panels else None
+
+
+def _value_of_part(value: Callable[[Any], Any] | None, name: str) -> Callable[[Any], Any]:
+    def value_of_part(result: Any) -> Any:
+        parts = parts_of(result if value is None else value(result))
+        return None if parts is None else parts.get(name)
+
+    return value_of_part
+
+
+def _of_grid(plot: LivePlot, n_shown: int, n: int) -> Panels:
+    """Return panels of the first axes of a grid, for each value of the others."""
+    coords = [*plot._coords.items()]
+    further = coords[n_shown:]
     if len(further) > 2:
         shown = " × ".join(name for name, _ in coords)
         raise CannotDrawError(
@@ -78,11 +143,13 @@ def _of_grid(coords: list[tuple[str, NDArray[Any]]], n: int) -> Panels | None:
     chosen = [_some(len(values), k) for (_, values), k in zip(further, most, strict=True)]
     numbers: Any = np.arange(n).reshape([len(values) for _, values in coords])
     texts = [[f"{name} = {text}" for text in names_of(values)] for name, values in further]
+    own = copy.copy(plot)
+    own._coords, own._is_keyed = dict(coords[:n_shown]), False
     panels = [
         Panel(
             ", ".join(text[k] for text, k in zip(texts, places[::-1], strict=True)),
-            numbers[(slice(None), slice(None), *places[::-1])].ravel(),
-            None,
+            numbers[(*[slice(None)] * n_shown, *places[::-1])].ravel(),
+            own,
         )
         for places in itertools.product(*chosen[::-1])
     ]
@@ -92,8 +159,12 @@ def _of_grid(coords: list[tuple[str, NDArray[Any]]], n: int) -> Panels | None:
         if len(some) < len(values)
     )
     is_table = len(further) == 2
-    columns = len(chosen[0]) if is_table else min(_COLUMNS, math.ceil(math.sqrt(len(panels))))
+    columns = len(chosen[0]) if is_table else _columns(len(panels))
     return Panels(panels, columns, remark)
+
+
+def _columns(n: int) -> int:
+    return min(_COLUMNS, math.ceil(math.sqrt(n)))
 
 
 def _some(n: int, most: int) -> list[int]:
@@ -109,27 +180,29 @@ class PanelsPainter:
     ----------
     figure
         An empty figure.
-    kind
-        What draws a panel.
-    plot, inputs, partial, present
+    kinds
+        What draws a panel, by the kind of its plot.
+    inputs, partial, present
         As of a `Painter`.
     panels
-        What `panels_of` returns.
+        What they show.
     is_anew
         As of `values.first_of`.
+    like
+        What that returns, for panels of a grid, which have one scale and number texts alike.
     """
 
     def __init__(
         self,
         figure: Any,
-        kind: Callable[..., Painter],
-        plot: LivePlot,
+        kinds: Mapping[Any, Callable[..., Painter]],
         inputs: Any,
         partial: Any,
         present: NDArray[np.bool_],
         panels: Panels,
         *,
         is_anew: bool,
+        like: tuple[NDArray[Any], Reader] | None = None,
     ) -> None:
         self._panels, self._n = panels, len(present)
         n, columns = len(panels.panels), min(panels.columns, len(panels.panels))
@@ -137,15 +210,14 @@ class PanelsPainter:
         axes = figure.subplots(self.n_rows, columns, squeeze=False).ravel()
         for unused in axes[n:]:
             unused.remove()
-        self._has_one_scale = panels.panels[0].part is None
+        self._has_one_scale = like is not None
         self._painters: list[Painter] = []
         for panel, place in zip(panels.panels, axes, strict=False):
-            own = _plot_of(plot, panel)
-            own._is_keyed = not self._has_one_scale
-            like = first_of(own, partial, present, is_anew=is_anew)
+            own = like or first_of(panel.plot, partial, present, is_anew=is_anew)
             nothing = np.zeros(len(panel.items), np.bool_)
             own_inputs = None if self._has_one_scale else inputs
-            painter = kind(place, own, own_inputs, None, nothing, like=like)
+            kind = kinds[panel.plot.kind]
+            painter = kind(place, panel.plot, own_inputs, None, nothing, like=own)
             place.set_title(panel.title, loc="left", fontsize=points(9), color=GREY)
             place.tick_params(labelsize=points(8))
             if self._has_one_scale:
@@ -185,20 +257,3 @@ class PanelsPainter:
 
     def show_done(self) -> None:
         """Leave the panels as they are, as all have the same axes."""
-
-
-def _plot_of(plot: LivePlot, panel: Panel) -> LivePlot:
-    """Return the plot of a panel, that of the first axes of a grid, or of a part of each result."""
-    own = copy.copy(plot)
-    if panel.part is None:
-        own._coords = dict(itertools.islice(plot._coords.items(), 2))
-        return own
-    value, part = plot.value, panel.part
-
-    def value_of_part(result: Any) -> Any:
-        whole = result if value is None else value(result)
-        named = named_parts(whole)
-        return None if named is None else named.get(part)
-
-    own.value = value_of_part
-    return own

@@ -33,7 +33,7 @@ window.nbsharePointer ??= (() => {
     if (plot.texts) return plot.texts[k];
     const v = value(plot, k), size = Math.abs(v);
     if (isNaN(v)) return plot.bytes[k] === 255 ? 'no result' : 'NaN';
-    if (plot.flags) return v ? 'True' : 'False';
+    if (plot.categories) return plot.categories[v];
     if (size === Infinity) return v > 0 ? 'inf' : '−inf';
     if (Number.isInteger(v) && size < 1048576) return `${v}`;
     return size >= 1e4 || size < 1e-4 ? v.toExponential(3) : `${+v.toPrecision(4)}`;

@@ -11,6 +11,7 @@ it, as the PNG standard wants.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import math
 import re
@@ -22,11 +23,10 @@ from typing import Any
 import numpy as np
 from matplotlib.axis import Axis
 from matplotlib.dates import ConciseDateFormatter, num2date
-from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from nbshare._core.notebook.live_plot import names_of
 from nbshare._core.notebook.raster import COMBINED, blocks, sizes_of
+from nbshare._core.notebook.reading import names_of
 
 Floats = NDArray[np.float64]
 
@@ -34,6 +34,7 @@ _CHUNK = b"nbVL"  # private, and not to be copied into a picture that was change
 _HEADER = 33  # bytes of a PNG before its second chunk
 # Numbers in a frame, and in the last picture, some 2 bytes each. Of more cells blocks are shown.
 _MOST = {False: 2**15, True: 2**17}
+_MOST_DATES = 2**12  # as each is a text
 _UNIT = 10_000  # of the width and height of a picture
 _DIGITS = 6, 9, 17  # of coordinates, the first that tells them apart
 _MANTISSA = 15  # bits that are kept, of which the page shows four digits
@@ -51,11 +52,17 @@ class Along:
         Where they begin and end, one more than cells. Of points, where these are.
     firsts, lasts
         Coordinates of the first and the last value in each cell.
+    label
+        Name and unit of the coordinates. Default: what the axis says.
+    names
+        Of all values, if these are at 0, 1, 2, … Default: as the axis writes numbers.
     """
 
     edges: Floats
     firsts: Floats
     lasts: Floats
+    label: str = ""
+    names: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -84,8 +91,10 @@ class Cells:
         Number of items in each cell, and in all, if they follow each other row by row.
     note
         A line below the value.
-    are_flags
-        Whether 0 and 1 stand for False and True.
+    categories
+        What the values 0, 1, 2, … stand for, if they are no numbers.
+    are_dates, zone
+        Whether the values are Matplotlib's days, in a time zone.
     """
 
     axes: Any
@@ -99,12 +108,20 @@ class Cells:
     how: str = "mean"
     items: tuple[float, int] | None = None
     note: str = ""
-    are_flags: bool = False
+    categories: list[str] | None = None
+    are_dates: bool = False
+    zone: dt.tzinfo | None = None
 
     def coarser(self, steps: list[int]) -> Cells:
         """Return blocks of these cells."""
         if self.y is None or max(steps) == 1:
             return self
+        x, y = _coarser(self.x, steps[1]), _coarser(self.y, steps[0])
+        if self.categories is not None:
+            some = slice(None, None, steps[0]), slice(None, None, steps[1])
+            is_there = None if self.is_there is None else self.is_there[some]
+            note = f"one of {steps[0]} × {steps[1]} pixels"
+            return replace(self, x=x, y=y, values=self.values[some], is_there=is_there, note=note)
         how = self.how if self.how in ("min", "max") else "mean"
         ufunc, neutral = COMBINED[how]
         is_nan = np.isnan(self.values)
@@ -119,27 +136,18 @@ class Cells:
             is_there = blocks(np.logical_or, is_there, steps, False)
         return replace(
             self,
-            x=_coarser(self.x, steps[1]),
-            y=_coarser(self.y, steps[0]),
+            x=x,
+            y=y,
             values=np.where(n_valid > 0, values, np.nan),
             is_there=is_there,
             note=f"{how} of {steps[0]} × {steps[1]} pixels",
-            are_flags=False,
         )
-
-
-def pixels_along(first: float, last: float, n: int, n_cells: int, past: float) -> Along:
-    """Return the cells of n pixels between two edges. The last cells end at `past`."""
-    edges = np.linspace(first, past, n_cells + 1)
-    begins = np.ceil((edges - first) / (last - first) * n - 1e-6).astype(int).clip(0, n)
-    places = first + (last - first) * (np.arange(n) + 0.5) / n
-    return Along(edges, places[begins[:-1]], places[begins[1:] - 1])
 
 
 def _coarser(along: Along, step: int) -> Along:
     edges = np.append(along.edges[:-1:step], along.edges[-1])
     lasts = np.append(along.lasts[step - 1 :: step], along.lasts[-1])[: len(edges) - 1]
-    return Along(edges, along.firsts[::step], lasts)
+    return replace(along, edges=edges, firsts=along.firsts[::step], lasts=lasts)
 
 
 def with_values(png: bytes, tables: list[Cells], *, final: bool) -> bytes:
@@ -158,7 +166,7 @@ def with_values(png: bytes, tables: list[Cells], *, final: bool) -> bytes:
 
 def _with_fewer(cells: Cells, most: int) -> Cells:
     n_rows, n_columns, *each = cells.values.shape
-    most, steps = most // math.prod(each), [1, 1]
+    most, steps = (_MOST_DATES if cells.are_dates else most) // math.prod(each), [1, 1]
     while math.ceil(n_rows / steps[0]) * math.ceil(n_columns / steps[1]) > most:
         longer = int(n_columns / steps[1] > n_rows / steps[0])
         steps[longer] += 1
@@ -184,7 +192,8 @@ def _head(cells: Cells) -> dict[str, Any]:
             middles = (places[1:] + places[:-1]) / 2
             places = np.concatenate([[-1.0], middles, [2.0]])
         axis = axes.xaxis if is_x else axes.yaxis
-        name = (axes.get_xlabel if is_x else axes.get_ylabel)() or ("column" if is_x else "row")
+        name = cells_along.label or (axes.get_xlabel if is_x else axes.get_ylabel)()
+        name = name or ("column" if is_x else "row")
         texts = [] if cells.items else _texts(axis, cells_along, name)
         return {"at": _whole(places), "texts": texts}
 
@@ -204,7 +213,7 @@ def _head(cells: Cells) -> dict[str, Any]:
         "joined": cells.joined_by,
         "items": cells.items,
         "note": cells.note,
-        "flags": cells.are_flags,
+        "categories": cells.categories,
     }
     if cells.y is not None:
         head["y"] = written(cells.y, is_x=False)
@@ -212,8 +221,8 @@ def _head(cells: Cells) -> dict[str, Any]:
         ends = axes.get_ylim()
         is_log = axes.get_yscale() == "log"
         head["scale"] = [*_whole(along(ends, is_x=False)), *ends, is_log]
-    if isinstance(axes.yaxis.get_major_formatter(), ConciseDateFormatter) and cells.y is None:
-        head["texts"] = _written(axes.yaxis, cells.values.ravel())
+    if cells.are_dates:
+        head["texts"] = _dates(cells.values.ravel(), cells.zone)
     return head
 
 
@@ -232,29 +241,34 @@ def _texts(axis: Axis, along: Along, label: str) -> list[str]:
     """Return what a page says of each cell along an axis."""
     name, unit = _split(label)
     firsts, lasts = along.firsts, along.lasts
-    each = _written(axis, np.concatenate([firsts, lasts]))
+    each = _written(axis, np.concatenate([firsts, lasts]), along.names)
     pairs = zip(each[: len(firsts)], each[len(firsts) :], strict=True)
     texts = [first if first == last else f"{first} to {last}" for first, last in pairs]
-    return [f"{name} = {text} {unit}".rstrip() for text in texts]
+    return [f"{name} = {text} {unit}".rstrip() if text else "" for text in texts]
 
 
-def _written(axis: Axis, values: Floats) -> list[str]:
+def _written(axis: Axis, values: Floats, names: list[str] | None) -> list[str]:
     """Return numbers of an axis as texts."""
+    if names is not None:
+        return [names[k] for k in values.astype(int).tolist()]
     formatter = axis.get_major_formatter()
-    if isinstance(formatter, FuncFormatter):  # names
-        return [formatter(value, None) or f"{value:g}" for value in values.tolist()]
-    is_finite = np.isfinite(values)
     if isinstance(formatter, ConciseDateFormatter):
-        days = values[is_finite], formatter._tz
-        dates = [day.replace(tzinfo=None) for day in num2date(*days)]  # type: ignore[no-untyped-call]
-        named = iter(names_of(np.array(dates, "M8[s]")))
-        return [next(named) if there else "NaT" for there in is_finite]
+        return _dates(values, formatter._tz)
+    is_finite = np.isfinite(values)
     steps = np.diff(np.unique(values[is_finite]))
     if steps.size:  # a hundredth of a step tells all of them apart
         values = np.round(values, 2 - math.floor(math.log10(steps.min())))
     if (values[is_finite] == np.round(values[is_finite])).all():
         return [f"{value:.0f}" for value in values.tolist()]
     return names_of(values, _DIGITS)
+
+
+def _dates(values: Floats, zone: dt.tzinfo | None) -> list[str]:
+    """Return Matplotlib's days as texts."""
+    is_finite = np.isfinite(values)
+    days = num2date(values[is_finite], zone)  # type: ignore[no-untyped-call]
+    named = iter(names_of(np.array([day.replace(tzinfo=None) for day in days], "M8[s]")))
+    return [next(named) if there else "NaT" for there in is_finite]
 
 
 def _bytes_of(cells: Cells) -> bytes:

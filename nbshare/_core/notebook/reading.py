@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import enum
+import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from numbers import Number
 from typing import Any
 
@@ -16,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbshare._core.arrays.by_reference import is_masked
-from nbshare._core.notebook.live_plot import CannotDrawError, NothingYetError
+from nbshare._core.notebook.live_plot import NothingYetError
 
 _MAX_NAMES = 20  # of a Series, which otherwise is data over an index
+_MAX_TEXTS = 50  # as more bars or colours could not be told apart
 
 
 class Reader:
@@ -39,6 +41,8 @@ class Reader:
         The unit of quantities.
     zone
         The time zone of dates.
+    texts
+        Results that are texts, or members of an Enum, with the number that each is read as.
     n_missing
         Number of values that were missing so far.
     problem
@@ -49,6 +53,8 @@ class Reader:
         self._value = value
         self.names: tuple[str, ...] = ()
         self.unit, self.zone = "", None
+        self.texts: dict[str, int] = {}
+        self._are_texts: bool | None = None
         self._units: Any = None
         self._shape: tuple[int, ...] | None = None
         self._dtype: np.dtype[Any] = np.dtype(float)
@@ -85,20 +91,24 @@ class Reader:
         self.n_missing += (len(parts) - len(kept)) * int(np.prod(self._shape))
         return filled
 
-    def _part(self, result: Any) -> Any:
-        """Return what is drawn of a result, or None if it is missing."""
+    def shown(self, result: Any) -> Any:
+        """Return what ``value=`` takes of a result, or None if it is missing."""
         if self._value is not None:
             try:
                 result = self._value(result)
             except Exception as error:  # noqa: BLE001  a user's function may raise anything
                 self.problem = error
                 return None
-        return None if is_missing(result) else self._plain(result)
+        return None if is_missing(result) else result
+
+    def _part(self, result: Any) -> Any:
+        shown = self.shown(result)
+        return None if shown is None else self._plain(shown)
 
     def _plain(self, result: Any) -> Any:
         """Return a result in NumPy's types."""
         kind = type(result).__name__
-        if (named := named_parts(result)) is not None:
+        if (named := parts_of(result)) is not None:
             self.names = self.names or tuple(map(str, named))
             result = [named.get(name) for name in self.names]
         if isinstance(result, tuple | list):
@@ -106,6 +116,12 @@ class Reader:
                 return self._row(result)
             except TypeError:
                 raise TypeError(f"of type {kind}") from None
+        are_texts = _is_text(result)
+        if self._are_texts not in (None, are_texts):
+            raise TypeError("texts and numbers")
+        self._are_texts = are_texts
+        if are_texts:
+            return self._numbers_of(result)
         if _is_dated(result):
             return self._time(result)
         if (bare := self._bare(result)) is not None:
@@ -129,6 +145,18 @@ class Reader:
         self.n_missing += (len(plain) - len(there)) * np.size(there[0])
         row = np.asarray([gap if part is None else part for part in plain])
         return row if row.dtype != object else row.astype(float)
+
+    def _numbers_of(self, result: Any) -> Any:
+        """Return the number of a text, or those of an array of texts."""
+        if isinstance(result, enum.Enum):
+            result = result.name
+        whole = np.asarray(result)
+        for text in map(str, whole.ravel().tolist()):
+            self.texts.setdefault(text, len(self.texts))
+        if len(self.texts) > _MAX_TEXTS:
+            raise TypeError(f"more than {_MAX_TEXTS} different texts")
+        numbers = [self.texts[text] for text in map(str, whole.ravel().tolist())]
+        return np.reshape(numbers, whole.shape)
 
     def _time(self, time: Any) -> np.datetime64 | np.timedelta64:
         if isinstance(time, dt.timedelta):
@@ -160,6 +188,26 @@ def is_missing(result: Any) -> bool:
     return result is None or result is np.ma.masked or is_pandas
 
 
+def parts_of(result: Any) -> Mapping[Any, Any] | None:
+    """Return the parts of a result by name, those of a tuple by number unless it is a row."""
+    if (named := named_parts(result)) is not None or type(result) is not tuple:
+        return named
+    sorts = {_sort_of(part) for part in result} - {"missing"}
+    is_row = len(sorts) < 2 and "other" not in sorts
+    return None if is_row else {f"result[{k}]": part for k, part in enumerate(result)}
+
+
+def _sort_of(part: Any) -> str:
+    if is_missing(part):
+        return "missing"
+    if _is_text(part) and not getattr(part, "ndim", 0):
+        return "text"
+    if is_place(part) and not getattr(part, "ndim", 0):
+        return "place"
+    is_single = is_number(part) or (hasattr(part, "dtype") and np.ndim(part) == 0)
+    return "number" if is_single else "other"
+
+
 def named_parts(result: Any) -> Mapping[Any, Any] | None:
     """Return the parts of a result and their names, or None if it has none."""
     if isinstance(result, Mapping) or (hasattr(result, "keys") and hasattr(result, "data_vars")):
@@ -175,57 +223,6 @@ def named_parts(result: Any) -> Mapping[Any, Any] | None:
         if index and len(index) <= _MAX_NAMES and all(isinstance(name, str) for name in index):
             return dict(zip(index, result.tolist(), strict=True))
     return None
-
-
-@dataclasses.dataclass(frozen=True)
-class Places:
-    """Where items are at an axis: numbers or dates, or their numbers with a name for each.
-
-    Attributes
-    ----------
-    values
-        One per item.
-    names
-        Their names, if the values are only their order.
-    unit
-        The unit of quantities.
-    zone
-        The time zone of dates.
-    """
-
-    values: NDArray[Any]
-    names: list[str] | None = None
-    unit: str = ""
-    zone: dt.tzinfo | None = None
-
-
-def places_of(items: Any, n: int) -> Places | None:
-    """Return where items are at an axis, or None if they are not to be ordered or named."""
-    try:
-        is_kept = hasattr(items, "__getitem__") and len(items) >= n > 0  # a generator's are not
-    except TypeError:
-        return None
-    if not is_kept or getattr(items, "ndim", 1) != 1:
-        return None
-    dtype = getattr(items, "dtype", None)
-    is_array = isinstance(items, range) or (isinstance(dtype, np.dtype) and dtype.kind in "iufMm")
-    listed = items if is_array else list(islice(iter(items), n))
-    if not is_array and all(isinstance(item, str) for item in listed):
-        return Places(np.arange(n), [*map(str, listed)])
-    reader = Reader(None)
-    try:
-        if is_array:
-            values = np.asarray(items)[:n]
-        elif all(is_number(item) or _is_dated(item) or _is_quantity(item) for item in listed):
-            values = reader.read(listed)
-        else:
-            return None
-    except (TypeError, ValueError, CannotDrawError):
-        return None
-    fits = values.shape == (n,) and values.dtype.kind in "iufMm" and np.isfinite(values).all()
-    if not fits or not (values != values[0]).any():
-        return None
-    return Places(values, None, reader.unit, reader.zone)
 
 
 def is_number(result: Any) -> bool:
@@ -248,6 +245,30 @@ def unmasked(result: Any) -> Any:
     return masked.astype(np.result_type(masked.dtype, np.float64)).filled(np.nan)
 
 
+def names_of(values: NDArray[Any], digits: Sequence[int] = (3, 6, 17)) -> list[str]:
+    """Return values as texts, with as few digits as tell them apart."""
+    if values.dtype.kind == "M":
+        days = values.astype("M8[D]")
+        return [str(x) for x in (days if (days == values).all() else values.astype("M8[s]"))]
+    for n in digits:
+        names = [_short(x, n) if isinstance(x, float) else str(x) for x in values.tolist()]
+        if len(set(names)) == len(set(values.tolist())):
+            break
+    if any("e" in name for name in names):  # one notation for all
+        return [_as_power(x, n) if isinstance(x, float) else str(x) for x in values.tolist()]
+    return names
+
+
+def _as_power(x: float, digits: int) -> str:
+    number, _, power = f"{x:.{digits - 1}e}".partition("e")
+    return f"{float(number):.{digits}g}e{int(power)}" if math.isfinite(x) and x else f"{x:g}"
+
+
+def _short(x: float, digits: int) -> str:
+    text = f"{x:.{digits}g}"
+    return f"{float(text):.0f}" if "e+0" in text and abs(x) < 1e6 else text  # 2150, not 2.15e+03
+
+
 def _is_complex(part: Any) -> bool:
     return np.asarray(part).dtype.kind == "c" or isinstance(part, complex)
 
@@ -256,13 +277,19 @@ def _is_time(part: Any) -> bool:
     return np.asarray(part).dtype.kind in "mM"
 
 
+def is_place(item: Any) -> bool:
+    """Whether an item that is no number has a place at an axis, as a date or quantity has."""
+    return _is_dated(item) or hasattr(item, "to_value") or hasattr(item, "m_as")
+
+
+def _is_text(result: Any) -> bool:
+    kind = getattr(getattr(result, "dtype", None), "kind", "")
+    return isinstance(result, str | enum.Enum) or kind in ("U", "T")
+
+
 def _is_dated(item: Any) -> bool:
     return isinstance(item, dt.date | dt.timedelta) or _is_period(item)
 
 
 def _is_period(item: Any) -> bool:
     return hasattr(item, "to_timestamp") and hasattr(item, "ordinal")
-
-
-def _is_quantity(item: Any) -> bool:
-    return hasattr(item, "to_value") or hasattr(item, "m_as")

@@ -6,7 +6,7 @@ import datetime as dt
 import math
 import textwrap
 import time
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -26,6 +26,7 @@ _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
 BUDGET_S = 0.15  # of one refresh, before the next one reads the rest
 _ROBUST = (2, 98)  # percentiles of limits="robust"
 MAX_EXACT = 2**53  # larger integers are rounded by float64
+_WIDE = 60  # characters, for as many dates as Matplotlib writes
 _ROOM, _WIDTH = 90, 760  # characters below a plot of this width in pixels
 _MOST_BESIDE = 50  # characters next to an axis
 _MOST, _MOST_NAMES = 10, 12  # ticks of an axis, and names of which none is left out
@@ -63,6 +64,7 @@ class Painter:
     """
 
     limits: tuple[float, float] | None = None  # of the values, if not from these results
+    _are_combined = False  # several values of the results make one
 
     def __init__(
         self,
@@ -79,13 +81,14 @@ class Painter:
         self.taken = np.zeros(self._n, bool)  # which results have been read
         first, self._reader = like or first_of(plot, partial, present)
         self._dtype, self._shape = first.dtype, first.shape[1:]
-        self._plot = plot._placed(self._shape)
+        self._plot = plot
         self._n_elements = math.prod(self._shape)
         if not self._n_elements:
             raise CannotDrawError(
                 f"plot={plot.kind!r} has nothing to draw in results of the shape {self._shape}."
             )
-        self._is_log, self._n_not_positive = plot.scale == "log", 0
+        self._n_not_positive = 0
+        self._is_log = plot.scale == "log" and self._dtype.kind != "M" and self.categories is None
         self._longest_s = longest_s(first)
         self._duration = unit_of(self._longest_s) if self._dtype.kind == "m" else ""
         dress(axes)
@@ -94,6 +97,13 @@ class Painter:
     def problem(self) -> Exception | None:
         """An error of the user's ``value=`` for some result, or None."""
         return self._reader.problem
+
+    @property
+    def categories(self) -> list[str] | None:
+        """What the values 0, 1, 2, … stand for, of bools and texts, or None if they are numbers."""
+        if self._are_combined:
+            return None
+        return ["False", "True"] if self._dtype.kind == "b" else list(self._reader.texts) or None
 
     def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
         """Update the axes.
@@ -138,6 +148,12 @@ class Painter:
         """Write a remark above one of several plots."""
         self._axes.set_title(remark, loc="left", fontsize=points(9), color=GREY)
 
+    @property
+    def _kind_of_values(self) -> dict[str, Any]:
+        """What `Cells` need to know of the values, other than numbers."""
+        are_dates = self._dtype.kind == "M"
+        return {"categories": self.categories, "are_dates": are_dates, "zone": self._reader.zone}
+
     def cells(self) -> list[Cells]:
         """Return what the plot shows and where, for the pointer on a page."""
         raise NotImplementedError
@@ -165,6 +181,8 @@ class Painter:
         if isinstance(limits, tuple):
             low, high = np.asarray(self._reals(np.asarray(limits)), float).tolist()
             return low, high
+        if self.categories is not None:
+            return 0.0, float(max(len(self.categories) - 1, 1))
         is_robust = limits is not None
         return self.limits or span(finite if is_robust else np.array([low, high]), is_robust)
 
@@ -333,22 +351,31 @@ def wrapped(label: str) -> str:
     return textwrap.fill(label, _MOST_BESIDE) if len(label) > _MOST_BESIDE else label
 
 
+def room_of(axis: Axis) -> float:
+    """Return how many characters there is room for below a plot, or a panel of it."""
+    place = axis.axes.get_subplotspec()
+    columns = place.get_gridspec().ncols if place else 1
+    return float(_ROOM * axis.axes.figure.bbox.width / _WIDTH / columns)
+
+
 def write_names(axis: Axis, names: list[str]) -> None:
     """Write names at the places 0, 1, 2, … of an axis, all of a few, some of many."""
     is_x = isinstance(axis, XAxis)
-    room = _ROOM * axis.axes.figure.bbox.width / _WIDTH if is_x else math.inf
+    room = room_of(axis) if is_x else math.inf
     if len(names) <= _MOST_NAMES:
-        lines = int(min(room / len(names) - 2, 24))
+        lines = int(min(room / max(len(names), 1) - 2, 24))
         axis.set_major_locator(FixedLocator(range(len(names))))
         fits = all(len(word) <= lines for name in names for word in name.split())
         if fits or not is_x:
-            names = ["\n".join(textwrap.wrap(name, max(lines, 8))) for name in names]
+            wide = max(lines, 8)
+            names = ["\n".join(textwrap.wrap(_cut(name, 3 * wide), wide)) for name in names]
         else:  # turned, as one line each
-            names = [textwrap.shorten(name, 32, placeholder="…") for name in names]
+            names = [_cut(name, 32) for name in names]
             axis.axes.tick_params(axis="x", labelrotation=30)
             for label in axis.get_ticklabels():
                 label.set(ha="right", rotation_mode="anchor")
     else:  # every k-th
+        names = [_cut(name, 32) for name in names]
         fits_in = room // (2 + max(map(len, names))) if is_x else _MOST
         axis.set_major_locator(whole_places(int(min(max(1, fits_in), _MOST))))
 
@@ -359,8 +386,12 @@ def write_names(axis: Axis, names: list[str]) -> None:
     axis.set_major_formatter(FuncFormatter(name_at))
 
 
-def whole_places(most: int = _MOST) -> MaxNLocator:
-    """Return what places ticks at whole numbers only."""
+def _cut(name: str, n: int) -> str:
+    return name if len(name) <= n else name[: n - 1] + "…"
+
+
+def whole_places(most: int | Literal["auto"] = "auto") -> MaxNLocator:
+    """Return what places ticks at whole numbers only, as many as have room by default."""
     return MaxNLocator(most, integer=True, steps=[1, 2, 5, 10])
 
 
@@ -372,7 +403,10 @@ def write_whole(axis: Axis) -> None:
 def write_dates(axis: Axis, zone: dt.tzinfo | None = None) -> None:
     """Format the numbers of an axis as dates, in a time zone, otherwise as they are."""
     zone = zone or dt.UTC
-    locator: Any = AutoDateLocator(tz=zone)  # type: ignore[no-untyped-call]
+    few = (
+        {"minticks": 3, "maxticks": 7} if isinstance(axis, XAxis) and room_of(axis) < _WIDE else {}
+    )
+    locator: Any = AutoDateLocator(tz=zone, **few)  # type: ignore[no-untyped-call]
     formatter: Any = ConciseDateFormatter(locator, tz=zone)  # type: ignore[no-untyped-call]
     axis.set_major_locator(locator)
     axis.set_major_formatter(formatter)
@@ -393,7 +427,7 @@ def points(size: float) -> float:
 def dress(axes: Axes) -> None:
     """Draw everything around the data in grey."""
     axes.set_facecolor("none")
-    axes.tick_params(color=TICKS, labelcolor=GREY, labelsize=points(9))
+    axes.tick_params(which="both", color=TICKS, labelcolor=GREY, labelsize=points(9))
     axes.spines[:].set_color(FRAME)
     for label in (axes.xaxis.label, axes.yaxis.label):
         label.set_color(GREY)

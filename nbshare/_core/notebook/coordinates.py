@@ -1,0 +1,264 @@
+"""Where items and pixels are at an axis: at numbers, dates, durations or names, even or not."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+from matplotlib.axis import Axis, XAxis
+from matplotlib.ticker import NullLocator
+from numpy.typing import NDArray
+
+from nbshare._core.notebook.live_plot import CannotDrawError
+from nbshare._core.notebook.pointer import Along
+from nbshare._core.notebook.reading import Reader, is_number, is_place, names_of
+from nbshare._core.notebook.values import (
+    DURATIONS,
+    Floats,
+    as_floats,
+    name_of,
+    named,
+    room_of,
+    unit_of,
+    write_dates,
+    write_names,
+    write_whole,
+)
+
+_MOST_UNEVEN = 3.0  # the largest step on a log axis, of the smallest one
+_DECADE = 10.0
+_MOST_WRITTEN = 12  # values that are ticks
+_MOST_UNITS = 100  # of a duration
+_LINE = 0.04  # the height of a line of text, of an axis
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """The places of items or pixels at an axis.
+
+    Attributes
+    ----------
+    values
+        One each, in the units of the axis, of dates Matplotlib's days.
+    label, unit, zone
+        What the axis says of them.
+    names
+        Of values that are no numbers. They are at 0, 1, 2, …
+    kind
+        NumPy's letter: M for dates, i for whole numbers.
+    is_index
+        Whether they are only numbered.
+    """
+
+    values: Floats
+    label: str = ""
+    unit: str = ""
+    zone: dt.tzinfo | None = None
+    names: list[str] | None = None
+    kind: str = "f"
+    is_index: bool = False
+
+    @cached_property
+    def is_log(self) -> bool:
+        """Whether they span a decade or more, in steps that are more even on a log axis."""
+        values = np.unique(self.values[np.isfinite(self.values)])
+        if self.names or self.kind == "M" or self.is_index or len(values) < 3:
+            return False
+        if not 0 < values[0] * _DECADE <= values[-1] * (1 + 1e-9):
+            return False
+        on_log = _unevenness(np.log10(values))
+        return on_log <= _MOST_UNEVEN and on_log < _unevenness(values)
+
+    @property
+    def is_sorted(self) -> bool:
+        """Whether they grow, or fall, at each step."""
+        steps = np.diff(self.values)
+        return bool((steps > 0).all() or (steps < 0).all())
+
+    @cached_property
+    def is_even(self) -> bool:
+        """Whether all steps are equal, on the scale of the axis."""
+        if self.is_index or len(self.values) < 3:
+            return True
+        steps = np.diff(self.scaled(self.values))
+        return bool(np.allclose(steps, steps[0], rtol=1e-3, atol=0))
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Where the first pixel begins and the last one ends, on the scale of the axis."""
+        first, last = self.scaled(self.values[:2]), self.scaled(self.values[-2:])
+        if len(first) == 1:
+            return float(first[0]) - 0.5, float(first[0]) + 0.5
+        return float(first[0] - np.diff(first)[0] / 2), float(last[1] + np.diff(last)[0] / 2)
+
+    @property
+    def edges(self) -> Floats:
+        """Where pixels begin and end, on the scale of the axis, halfway between the values."""
+        places = self.scaled(self.values)
+        return np.concatenate([self.ends[:1], (places[1:] + places[:-1]) / 2, self.ends[1:]])
+
+    def scaled(self, values: Any) -> Any:
+        """Return values on the scale of the axis, which is their logarithm or they themselves."""
+        return np.log10(values) if self.is_log else values
+
+    def unscaled(self, places: Any) -> Any:
+        """Return the values at places on the scale of the axis."""
+        return 10.0**places if self.is_log else places
+
+    def along(self, edges: Floats, firsts: Any, lasts: Any, label: str = "") -> Along:
+        """Return cells between edges on the scale of the axis, of these values each."""
+        first, last = self.values[firsts], self.values[lasts]
+        return Along(self.unscaled(edges), first, last, label, self.names)
+
+    def title(self, label: str, unit: str) -> str:
+        """Return the label of the axis, the user's first."""
+        return named(label or self.label, unit or self.unit or name_of(self.zone))
+
+    def write(self, axis: Axis) -> None:
+        """Choose the scale and the ticks of an axis.
+
+        Uneven values are the ticks if they have room there.
+        """
+        if self.is_index and len(self.values) == 1:
+            axis.set_ticks([])
+        elif self.names is not None:
+            write_names(axis, self.names)
+        elif self.kind == "M":
+            write_dates(axis, self.zone)
+        else:
+            if self.is_log:
+                getattr(axis.axes, f"set_{axis.axis_name}scale")("log")  # type: ignore[attr-defined]
+            is_whole = self.kind in "iu"
+            if not self.is_even and len(self.values) <= _MOST_WRITTEN:
+                names = names_of(self.values.astype(int) if is_whole else self.values)
+                if self._have_room(axis, names):
+                    axis.set_ticks(self.values, labels=names)
+                    axis.set_minor_locator(NullLocator())
+                    return
+            if is_whole and not self.is_log:
+                write_whole(axis)
+
+    def _have_room(self, axis: Axis, names: list[str]) -> bool:
+        """Whether values can be written next to each other."""
+        places = self.scaled(self.values)
+        order = np.argsort(places)
+        steps = np.diff(places[order]) / (np.ptp(places) or 1)
+        if not isinstance(axis, XAxis):
+            return bool((steps > _LINE).all())
+        sizes = [len(names[k]) for k in order.tolist()]
+        needed = [(one + other) / 2 + 1.5 for one, other in pairwise(sizes)]
+        return bool((steps * room_of(axis) > needed).all())
+
+
+def index(n: int, label: str = "", step: float = 1.0, start: float = 0.0) -> Coordinates:
+    """Return the places of things that are only numbered."""
+    values = start + step * np.arange(n, dtype=float)
+    return Coordinates(values, label if n > 1 else "", kind="i", is_index=True)
+
+
+def of_array(values: NDArray[Any], label: str = "", reader: Reader | None = None) -> Coordinates:
+    """Return numbers, dates or durations as coordinates, with what their reader knows of them."""
+    unit, kind = reader.unit if reader else "", values.dtype.kind
+    floats = as_floats(values)
+    if kind == "m":
+        unit = _unit_of(floats)
+        floats = floats / DURATIONS[unit]
+    return Coordinates(floats, label, unit, reader.zone if reader else None, kind=kind)
+
+
+def of_axis(name: str, values: NDArray[Any]) -> Coordinates:
+    """Return the values of an axis of a grid, which have names if they are no numbers."""
+    found = _read(values, len(values))
+    if isinstance(found, tuple):
+        return of_array(found[0], name, found[1])
+    return Coordinates(np.arange(float(len(values))), name, names=names_of(values))
+
+
+def of_sorted_axis(name: str, values: NDArray[Any]) -> Coordinates:
+    """Do so for an image, where values in any other order are names, too."""
+    places = of_axis(name, values)
+    if places.is_sorted:
+        return places
+    return Coordinates(np.arange(float(len(values))), name, names=names_of(values))
+
+
+def of_items(items: Any, n: int) -> Coordinates | None:
+    """Return where the items of a run are at an axis, or None if they have no order or names."""
+    try:
+        is_kept = hasattr(items, "__getitem__") and len(items) >= n > 0  # a generator's are not
+    except TypeError:
+        return None
+    if not is_kept or getattr(items, "ndim", 1) != 1:
+        return None
+    found = _read(items, n)
+    if isinstance(found, list):
+        return Coordinates(np.arange(float(n)), "item", names=found)
+    if found is None or not (found[0] != found[0][0]).any():
+        return None
+    return of_array(found[0], "input", found[1])
+
+
+def of_users(name: str, values: NDArray[Any], n: int, label: str) -> Coordinates:
+    """Return the user's coordinates of the n columns or rows of an image."""
+    places = of_array(values, label)
+    if len(values) == n and np.isfinite(places.values).all() and places.is_sorted:
+        return places
+    raise CannotDrawError(
+        f"LivePlot({name}=...) of an image needs {n} coordinates in ascending or descending order. "
+        f"It has {len(values)}, {values[0]} to {values[-1]}. The run continues without this plot."
+        if len(values)
+        else f"LivePlot({name}=...) is empty. The run continues without this plot."
+    )
+
+
+def cells_of(edges: Floats, n: int) -> NDArray[np.intp]:
+    """Return the cell that each of n equal parts of an axis shows.
+
+    A cell is left out only if it is narrower than two parts, and others have their middles there.
+    """
+    ends = edges if edges[0] < edges[-1] else -edges
+    parts = np.linspace(ends[0], ends[-1], n + 1)
+    cells = np.searchsorted(ends, (parts[:-1] + parts[1:]) / 2) - 1
+    middles = (ends[:-1] + ends[1:]) / 2  # of cells, which may be narrower than a part
+    cells[np.searchsorted(parts, middles) - 1] = np.arange(len(middles))
+    return cells
+
+
+def _read(items: Any, n: int) -> tuple[NDArray[Any], Reader] | list[str] | None:
+    """Return the first n of some items as finite numbers or dates, or as their names, or None."""
+    dtype = getattr(items, "dtype", None)
+    is_array = isinstance(items, range) or (isinstance(dtype, np.dtype) and dtype.kind in "iufMm")
+    listed = items if is_array else list(islice(iter(items), n))
+    if not is_array and all(isinstance(item, str) for item in listed):
+        return [*map(str, listed)]
+    reader = Reader(None)
+    try:
+        if is_array:
+            values = np.asarray(items)[:n]
+        elif all(is_number(item) or is_place(item) for item in listed):
+            values = reader.read(listed)
+        else:
+            return None
+    except (TypeError, ValueError, CannotDrawError):
+        return None
+    fits = values.shape == (n,) and values.dtype.kind in "iufMm" and np.isfinite(values).all()
+    return (values, reader) if fits else None
+
+
+def _unit_of(seconds: Floats) -> str:
+    """Return the largest unit in which durations are whole numbers, if these are not too large."""
+    longest = max(-seconds.min(), seconds.max())
+    for unit, size in DURATIONS.items():
+        if longest < _MOST_UNITS * size and np.allclose(seconds / size, np.round(seconds / size)):
+            return unit
+    return unit_of(longest)
+
+
+def _unevenness(values: Floats) -> float:
+    """Return the largest step between values, of the smallest one."""
+    steps = np.diff(values)
+    return float(steps.max() / steps.min())
