@@ -123,6 +123,29 @@ def test_a_reduced_number_is_drawn_against_the_number_of_items(make, names):
         assert axes.lines[1].get_ydata().tolist() == [1 / 2, 1 / 5, 1 / 9]
 
 
+@pytest.mark.parametrize("kind", ["line", "image", "hist"])
+def test_a_reduced_tuple_of_unlike_parts_has_a_panel_each(kind):
+    job = ReducedJob()
+    figure = LiveFigure(job, kind)
+    for n in (2, 9):
+        job.n_done, job.value = n, (np.full(3, n), float(n))
+        figure.frame(final=n == 9)
+    titles = [axes.get_title("left") for axes in figure.figure.axes]
+    assert [title for title in titles if title] == ["result[0]", "result[1]"]
+    if kind != "hist":
+        assert figure.figure.axes[1].lines[0].get_ydata().tolist() == [9]
+
+
+def test_a_reduced_tuple_of_numbers_is_drawn_against_the_number_of_items():
+    job = ReducedJob()
+    figure = LiveFigure(job, "line")
+    for n in (2, 9):
+        job.n_done, job.value = n, (float(n), 1 / n)
+        figure.frame(final=n == 9)
+    (axes,) = figure.figure.axes
+    assert [line.get_ydata().tolist() for line in axes.lines] == [[2, 9], [1 / 2, 1 / 9]]
+
+
 def test_a_reduced_array_is_drawn_by_its_elements():
     job = ReducedJob()
     job.n_done, job.value = 9, np.arange(20.0)

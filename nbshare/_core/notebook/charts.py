@@ -24,7 +24,7 @@ from nbshare._core.notebook.coordinates import (
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare._core.notebook.pointer import Along, Cells
 from nbshare._core.notebook.raster import COMBINED, extremes
-from nbshare._core.notebook.reading import named_parts, names_of, parts_of
+from nbshare._core.notebook.reading import is_missing, is_number, names_of, parts_of
 from nbshare._core.notebook.values import (
     GREY,
     MAX_EXACT,
@@ -304,9 +304,9 @@ class TrendPainter(LinePainter):
 def is_trend(plot: LivePlot, result: Any) -> bool:
     """Whether the result of ``reduce=`` is drawn against the number of items: a few numbers."""
     shown = result if plot.value is None else plot.value(result)
-    if isinstance(shown, tuple) and parts_of(shown) is None:  # a row
-        return 0 < len(shown) <= MAX_LINES
-    return named_parts(shown) is not None or np.ndim(shown) == 0
+    if (parts := parts_of(shown)) is not None:
+        return all(is_number(part) or is_missing(part) for part in parts.values())
+    return 0 < len(shown) <= MAX_LINES if isinstance(shown, tuple) else np.ndim(shown) == 0
 
 
 def n_lines(shape: tuple[int, ...], names: Sequence[str]) -> int:

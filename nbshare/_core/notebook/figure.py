@@ -236,7 +236,8 @@ class LiveFigure:
         """Do so for the one result of ``reduce=``, as it is now."""
         if (value := self._job._partial()) is None:
             return None
-        form = np.shape(value), getattr(value, "dtype", type(value))
+        is_whole = parts_of(value) is None
+        form = np.shape(value) if is_whole else (), getattr(value, "dtype", type(value))
         self._trend.append((self._job.n_done, value))
         if (self._n, self._dtype) != (1, form):
             self._n, self._dtype = 1, form
@@ -245,7 +246,7 @@ class LiveFigure:
         for painter, plot in zip(self._painters, self._plots, strict=True):
             if isinstance(painter, TrendPainter):
                 painter.follow(self._trend, self._job.n_items)
-            elif isinstance(painter, Painter):
+            elif isinstance(painter, Painter | PanelsPainter):
                 painter.begin_anew(None)
                 painter.paint(*_rows_of(value, plot), final=final)
             else:

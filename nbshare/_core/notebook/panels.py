@@ -252,6 +252,11 @@ class PanelsPainter:
         """Return what all panels show, for the pointer on a page."""
         return [cells for painter in self._painters for cells in painter.cells()]
 
+    def begin_anew(self, limits: tuple[float, float] | None) -> None:
+        """Read all results again, and show them on scales with these limits."""
+        for painter in self._painters:
+            painter.begin_anew(limits)
+
     def say(self, remark: str) -> None:
         """Leave out a remark on one of several plots, as each panel has its own title."""
 
