@@ -1,7 +1,7 @@
 """Whether memory can still be allocated.
 
-A memfd never reports that memory is short. The kernel's OOM killer ends a process instead, often an
-innocent one, because these pages count in no resident size. So the free memory is read before
+A memfd never reports that memory is short. The kernel's OOM killer ends a process instead, often
+the wrong one, because these pages count in no resident size. So the free memory is read before
 anything large is allocated.
 """
 
@@ -14,7 +14,7 @@ from nbshare.errors import OutOfMemoryError
 
 ALIGNMENT = 64  # bytes, a cache line and the widest vector load
 LARGE = 16 << 20  # bytes (smaller requests are not checked, as reading the figures costs 160 µs)
-SHARE = 0.9  # of the available memory may be used, and the rest is for small requests
+SHARE = 0.9  # usable share of the available memory. The rest is for small requests
 
 # Called when memory is short, to free caches.
 reliefs: list[Callable[[], None]] = []

@@ -19,7 +19,7 @@ from nbshare._core.memory.disk import write_all
 from nbshare._core.system import processes
 
 PIECE = 16 << 20  # bytes, about 7 ms (smaller ones cost calls, larger ones delay Ctrl-C)
-LONGEST_S = 2.0  # that an interrupt waits for a piece, on a machine that swaps
+LONGEST_S = 2.0  # longest wait of an interrupt for a piece, on a machine that swaps
 MAX_THREADS = 4  # the bus of a desktop machine is full with fewer
 
 Piece = Callable[[], None]  # copies it
@@ -54,12 +54,12 @@ def copy_all(pieces: list[Piece]) -> None:
                 pieces.clear()
 
     # Raw threads and locks, because an interrupt inside those of `threading` breaks them. A helper
-    # takes its lock itself, so one that begins late, or never, delays no other.
+    # acquires its lock itself, so one that begins late, or never, delays no other.
     helpers = []
     try:
         for _ in range(min(MAX_THREADS, processes.usable_cpus(), len(pieces) // 2) - 1):
             helpers.append(_thread.allocate_lock())
-            with suppress(RuntimeError):  # no more threads are allowed, so the others do it
+            with suppress(RuntimeError):  # no more threads are allowed: the others copy the rest
                 _thread.start_new_thread(help_out, (helpers[-1],))
         for piece in left:
             piece()

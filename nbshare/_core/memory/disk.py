@@ -1,4 +1,4 @@
-"""The calls that change a disk, and files that only this user can have written."""
+"""System calls that change a disk, and checks that a file belongs to this user."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class System:
         files.cut(fd, nbytes)
 
     def sync(self, fd: int) -> None:
-        """Wait until the disk has a file."""
+        """Flush a file to the disk."""
         files.sync(fd)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -54,7 +54,7 @@ def open_own(path: Path, flags: int) -> Descriptor:
     Raises
     ------
     CheckpointError
-        Something else has its name, or it belongs to another user.
+        The path is not a plain file, or belongs to another user.
     OSError
         It cannot be opened.
     """
@@ -69,7 +69,7 @@ def open_own(path: Path, flags: int) -> Descriptor:
 
 
 def check_own(path: Path, status: os.stat_result, kind: int = stat.S_IFREG) -> None:
-    """Raise CheckpointError if a path has not got the kind that it should, or another owner."""
+    """Raise CheckpointError if a path has the wrong type or owner."""
     found = stat.S_IFMT(status.st_mode)
     if found != kind:
         what = KINDS.get(found, "a pipe, a socket or a device")

@@ -1,11 +1,11 @@
-"""Handles, by which other processes find a segment, and check that it is the right one.
+"""Handles, by which other processes find and verify a segment.
 
 Our own workers receive the descriptor itself. Any other process (another pool's worker, a queue's
-reader) gets a handle in a pickle, and opens the sender's descriptor through ``/proc``. By then the
-sender may have ended, and its numbers may mean another file or process. So a handle has the file's
-random name and its inode.
+reader) receives a handle in a pickle, and opens the sender's descriptor through ``/proc``. By then
+the sender may have ended, and its numbers may refer to another file or process. So a handle
+includes the file's random name and its inode.
 
-A reference under way keeps its memory, because ``queue.put(nbshare.zeros(...))`` leaves the caller
+A reference in transit keeps its memory, because ``queue.put(nbshare.zeros(...))`` leaves the caller
 without a reference before the reader has even started. So the sender of a reference holds the
 segment, and the receiver writes a byte into the sender's file of receipts.
 """
@@ -24,18 +24,18 @@ from nbshare._core.system import Descriptor, files, processes, sections
 from nbshare.errors import StaleReferenceError
 
 HOLD_S = 600.0  # memory of a reference that is not loaded by then may be freed
-LOOK_S = 0.25  # between looks for receipts, while something is held
+LOOK_S = 0.25  # interval of checks for receipts, while a segment is held
 
 # Descriptor, inode and name of the sender's file, and the place in it.
 Receipt = tuple[int, int, str, int]
 
 
 class Receipts:
-    """Segments that this process holds until their receivers have them.
+    """Segments that this process holds until their receivers have mapped them.
 
     Notes
     -----
-    Safe from any thread. A thread looks for receipts while some are expected.
+    Safe from any thread. A thread checks for receipts while some are expected.
     """
 
     def __init__(self) -> None:
@@ -62,9 +62,9 @@ class Receipts:
         return fd, sections.inode_of(fd), sections.name_of(fd), place
 
     def acknowledge(self, sender: int, receipt: Receipt) -> None:
-        """Tell the sender that a reference has arrived."""
+        """Acknowledge to the sender that a reference has arrived."""
         fd, inode, name, place = receipt
-        with suppress(OSError):  # if the sender is gone, no receipt is needed
+        with suppress(OSError):  # if the sender has ended, it needs no receipt
             file = sections.open_of(sender, fd, inode, name, os.O_WRONLY)
             files.write_at(file.fileno(), b"\1", place)
 
@@ -94,7 +94,7 @@ class Handle(NamedTuple):
     """The place of a segment, and the data to recognise it."""
 
     pid: int
-    namespace: int  # of process numbers, which mean other processes in another one
+    namespace: int  # PID namespace. Process ids differ in another one
     fd: int
     inode: int
     name: str  # of the file
@@ -105,15 +105,15 @@ class Handle(NamedTuple):
 def handle_of(segment: Segment, mode: Mode | None = None, *, is_held: bool = True) -> Handle:
     """Return a handle, and hold the segment until the receiver has mapped it.
 
-    `mode` says how arrays in it arrive, if that is not the segment's.
+    `mode` is the mode of the arrays on arrival, if it is not the segment's.
     """
     if segment.is_sealed or segment.was_sent or (segment.mode == "r+" and mode in ("r", "c")):
         mode = "r"
     else:
         mode = segment.mode
-    if segment.is_private:  # for this process, which finds it by its name
+    if segment.is_private:  # this process finds it by its name
         return Handle(os.getpid(), 0, -1, 0, segment.name, segment.mode, None)
-    segment.was_kept_elsewhere = True  # no message says when the last view there is gone
+    segment.was_kept_elsewhere = True  # no message reports the end of the last view there
     return Handle(
         pid=os.getpid(),
         namespace=_namespace(),
@@ -126,9 +126,9 @@ def handle_of(segment: Segment, mode: Mode | None = None, *, is_held: bool = Tru
 
 
 def open_handle(handle: Handle, *, is_private: bool = False) -> Segment:
-    """Map the segment, once per process, and tell the sender.
+    """Map the segment, once per process, and notify the sender.
 
-    If it `is_private`, one that can only be read is mapped by `Segment.sent`.
+    With `is_private`, a read-only segment is mapped by `Segment.sent`.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def open_handle(handle: Handle, *, is_private: bool = False) -> Segment:
 
 def _known(handle: Handle, *, is_private: bool) -> Segment | None:
     segment = known_segments.get(handle.name)
-    # Writes through a mapping for all would reach others, unless this process has made the memory.
+    # Writes through a shared mapping would reach others, unless this process created the memory.
     if segment is not None and is_private and segment.mode == "r+" and segment.kind is None:
         segment = None
     if segment is None and handle.mode == "r":

@@ -13,20 +13,20 @@ Without a seal, a process of the same user can still write on purpose. It change
 and opens the descriptor again through ``/proc``. A bug does not do that. Read-only descriptors are
 opened through ``/proc``, so without it a memfd is the only kind.
 
-A file in a directory loses its name immediately, so nothing can be left behind. Other processes get
-its descriptor, or open it through ``/proc``. Names are random, and so identify a file.
+A file in a directory loses its name immediately, so no file can be left behind. Other processes
+receive its descriptor, or open it through ``/proc``. Names are random, and so identify a file.
 
 The environment variable ``NBSHARE_MEMORY`` is ``memfd``, ``named``, ``file`` (in the directory for
 temporary files) or ``file:/some/directory``, where data may be larger than memory. It is read
-whenever memory is made. Without it, the first kind in the table that the system allows is used,
+whenever memory is created. Without it, the first kind in the table that the system allows is used,
 with one warning if it is not the first.
 
-On Windows the only kind is ``section``, memory of the paging file under a random name, which is
-gone with the last process that has it. On macOS it is ``shm``, memory of ``shm_open``, which loses
-its name at once.
+On Windows the only kind is ``section``, memory of the paging file under a random name, which the
+system frees with the last process that has it open. On macOS it is ``shm``, memory of ``shm_open``,
+which loses its name immediately.
 
 Private memory is for calls whose items run in this process. Other systems have no other kind. There
-SharedArrays are private too, and go to other processes by value.
+SharedArrays are private too, and are sent to other processes by value.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from nbshare.errors import NotBuiltYetError, OutOfMemoryError, warn
 SETTING = "NBSHARE_MEMORY"
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
-SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # does not mean that the kind fails
+SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # temporary shortages: the kind works
 
 _is_silent = False
 
@@ -86,13 +86,13 @@ def need_linux(what: str, instead: str) -> None:
 def new_memory(
     nbytes: int, *, is_private: bool, grows: bool
 ) -> tuple[MemoryKind, Descriptor | None, int]:
-    """Make memory of at least `nbytes`.
+    """Allocate memory of at least `nbytes`.
 
     Returns
     -------
     tuple of MemoryKind, Descriptor or None, and int
         The kind, fresh zeroed memory in whole pages, and its size in bytes. Private memory has no
-        descriptor, because its mapping makes it.
+        descriptor, because its mapping creates it.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def new_memory(
 
 def scratch_file() -> Descriptor:
     """Make a small file that grows as it is written, for locks and receipts."""
-    # Not by the setting, which is for large data, maybe on a network.
+    # The setting does not apply: it is for large data, maybe on a network.
     return _chosen("", _temporary()).open()
 
 
@@ -154,7 +154,7 @@ def _chosen(setting: str, temporary: str) -> sections.Shared:
 
 
 def silence_warnings() -> None:
-    """Do not warn of fallbacks in this process, because its owner has."""
+    """Suppress warnings of fallbacks in this process, because its owner has shown them."""
     global _is_silent
     _is_silent = True
 
@@ -185,12 +185,12 @@ def _allowed(setting: str, temporary: str) -> list[sections.Shared]:
 
 
 def grow(kind: sections.Shared, fd: int, nbytes: int) -> None:
-    """Make memory of a kind larger.
+    """Enlarge memory of a kind.
 
     Raises
     ------
     OutOfMemoryError
-        There is no room, or a file may not be so large.
+        There is no room, or the size exceeds the limit for files.
     """
     with _words_for_full(kind, nbytes):
         kind.grow(fd, nbytes)

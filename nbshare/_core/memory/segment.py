@@ -1,7 +1,7 @@
 """A segment, memory that several processes map.
 
-It is a file of one of the kinds in `memory.kinds`, held by its descriptor. It has no name, so
-nothing can be left behind. The kernel frees it when the last process that holds its descriptor or a
+It is a file of one of the kinds in `memory.kinds`, held by its descriptor. It has no name, so no
+file can be left behind. The kernel frees it when the last process that holds its descriptor or a
 mapping ends, however it ends. Private memory has no file, and only this process maps it.
 """
 
@@ -47,7 +47,7 @@ class View:
     Attributes
     ----------
     root : ndarray
-        All of it, as bytes. A weak reference to it shows when no array uses the memory any more.
+        All of it, as bytes. A weak reference to it expires when no array uses the memory any more.
     """
 
     def __init__(self, memory: Any, *, is_read_only: bool = False) -> None:
@@ -57,7 +57,7 @@ class View:
             memory = memory if lent is None else lent
         if is_read_only:
             memory = memoryview(memory).toreadonly()
-        # frombuffer takes a buffer of a mapping, which ndarray(buffer=mmap) does not.
+        # frombuffer accepts a mapping's buffer, unlike ndarray(buffer=mmap).
         self.root = np.frombuffer(memory, np.uint8)
         self._unwritten: tuple[int, int, int] | None = None
 
@@ -100,7 +100,7 @@ class View:
         """Return whether this process may have written to a part of its private view."""
         if not self.is_private:
             return False
-        # Each page that is written has been a page fault, without which nothing was.
+        # Each written page has caused a page fault, so without faults nothing was written.
         part = offset, nbytes, processes.n_faults()
         if part == self._unwritten:
             return False
@@ -110,7 +110,7 @@ class View:
         return is_written
 
     def again(self) -> View:
-        """Return another private view of the same memory, without what this process has written."""
+        """Return another private view of the same memory, without this process's writes."""
         found = segment_of(self.root)
         assert found is not None
         segment, start = found
@@ -160,14 +160,14 @@ class Segment(mmap.mmap):
     is_sealed : bool
         Whether only this mapping can write, and no other process ever.
     n_borrowed : int
-        Number of workers that received the segment and have not confirmed that it is unmapped.
+        Number of workers that received the segment and have not reported it unmapped.
     was_kept_elsewhere : bool
         Whether a process kept a view of it longer than the call, in which case it is not reused.
     was_sent : bool
-        Whether it is copy-on-write because objects that work with their arrays need it, and not
-        because the user has asked for it.
+        Whether it is copy-on-write because objects write to their arrays, and not by the user's
+        choice.
     loan : weak reference or None
-        The array whose end returns it to the warm pool. Views made here keep that array.
+        The array whose end returns it to the warm pool. Views created here keep that array.
 
     Notes
     -----
@@ -222,7 +222,7 @@ class Segment(mmap.mmap):
     def create(cls, nbytes: int, *, is_private: bool = False, grows: bool = False) -> Self:
         """Create zeroed, writable memory. Pages are allocated when first touched.
 
-        `grows` says that it will have to grow (see `grown`).
+        With `grows`, it can be enlarged later (see `grown`).
 
         Raises
         ------
@@ -277,15 +277,15 @@ class Segment(mmap.mmap):
 
     @classmethod
     def open(cls, file: Descriptor | int, mode: Mode) -> Self:
-        """Map a segment from an opened or received descriptor, and take over the descriptor.
+        """Map a segment from an opened or received descriptor, which it then owns.
 
-        Only for files of nbshare, which are never made smaller, because reading past the end would
-        kill this process (SIGBUS).
+        Only for files of nbshare, which never shrink: reading past the end would kill this process
+        (SIGBUS).
 
         Parameters
         ----------
         file : Descriptor or int
-            Descriptor that allows what `mode` says.
+            Descriptor that allows the access of `mode`.
         mode : {"r+", "r", "c"}
             The mode, as `Segment.mode`.
         """
@@ -294,11 +294,11 @@ class Segment(mmap.mmap):
 
     @classmethod
     def sent(cls, file: Descriptor | int, least: int = 0) -> Self:
-        """Map a segment that was sent, so that nothing which is written here reaches others.
+        """Map a received segment so that writes here do not reach others.
 
         Copy-on-write, or read-only if the system refuses that: it may count each page as promised
-        memory, or not have it for this kind of memory. At least `least` bytes are mapped, which a
-        descriptor may not tell of.
+        memory, or not support it for this kind of memory. At least `least` bytes are mapped,
+        because a descriptor may not report its size.
         """
         file = sections.owned(file) if isinstance(file, int) else file
         try:
@@ -309,12 +309,12 @@ class Segment(mmap.mmap):
         return self
 
     def grown(self, needed: int, nbytes: int) -> Segment:
-        """Make the file larger. Return a mapping of all of it, next to this one.
+        """Enlarge the file. Return a mapping of all of it, next to this one.
 
         Parameters
         ----------
         needed : int
-            Bytes that will be used, for which there must be room for these.
+            Bytes that will be used. There must be room for these.
         nbytes : int
             The new size, `needed` or more.
 
@@ -323,7 +323,7 @@ class Segment(mmap.mmap):
         OutOfMemoryError
             If there is no room.
         """
-        if isinstance(self.kind, Private):  # a copy, which readers of this one find by `whole`
+        if isinstance(self.kind, Private):  # a copy, found by `whole` of this one
             self._larger = Segment.filled(nbytes, [(0, self)], is_private=True)
             return self._larger
         assert self.kind is not None
@@ -335,7 +335,7 @@ class Segment(mmap.mmap):
         return larger
 
     def whole(self, mode: Mode) -> Segment:
-        """Map it again, with what has been added since."""
+        """Map it again at its present size."""
         if self.is_private:
             return self if self._larger is None else self._larger.whole(mode)
         return Segment.open(sections.duplicate(self.fd), mode)
@@ -349,7 +349,7 @@ class Segment(mmap.mmap):
         return copy
 
     def is_changed(self, offset: int, nbytes: int) -> bool:
-        """Return whether this process has changed a part, unless the user wants that to be."""
+        """Return whether this process has changed a part without the user's consent."""
         if not (self.was_sent and sections.is_written(self.address + offset, nbytes)):
             return False
         part, others = slice(offset, offset + nbytes), View(self.again("r"))
@@ -372,8 +372,8 @@ class Segment(mmap.mmap):
         return sections.read_only(self.fd)
 
 
-# The segments of this process whose name has been read, by name. Those that `was_sent` apart, as a
-# process may have the same memory for all, too.
+# The segments of this process with a known name, by name and by `was_sent`: a process may also map
+# the same memory as shared.
 known_segments: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
 sent_segments: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
 
@@ -393,6 +393,6 @@ def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
 
 
 def base_of(array: Any) -> Any:
-    """Return what has the memory of an array, or None."""
+    """Return the object that owns an array's memory, or None."""
     # Not only of ndarrays, because stride tricks put another object in between.
     return array.obj if isinstance(array, memoryview) else getattr(array, "base", None)

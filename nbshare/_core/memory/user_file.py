@@ -1,7 +1,7 @@
 """Files of the user that `numpy.memmap` maps. Workers map them too, so nothing is copied.
 
-A file may be larger than the memory. Workers see later changes too, also those through a mapping
-and before a flush, since all mappings share the page cache. A file that the user has mapped for
+A file may be larger than the memory. Workers see later changes too, even through a mapping and
+before a flush, because all mappings share the page cache. A file that the user has mapped for
 writing is shared on purpose. Workers may write to it, too, where they may write to a SharedArray.
 """
 
@@ -36,7 +36,7 @@ class UserFile(NamedTuple):
         Raises
         ------
         StaleReferenceError
-            It is gone or shorter than before, or its path leads to another file.
+            The file was removed, truncated or replaced.
         """
         key = self, is_shared
         if (memory := _mapped.get(key)) is not None:
@@ -52,12 +52,12 @@ class UserFile(NamedTuple):
                 memory = _memmap(file.fileno(), self.nbytes, "r+" if is_shared else "c")
                 memory.filename, memory.offset = self.path, 0  # as `numpy.memmap` sets them
                 start = memory.__array_interface__["data"][0]
-                _found[memory.base] = self, start  # as the system cannot tell it of a private one
+                _found[memory.base] = self, start  # the system knows none of a private one
                 return _mapped.setdefault(key, memory)
         except (OSError, ValueError) as error:
             raise StaleReferenceError(
-                f"the memory-mapped file {self.path!r} cannot be mapped again: {error}. Keep it as "
-                "it is until the results have come, or send a copy: numpy.array(x)."
+                f"the memory-mapped file {self.path!r} cannot be mapped again: {error}. Keep it "
+                "unchanged until the results have arrived, or send a copy: numpy.array(x)."
             ) from None
 
 
@@ -78,7 +78,7 @@ class FileView(View):
         self.is_private = not is_shared and self.root.flags.writeable
 
     def again(self) -> View:
-        """Return a view of another mapping of the file, without what this process has written."""
+        """Return a view of another mapping of the file, without this process's writes."""
         _mapped.pop((self._file, False), None)
         return FileView(self._file, is_shared=False)
 
@@ -108,9 +108,9 @@ _found: weakref.WeakKeyDictionary[Any, tuple[UserFile, int]] = weakref.WeakKeyDi
 def file_of(array: np.ndarray[Any, Any]) -> tuple[UserFile, int] | None:
     """Return the file that holds an array, and the offset of its first element in bytes.
 
-    Only for a `numpy.memmap` and its views, of some size unless they can be written to. None if
-    others do not find the same values at the file's path, because it was deleted or replaced, or
-    the mapping is copy-on-write.
+    Only for a `numpy.memmap` and its views, if they are large or writable. None if the file's path
+    leads others to other values, because it was deleted or replaced, or the mapping is
+    copy-on-write.
     """
     view: Any = array
     while view is not None and not isinstance(base := base_of(view), mmap.mmap):
@@ -128,7 +128,7 @@ def file_of(array: np.ndarray[Any, Any]) -> tuple[UserFile, int] | None:
 
 
 def _find(memmap: np.memmap[Any, Any], mapping: Any) -> tuple[UserFile, int]:
-    # Ask the system, because the path in the memmap may lead to another file by now.
+    # Ask the system, because the memmap's path may lead to another file by now.
     address = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
     path, identity, start = sections.mapped_file(address, memmap)
     return UserFile(path, identity, address + len(mapping) - start), start

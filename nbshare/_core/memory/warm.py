@@ -1,13 +1,13 @@
-"""Warm segments, memory of a call that has ended, kept for the next one.
+"""Warm segments: memory of a finished call, kept for the next one.
 
 Fresh pages are the real cost of shared memory. Copying into them takes eight times as long as into
-existing pages, and forty times on a virtual machine whose host took them back. So the inputs and
-outputs of calls are *lent*. When the last view of such a segment goes, the segment returns here,
-and the next call of about that size gets it.
+existing pages, and forty times on a virtual machine whose host has reclaimed them. So the inputs
+and outputs of calls are *lent*. When the last view of such a segment is freed, the segment returns
+here, for the next call of about that size.
 
-A segment is reused only if no other process can still see it, because only our own workers had it,
-and each has ended or confirmed that its mapping is gone. Others are dropped, and so are all that a
-fork of this process sees.
+A segment is reused only if no other process can still see it: only our own workers mapped it, and
+each has ended or reported it unmapped. Others are dropped, and so are all that a fork of this
+process sees.
 
 Small ones are pieces of a *slab*, because a separate segment costs 100 µs, a descriptor and a page.
 No piece is used twice, so a piece is as fresh and zero as a segment, and old views are harmless. A
@@ -35,9 +35,9 @@ from nbshare._core.system import processes
 SLAB = 1 << 18  # bytes (untouched pages cost nothing)
 LARGEST_PIECE = 1 << 15  # bytes. Above, the cost of a segment is small compared with its pages
 SMALL = 1 << 20  # bytes. Below, a fresh segment costs less than reuse
-IDLE_S = 30.0  # kept that long, as a notebook's next cell mostly comes sooner
-TRIM_S = 1.0  # between looks at returned segments, when an unused one is counted
-SHARE = 0.25  # of the available memory may be kept
+IDLE_S = 30.0  # a notebook's next cell usually runs sooner
+TRIM_S = 1.0  # interval of checks for idle segments
+SHARE = 0.25  # largest share of the available memory to keep
 
 PooledMemory = npt.NDArray[np.uint8]
 
@@ -50,10 +50,8 @@ class Slab:
     is_kept : bool
         Whether to keep the present slab while no piece of it is in use.
 
-    Notes
-    -----
-    Safe from any thread, and from finalizers and signal handlers, as it takes no lock. Two threads
-    at the same time cut from different slabs. One of these is then not used further.
+    Notes ----- Safe from any thread, and from finalizers and signal handlers, as it takes no lock.
+    Two threads at the same time cut from different slabs, and one of these is then abandoned.
     """
 
     def __init__(self, *, is_kept: bool) -> None:
@@ -67,7 +65,7 @@ class Slab:
         if nbytes > LARGEST_PIECE:
             return Segment.create(nbytes), 0
         try:
-            present, offset = self._present.pop()  # no other thread has it now
+            present, offset = self._present.pop()  # now no other thread can use it
             segment = present()
         except IndexError:
             segment, offset = None, 0
@@ -83,17 +81,15 @@ class Slab:
         self._kept = None
 
 
-slab = Slab(is_kept=True)  # of calls
-array_slab = Slab(is_kept=False)  # of users' arrays, apart from those of calls
+slab = Slab(is_kept=True)  # for calls
+array_slab = Slab(is_kept=False)  # for users' arrays, apart from those of calls
 
 
 class WarmPool:
-    """Hands out segments, and gets them back when their last view is gone.
+    """Lends segments, which return when their last view is freed.
 
-    Notes
-    -----
-    Safe from any thread, and from the handler of a signal or a finalizer, which may run amid a step
-    of their own thread. There is no kept segment for them then. A loan may end inside any
+    Notes ----- Safe from any thread, and from signal handlers and finalizers, which may interrupt a
+    step of their own thread. They then receive no kept segment. A loan may end inside any
     allocation of any thread, but this only appends to a deque, and runs no Python, which would
     swallow an interrupt.
     """
@@ -206,7 +202,7 @@ class WarmPool:
             segment.was_kept_elsewhere = True
 
     def after_fork(self) -> None:
-        """Continue in the child, which does not have the thread."""
+        """Continue in the child, where the thread does not exist."""
         self._is_trimming = False
         self._lock.release()
 
