@@ -1,7 +1,7 @@
 """The results of a call: where they are, who writes them, and when they may be read.
 
 A result is a row of an array, or an entry of a log, in memory or in files. The page of its item
-tells which, and of one in files the index word of its row::
+locates it, or for files the index word of its row::
 
     specs      the kinds of results, of which the first decides where all go
     pages      the index in memory: the state of each item, and where its result is
@@ -11,11 +11,10 @@ tells which, and of one in files the index word of its row::
     files      plain files: atomic, checked, of this user
     writing    a worker's side, which puts each result where it goes, once
 
-Each byte has one writer at a time, and a reader looks at what a mark tells of only after it has
-seen the mark. On machines with a weak order of memory, a fence comes between both
-(`system.waiting`)::
+Each byte has one writer at a time, and a reader reads marked data only after it has seen the mark.
+On machines with a weak order of memory, a fence separates both reads (`system.waiting`)::
 
-    what                        who writes it                        the mark, written last
+    data                        writer                               the mark, written last
     row i of the output         the worker that has claimed item i   done[i] = IN_OUTPUT
     log, index[:, i]            the same, to memory or to a file     done[i] = IN_LOG
                                 of the checkpoint
@@ -23,10 +22,10 @@ seen the mark. On machines with a weak order of memory, a fence comes between bo
                                 failed
     errors[i]                   the dispatcher's thread              done[i] = FAILED, which may
                                                                      come before it
-    more rows, of a generator   the thread that brings items         the count of items
+    more rows, of a generator   the thread that adds items           the count of items
 
-For results of another machine, the thread that hears its replies is the worker.
+For results of another machine, the thread that receives its replies is the worker.
 
-A worker that dies leaves no mark, or a whole result. The next worker that has the item writes to
+A worker that dies leaves no mark, or a whole result. The next worker that runs the item writes to
 the same row, and to a log of its own.
 """

@@ -1,8 +1,8 @@
 """Pickles of results, next to which their arrays and buffers are written to the log.
 
 NumPy leaves arrays in the pickle that are strided or hold dates, and the caller would copy them out
-of it. Here all arrays go next to it, as those of the inputs do, and so do the parts of registered
-types (`arrays.reducers`).
+of it. Here all arrays are stored next to it, as those of the inputs are, and so are the parts of
+registered types (`arrays.reducers`).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def array_of(data: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> npt.N
 
 _ARRAYS: dict[type, Reduce] = {
     np.ndarray: _array_apart,
-    SharedArray: _array_apart,  # comes as a plain array
-    np.memmap: by_itself,  # has its file as an attribute, which cannot be pickled
+    SharedArray: _array_apart,  # loaded as a plain array
+    np.memmap: by_itself,  # its attribute, the file, cannot be pickled
 }
 
 
 def pickler_maker() -> Callable[[bool, io.BytesIO, Keep], Any]:
-    """Return what makes the picklers of a worker's results in a call."""
+    """Return the class of picklers for a worker's results in a call."""
     tables = DispatchTables(_ARRAYS)
 
     def make(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:

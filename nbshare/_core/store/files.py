@@ -1,7 +1,7 @@
 """Files as a checkpoint uses them. All calls that change a disk go through `disk.system`.
 
-Every file is opened by `opened` to be read, which raises unless it is a plain file of this user.
-All contents have a checksum. JSON has its own, a row of a table the one in its index word.
+Files are opened for reading by `opened`, which raises unless it is a plain file of this user. All
+contents have a checksum: JSON includes one, and a row of a table has one in its index word.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from nbshare._core.system import Descriptor, owned
 from nbshare._core.system import files as system_files
 from nbshare.errors import CheckpointError
 
-HEADER_BYTES = 256  # of a .npy file, or more. Fixed, so that it is rewritten in place when it grows
-HERE = secrets.token_hex(4)  # on another machine a process may have the same number
+HEADER_BYTES = 256  # of a .npy header, or more. Fixed, so that it can be rewritten in place
+HERE = secrets.token_hex(4)  # a process of another machine may have the same id
 STALE_S = 0.0, 0.1, 0.4, 1.0  # pauses before a replaced file is read again
 UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
-AGAIN = "Make the same call again, which repairs it."  # what to do about most damage
+AGAIN = "Make the same call again, which repairs it."  # repairs most damage
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ def replace(path: Path, data: Any, *, is_needed: bool = True) -> None:
 
 
 def replace_json(path: Path, content: dict[str, Any], *, is_needed: bool = True) -> None:
-    """Put a file of JSON in place, as `replace` does."""
+    """Write a file of JSON, replaced as by `replace`."""
     replace(path, json.dumps(sealed(content), indent=1).encode(), is_needed=is_needed)
 
 
@@ -78,7 +78,7 @@ def tolerated(*numbers: int) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Wait until the disk has a file, if it is there, or the names in a folder."""
+    """Flush a file, if it exists, or a folder's names, to the disk."""
     if not system_files.CAN_SYNC_FOLDERS and path.is_dir():
         return
     with tolerated(errno.ENOENT, *UNSUPPORTED):  # some file systems sync no folders
@@ -87,7 +87,7 @@ def sync(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there.
+    """Remove a file, if it exists.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def remove(path: Path) -> None:
 
 
 def opened(path: Path) -> Descriptor | None:
-    """Open a file of a checkpoint for reading, or None if it is not there.
+    """Open a file of a checkpoint for reading. Return None if it does not exist.
 
     Raises
     ------
@@ -121,9 +121,9 @@ def opened(path: Path) -> Descriptor | None:
 
 
 def read_current(read: Callable[[Path], T], path: Path) -> T:
-    """Return what `read` finds in a file or folder, which others replace.
+    """Return `read` of a file or folder that other processes replace.
 
-    A client of a network file system that knows only the file before gets ESTALE, for a second.
+    A network file system that still refers to the previous file raises ESTALE, for a second.
     """
     for pause_s in STALE_S:
         try:
@@ -136,7 +136,7 @@ def read_current(read: Callable[[Path], T], path: Path) -> T:
 
 
 def read(path: Path) -> bytes | None:
-    """Return the contents of a file, or None if it is not there."""
+    """Return the contents of a file, or None if it does not exist."""
     if (file := opened(path)) is None:
         return None
     with open(file.fileno(), "rb", closefd=False) as reader:
@@ -146,7 +146,7 @@ def read(path: Path) -> bytes | None:
 def damaged(path: Path, why: str, remedy: str = AGAIN) -> CheckpointError:
     """Return the error of a file that is not as it was written."""
     remedy = remedy or (
-        f"Restore the checkpoint from a copy, or remove {path.parent}: what it holds is then "
+        f"Restore the checkpoint from a copy, or remove {path.parent}: its contents are then "
         "computed again."
     )
     return CheckpointError(f"{path} is damaged: {why}. {remedy}")
@@ -169,7 +169,7 @@ def parsed(data: bytes) -> dict[str, Any]:
 
 
 def unsealed(data: bytes) -> dict[str, Any]:
-    """Return what `sealed` was given, from JSON. Raise ValueError if it is not that."""
+    """Return the value that `sealed` wrote as JSON. Raise ValueError if it was changed."""
     content = parsed(data)
     found = content.pop("crc32", None)
     if sealed(content)["crc32"] != found:
@@ -178,7 +178,7 @@ def unsealed(data: bytes) -> dict[str, Any]:
 
 
 def read_json(path: Path, instead: Any = CheckpointError) -> Any:
-    """Return the contents of a file of JSON, or None if it is not there.
+    """Return the contents of a file of JSON, or None if it does not exist.
 
     Parameters
     ----------
@@ -198,9 +198,9 @@ def read_json(path: Path, instead: Any = CheckpointError) -> Any:
 
 
 def check_folder(path: Path, *, is_given: bool = False) -> None:
-    """Raise CheckpointError if a folder is something else, or belongs to another user.
+    """Raise CheckpointError if a path is not a folder, or belongs to another user.
 
-    If its path `is_given` by the user, it may be a link of the user's own.
+    If the user passed its path (`is_given`), it may be the user's own link.
     """
     with suppress(FileNotFoundError, NotADirectoryError):
         status = os.lstat(path)
@@ -211,7 +211,7 @@ def check_folder(path: Path, *, is_given: bool = False) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Return the size of a file in bytes, 0 if it is not there."""
+    """Return the size of a file in bytes, 0 if it does not exist."""
     with suppress(OSError):
         return path.stat().st_size
     return 0
@@ -220,7 +220,7 @@ def size_of(path: Path) -> int:
 def append(path: Path, record: dict[str, Any]) -> None:
     """Append a line of JSON."""
     file = disk.open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    # First the end of the line before, which a crash may have cut.
+    # First end the previous line, because a crash may have cut it.
     write_all(file.fileno(), b"\n" + json.dumps(sealed(record)).encode(), size_of(path))
     file.close()
 
@@ -242,8 +242,8 @@ class Table(NamedTuple):
 
     path: Path
     dtype: np.dtype[Any]
-    shape: tuple[int, ...]  # of the value of one row
-    remedy: str = AGAIN  # if it is damaged (a file opened for writing gets a header)
+    shape: tuple[int, ...]  # shape of one row
+    remedy: str = AGAIN  # advice if it is damaged (a file opened for writing is given a header)
 
     @property
     def row_nbytes(self) -> int:
@@ -267,7 +267,7 @@ class Table(NamedTuple):
         return npy.magic(1, 0) + size.to_bytes(2, "little") + text
 
     def load(self, mode: str = "r") -> npt.NDArray[Any]:
-        """Return the rows that are there, mapped, none if nothing has been written yet.
+        """Return the existing rows, mapped, none if nothing has been written yet.
 
         Raises
         ------
@@ -282,7 +282,7 @@ class Table(NamedTuple):
         if header != self.header(n):
             form = f"rows of {self.dtype} and shape {self.shape}"
             raise damaged(self.path, f"its header is not that of {form}", self.remedy)
-        if self.row_nbytes:  # the disk may not have all
+        if self.row_nbytes:  # a crash may have cut the file
             n = min(n, (os.fstat(file.fileno()).st_size - self.start) // self.row_nbytes)
         if not n * self.row_nbytes:
             return np.zeros((n, *self.shape), self.dtype)
@@ -295,11 +295,11 @@ class TableWriter:
     Parameters
     ----------
     table : Table
-        The file, which is made if it is not there.
+        The file, which is created if it does not exist.
     n : int or None
-        Number of rows to have, of which new ones are zero, or None for those that are there.
+        Number of rows, or None for the existing ones. New rows are zero.
     is_sparse : bool
-        Whether rows get space on the disk only when they are written.
+        Whether rows take space on the disk only when they are written.
 
     Attributes
     ----------
@@ -309,11 +309,11 @@ class TableWriter:
 
     def __init__(self, table: Table, n: int | None, *, is_sparse: bool) -> None:
         self.table, self._is_sparse = table, is_sparse
-        # So that others can read the rows that are there.
+        # So that others can read the existing rows.
         self.resize(len(table.load()) if n is None else n)
 
     def resize(self, n: int) -> None:
-        """Have `n` rows. New ones are zero."""
+        """Resize to `n` rows. New ones are zero."""
         file = disk.open_own(self.table.path, os.O_RDWR | os.O_CREAT)
         start = os.fstat(file.fileno()).st_size
         stop = self.table.start + n * self.table.row_nbytes

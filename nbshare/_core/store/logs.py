@@ -1,7 +1,8 @@
-"""Logs, which have the results that form no array.
+"""Logs of the results that form no array.
 
-A log is a segment of its worker, or a file of the checkpoint. An entry has the pickle of a result
-and its large buffers. Arrays come out of a log in memory as views of it, without another copy::
+A log is a segment of its worker, or a file of the checkpoint. An entry consists of the pickle of a
+result and its large buffers. Arrays loaded from a log in memory are views of it, without another
+copy::
 
     n, size of each part | pickle | buffer | buffer …        (each at a multiple of 64 bytes)
 
@@ -23,34 +24,34 @@ import numpy.typing as npt
 from nbshare._core.memory import Segment, View, aligned
 from nbshare.errors import TaskError, is_interrupt
 
-LogKey = int  # the system's number of the worker's thread << 32, plus which of its logs
-# Log, offset, size in bytes, negative if it has buffers, and place in the batch that is there.
+LogKey = int  # the system's number of the worker's thread << 32, plus the number of the log
+# Log, offset, size in bytes, negative if it has buffers, and place in the batch at that offset.
 Entry = tuple[LogKey, int, int, int]
-ALONE = -1  # as the place in a batch, if the entry is the one result
-Parts = list[tuple[int, Any]]  # of an entry, with their offsets
+ALONE = -1  # the place in a batch, if the entry is a single result
+Parts = list[tuple[int, Any]]  # the parts of an entry, with their offsets
 
 OUT_OF_BAND = 1 << 12  # bytes. Smaller buffers stay in the pickle
-LOG_BYTES = 1 << 20  # of a worker's first log, whose unused pages cost nothing
-# Of later logs. Every log costs the caller a descriptor, so later ones are larger. But a log is
-# kept as long as any result in it.
+LOG_BYTES = 1 << 20  # size of a worker's first log. Unused pages cost nothing
+# The sizes of later logs. Every log costs the caller a descriptor, so later ones are larger. But a
+# log is kept as long as any result in it.
 MOST_LOG_BYTES = 64 << 20
 
 _log_numbers = itertools.count()
 
 
 class Unloadable(NamedTuple):
-    """In the place of a result that cannot be unpickled here."""
+    """A placeholder for a result that cannot be unpickled here."""
 
     error: BaseException
 
 
 class LogWriter:
-    """The worker's side, which appends to a log, and begins another when it is full.
+    """The worker's side, which appends to a log, and starts another when it is full.
 
     Parameters
     ----------
     announce : callable
-        ``announce(key, segment)`` tells the caller of a new log.
+        ``announce(key, segment)`` reports a new log to the caller.
     """
 
     def __init__(self, announce: Callable[[LogKey, Segment], None]) -> None:
@@ -61,7 +62,7 @@ class LogWriter:
         self._n_bytes = 0  # written so far
 
     def append(self, parts: Parts, nbytes: int) -> tuple[LogKey, int]:
-        """Write a record. Return which log it is in, and from which offset on, in bytes."""
+        """Append a record. Return its log and its offset in bytes."""
         start, self._n_bytes = aligned(self._position), self._n_bytes + nbytes
         log = self._log
         if log is None or start + nbytes > log.nbytes:
@@ -79,23 +80,23 @@ class LogReader:
 
     def __init__(self) -> None:
         self._logs: dict[LogKey, Segment] = {}
-        self._present: dict[int, LogKey] = {}  # that workers write to, by their threads
+        self._present: dict[int, LogKey] = {}  # the logs in use, by the workers' threads
 
     def add(self, key: LogKey, log: Segment) -> None:
-        """Add a worker's next log. Its previous one gets no more results."""
+        """Add a worker's next log. Its previous one is complete."""
         self._present[key >> 32] = key
         self._logs[key] = log
 
     def ended(self) -> list[LogKey]:
-        """Return the logs that get no more results."""
+        """Return the complete logs."""
         return [key for key in list(self._logs) if self._present[key >> 32] != key]
 
     def drop(self, key: LogKey) -> None:
-        """Drop a log whose results have all been taken."""
+        """Drop a log whose results have all been delivered."""
         self._logs.pop(key, None)  # another thread may have dropped it just now
 
     def has(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which of some logs have arrived. Their message follows the ``done`` byte."""
+        """Return a flag per log, True if it has arrived. Its message follows the ``done`` byte."""
         return np.isin(keys, list(self._logs))
 
     def bytes_of(self, key: LogKey, offset: int, nbytes: int) -> memoryview:
@@ -105,10 +106,10 @@ class LogReader:
     def load(
         self, items: npt.NDArray[np.int64], entries: npt.NDArray[np.int64]
     ) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
-        """Yield results with their items, a batch at a time, which is unpickled once.
+        """Yield results with their items, in batches, each of which is unpickled once.
 
         All are new objects. Their large arrays are views of the log. One that cannot be unpickled
-        here is an `Unloadable`. Those of a log that is dropped meanwhile are left out.
+        here is an `Unloadable`. Those of a log that is dropped meanwhile are omitted.
 
         Parameters
         ----------
@@ -122,7 +123,7 @@ class LogReader:
         for batch, where in zip(batches, first, strict=True):
             try:
                 data = self._data(*where)
-            except KeyError:  # all its results have been taken just now, and the log was dropped
+            except KeyError:  # all its results were just delivered, and the log was dropped
                 continue
             yield items[batch], _in_batch(items[batch], places[batch], data)
 
@@ -193,7 +194,7 @@ def fill(target: Any, parts: Parts) -> Any:
 
 
 def entry_parts(data: bytes, buffers: list[memoryview]) -> tuple[Parts, int]:
-    """Return the parts of an entry with their offsets, and its size as an `Entry` tells it."""
+    """Return the parts of an entry with their offsets, and its size as in an `Entry`."""
     if not buffers:
         return [(0, data)], len(data)
     after = [memoryview(data), *buffers]

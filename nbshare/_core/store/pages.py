@@ -6,7 +6,7 @@
     blocks   number of blocks of an `ItemFeed`, first item, offset and bytes of each   (untouched,
              so free, without one)
     views    per block of a feed, at its first item: whether a worker may still see it   (likewise)
-    index    per item: which log, offset, bytes, place in the batch that is there   (likewise)
+    index    per item: log, offset, bytes, place in the batch at that offset   (likewise)
     attempts per item: how often it has failed, or its worker died   (likewise)
     numbers  per item: the result, if it is a number of 8 bytes at most, and there is no other
              page   (likewise)
@@ -28,11 +28,11 @@ from nbshare._core.memory import View, aligned
 from nbshare._core.system import waiting
 
 NOT_DONE, IN_OUTPUT, IN_LOG, FAILED = 0, 1, 2, 3
-# In `views`: no worker has loaded the block, one has, it has released it, several have.
+# Values of `views`: no worker has loaded the block, one has, it has released it, several have.
 UNSEEN, SEEN, LEFT, KEPT = 0, 1, 2, 3
 
 NUMBER_BYTES = 8
-# Of the words `attempts`, the count, and a mark of items that may have killed their worker.
+# In the words `attempts`: the count, and a mark of items that may have killed their worker.
 ATTEMPTS, SUSPECT = (1 << 30) - 1, 1 << 30
 PAGE_ITEMS = 1 << 14  # if the number of items is unknown
 
@@ -55,14 +55,14 @@ class Page:
         self.done = self._array(np.uint8, (n,), self._places[0])
 
     def states(self, places: Any = slice(None)) -> npt.NDArray[np.uint8]:
-        """Return a copy of the ``done`` bytes, or some. The results that they mark can be read."""
+        """Return a copy of the ``done`` bytes, or of some. The marked results can be read."""
         states = np.array(self.done[places])
         if waiting.IS_WEAKLY_ORDERED:
             waiting.after_marks()
         return states
 
     def mark(self, places: Any, state: int) -> None:
-        """Say how items have ended, after their results are written. Others may read them then."""
+        """Mark items as ended, after their results are written. Others may read them then."""
         if waiting.IS_WEAKLY_ORDERED:
             waiting.before_marks()
         self.done[places] = state
@@ -75,7 +75,7 @@ class Page:
         return self._array(np.int64, (3 * (self.n + 1),), self._places[1]).data
 
     def add_block(self, first: int, offset: int, nbytes: int) -> None:
-        """Note where the next block is, and which item of this page is its first."""
+        """Record the next block, and the item of this page that is its first."""
         words, k = self._blocks, self._blocks[0] + 1
         words[k], words[self.n + 1 + k], words[2 * self.n + 2 + k] = first, offset, nbytes
         words[0] = k

@@ -34,12 +34,12 @@ from nbshare._core.system import Descriptor
 from nbshare.errors import CheckpointWarning, warn
 
 MOST_FILES = 1 << 32  # logs that are files, as keys of logs in memory are larger
-MOST_BYTES = 64 << 20  # of rows that are copied at a time
+MOST_BYTES = 64 << 20  # size of rows that are copied at a time
 STORED = IN_OUTPUT, IN_LOG  # states of rows that have a result
 
 
 def copy_rows(target: Any, places: RowNumbers, source: npt.NDArray[Any], rows: RowNumbers) -> None:
-    """Copy rows of an array to places in another, some at a time. All may be as large as memory."""
+    """Copy rows of an array to places in another, in parts: all may be as large as memory."""
     step = max(1, MOST_BYTES // max(1, source[:1].nbytes))
     for k in range(0, len(rows), step):
         target[places[k : k + step]] = source[rows[k : k + step]]
@@ -53,10 +53,8 @@ class StoredLogs(LogReader):
     folder : Path
         The folder with the files.
 
-    Notes
-    -----
-    Files are read, not mapped, because they grow during a run, and a mapping that is sent to other
-    processes would lose the changes that the caller has made to a result.
+    Notes ----- Files are read, not mapped, because they grow during a run, and a mapping that is
+    sent to other processes would lose the caller's changes to a result.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,12 +63,12 @@ class StoredLogs(LogReader):
         self._files: dict[LogKey, Descriptor] = {}
 
     def create(self, number: int) -> None:
-        """Make a file, which a worker will write to. It can be read if the folder goes."""
+        """Create a file for a worker to write to. It stays readable if the folder is removed."""
         path = self._folder / log_file(number)
         self._files[number] = disk.open_own(path, os.O_RDWR | os.O_CREAT)
 
     def has(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which of some logs are here, as files always are."""
+        """Return a flag per log, True if it is available. Files always are."""
         return super().has(keys) | ((keys > 0) & (keys < MOST_FILES))
 
     def bytes_of(self, key: LogKey, offset: int, nbytes: int) -> memoryview:
@@ -94,7 +92,7 @@ class StoredLogs(LogReader):
 
 
 class StoredRows:
-    """Reads the rows in a folder, as they are at that moment.
+    """Reads the rows in a folder in their present state.
 
     Parameters
     ----------
@@ -104,7 +102,7 @@ class StoredRows:
     Attributes
     ----------
     logs : LogReader
-        Has the logs in which `entries` are, by their numbers.
+        The logs of `entries`, by their numbers.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -127,7 +125,7 @@ class StoredRows:
         return Table(self.folder / RESULTS_FILE, spec.dtype, spec.shape).load()
 
     def entries(self, words: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return the places in the `logs` that index words tell, of results that fit no array."""
+        """Return the places in the `logs` from index words, for results that fit no array."""
         return np.stack(_in_logs(words["at"]))
 
     def objects(
@@ -157,7 +155,7 @@ class StoredRows:
         rows = np.flatnonzero(is_new)
         bad = rows[~self.are_whole(rows, words[rows])]
         crcs = words["crc"][bad]
-        if len(bad) and self.folder.exists():  # not moved away since (see `look`)
+        if len(bad) and self.folder.exists():  # it was not moved away since (see `look`)
             warn(
                 f"{self.folder}: {len(bad)} results did not reach the disk whole, or are damaged: "
                 "they count as missing, and their items run again with the same call",
@@ -168,7 +166,7 @@ class StoredRows:
         return words
 
     def are_whole(self, rows: RowNumbers, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Whether the results of some rows, and their index words, have their checksums."""
+        """Return whether the results of some rows, and their index words, match their checksums."""
         is_there, found = self._are_there(rows, words), np.zeros(len(rows), np.uint32)
         data = bytes_in(self.load())
         there = np.flatnonzero(is_there & (words["state"] == IN_OUTPUT))
@@ -197,7 +195,7 @@ class StoredRows:
 
 
 def told_of(spec: OutputSpec) -> dict[str, Any]:
-    """Return how meta.json tells the form of the results."""
+    """Return the form of the results as stored in meta.json."""
     if spec.dtype is None:
         return {"kind": "objects"}
     kind = "arrays" if spec.number is None else spec.number.__name__
@@ -206,7 +204,7 @@ def told_of(spec: OutputSpec) -> dict[str, Any]:
 
 
 def spec_in(told: dict[str, Any] | None) -> OutputSpec | None:
-    """Return the form of the results that meta.json tells."""
+    """Return the form of the results from the contents of meta.json."""
     if told is None:
         return None
     if told["kind"] == "objects":
@@ -217,6 +215,6 @@ def spec_in(told: dict[str, Any] | None) -> OutputSpec | None:
 
 
 def _in_logs(at: npt.NDArray[Any]) -> tuple[RowNumbers, ...]:
-    """Return the log, offset, size and place in the batch that index words tell."""
+    """Return the log, offset, size and place in the batch from index words."""
     starts, sizes, places = at.T
     return *np.divmod(starts, 1 << LOG_BIT), sizes, places

@@ -1,8 +1,8 @@
 """The rows of a checkpoint, as the workers and the keeper of a call write them.
 
-A row is a result, there or in a log, and last its entry in the index. So whenever a process is
-killed, a row either has its result or is missing. Each writer has a log of its own, so none waits
-for another.
+A row is a result, in the row itself or in a log, and its entry in the index, which is written last.
+So whenever a process is killed, a row is either complete or missing. Each writer has a log of its
+own, so none waits for another.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from nbshare._core.store.specs import OutputSpec
 from nbshare._core.system import Descriptor
 
 RESULTS_FILE, INDEX_FILE = "results.npy", "index.npy"
-# The fields of a row: first times and, of a result in a log, its offset, its size and its place in
-# the batch. The state comes after them, because a write may be cut between two pages.
+# The fields of a row: times and, for a result in a log, its offset, its size and its place in the
+# batch. The state comes after them, because a write may be cut between two pages.
 FIRST = [("stored_at", "<f8"), ("elapsed_s", "<f8"), ("at", "<i8", 3)]
 INDEX = np.dtype([*FIRST, ("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
 WORD = struct.Struct("<dd3qBBHI")  # the same
 HEAD = INDEX.itemsize - 4  # bytes of a word before its checksum
 FEW, SHORT = 8, 256  # rows, and bytes of one (more and shorter ones are copied together)
-LOG_BIT = 44  # of an offset in the logs, from which on it has the number of the log
+LOG_BIT = 44  # first bit of the log's number, in an offset in the logs
 
 RowNumbers = npt.NDArray[np.int64]
 
@@ -42,18 +42,18 @@ class FilePlace(NamedTuple):
     """The files that a worker writes results to, and how."""
 
     folder: str
-    starts: Mapping[str, int]  # of the first row of each file, in bytes
-    code: int  # the version of the code that the worker has imported
-    log: int  # which log is its own
+    starts: Mapping[str, int]  # offset of the first row of each file, in bytes
+    code: int  # the version of the worker's imported code
+    log: int  # the number of its own log
 
 
 class TransferSource(NamedTuple):
-    """The place of results that become rows, in the memory of a call, or in a part of a run."""
+    """The source of results to store as rows: the memory of a call, or a part of a run."""
 
     values: Any  # the array of those that form one
     entries: Callable[[RowNumbers], RowNumbers]  # the places of others in the logs
     logs: LogReader
-    as_object: Callable[[Any], Any] | None = None  # of a value, if the rows have no such array
+    as_object: Callable[[Any], Any] | None = None  # converts a value, unless it fits
 
 
 def log_file(number: int | str) -> str:
@@ -62,7 +62,7 @@ def log_file(number: int | str) -> str:
 
 
 def runs_of(numbers: RowNumbers) -> Iterator[slice]:
-    """Yield slices in which numbers go up by one. A negative one is alone."""
+    """Yield slices of consecutive numbers. A negative one is alone."""
     n, breaks = len(numbers), []
     if n > 1:
         breaks = (np.flatnonzero((np.diff(numbers) != 1) | (numbers[:-1] < 0)) + 1).tolist()
@@ -77,7 +77,7 @@ def bytes_in(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 
 def checksums(index: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> list[int]:
-    """Return the CRC-32 of rows, of which these are the bytes, and of their index words."""
+    """Return the CRC-32 of rows, from their bytes, and of their index words."""
     if len(data) < FEW or data.shape[1] > SHORT:
         return record_checksums(index, map(zlib.crc32, data))
     together = np.concatenate([data, bytes_in(index)[:, :HEAD]], axis=1)
@@ -85,18 +85,18 @@ def checksums(index: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> list[int]
 
 
 def record_checksums(index: npt.NDArray[Any], crcs: Iterable[int]) -> list[int]:
-    """Return the CRC-32 of records, which these are without, and of their index words."""
+    """Return the CRC-32 of records, from CRCs of the records alone, and of their index words."""
     words, size = index.tobytes(), INDEX.itemsize
     heads = (words[at : at + HEAD] for at in range(0, len(words), size))
     return [*map(zlib.crc32, heads, crcs)]
 
 
 def index_of(failures: npt.NDArray[np.int32], code: int, took_s: float = 0.0) -> npt.NDArray[Any]:
-    """Return what the index tells of items that have just run, without their results.
+    """Return the index entries of items that have just run, without their results.
 
-    `failures` are their words `attempts` on the page.
+    `failures` are the items' words `attempts` on the page.
     """
-    # Without NumPy, which takes 20 µs for the fields of one word, when it does nothing else.
+    # Without NumPy, which takes 20 µs for the fields of one word.
     word = WORD.pack(time.time(), took_s, 0, 0, 0, NOT_DONE, 1, code, 0)
     index = np.frombuffer(bytearray(word * len(failures)), INDEX)
     if any(failures.data):
@@ -110,7 +110,7 @@ class RowWriter:
     Parameters
     ----------
     place : FilePlace
-        Where, and how.
+        The files and their format.
 
     Attributes
     ----------
@@ -142,9 +142,9 @@ class RowWriter:
     def put_record(
         self, rows: RowNumbers, record: Any, entries: Any, index: npt.NDArray[Any]
     ) -> int:
-        """Write results that are together in a record. Return where it begins in the log.
+        """Write results that share a record. Return the record's offset in the log.
 
-        `entries` has the size and place of each result.
+        `entries` are the size and place of each result.
         """
         start = self._log_end
         self._fd(INDEX_FILE)  # first, because without it the log would be new in another folder
@@ -160,14 +160,14 @@ class RowWriter:
     def transfer(
         self, source: TransferSource, places: RowNumbers, rows: RowNumbers, index: npt.NDArray[Any]
     ) -> None:
-        """Write results that are elsewhere.
+        """Copy results from elsewhere.
 
         Parameters
         ----------
         source : TransferSource
-            Where they are.
+            Their present place.
         places, rows, index : ndarray
-            The place of each result there, the row that it gets, and what the index tells of it.
+            The place of each result there, its new row, and its index entry.
         """
         there = np.flatnonzero(index["state"] == IN_OUTPUT)
         for run in runs_of(places[there]):
@@ -194,7 +194,7 @@ class RowWriter:
         self.commit(rows[failed], words)
 
     def commit(self, rows: RowNumbers, index: npt.NDArray[Any]) -> None:
-        """Write the index of rows, after all that it tells of."""
+        """Write the index of rows, after their contents."""
         self._write(INDEX_FILE, rows, bytes_in(index))
 
     def _write(self, name: str, rows: RowNumbers, data: npt.NDArray[np.uint8]) -> None:
@@ -206,15 +206,15 @@ class RowWriter:
 
     def _fd(self, name: str) -> int:
         if name not in self._files:
-            from pathlib import Path  # late, because it takes 6 ms, and most calls store nothing
+            from pathlib import Path  # imported late: it takes 6 ms, and most calls store nothing
 
             path = Path(self._place.folder, name)
-            # The owner has made the others, and reads them. New ones would be in another folder.
+            # The owner has created the others, and reads them. New ones would be in another folder.
             flags = os.O_RDWR if name in self._place.starts else os.O_RDWR | os.O_CREAT
             self._files[name] = disk.open_own(path, flags)
         return self._files[name].fileno()
 
 
-Rows = Callable[[int, int], npt.NDArray[Any]]  # of an output, by the first and how many
-# The spec of results, their rows, or None if they go only to logs or files, and the file writer.
+Rows = Callable[[int, int], npt.NDArray[Any]]  # rows of an output, by the first and their number
+# The spec of results, their rows (None if they are only in logs or files), and the file writer.
 Decided = tuple[OutputSpec, Rows | None, RowWriter | None]

@@ -1,4 +1,4 @@
-"""The kinds of results, whose first one decides where all of a call go."""
+"""The kinds of results. The first result decides where a call stores all of them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from nbshare._core.arrays.shared_array import SharedArray
 class OutputSpec(NamedTuple):
     """The dtype and shape of one result."""
 
-    dtype: np.dtype[Any] | None  # None for objects, which go to the logs
+    dtype: np.dtype[Any] | None  # None for objects, which are stored in the logs
     shape: tuple[int, ...]
     number: type | None  # Python's own number class that fits, for scalars
-    is_given: bool = False  # the caller gave the array, which results must fit, casting "same_kind"
+    is_given: bool = False  # the caller passed the array. Results must fit it, casting "same_kind"
 
     def holds(self, value: Any) -> bool:
         """Return whether an output of this kind holds a result unchanged."""
@@ -27,7 +27,7 @@ class OutputSpec(NamedTuple):
 
     def holds_rows(self, given: OutputSpec) -> bool:
         """Return whether an output of this kind holds rows of another one unchanged."""
-        # NumPy takes None for float64 when it compares dtypes.
+        # NumPy reads None as float64 when it compares dtypes.
         is_array = self.dtype is not None and given.dtype is not None
         return is_array and self[:2] == given[:2]
 
@@ -35,9 +35,9 @@ class OutputSpec(NamedTuple):
 OBJECTS = OutputSpec(None, (), None)
 NUMBERS = {t: OutputSpec(np.asarray(t()).dtype, (), t) for t in (bool, int, float, complex)}
 
-# Kinds of results that workers agree on without the caller, if the number of items is known. They
-# are objects, and numbers of 8 bytes at most, which fit the board and `struct` knows. For others,
-# each worker has to ask the caller, which takes as long as some hundred tiny items.
+# Kinds of results that workers agree on without the caller, if the number of items is known:
+# objects, and numbers of 8 bytes at most, which fit the board and `struct`. For others, each worker
+# has to ask the caller, which costs as much as some hundred tiny items.
 ASK, IS_OBJECT = 1, 2
 KINDS = {IS_OBJECT: OBJECTS} | {
     IS_OBJECT + 1 + code: OutputSpec(np.dtype(t), (), t if t in (bool, int, float) else None)

@@ -1,9 +1,9 @@
 """Stores results in an array in shared memory that all workers fill, or in the workers' logs.
 
-The first result decides. Numbers and arrays get one output array, ``(n, *shape)``, which for short
+The first result decides. Numbers and arrays fill one output array, ``(n, *shape)``, which for short
 numbers is a part of the board. A result that does not fit it, and any other object, is pickled and
-appended to a log. The page of its item has the place. So no work is lost when results differ. With
-a checkpoint, rows are also written to its file, and logs are files.
+appended to a log. The page of its item stores its place. So no work is lost when results differ.
+With a checkpoint, rows are also written to its file, and logs are files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nbshare.errors import CheckpointError
 
 
 class ResultStore:
-    """The worker's side, which puts results into the output array or into its log.
+    """The worker's side, which stores results in the output array or in its log.
 
     Parameters
     ----------
@@ -37,19 +37,19 @@ class ResultStore:
         ``agree(kind)`` returns the kind of results on which all workers agree.
     ask : callable
         ``ask(spec)`` returns the call's spec; a function of the first row and the number of rows
-        that returns these rows of the output, if there is one; and with a checkpoint the writer of
-        its files. Called with the first result, and again after `forget_code`.
+        that returns these rows of the output, if there is one; and, with a checkpoint, the writer
+        of its files. Called with the first result, and again after `forget_code`.
     announce : callable
         The argument of `LogWriter`.
     began_ns : callable, optional
-        Returns when the present items have begun. None if they run elsewhere.
+        Returns the start time of the present items. None if they run elsewhere.
 
     Attributes
     ----------
     number : type or None
-        The class of results that `put_numbers` takes. None for none, or before the first.
+        The class of results that `put_numbers` accepts. None for none, or before the first.
     takes_objects : bool
-        Whether a result was not such a number. Later ones go through `put_objects`.
+        Whether a result was not such a number. Later ones are stored by `put_objects`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ResultStore:
         self._log = LogWriter(announce)
         self._make_pickler = pickler_maker()
         self._spec: OutputSpec | None = None
-        self._page, self._n = page, 0  # and up to which of its items
+        self._page, self._n = page, 0  # and the end of its items
         self._rows: Rows | None = None
         self._writer: RowWriter | None = None  # with a checkpoint
         self._out: Any = None  # the rows of the page
@@ -80,11 +80,11 @@ class ResultStore:
 
     @property
     def is_slow(self) -> bool:
-        """Whether each result takes some time to store, which several may share."""
+        """Whether storing a result has a cost that several can share."""
         return self.takes_objects or self._writer is not None
 
     def forget_code(self) -> None:
-        """Ask again with the next result where it goes, because the code has another number."""
+        """Ask again where results go, at the next one, because the code's number has changed."""
         if self._writer is not None:
             self._spec = None
 
@@ -105,7 +105,7 @@ class ResultStore:
         return True
 
     def put_rows(self, items: range, rows: Any, given: OutputSpec) -> None:
-        """Store several results that come as rows of an array, with its spec."""
+        """Store several results, the rows of an array, with its spec."""
         fits, places = self.settle(given).holds_rows(given), self._places(items)
         if fits and self._out is not None:
             self._out[places] = rows
@@ -139,7 +139,7 @@ class ResultStore:
         return None
 
     def _write(self, places: slice, values: npt.NDArray[Any]) -> bool:
-        """Write results to the files, if there are any. Return whether they are anywhere."""
+        """Write results to the files, if there are any. Return whether they were stored."""
         if (writer := self._writer) is None:
             return self._out is not None
         try:
@@ -149,14 +149,14 @@ class ResultStore:
         return True
 
     def _told(self, writer: RowWriter, places: slice) -> npt.NDArray[Any]:
-        """Return what the index tells of some results."""
+        """Return the index entries of some results."""
         n, took_s = places.stop - places.start, 0.0
         if self._began_ns is not None:
             took_s = (time.monotonic_ns() - self._began_ns()) / n / 1e9
         return index_of(self._page.attempts[places], writer.code, took_s)
 
     def settle(self, wanted: OutputSpec) -> OutputSpec:
-        """With the first result, learn where results go. Return their spec."""
+        """Ask where results go, with the first one. Return their spec."""
         if self._spec is not None:
             return self._spec
         kind = self._agree(KIND_OF.get(wanted, ASK))
@@ -206,9 +206,9 @@ class ResultStore:
         self.put_record(items, *entry_parts(data, []), np.arange(len(items)))
 
     def put_record(self, items: range, parts: Parts, size: int, which: Any) -> None:
-        """Store a record, which has several results or one, and mark them as done.
+        """Store a record of one or more results, and mark them as done.
 
-        `size` is that of an `Entry`, and `which` the place of each result in it.
+        `size` is that of an `Entry`, and `which` are the places of its results.
         """
         places = self._places(items)
         index = self._page.index[:, places]
@@ -222,20 +222,20 @@ class ResultStore:
         return slice(items.start - self._page.first, items.stop - self._page.first)
 
     def _in_file(self, places: slice, parts: Parts, nbytes: int) -> tuple[LogKey, int] | None:
-        """Write a record to the files, if there are any. Return where it is then."""
+        """Write a record to the files, if there are any. Return its place."""
         if (writer := self._writer) is None:
             return None
         record = parts[0][1] if len(parts) == 1 else fill(bytearray(nbytes), parts)
         rows, entries = self._page.rows[places], self._page.index[2:, places].T
         try:
             start = writer.put_record(rows, record, entries, self._told(writer, places))
-        except (OSError, CheckpointError):  # it goes to memory, and the owner tries again
+        except (OSError, CheckpointError):  # store it in memory, and the owner tries again
             return None
         return writer.log, start
 
 
 def fill_row(out: npt.NDArray[Any], i: int, value: Any) -> None:
-    """Fill a row of the caller's array, or raise an error that says why the result does not fit."""
+    """Fill a row of the caller's array, or raise an error with the reason why it does not fit."""
     row = out[i, ...]
     # NumPy's rule for a Python number is that it adopts the array's dtype if the kind allows.
     weak = value if type(value) in (bool, int, float, complex) else np.asarray(value)
