@@ -4,7 +4,7 @@ import _thread
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_index: int | None = None  # of this process among the workers of its owner, if it is one
+_index: int | None = None  # this process's number among its owner's workers, if it is one
 _here = _thread._local()  # a thread's index while it runs items, in no worker process
 
 

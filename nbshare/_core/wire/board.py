@@ -1,8 +1,8 @@
-"""The board of a call, in shared memory. It has the items of each worker, and what is done.
+"""The board of a call, in shared memory: the items of each worker, and those that are done.
 
 ::
 
-    header   next item, stop flag, number of ranges given back, what the results are, prints,
+    header   next item, stop flag, number of ranges given back, kind of results, prints,
              whether any item has failed, how often items have come after a pause, whether
              anything has been imported, the number of items so far, their final number, at how few
              unclaimed items to tell the owner, whether some were done before the call, the
@@ -43,7 +43,7 @@ from nbshare._core.system import sections, waiting
 # Header words.
 NEXT, STOP, RETURNED, KIND, PRINTED, FAILURES, ROUND, IMPORTED, N_THERE, TOTAL, FEW = range(11)
 SKIPPED, DREW = 11, 12
-NOT_KNOWN = -1  # as TOTAL
+NOT_KNOWN = -1  # the value of TOTAL
 
 # In DREW, after the first item and their number: the global random numbers that they drew from.
 NUMPY, PYTHON = 1, 2
@@ -51,34 +51,34 @@ DREW_BITS, DREW_MOST = 22, (1 << 20) - 1
 
 HEADER_WORDS = 16
 RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and these are claimed first
-LOOK_ITEMS = 4096  # at a time, when done ones are skipped
+LOOK_ITEMS = 4096  # batch for skipping done items
 
-# Words of a slot, with times in ns of the monotonic clock, which all processes share.
+# Words of a slot. Times are in ns of the monotonic clock, which all processes share.
 ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
-# LEAVES: whether the owner wants it to leave. PEAK_BEFORE: of its process, before the call.
+# LEAVES: the owner has asked it to leave. PEAK_BEFORE: its process's peak before the call.
 PID, BEGUN, LOADED, ENDED, WORKED, N_ITEMS, PEAK, PEAK_BEFORE, LEAVES = range(5, 14)
-REACHED = 14  # of items that run together, the one that runs, or NO_ITEM if it is not known
+REACHED = 14  # the running item of those that run together, or NO_ITEM if unknown
 RETRIED = 15  # how often one of its items failed and was tried again
 SLOWEST = 16  # N_SLOWEST pairs of ns and item
 N_SLOWEST = 3
-DURATIONS = SLOWEST + 2 * N_SLOWEST  # numbers of items that took 1, 2 to 3, 4 to 7, ... ns
-REPORTED = DURATIONS + 56  # SINCE of the item that has reported (see `reports`)
+DURATIONS = SLOWEST + 2 * N_SLOWEST  # counts of items of 1, 2 to 3, 4 to 7, ... ns
+REPORTED = DURATIONS + 56  # SINCE of the reporting item (see `reports`)
 FRACTION, REPORT_TEXT = REPORTED + 1, REPORTED + 2  # the text takes the rest
 SLOT_WORDS = 96  # whole cache lines, because two workers writing to one would slow each other down
 
-NOT_TOLD = 0  # as FRACTION
-MILLIONTHS = 1_000_000  # in which fractions are stored, from 1 on
+NOT_TOLD = 0  # a value of FRACTION
+MILLIONTHS = 1_000_000  # the unit of stored fractions, which begin at 1
 CUT = "…".encode()
 NO_ITEM = -1
-ONE = 0  # as ITEM_STOP, the one after ITEM
+ONE = 0  # the value of ITEM_STOP for a single item
 
 # Target time of a chunk. A claim costs 1.2 µs, negligible in 20 ms, and at the end no worker runs
 # alone for longer.
 CHUNK_S = 0.02
-GROWTH = 8  # at most, from one chunk to the next, as a few quick items do not mean that all are
-LOAD_S = 1e-3  # items that are loaded together and take no longer go to one worker
-# Of a chunk of tiny items, as claiming one and a worker's work around it take 40 µs, and 100 µs in
-# a short call, whose code is in no cache.
+GROWTH = 8  # largest growth from chunk to chunk, because a few quick items do not mean that all are
+LOAD_S = 1e-3  # items that are loaded together and take no longer run in one worker
+# Duration of a chunk of tiny items. Claiming one and the work around it take 40 µs, and 100 µs in a
+# short call, whose code is in no cache.
 LEAST_S = 4e-4
 
 
@@ -117,11 +117,11 @@ class Board:
     Parameters
     ----------
     segment : Segment
-        Made by `Board.create`, or attached in a worker.
+        Created by `Board.create`, or attached in a worker.
     offset : int
         Offset of the board in it, in bytes.
     n_items : int or None
-        Number of items, or None if unknown. Then the board has the segment for itself.
+        Number of items, or None if unknown. Then the segment holds nothing else.
     n_slots : int
         Number of workers that may take part (replacements included).
 
@@ -130,15 +130,14 @@ class Board:
     n_there : int
         Number of items that workers may claim, or have claimed.
     next_item : int
-        The first item that nobody has claimed. Ranges that were given back come before it.
+        The first unclaimed item. Ranges that were given back are claimed before it.
     n_skipped : int
-        Number of items that this call does not run, because they were done before, or others run
-        them.
+        Number of items that this call does not run, because they were done before or run elsewhere.
     few : int
-        Workers wake the owner when so many items are unclaimed, or fewer.
+        Workers wake the owner when at most so many items are unclaimed.
     has_printed, has_imported, has_failures : int
-        1 if a worker has printed, has imported more files, or if an item has failed. Each is told
-        in full elsewhere.
+        1 if a worker has printed, has imported more files, or if an item has failed. The details
+        are reported elsewhere.
 
     Notes
     -----
@@ -158,10 +157,10 @@ class Board:
         self.page_items = n_items or (PAGE_ITEMS if n_items is None else 1)
         self._places = board_layout(n_items, n_slots)
         self._page_nbytes = page_layout(self.page_items)[1]
-        # A memoryview gives Python's numbers, because NumPy's take three times as long.
+        # A memoryview returns Python's numbers. NumPy's take three times as long.
         self.header = self._words(0, HEADER_WORDS)
         self._pages: dict[int, Page] = {}
-        self._n_pages_gone = 0  # that the owner has freed
+        self._n_pages_gone = 0  # pages that the owner has freed
         self._retried_there = np.zeros(0, np.int64)  # items on those pages
 
     @classmethod
@@ -181,7 +180,7 @@ class Board:
 
     @property
     def place(self) -> tuple[int, int | None, int]:
-        """The place of the board, which a worker needs to attach it, next to the segment."""
+        """The place of the board. With the segment, a worker can attach it."""
         return self.offset, None if self.is_open else self.n_items, self.n_slots
 
     # ------------------------------------------------------------------------ pages
@@ -198,23 +197,23 @@ class Board:
     def _map_page(self, k: int) -> Page:
         nbytes = self._page_nbytes
         start = self._places[-1] + k * nbytes
-        if self.segment.is_private and k:  # in memory of its own, which goes with it
+        if self.segment.is_private and k:  # in memory of its own, freed with it
             memory = memoryview(Segment.create(nbytes, is_private=True))
         else:
-            if self.offset + start + nbytes > self.segment.nbytes:  # the owner has made it larger
+            if self.offset + start + nbytes > self.segment.nbytes:  # the owner has enlarged it
                 self.segment = self.segment.whole("r+")
             memory = memoryview(self.segment)[self.offset :][start : start + nbytes]
         self._pages[k] = page = Page(memory, k * self.page_items, self.page_items)
         return page
 
     def forget_pages(self) -> None:
-        """Release the mapped pages of a worker process, which needs another one."""
+        """Release the mapped pages of a worker process that needs another one."""
         if self.segment.kind is None and len(self._pages) > 1:
             self._pages.clear()
 
     @property
     def pages(self) -> list[Page]:
-        """The pages that the owner has."""
+        """The pages in the owner."""
         if not self.is_open and not self._pages:
             self._map_page(0)
         return list(self._pages.values())
@@ -251,7 +250,7 @@ class Board:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no more items than `n_items` will come."""
+        """Whether `n_items` is the final number of items."""
         return self.header[TOTAL] != NOT_KNOWN
 
     def publish(self, n: int) -> None:
@@ -307,22 +306,22 @@ class Board:
         n_gone = self._n_pages_gone * self.page_items
         n = sum(int(np.count_nonzero(page.done)) for page in self.pages)
         if waiting.IS_WEAKLY_ORDERED:
-            waiting.after_marks()  # all may be done, and then nobody looks again
+            waiting.after_marks()  # all may be done, and then nobody checks again
         return n_gone + n
 
     def finished(self) -> npt.NDArray[np.bool_]:
-        """Return a flag per item, True if it is done or has failed, also on a page that is gone."""
+        """Return a flag per item, True if it is done or has failed, or its page was freed."""
         finished = np.asarray(self.done() != 0)
         finished[: self._n_pages_gone * self.page_items] = True
         return finished
 
     def present(self) -> npt.NDArray[np.bool_]:
-        """Return a flag per item, True if its result is there."""
+        """Return a flag per item, True if it has a result."""
         return np.isin(self.done(), (IN_OUTPUT, IN_LOG))
 
     def n_done_in(self, start: int, stop: int) -> int:
         """Count the results of a chunk that is running."""
-        # Items of a chunk are done in their order.
+        # A worker runs the items of a chunk in order.
         if start >= stop:
             return 0
         page = self.page(start)
@@ -408,7 +407,7 @@ class Board:
     # ---------------------------------------------------------------------- results
 
     def agree(self, kind: int, lock: AbstractContextManager[Any]) -> int:
-        """Return the kind of results of the call. The first worker that asks decides."""
+        """Return the kind of results of the call. The first worker decides."""
         if not self.header[KIND]:
             with lock:
                 if not self.header[KIND]:
@@ -436,7 +435,7 @@ class Board:
 
     @property
     def draws(self) -> tuple[range, int]:
-        """The items that drew from global random numbers, if any, and from which."""
+        """The items that drew global random numbers, if any, and their generators."""
         word = self.header[DREW]
         start, n = word >> DREW_BITS, word >> 2 & DREW_MOST
         return range(start, start + n), word & 3
@@ -447,7 +446,7 @@ class Board:
         self.slots[slot, ITEM] = NO_ITEM
 
     def items_of(self, slot: int) -> range:
-        """Return the items that a worker is running, which are one, several tiny ones, or none."""
+        """Return the items that a worker is running: one, several tiny ones, or none."""
         start, stop = self.row(slot)[ITEM : ITEM_STOP + 1]
         if start == NO_ITEM:
             return range(0)
@@ -463,7 +462,7 @@ class Board:
 
 
 def _retried(page: Page) -> npt.NDArray[np.int64]:
-    """Return the items of a page that have failed and not at once for good."""
+    """Return the items of a page that have failed and were tried again."""
     places = np.flatnonzero(page.attempts)
     n = page.attempts[places] & ATTEMPTS
     is_again = (n > 1) | ((n == 1) & (page.done[places] != FAILED))
@@ -526,19 +525,19 @@ class Claims:
         self._last = 0
 
     def claim(self, item_s: float) -> range:
-        """Take the next chunk, waiting for one if necessary, or an empty one when nothing is left.
+        """Claim the next chunk, waiting for it if necessary. It is empty when no items are left.
 
-        `item_s` is the seconds per item lately.
+        `item_s` is the recent time per item, in seconds.
         """
         while not (chunk := self._claim(item_s)):
-            # The pages of its last chunk may be freed. If it died now, it would leave nothing.
+            # The pages of its last chunk may be freed. If it died now, no items would be lost.
             self._slot[CHUNK_STOP] = self._slot[CHUNK_START]
             if chunk is not None or not self._wait():
                 return range(0)
         return chunk
 
     def _claim(self, item_s: float) -> range | None:
-        """Return a chunk, an empty one at the end, None if items are still to come."""
+        """Return a chunk, an empty one at the end, or None if items are still to arrive."""
         board, header = self._board, self._board.header
         if header[NEXT] >= header[N_THERE] and not header[RETURNED]:
             is_over = header[STOP] or header[NEXT] == header[TOTAL]
@@ -552,9 +551,9 @@ class Claims:
             else:
                 start, n_there = board.next_claim(), header[N_THERE]
                 if waiting.IS_WEAKLY_ORDERED:
-                    waiting.after_marks()  # the items came before the count
+                    waiting.after_marks()  # the items were written before the count
                 if start >= n_there:
-                    header[NEXT] = start  # all others have been withdrawn
+                    header[NEXT] = start  # all others were withdrawn
                     return range(0) if start == header[TOTAL] else None
                 stop = self._stop(start, n_there, item_s)
                 if header[SKIPPED]:
@@ -592,13 +591,13 @@ class Claims:
 
 
 def give_back(board: Board, items: range, lock: AbstractContextManager[Any]) -> None:
-    """Give back the items that a dead worker had claimed, and those to try again."""
+    """Return the items that a dead worker had claimed, and those to try again."""
     if not items:
         return
     header, returned = board.header, board.returned
     with lock:
         n = header[RETURNED]
-        # It may have died in the middle of its claim, before it took anything.
+        # It may have died amid its claim, before it claimed any.
         if items.start < header[NEXT] and items.start not in returned[:n, 0]:
             returned[n] = items.start, items.stop
             header[RETURNED] = n + 1

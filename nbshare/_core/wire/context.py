@@ -1,4 +1,4 @@
-"""The settings that workers take over from the caller, and its environment."""
+"""The settings that workers copy from the caller, and its environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nbshare._core.wire.settings import carried
 
 
 class Context(NamedTuple):
-    """The settings that a worker takes over from its caller."""
+    """The settings that a worker copies from its caller."""
 
     # Fixed for a worker, since modules are imported under them, so a change needs new workers.
     environ: dict[str, str]
@@ -53,5 +53,5 @@ def current_context() -> Context:
 
 
 def encoded_environ() -> dict[Any, Any]:
-    """Return a copy of the encoded environment, because decoding it would take 30 µs."""
+    """Return a copy of the encoded environment, because decoding it takes 30 µs."""
     return dict(getattr(os.environ, "_data", os.environ))

@@ -29,8 +29,8 @@ MAX_PICKLE = 1 << 20  # bytes. An exception larger than that holds data, and tra
 MAX_ITEM = 60  # characters of an item's repr in a message
 MAX_PART = 10_000  # characters of one frame or message of a traceback
 COPY = "the function called os.fork. This copy of the process ends here, the original continues"
-# Patterns below are compiled by the first error, which takes 0.2 ms each.
-# Words in the errors of objects that work in their own thread only, such as database cursors.
+# The first error compiles the patterns below, each in 0.2 ms. This one finds the errors of objects
+# that work in one thread only, such as database cursors.
 _OF_A_THREAD = "(?i)thread|greenlet|event loop|outside of .* context|ContextVar"
 # Errors of a module's code that uses the shell of a notebook.
 _IN_SHELL = (
@@ -38,7 +38,7 @@ _IN_SHELL = (
     "'(getoutput|system|run_line_magic|run_cell_magic)'.*"
 )
 # Errors of NumPy, SciPy, Numba, OpenCV, h5py, xarray, ctypes and others that write to an array, and
-# of those that have nothing to do with arrays.
+# errors that do not concern arrays.
 _READ_ONLY = (
     r"(?i)read-?only|WRITEABLE|not writ(e)?able|and writable|read-write bytes|not own its data"
     r"|destination is a view"
@@ -63,7 +63,7 @@ OF_TUPLE = (
 )
 MOST_CAUSES = 10  # of an error
 CRASHED = " It crashed in compiled code. A stack trace was printed to stderr."
-LEAST_CRASH = 1 << 31  # of the exit codes by which Windows ends a process
+LEAST_CRASH = 1 << 31  # least exit code of a process that Windows has ended
 CRASHES = {
     0xC0000005: "access violation",
     0xC000001D: "illegal instruction",
@@ -72,9 +72,9 @@ CRASHES = {
     0xC0000374: "heap corruption",
     0xC0000409: "abort",
 }
-MAX_LINES = 40  # of the beginning and the end of a traceback, each
+MAX_LINES = 40  # lines of the beginning and of the end of a traceback
 
-# Holds another object in each forked process, because `os.getpid` takes five times as long.
+# A different object in each forked process: `os.getpid` takes five times as long.
 this_process = [object()]
 processes.at_fork(after_in_child=lambda: this_process.__setitem__(0, object()))
 
@@ -91,9 +91,9 @@ class Failure(NamedTuple):
     pickled: bytes | None  # the exception, if it can be pickled and unpickled
     type_name: str
     text: str
-    traceback: str  # of the worker, without the engine's frames
-    notes: list[str]  # on the exception, if its own pickle leaves them out
-    advice: str = ""  # the last note, if what led to the exception says more than itself
+    traceback: str  # the worker's, without the engine's frames
+    notes: list[str]  # notes on the exception, if its pickle omits them
+    advice: str = ""  # the last note, if its cause says more than the exception
 
     def as_error(self, name: str, worker: object) -> BaseException:
         """Return the exception to raise in the caller, with a note naming the item and its worker.
@@ -117,11 +117,11 @@ class Failure(NamedTuple):
 class Death(NamedTuple):
     """The description of the end of a worker."""
 
-    item: int  # that it ran, -1 for none
+    item: int  # the running item, -1 for none
     status: int | None
     has_closed: bool  # its channel, while it lived
     doing: str = ""  # if it ran none
-    timeout_s: float | None = None  # if it was ended because the item took longer
+    timeout_s: float | None = None  # set if the item took longer and the worker was killed
 
     def as_error(self, name: str, worker: object) -> BaseException:
         """Return the error of an item of that name."""
@@ -181,12 +181,12 @@ def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failu
         text=NO_TERMINAL if is_debugger else cut(_text(error), n),
         traceback="" if is_debugger else traceback_of(error, with_notes=pickled is None),
         notes=lost,
-        advice=READ_ONLY if _is_of_read_only(error) else "",  # here, as its causes do not travel
+        advice=READ_ONLY if _is_of_read_only(error) else "",  # causes are not sent
     )
 
 
 class SharedName(str):
-    """A name in ``shared=`` whose pickle tells which object is loaded next."""
+    """A name in ``shared=``. Its pickle records which object is loaded next."""
 
     __slots__ = ()
 
@@ -247,7 +247,7 @@ def _note(failure: Failure, where: str) -> str:
 
 
 def end_copy(process: object) -> None:
-    """End this process if an item, or loaded code, has forked it from `process`."""
+    """Exit if an item, or loaded code, has forked this process from `process`."""
     if this_process[0] is not process:
         end_fork(sys.exception())
 
@@ -285,7 +285,7 @@ def explained(error: BaseException) -> BaseException:
 
 
 def _is_of_read_only(error: BaseException) -> bool:
-    """Return whether an error, or what led to it, is about an array that cannot be written."""
+    """Return whether an error, or its cause, is about an array that cannot be written."""
     cause: BaseException | None = error
     for _ in range(MOST_CAUSES):
         if cause is None:
@@ -294,7 +294,7 @@ def _is_of_read_only(error: BaseException) -> bool:
         is_of_system = issubclass(type(cause), OSError)
         if not is_of_system and re.search(_READ_ONLY, text) and not re.search(_OF_FILES, text):
             return True
-        known = BaseException.__dict__  # whatever the error's class has of that name
+        known = BaseException.__dict__  # and not the error's own attribute
         cause, context, hides = (
             known[name].__get__(cause)
             for name in ("__cause__", "__context__", "__suppress_context__")
@@ -335,7 +335,7 @@ def name_of_signal(number: int) -> str:
     """Return the name of a signal."""
     try:
         return signal.Signals(number).name
-    except ValueError:  # real-time signals have none
+    except ValueError:  # real-time signals have no name
         return f"signal {number}"
 
 
@@ -375,13 +375,13 @@ def _text(error: BaseException) -> str:
 
 
 def _pickled(error: BaseException) -> tuple[bytes | None, list[str]]:
-    """Return the pickle of an exception, if it can be loaded, and the notes that it lacks."""
+    """Return the pickle of an exception, if it can be loaded, and its missing notes."""
     # SystemExit and KeyboardInterrupt must not end the caller.
     if not issubclass(type(error), Exception):
         return None, []
     try:
         data = dumps(error)
-        # Many exceptions can be pickled but not unpickled. Find out here.
+        # Many exceptions can be pickled but not unpickled, so test it here.
         if len(data) > MAX_PICKLE or type(copy := pickle.loads(data)) is not type(error):
             return None, []
         kept = getattr(copy, "__notes__", ())
@@ -393,9 +393,9 @@ def _pickled(error: BaseException) -> tuple[bytes | None, list[str]]:
 
 def traceback_of(error: BaseException, *, with_notes: bool = False) -> str:
     """Return the traceback below the engine, or nothing if it would only repeat the message."""
-    frames = _own_frames(object.__getattribute__(error, "__traceback__"))  # whatever its own does
+    frames = _own_frames(object.__getattribute__(error, "__traceback__"))  # not an override
     try:
-        # A deep recursion may have 100,000 frames. The limit is for those of its causes.
+        # A deep recursion may have 100,000 frames. The limit applies to its causes.
         shown = traceback.TracebackException(
             type(error), error, frames, limit=2 * MAX_LINES, compact=True
         )
@@ -407,7 +407,7 @@ def traceback_of(error: BaseException, *, with_notes: bool = False) -> str:
     except BaseException:  # noqa: BLE001 - formatting calls the exception's methods
         parts = [*traceback.format_tb(frames), type(error).__name__]
     lines = [cut(line) for part in parts for line in part[:MAX_PART].splitlines()]
-    if len(lines) > 2 * MAX_LINES:  # the ends of a recursion say most
+    if len(lines) > 2 * MAX_LINES:  # the ends of a recursion show most
         lines[MAX_LINES:-MAX_LINES] = ["  …"]
     return "\n".join(lines)
 

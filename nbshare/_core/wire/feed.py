@@ -1,4 +1,4 @@
-"""How the items of an open call arrive, in blocks, while workers run earlier ones.
+"""The feed of an open call, which sends items in blocks while workers run earlier ones.
 
 ::
 
@@ -9,9 +9,9 @@
     feed.sweep()             room of blocks that are done
 
 A block is a few items that are pickled together, with large buffers next to the pickle, and a
-header, which is a pickle too. The board has the place of each header. The segment is
-made larger when it is full. A worker that needs a part beyond its mapping maps it again. When the
-items of a block are done, its space is reused, unless a worker may still see an array in it.
+header, which is a pickle too. The board stores the place of each header. The segment grows when it
+is full. A worker that needs a part beyond its mapping maps it again. When the items of a block are
+done, its space is reused, unless a worker may still see an array in it.
 
 Workers receive no other segment later. Arrays in shared memory are sent by handle, and the caller
 keeps the items until they are done.
@@ -34,8 +34,8 @@ from nbshare._core.store.pages import KEPT, LEFT, SEEN, UNSEEN, Page
 from nbshare._core.system import waiting
 from nbshare._core.wire.board import Board
 
-FIRST_BYTES = 256 << 10  # of the segment
-SMALL_BYTES = 64 << 10  # of blocks that are written in one piece, each of which takes 5 µs
+FIRST_BYTES = 256 << 10  # first size of the segment
+SMALL_BYTES = 64 << 10  # limit of blocks that are written in one piece. A piece costs 5 µs
 GROWTH = 1.5
 
 # The header of a block, which follows its pickle: first item, number of items, whether workers may
@@ -45,7 +45,7 @@ Header = tuple[int, int, bool, int, Packed]
 
 
 class _Block(NamedTuple):
-    """The items of a block that is not done."""
+    """The items of an unfinished block."""
 
     first: int
     n: int
@@ -75,7 +75,7 @@ class ItemFeed:
 
     Notes
     -----
-    For one thread.
+    For one thread only.
     """
 
     def __init__(self, board: Board, known: KnownObjects) -> None:
@@ -97,13 +97,13 @@ class ItemFeed:
         UnsendableError
             If an item cannot be pickled. Then none is visible.
         OutOfMemoryError
-            There is no room for them.
+            There is no room for the items.
         """
         step = self._arena.block_size(columns)
         for start in range(0, len(columns[0]), step):
             self.add([column[start : start + step] for column in columns])
         n = self.flush()
-        if not self._board.stopped:  # else the owner may have counted the items
+        if not self._board.stopped:  # a stopped call may have counted its items
             self._board.publish(n)
 
     def add(self, columns: Sequence[Sequence[Any]]) -> int:
@@ -116,7 +116,7 @@ class ItemFeed:
         """
         arena, n = self._arena, len(columns[0])
         first = self._board.n_there + self._n_added
-        arena.begin_part()  # shared parts would be freed with the first block
+        arena.begin_part()  # parts shared by blocks would be freed with the first
         packed = arena.pack_block(columns, first)
         has_views = arena.has_views
         offset = aligned(arena.nbytes)  # first, as the places are decided then
@@ -179,7 +179,7 @@ class ItemFeed:
         """
         board = self._board
         for first, block in self._blocks.copy().items():
-            # Most of those that are not done are not begun.
+            # Most of the unfinished blocks have not begun.
             if not board.state(first):
                 continue
             stop = first + block.n
@@ -193,22 +193,22 @@ class ItemFeed:
                 self._room.give(block.start, block.stop - block.start)
                 self.nbytes -= block.stop - block.start
         if waiting.IS_WEAKLY_ORDERED:
-            waiting.after_marks()  # before anything is written there
+            waiting.after_marks()  # before the space is written
 
     def has_any_of(self, page: Page) -> bool:
         """Return whether some blocks of a page are still in use."""
         return any(page.first <= first < page.first + page.n for first in self._blocks)
 
     def columns(self, start: int, stop: int) -> tuple[list[Any], ...]:
-        """Return what each column gives to some items, none of which is done."""
-        there = list(self._blocks.values())  # first, because others come meanwhile
+        """Return each column's values for some items, none of which is done."""
+        there = list(self._blocks.values())  # first, because others are added meanwhile
         blocks = [b for b in there if b.first < stop and b.first + b.n > start]
         first, columns = blocks[0].first, [b.columns for b in blocks]
         whole = (chain.from_iterable(parts) for parts in zip(*columns, strict=True))
         return tuple(list(islice(column, start - first, stop - first)) for column in whole)
 
     def item(self, i: int) -> tuple[Any, ...] | None:
-        """Return an item that is not done, or None if it is not kept."""
+        """Return an unfinished item, or None if it was dropped."""
         for block in list(self._blocks.values()):
             if block.columns and 0 <= i - block.first < block.n:
                 return tuple(column[i - block.first] for column in block.columns)
@@ -269,7 +269,7 @@ class FedItems:
         self._note_views()
 
     def _note_views(self) -> None:
-        """Mark the blocks of which this worker has no views any more."""
+        """Mark the blocks that this worker no longer has views of."""
         seen = self._may_be_seen
         self._may_be_seen = []
         for ref, page, place in seen:
@@ -298,7 +298,7 @@ class _Room:
         self._free = [(0, nbytes)]  # start and bytes, in their order
 
     def take(self, nbytes: int) -> int | None:
-        """Take the first place that is large enough. Return its offset."""
+        """Allocate the first free range that is large enough. Return its offset."""
         nbytes = aligned(nbytes)
         for k, (start, size) in enumerate(self._free):
             if size >= nbytes:

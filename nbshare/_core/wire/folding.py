@@ -1,8 +1,7 @@
 """Blocks of items whose results a worker reduces to one, for ``reduce=``.
 
-Only the indices of items decide which block they are in, so the result is the same for any number
-of workers. Blocks become longer, so that the first ones show something early, and many items make
-few blocks.
+Blocks depend on the indices of items only, so the result is the same for any number of workers.
+Blocks grow, so that the first ones show a result early, and many items form few blocks.
 """
 
 from __future__ import annotations
@@ -51,12 +50,12 @@ def sizes(n_blocks: int, n: int) -> npt.NDArray[np.int64]:
 
 
 def counted(blocks: npt.NDArray[np.bool_], n: int) -> int:
-    """Return how many of `n` items are in the blocks that have a flag."""
+    """Return the number of items, of `n`, in the blocks whose flag is set."""
     return int(sizes(len(blocks), n)[blocks].sum())
 
 
 def by_item(blocks: npt.NDArray[Any], n: int) -> npt.NDArray[Any]:
-    """Return for each of `n` items what an array has for its block."""
+    """Return the value of an array for the block of each of `n` items."""
     return np.repeat(blocks, sizes(len(blocks), n))
 
 
@@ -69,7 +68,7 @@ class Block(NamedTuple):
     """Items that a worker runs one after the other."""
 
     first: int
-    columns: tuple[Sequence[Any], ...]  # what each iterable gives
+    columns: tuple[Sequence[Any], ...]  # values of each iterable
 
     def __repr__(self) -> str:
         n = len(self.columns[0])
@@ -86,7 +85,7 @@ class Blocks(ShapedItems):
     columns : sequence
         The items of each iterable.
     n_items : int
-        How many items there are.
+        Number of items.
 
     Attributes
     ----------
@@ -110,7 +109,7 @@ class Blocks(ShapedItems):
     def taken_by(
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
     ) -> Callable[..., Any]:
-        """Return the function, which takes a block."""
+        """Return the function of a block."""
         del shared, extra
         return func
 
@@ -162,14 +161,14 @@ def reduced(reduce: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
 class Folded(NamedTuple):
     """The outcome of a block."""
 
-    values: list[Any]  # one, or none if all items have failed
+    values: list[Any]  # one value, or none if all items have failed
     n: int  # items that are in it
     failures: list[Failure]
     retried: Sequence[int] = ()  # items that failed and were run again, each as often as that
 
 
 class Fold:
-    """A function of a block, which runs the user's for each item and reduces the results.
+    """A function of a block, which calls the user's for each item and reduces the results.
 
     Parameters
     ----------
@@ -216,7 +215,7 @@ class Fold:
     ) -> Any:
         process = this_process[0]
         for left in range(self.policy.retries, -1, -1):
-            # Anew for each attempt, so that they get the same numbers.
+            # Seeded again for each attempt, so that it draws the same numbers.
             rng = {"rng": generator(self.policy.seed, i)} if self.policy.seed else {}
             try:
                 value = func(*args, **rng)

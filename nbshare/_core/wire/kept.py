@@ -1,12 +1,12 @@
 """Copies of values that users' code may change while they wait here.
 
 Many functions fill the same array, list or dict for each item and return it, and many generators
-yield one that they fill again. A loop gives correct results with them. So a result is copied before
-the next item runs, if it is not stored by then, and an item of a generator before the generator is
-asked for the next one.
+yield one that they fill again. In a loop, their results are correct. So a result is copied before
+the next item runs, unless it is stored by then, and an item of a generator is copied before the
+next one is requested.
 
-Objects of other kinds are not copied, because their pickle may take long. If an iterable gives the
-same one again and again, and changes it each time, a warning says so.
+Objects of other kinds are not copied, because pickling may take long. A warning reports an iterable
+that yields the same object repeatedly, and changes it each time.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.functions.pickling import dumps, dumps_apart, note_on_result
 from nbshare.errors import ReusedItemWarning, users_line
 
-# Classes whose objects nobody can change.
+# Classes of immutable objects.
 SCALARS: set[type] = {type(None), bool, int, float, complex, str, bytes}
 SCALARS |= {np.dtype(t).type for t in "?bhilqBHILQfd"}
 SCALARS |= {date, timedelta, timezone}
-# Others of the standard library, by their names, with the modules, few of which a worker imports.
+# Others of the standard library, by module and name, because a worker imports few of them.
 _VALUES = {
     **dict.fromkeys(["PosixPath", "PurePosixPath", "PureWindowsPath", "WindowsPath"], "pathlib"),
     "Decimal": "decimal",
@@ -42,16 +42,16 @@ _VALUES = {
     "UUID": "uuid",
     "ZoneInfo": "zoneinfo",
 }
-# Iterables whose items are all there, so that none changes because of the next one.
+# Iterables that hold all their items, so that the next one changes none.
 CONTAINERS = list, tuple, np.ndarray, Set, MappingView, deque, repeat
-GROUP = type(next(groupby([0]))[1])  # the class of what `itertools.groupby` gives with each key
-DEPTH = 3  # of lists in lists, as a list may be in itself
-WATCHED = 3  # items among which one is looked for that is given again, with other content
-IN_BAND = 4096  # bytes of a buffer that is not copied to be compared
+GROUP = type(next(groupby([0]))[1])  # the class of a group of `itertools.groupby`
+DEPTH = 3  # limit for lists in lists, because a list may contain itself
+WATCHED = 3  # number of items compared for a repeated, changed object
+IN_BAND = 4096  # limit of buffers that are copied for a comparison, in bytes
 
 
 def is_of_values(kind: type) -> bool:
-    """Return whether a class is known whose objects nobody can change."""
+    """Return whether a class is known to have immutable objects."""
     if kind in SCALARS or isinstance(kind, EnumMeta):
         return True
     name = kind.__name__
@@ -62,10 +62,10 @@ def is_of_values(kind: type) -> bool:
 
 
 def is_value(value: Any) -> bool:
-    """Return whether an object is known to be one that nobody can change."""
+    """Return whether an object is known to be immutable."""
     kind = type(value)
     if kind is datetime or kind is time:
-        return is_of_values(type(value.tzinfo))  # which may be of any class
+        return is_of_values(type(value.tzinfo))  # it may be of any class
     return is_of_values(kind)
 
 
@@ -83,7 +83,7 @@ def kept_result(value: Any) -> Any:
 
 
 def kept_items(iterable: Iterable[Any]) -> Iterable[Any]:
-    """Return the items of an iterable, each as it is when it comes."""
+    """Return the items of an iterable, each in its state when it was yielded."""
     if isinstance(iterable, CONTAINERS):
         return iterable
     items = map(kept_item, iterable)
@@ -91,9 +91,9 @@ def kept_items(iterable: Iterable[Any]) -> Iterable[Any]:
 
 
 def _watched(items: Iterator[Any], kind: str, line: tuple[str, int]) -> Iterator[Any]:
-    """Yield the first items. Warn if an object comes again that has changed meanwhile.
+    """Yield the first items. Warn if an object is yielded again, changed.
 
-    One that comes again unchanged, such as a configuration next to each item, is in order.
+    An object that repeats unchanged, such as a configuration next to each item, is in order.
     """
     before: dict[int, tuple[Any, int | None]] = {}  # the objects of the last item, and their states
     for item in islice(items, WATCHED):
@@ -131,8 +131,8 @@ def _others_in(item: Any, depth: int) -> Iterator[Any]:
 
 
 def _state_of(value: Any) -> int | None:
-    """Return a number that tells whether an object has changed, or None if none does."""
-    with suppress(Exception):  # its own pickling may raise anything
+    """Return a number that shows whether an object has changed, or None if there is none."""
+    with suppress(Exception):  # a user's pickling may raise anything
         data, buffers = dumps_apart(value, IN_BAND)
         for buffer in buffers:
             data += zlib.crc32(buffer).to_bytes(4, "little")
@@ -143,15 +143,15 @@ def _state_of(value: Any) -> int | None:
 def kept_item(item: Any, depth: int = DEPTH) -> Any:
     """Return an item as it is now: an array, or lists, tuples and dicts of such.
 
-    Another object comes back itself, because its pickle may take long, and an array in shared
-    memory or in a file is to stay there.
+    Other objects are returned as they are, because pickling may take long, and an array in shared
+    memory or in a file must stay there.
     """
     kind = type(item)
     if kind in SCALARS or not depth:
         return item
     if _is_copied(item):
         return item.copy() if _is_plain(item) else item[:]
-    if kind is GROUP:  # which is empty as soon as the next one is asked for
+    if kind is GROUP:  # it is empty once the next one is requested
         return [kept_item(part, depth - 1) for part in item]
     if kind is tuple or kind is list:
         is_flat = SCALARS.issuperset(map(type, item))

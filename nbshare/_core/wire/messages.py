@@ -35,7 +35,7 @@ class Channel:
 
     @classmethod
     def from_fd(cls, fd: int, owner: int) -> Channel:
-        """Take over a descriptor that was inherited from `owner`, the process at the other end."""
+        """Create a channel from a descriptor that was inherited from `owner`, the other end."""
         return cls(waiting.end_from(fd, owner))
 
     def fileno(self) -> int:
@@ -48,7 +48,7 @@ class Channel:
         Raises
         ------
         OSError
-            The other end is gone or, with ``wait=False``, does not read its messages.
+            The other end has closed or, with ``wait=False``, does not read its messages.
         """
         data = pickle.dumps(message, protocol=5)
         kind, rest = _INLINE, list(fds)
@@ -72,7 +72,7 @@ class Channel:
         Raises
         ------
         EOFError
-            The other end is gone.
+            The other end has closed.
         BlockingIOError
             If there is no message, with ``wait=False``.
         TimeoutError

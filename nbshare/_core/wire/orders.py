@@ -1,6 +1,6 @@
 """Orders for workers, for a call and for tasks among its items.
 
-Separate from the code that carries them out, which the owner need not import.
+Separate from the code that executes them, which the owner need not import.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STREAMS = ("stdout", "stderr")  # workers start with a pipe for each
 
-N_WEIGHED = 8  # of many items in a chunk, which are usually alike
+N_WEIGHED = 8  # sample of a chunk's items, which are usually alike
 
 Seed = tuple[Any, tuple[int, ...], int]  # a SeedSequence's entropy, spawn key and pool size
 
@@ -42,7 +42,7 @@ class Policy(NamedTuple):
     retries: int = 0  # per item
     timeout_s: float | None = None  # per item
     seed: Seed | None = None
-    max_tasks: int | None = None  # of a worker process, in all calls, before another one starts
+    max_tasks: int | None = None  # limit for a worker process, over all calls
 
     @property
     def returns_errors(self) -> bool:
@@ -63,7 +63,7 @@ class Fixed(NamedTuple):
 class Sources(NamedTuple):
     """The items of a call, by their places in the inputs."""
 
-    iterables: list[tuple[Any, ...]]  # what `worker.items.ItemSource` takes, for each one
+    iterables: list[tuple[Any, ...]]  # arguments of `worker.items.ItemSource`, for each one
     step: int = 1  # items that are pickled together, of all iterables that are pickled
     blocks: Sequence[Packed] = ()  # these pickles
     repeated: Sequence[Packed] = ()  # objects that several of them name, see `arrays.repeated`
@@ -72,14 +72,14 @@ class Sources(NamedTuple):
 class CallOrder(NamedTuple):
     """The order for all workers of a call."""
 
-    settings: bytes  # of the caller's, see `wire.context`
-    n_threads: int  # of BLAS and the like
+    settings: bytes  # the caller's, see `wire.context`
+    n_threads: int  # for BLAS and similar libraries
     board: tuple[int, int | None, int]  # its offset in bytes, items, slots
     inputs: list[tuple[bytes | None, tuple[Mode, ...]]]  # small ones, and segments' modes
     fixed: Fixed
     stage: Packed | None  # the rings of a pipeline's stage
     sources: Sources
-    is_fed: bool  # whether items come by a feed, whose segment is then the last of the inputs
+    is_fed: bool  # whether items arrive by a feed. Its segment is the last of the inputs
     policy: Policy
     n_workers: int
     chunksize: int | None

@@ -1,4 +1,4 @@
-"""The settings of a process that its workers take over.
+"""The settings of a process that its workers copy.
 
 There is one list of them, `SETTINGS`, and one function that applies them, `apply`: in workers, in
 the process of a detached run, and on other hosts. `notebooks/details.md` shows the list to users.
@@ -32,18 +32,19 @@ class Setting(NamedTuple):
     Attributes
     ----------
     told : str
-        Its name in the table of `details.md`, empty if that has none.
+        Its name in the table of `details.md`, empty if it is not listed.
     read : callable, optional
-        Returns its present value, which can be pickled and compared. None: `current_context` does.
+        Returns its present value, which can be pickled and compared. If None, `current_context`
+        does.
     set : callable
         Sets a value. Without `read` it is called even if nothing has changed.
     is_compared : bool
-        Whether it is set only if its present value is another one.
+        Whether it is set only if its present value differs.
     is_local : bool
-        Whether it is of this machine, so that a worker elsewhere, or a run that is resumed later,
-        has its own.
+        Whether it belongs to this machine: workers elsewhere, and runs resumed later, use their
+        own.
     is_carried : bool
-        Whether workers have the caller's. Else they have their own, as it was at their start.
+        Whether workers copy the caller's. Otherwise each has its own, from its start.
     may_stick : bool
         Whether the system may refuse to undo a change.
     """
@@ -75,7 +76,7 @@ def _set_path(path: list[str]) -> None:
 
 
 def _argv() -> list[str]:
-    return [*map(str, getattr(sys, "argv", ()))]  # an embedded interpreter has none
+    return [*map(str, getattr(sys, "argv", ()))]  # it is missing in an embedded interpreter
 
 
 def _set_argv(argv: list[str]) -> None:
@@ -83,7 +84,7 @@ def _set_argv(argv: list[str]) -> None:
 
 
 def _set_authkey(key: bytes) -> None:
-    import multiprocessing.process  # late, because few callers have managers
+    import multiprocessing.process  # imported late: few callers use managers
 
     multiprocessing.process.current_process().authkey = key
 
@@ -93,8 +94,8 @@ def _time_zone() -> tuple[Any, ...]:
 
 
 def set_time_zone(_zone: object = None) -> None:
-    """Have the C library use the time zone of the environment."""
-    if hasattr(time, "tzset"):  # Windows has none
+    """Set the C library's time zone to that of the environment."""
+    if hasattr(time, "tzset"):  # missing on Windows
         time.tzset()
 
 
@@ -102,13 +103,13 @@ _LocaleError: type[Exception] = getattr(_locale, "Error")  # noqa: B009 - unknow
 
 
 def _locale_name() -> str | None:
-    with suppress(_LocaleError):  # the C library has a name for none
+    with suppress(_LocaleError):  # the C library has no name for it
         return _locale.setlocale(_locale.LC_ALL)
     return None
 
 
 def _set_locale(name: str) -> None:
-    with suppress(_LocaleError):  # another host may not have it
+    with suppress(_LocaleError):  # it may be missing on another host
         _locale.setlocale(_locale.LC_ALL, name)
 
 
@@ -121,12 +122,12 @@ def _set_bytecode(values: tuple[Any, ...]) -> None:
 
 
 def _socket_timeout() -> tuple[float | None]:
-    socket = sys.modules.get("socket")  # nobody can have set one without it
+    socket = sys.modules.get("socket")  # without it, none was set
     return (None if socket is None else socket.getdefaulttimeout(),)
 
 
 def _set_socket_timeout(values: tuple[float | None]) -> None:
-    import socket  # late, because it takes 2 ms
+    import socket  # imported late: it takes 2 ms
 
     socket.setdefaulttimeout(*values)
 
@@ -140,7 +141,7 @@ def _set_switch_us(interval_us: int) -> None:
 
 
 def _set_recursion_limit(limit: int) -> None:
-    with suppress(RecursionError):  # it is lower than what runs here
+    with suppress(RecursionError):  # it is lower than the present depth
         sys.setrecursionlimit(limit)
 
 
@@ -163,11 +164,11 @@ def _set_errstate(errstate: Mapping[str, Any]) -> None:
         np.seterr(**errstate)
 
 
-_FUNCTIONS = "formatter", "override_repr"  # of print options. The caller's stay there
+_FUNCTIONS = "formatter", "override_repr"  # print options that are not sent
 
 
 def _print_options() -> dict[str, Any]:
-    """Return NumPy's print options, and whether there are functions among them."""
+    """Return NumPy's print options, and whether they include functions."""
     options: dict[str, Any] = np.get_printoptions()  # type: ignore[assignment]  # a copy
     for name in _FUNCTIONS:
         if name in options:  # not in all versions
@@ -176,7 +177,7 @@ def _print_options() -> dict[str, Any]:
 
 
 def _set_print_options(wanted: Mapping[str, Any]) -> None:
-    present: dict[str, Any] = dict(np.get_printoptions())  # another NumPy may have others
+    present: dict[str, Any] = dict(np.get_printoptions())  # versions of NumPy differ
     options = {name: wanted[name] for name in present.keys() & wanted.keys()}
     has = {name: present[name] if options[name] else None for name in _FUNCTIONS if name in options}
     np.set_printoptions(**options | has)
@@ -194,7 +195,7 @@ def _set_gc(values: tuple[Any, ...]) -> None:
 
 # ---------------------------------------------------------------------------- warning filters
 
-NamedFilter = tuple[Any, ...]  # of `warnings.filters`, with the names of its category
+NamedFilter = tuple[Any, ...]  # an entry of `warnings.filters`, with its category's names
 
 # If Python runs without the GIL, `catch_warnings` changes those of its thread only.
 _present_filters: Callable[[], Sequence[Any]] = getattr(
@@ -217,7 +218,7 @@ def _name_of(category: Any) -> tuple[str, str]:
 
 
 def filter_warnings(named: tuple[NamedFilter, ...]) -> None:
-    """Set warning filters, but those of categories whose modules have not been imported here."""
+    """Set warning filters, except for categories whose modules are not imported here."""
     filters = _filters(named)
     if warnings.filters != filters:
         warnings.filters[:] = filters  # type: ignore[index]
@@ -293,17 +294,17 @@ REVERSIBLE = [name for name, s in SETTINGS.items() if not s.may_stick]
 
 
 def carried() -> dict[str, Any]:
-    """Return the settings of this process that others take over."""
+    """Return the settings of this process that others copy."""
     return {name: read() for name, read in _CARRIED.items()}
 
 
 def own() -> dict[str, Any]:
-    """Return the settings that each process has for itself."""
+    """Return the settings that each process keeps for itself."""
     return {name: read() for name, read in _OWN.items()}
 
 
 def sticky() -> dict[str, Any]:
-    """Return the settings that perhaps cannot be set again to what they were."""
+    """Return the settings that perhaps cannot be restored."""
     return {name: read() for name, read in _STICKY.items()}
 
 
@@ -313,7 +314,7 @@ def portable(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apply(values: Mapping[str, Any], names: Iterable[str] = SETTINGS) -> None:
-    """Set what differs in this process, by default all. None is what a system does not tell."""
+    """Set the settings that differ in this process, by default all. None means unknown."""
     for name in names:
         if (value := values.get(name)) is None:
             continue
@@ -325,5 +326,5 @@ def apply(values: Mapping[str, Any], names: Iterable[str] = SETTINGS) -> None:
 def _is(read: Callable[[], Any], value: Any) -> bool:
     try:
         return bool(read() == value)
-    except Exception:  # noqa: BLE001 - an item may have made anything of it
+    except Exception:  # noqa: BLE001 - an item may have set it to anything
         return False

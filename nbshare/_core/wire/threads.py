@@ -1,8 +1,8 @@
 """The workers' shares of the CPUs, for libraries with threads of their own.
 
-BLAS, OpenMP and similar libraries use all CPUs, in every worker. That is many times more threads
-than CPUs, which slows all of them down. So the CPUs are divided among the workers, unless the
-caller's environment sets a number.
+BLAS, OpenMP and similar libraries use all CPUs, in every worker. Many times more threads than CPUs
+slow all of them down. So the CPUs are divided among the workers, unless the caller's environment
+sets a number.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ VARIABLES = (
     "OPENCV_FOR_THREADS_NUM",
     "POLARS_MAX_THREADS",
     "RAYON_NUM_THREADS",
-    "NPROC",  # of XLA, which JAX has
+    "NPROC",  # XLA, used by JAX
     "TF_NUM_INTRAOP_THREADS",
     "TF_NUM_INTEROP_THREADS",
 )
 
-# Modules that can change their number later: the variable that they obey, and two functions, which
-# return and set the number.
+# Modules that can change their number later: their variable, and two functions, to read and set it.
 MODULES = {
     "torch": ("OMP_NUM_THREADS", "get_num_threads", "set_num_threads"),
     "mkl": ("MKL_NUM_THREADS", "get_max_threads", "set_num_threads"),
@@ -41,7 +40,7 @@ MODULES = {
     "pyarrow": ("OMP_NUM_THREADS", "cpu_count", "set_cpu_count"),
     "faiss": ("OMP_NUM_THREADS", "omp_get_max_threads", "omp_set_num_threads"),
 }
-# The variables that those libraries obey which threadpoolctl knows.
+# The variables of the libraries that threadpoolctl supports.
 BY_API = {
     "openblas": "OPENBLAS_NUM_THREADS",
     "mkl": "MKL_NUM_THREADS",
@@ -76,7 +75,7 @@ def numbers_in(environ: Mapping[str, str]) -> dict[str, int]:
 
 
 class Library(NamedTuple):
-    """A library that is loaded, and can be asked for its number of threads, and told another."""
+    """A loaded library whose number of threads can be read and set."""
 
     name: str
     variable: str
@@ -87,9 +86,9 @@ class Library(NamedTuple):
 class LibraryThreads:
     """The numbers of threads of the libraries that this worker has loaded.
 
-    They are asked at each call, because an item, or another library, may have changed them. What
-    the initializer has set stays, and what modules set when they are imported, until a call has
-    another share of the CPUs.
+    They are read at each call, because an item, or another library, may have changed them. Numbers
+    set by the initializer, or by modules during their import, stay until a call has another share
+    of the CPUs.
     """
 
     def __init__(self) -> None:
@@ -100,7 +99,7 @@ class LibraryThreads:
         self._loaded: list[Library] = []
 
     def limit(self, numbers: Mapping[str, int]) -> None:
-        """Set what differs, before a call, to the numbers of the environment (`numbers_in`)."""
+        """Set the numbers that differ from the environment's (`numbers_in`), before a call."""
         if numbers != self._numbers:
             self._numbers, self._imported, self._n_modules = numbers, {}, 0
         self._look()
@@ -111,7 +110,7 @@ class LibraryThreads:
                     library.set(wanted)
 
     def keep(self, *, is_initialized: bool) -> None:
-        """Keep what the initializer, or a module that has been imported since, has set."""
+        """Keep the numbers set by the initializer, or by a module imported since."""
         if not is_initialized and self._n_modules == len(sys.modules):
             return
         kept = self._initialized if is_initialized else self._imported
@@ -121,7 +120,7 @@ class LibraryThreads:
                 kept[library.name] = number
 
     def _look(self) -> None:
-        """Look for the libraries again, if some may have come, or Numba may have begun."""
+        """Search for libraries again, if some may have been loaded, or Numba may have started."""
         if self._n_modules != len(sys.modules) or "numba" in sys.modules:
             self._loaded = [*loaded(self._numbers)]
             self._n_modules = len(sys.modules)
@@ -132,18 +131,18 @@ class LibraryThreads:
 
 
 def loaded(numbers: Mapping[str, int]) -> Iterator[Library]:
-    """Iterate over the libraries whose number of threads may be another one."""
+    """Iterate over the libraries whose number of threads may have changed."""
     if (numba := _running_numba()) is not None:
         most = numba.config.NUMBA_NUM_THREADS
         set_numba = lambda n: numba.set_num_threads(min(n, most))  # noqa: E731
         yield Library("numba", "NUMBA_NUM_THREADS", numba.get_num_threads, set_numba)
     for name, (variable, *functions) in MODULES.items():
         variables = variables_of(sys.modules.get(name))
-        # If it is being imported, or is another module of that name, it has none.
+        # A module that is being imported, or merely has the name, lacks the functions.
         if variables.keys() >= {*functions}:
             yield Library(name, variable, *[variables[f] for f in functions])
-    # A worker is born with one thread. Without threadpoolctl, which takes 8 ms to import, nobody
-    # has changed that.
+    # A worker starts with one thread. Only threadpoolctl could have changed that, and its import
+    # takes 8 ms.
     if "threadpoolctl" in sys.modules or any(numbers.get(name) != 1 for name in BY_API.values()):
         for lib in _controllers():
             if (api := lib.internal_api) in BY_API:
@@ -153,17 +152,17 @@ def loaded(numbers: Mapping[str, int]) -> Iterator[Library]:
 def _running_numba() -> Any:
     """Return numba if its threads run, as asking for their number would start them."""
     numba = sys.modules.get("numba")
-    with suppress(Exception):  # they do not, or it is being imported
+    with suppress(Exception):  # the functions are missing, or it is being imported
         if variables_of(numba)["threading_layer"]():
             return numba
     return None
 
 
-_found: tuple[int, list[Any]] = (0, [])  # how many modules there were, and libraries
+_found: tuple[int, list[Any]] = (0, [])  # number of modules, and the libraries
 
 
 def _controllers() -> list[Any]:
-    """Return threadpoolctl's libraries, which come with modules."""
+    """Return threadpoolctl's libraries. Imports of modules load more."""
     global _found
     if _found[0] != len(sys.modules):
         from threadpoolctl import ThreadpoolController
