@@ -1,12 +1,11 @@
-"""Whether items draw from the global random numbers of NumPy or of `random`.
+"""Detects items that draw from the global random numbers of NumPy or of `random`.
 
-Nothing repeats these, because each worker has a state of its own, and another one in each call.
-Both are a Mersenne Twister, whose state is compared before and after a chunk. That takes two copies
-of 2.5 KB, which take less than a microsecond each.
+These numbers are never repeated, because each worker has a state of its own, and another one in
+each call. Both generators are a Mersenne Twister, whose state is compared before and after a chunk.
+That takes two copies of 2.5 KB, each in less than a microsecond.
 
-These do not count as draws: a state that is seeded anew, as by ``np.random.seed(i)`` in the
-function, from which the old one cannot be reached; the draws of modules while they are imported;
-and generators of one's own.
+These do not count as draws: a new seed, as by ``np.random.seed(i)`` in the function, because the
+old state cannot lead to it; draws of modules during their import; and separate generators.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ import numpy as np
 from nbshare._core.functions.freshness import n_executed
 from nbshare._core.wire.board import NUMPY, PYTHON
 
-N_WORDS = 624  # of a Mersenne Twister, 4 bytes each, besides the place of the next one
+N_WORDS = 624  # words of a Mersenne Twister, 4 bytes each, without the place of the next one
 KEY_BYTES, STATE_BYTES = 4 * N_WORDS, 4 * N_WORDS + 4
 
-# A changed state is searched among those that follow the one before, once in a call, if ever. That
-# takes as long as drawing so many numbers, no longer than the chunk, but for other programs.
+# A changed state is searched among the successors of the previous one, at most once in a call. That
+# takes as long as drawing so many numbers, no longer than the chunk, unless other programs run.
 LEAST_S, MOST_S, SHARE = 2e-3, 0.25, 2  # the last is of the chunk's time
-UNTIMED = 16  # states between two looks at the clock, which may take longer than one of them
+UNTIMED = 16  # states between two reads of the clock, which may take longer than a state
 
 
 class State(NamedTuple):
@@ -44,7 +43,7 @@ class Watched(NamedTuple):
     memory: memoryview
     key: slice
     place: slice
-    owner: object  # of the memory
+    owner: object  # owns the memory
     # A copy, made in place, because new small objects could keep an item from reusing the heap's
     # memory.
     before: bytearray
@@ -54,8 +53,8 @@ class Watched(NamedTuple):
         return State(words[self.key], int.from_bytes(words[self.place], sys.byteorder))
 
 
-_found: set[int] = set()  # of NUMPY and PYTHON
-_watched: list[Watched] = []  # those that are what they seem
+_found: set[int] = set()  # NUMPY and PYTHON, if found
+_watched: list[Watched] = []  # the verified ones
 
 
 class Draws:
@@ -75,12 +74,12 @@ class Draws:
         self._since = time.monotonic()
 
     def may_be(self) -> bool:
-        """Whether a state has changed."""
+        """Return whether a state has changed."""
         is_changed = any(each.before != each.memory for each in _watched)
         return is_changed and self._modules == (len(sys.modules), n_executed[0])
 
     def drawn(self) -> int:
-        """Return from which states was drawn, as a sum of NUMPY and PYTHON."""
+        """Return the states that were drawn from, as a sum of NUMPY and PYTHON."""
         took_s = time.monotonic() - self._since
         limit_s = max(LEAST_S, min(SHARE * took_s, MOST_S))
         return sum(
@@ -92,7 +91,7 @@ class Draws:
 
 
 def _find() -> None:
-    """Find the states of generators that have been loaded."""
+    """Find the states of the loaded generators."""
     numpy: Any = sys.modules.get("numpy.random.mtrand")
     if NUMPY not in _found and hasattr(numpy, "_rand"):
         _found.add(NUMPY)
@@ -111,14 +110,14 @@ def _find() -> None:
 
 
 def _watch(which: int, owner: object, address: int, key: slice, place: slice, known: State) -> None:
-    """Watch a state, if it is what is known of it, because generators could change their layout."""
+    """Watch a state if its layout is the known one, because versions of a generator may differ."""
     found = Watched(which, _memory(address), key, place, owner, bytearray(STATE_BYTES))
     if found.state(bytes(found.memory)) == known:
         _watched.append(found)
 
 
 class _Place:
-    """The interface from which NumPy makes an array of the memory at an address."""
+    """The interface by which NumPy creates an array of the memory at an address."""
 
     def __init__(self, address: int) -> None:
         words = {"shape": (STATE_BYTES,), "typestr": "|u1", "data": (address, False)}
@@ -130,15 +129,15 @@ def _memory(address: int) -> memoryview:
 
 
 def follows(old: State, new: State, limit_s: float) -> bool:
-    """Return whether drawing leads from one state to another. False if the search takes longer."""
+    """Return whether draws lead from one state to another. False if the search takes too long."""
     if old.key == new.key:
-        return new.place > old.place  # else somebody has restored an earlier one
+        return new.place > old.place  # else an earlier one was restored
     from numpy.random import MT19937
 
     generator = MT19937(0)
     words = _memory(generator.ctypes.state_address)
     words[:] = old.key + N_WORDS.to_bytes(4, sys.byteorder)
-    generator.random_raw()  # the next words, of which it takes one
+    generator.random_raw()  # generates the next words, and draws one
     until_s = time.thread_time() + limit_s  # not that of other programs
     while time.thread_time() <= until_s:
         for _ in range(UNTIMED):

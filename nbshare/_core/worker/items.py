@@ -16,8 +16,8 @@ from nbshare._core.wire.folding import Blocks
 from nbshare._core.wire.kept import SCALARS, is_of_values, is_value
 from nbshare._core.wire.orders import Seed, Sources, generator
 
-MOST_UNSEEN = 64  # items of a batch between looks whether to go on
-MOST_BYTES = 64 << 10  # of a result's pickle that is stored with others
+MOST_UNSEEN = 64  # items of a batch between checks for a stop
+MOST_BYTES = 64 << 10  # limit of a pickle that is stored with others
 
 
 class ItemBlocks:
@@ -36,7 +36,7 @@ class ItemBlocks:
     ----------
     share_memory : bool
         Whether blocks share memory, to which their items may write privately. Then a block is
-        loaded when the one before is done, without what that has written.
+        loaded when the one before is done, without its writes.
     """
 
     share_memory = False
@@ -57,10 +57,9 @@ class ItemBlocks:
         self._found = self._block  # for the last range
 
     def columns(self, indices: range) -> list[Sequence[Any]]:
-        """Return what each iterable gives to some items.
+        """Return each iterable's values for some items.
 
-        They are loaded once, as the iterables ask one after the other and may have objects in
-        common.
+        They are loaded once: the iterables ask one after the other and may have objects in common.
         """
         if indices != self._found[0]:
             self._found = range(0), []
@@ -132,7 +131,7 @@ class ItemSource:
         A range or a few simple objects; an array or a sequence that is pickled as a whole; pickled
         objects; pickled objects that arrive during the call; or, for ``reduce=``, blocks of items.
     *what
-        One set for each kind: the items; their place; the column of the blocks; the same; or the
+        They depend on the kind: the items; their place; the column of the blocks; the same; or the
         number of items, and the source of each iterable.
     """
 
@@ -170,9 +169,9 @@ def gather(
 ) -> bool:
     """Append the results of `numbers` or `frozen` to `values`. Return whether no items are left.
 
-    After `every` so many it is asked whether it `goes_on`. A result that they refuse is put into
-    `odd`, because it must be stored before the next item runs, since the function may change it and
-    return it again.
+    `goes_on` is checked after every `every` items. A result that they refuse is put into `odd`,
+    because it must be stored before the next item runs: the function may change it and return it
+    again.
     """
     results = chain.from_iterable(parts)
     try:
@@ -189,10 +188,10 @@ def gather(
 
 
 class _UnfitError(Exception):
-    """A result, the only argument, that must be stored with more care."""
+    """Raised with a result that cannot be stored in a batch."""
 
 
-# Both group results in C, because a look in Python at each would take as long as the items.
+# Both group results in C, because a check in Python of each would take as long as the items.
 
 
 def numbers(results: Iterable[Any], number: type | None) -> Iterator[Iterable[Any]]:
@@ -206,9 +205,9 @@ def numbers(results: Iterable[Any], number: type | None) -> Iterator[Iterable[An
 def frozen(results: Iterable[Any]) -> Iterator[Iterable[Any]]:
     """Yield results frozen, several at a time, as values that cannot change, or their pickles.
 
-    Plain values can be pickled together, because shared parts make no difference, and all can be
-    unpickled. Each is frozen before the next item runs, because two items may return the same
-    object, and change it.
+    Plain values can be pickled together: shared parts do not matter, and all can be unpickled. Each
+    is frozen before the next item runs, because two items may return the same object, and change
+    it.
     """
     for kind, same in groupby(results, type):
         if kind is dict:
@@ -243,7 +242,7 @@ def _pickled(value: Any) -> bytearray:
         data = pickle.dumps(value, 5, buffer_callback=_is_small)
     except Exception:  # noqa: BLE001 - whatever an object's __reduce__ raises
         raise _UnfitError(value) from None
-    if len(data) > MOST_BYTES or may_name_unknown(data):  # the latter must be sent by value
+    if len(data) > MOST_BYTES or may_name_unknown(data):  # unknown classes must be sent by value
         raise _UnfitError(value)
     return bytearray(data)
 

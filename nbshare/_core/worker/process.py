@@ -1,4 +1,4 @@
-"""A worker process. It waits for calls, claims chunks, runs the function, stores results.
+"""A worker process, which waits for calls, claims chunks, runs the function and stores results.
 
 ::
 
@@ -6,9 +6,9 @@
                   ▲                                                                          │
                   └──────────────────────────────────────────────────────────────────────────┘
 
-It never runs the caller's ``__main__``, and it dies with its owner, however that dies. Only the
+It never runs the caller's ``__main__``, and it ends with its owner, however that ends. Only the
 owner holds the writing end of a pipe, the *life pipe*. When the owner ends, the kernel closes that
-end and signals the workers. No Python has to run for it, so a worker in C code that holds the
+end and signals the workers. This needs no Python code, so a worker in C code that holds the
 interpreter lock is killed as well.
 """
 
@@ -46,7 +46,7 @@ from nbshare._core.worker.state import WorkerState, leave, restore_variables, sh
 from nbshare._core.worker.work import Caller, Work
 
 KEEP_S = 0.5  # freed memory must be free within a second
-LOOK_S = 0.1  # between looks for unannounced items, and for a stopped call
+LOOK_S = 0.1  # interval of checks for unannounced items, and for a stop
 
 
 class InheritedFds(NamedTuple):
@@ -61,10 +61,10 @@ class InheritedFds(NamedTuple):
 
 
 def run(inherited: InheritedFds) -> None:
-    """Work until the owner wants no more. The process must then end as any does.
+    """Work until the owner dismisses this worker. The process must then exit normally.
 
-    So its threads are waited for, ``atexit`` handlers run, and what functions have left open is
-    written. The owner waits for that a while. If the owner ends, so does this process, immediately.
+    So its threads are joined, ``atexit`` handlers run, and files that functions left open are
+    written. The owner waits a while for this. If the owner ends, this process ends immediately.
     """
     try:
         channel = _set_up(inherited)
@@ -73,7 +73,7 @@ def run(inherited: InheritedFds) -> None:
         processes.at_fork(after_in_child=channel.close)
         channel.send(("ready", os.getpid()))
     except (EOFError, ConnectionError, RuntimeError):
-        os._exit(1)  # the owner is gone or has given up, or no thread can be started
+        os._exit(1)  # the owner has ended or timed out, or no thread can be started
     state, mappings = WorkerState(), Mappings()
     lock = locks.FileLock(inherited.lock_fd)
     imports, is_idle = ImportLog(), True
@@ -86,8 +86,8 @@ def run(inherited: InheritedFds) -> None:
             is_idle = True
             continue
         except (EOFError, OSError):
-            # The owner is gone. The kernel would signal our group too, but not if we close our end
-            # of the life pipe first.
+            # The owner has ended. The kernel would signal our group too, but not if we close our
+            # end of the life pipe first.
             processes.kill_group()
         if message is None:
             break
@@ -100,30 +100,31 @@ def run(inherited: InheritedFds) -> None:
         is_spent = caller.is_spent or not state.is_restored()
         channel.send(("finished", call, imports.take(), mappings.end_call(), is_spent))
         mappings.drop_written()
-        # Now, because descriptors of the next message could take the numbers of closed ones.
+        # Immediately, because descriptors of the next message could reuse the numbers of closed
+        # ones.
         state.restore_after()
     leave()
     faulthandler.disable()  # results are delivered, so a crash at the end is of no interest
-    channel.keep_open()  # its end would tell the owner that this process has ended
+    channel.keep_open()  # its end would report to the owner that this process has ended
 
 
 def _set_up(inherited: InheritedFds) -> Channel:
-    """Become a worker, in its own process group, bound to its owner, with the caller's settings."""
-    silence_warnings()  # the owner has warned of the kind of memory
+    """Start as a worker: in its own group, bound to its owner, with the caller's settings."""
+    silence_warnings()  # the owner has shown the warning on the kind of memory
     processes.lead_group(inherited.owner_fd, inherited.life_fd)
     processes.raise_oom_score()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel = Channel.from_fd(inherited.channel_fd, inherited.owner_fd)
     (index, owner, environ), (sources_fd,) = channel.receive()
     become_worker(index)
-    # Where there is no descriptor of the owner, the life pipe's end tells the same.
+    # Without a descriptor of the owner, the life pipe's end has the same effect.
     end_fd = inherited.owner_fd if inherited.owner_fd >= 0 else inherited.life_fd
     pid, name = owner
     introduce(index, pid, name, end_fd)
     use_snapshot(sources_fd)
     os.environ.clear()
     os.environ.update(environ)
-    os.environ["MPLBACKEND"] = "Agg"  # the notebook's own needs a kernel
+    os.environ["MPLBACKEND"] = "Agg"  # the notebook's backend needs a kernel
     has_low = any(0 <= fd <= streams.HIGHEST for fd in inherited)
     if not has_low:  # the owner has no standard streams
         streams.replace_streams((inherited.out_fd, inherited.err_fd))
@@ -141,9 +142,9 @@ Seen = list[weakref.ref[Any]]  # the roots of views
 class Mappings:
     """The mappings of a worker process, kept from one call to the next.
 
-    Mapping an existing 1 GiB again costs 0.2 s of page faults. The next call that uses the same
-    segments has them immediately. Any other call drops them. An idle worker drops them after
-    `KEEP_S`, since a mapping keeps memory that its owner may have freed.
+    Mapping an existing 1 GiB again costs 0.2 s of page faults. The next call with the same segments
+    reuses the mappings. Any other call drops them. An idle worker drops them after `KEEP_S`,
+    because a mapping keeps memory that its owner may have freed.
 
     Notes
     -----
@@ -154,7 +155,7 @@ class Mappings:
         self._kept: dict[SegmentKey, Segment] = {}
         self._used: dict[SegmentKey, Segment] = {}  # in this call
         self._seen: Seen = []
-        self._n_faults = 0  # of this process, when its mappings were looked at
+        self._n_faults = 0  # page faults of this process at the last check of its mappings
 
     def inputs(self, fds: Iterable[int], modes: Sequence[Mode]) -> list[View]:
         """Map the segments of inputs or outputs."""
@@ -171,7 +172,7 @@ class Mappings:
     def drop_written(self) -> None:
         """Drop mappings of the last call that items have written to, privately."""
         before, self._n_faults = self._n_faults, processes.n_faults()
-        if self._n_faults == before:  # else each page that is written would have been one
+        if self._n_faults == before:  # each written page would have been a fault
             return
         for key, segment in [*self._kept.items()]:
             if segment.mode == "c" and View(segment).is_written(0, segment.nbytes):
@@ -216,7 +217,7 @@ def work_on(
         for small, modes in order.inputs:
             inputs.append(inputs_of(small, mappings.inputs(islice(rest, len(modes)), modes)))
         caller.news_fd, caller.items_fd = next(rest, -1), next(rest, -1)
-        mappings.drop(but_outputs=True)  # outputs come with the first result
+        mappings.drop(but_outputs=True)  # outputs arrive with the first result
         work = Work(order, board, slot, inputs, caller, lock)
         del inputs
         caller.tell_news()  # the function is loaded
@@ -232,7 +233,7 @@ def work_on(
         caller.is_spent |= work.is_spent
     except BaseException as error:  # noqa: BLE001 - loading the function runs users' code
         # An item of an earlier call may have broken this process, by a change in NumPy, for
-        # example. So the next call has another one.
+        # example. So the next call uses another one.
         caller.is_spent = True
         caller.failed(NO_ITEM, error, "")
     finally:
@@ -240,7 +241,7 @@ def work_on(
 
 
 def _rows_in(view: View, spec: OutputSpec, offset: int, strides: tuple[int, ...]) -> Rows:
-    """Return what returns rows of the output in a segment, which may grow."""
+    """Return a function that returns rows of the output in a segment, which may grow."""
     dtype = spec.dtype
     assert dtype is not None
 
@@ -256,7 +257,7 @@ def _rows_in(view: View, spec: OutputSpec, offset: int, strides: tuple[int, ...]
 
 
 def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:
-    """Return the inputs of a call. Small ones came with the message."""
+    """Return the inputs of a call. Small ones are in the message."""
     return Inputs(segments if small is None else [OwnBytes(small), *segments])
 
 
@@ -264,7 +265,7 @@ class _RemoteCaller(Caller):
     """The caller, at the other end of a channel."""
 
     in_process = False
-    order: CallOrder  # set when it has been loaded
+    order: CallOrder  # set once it is loaded
 
     def __init__(
         self,
@@ -279,9 +280,9 @@ class _RemoteCaller(Caller):
         self.mappings, self.state = mappings, state
         self.news_fd = self.items_fd = -1  # events, if there are any
         self._tokens: waiting.TokenWaiter | None = None
-        self._n_looks = 0  # for items, since the last ones came
+        self._n_looks = 0  # checks for items since the last ones arrived
         self.is_tidy = False  # this process is ready for the next item
-        self.is_spent = False  # it has run as many items as it may, or cannot be restored
+        self.is_spent = False  # it has reached its limit of items, or cannot be restored
         self.is_dismissed = False  # the owner ends this worker during the call
 
     def tell_news(self) -> None:
@@ -305,7 +306,7 @@ class _RemoteCaller(Caller):
         return not self.is_spent
 
     def tell_imports(self) -> bool:
-        # When all items are done, the next call may begin, which needs the list of imported files.
+        # When all items are done, the next call may begin, and it needs the list of imported files.
         if stamps := self._imports.take():
             self._channel.send(("imported", stamps))
         return bool(stamps)

@@ -1,7 +1,7 @@
 """`report` and `worker_index`, which a function calls inside a worker.
 
-A report goes to the worker's row of the board, next to the start time of its item. A report of
-another item has another time, so nothing has to be cleared when an item begins.
+A report is written to the worker's row of the board, next to the start time of its item. A report
+of another item has another time, so none has to be cleared when an item begins.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def report(fraction: float, text: str = "") -> None:
     """Report the progress of a long item from inside the function.
 
     The progress display shows it in its table of workers until the item is done. When the run has
-    been stopped, the item ends here. Elsewhere, such as in a plain loop or a test of the function,
-    it does nothing.
+    been stopped, the item ends here. Outside of workers, such as in a plain loop or a test of the
+    function, it has no effect.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def report(fraction: float, text: str = "") -> None:
     Parameters
     ----------
     fraction : float
-        Part that is done, from 0 to 1, or NaN if unknown.
+        Completed part, from 0 to 1, or NaN if unknown.
     text : str, optional
         Present step. About 60 characters are shown. Other objects are passed to `str`.
 
@@ -78,13 +78,13 @@ def report(fraction: float, text: str = "") -> None:
 
     Notes
     -----
-    A call takes about a microsecond, without a system call. Call it as often as you like.
+    A call takes about a microsecond and makes no system call, so it can be called often.
 
-    Call it in the thread in which the item runs. With ``backend="serial"`` nothing is drawn while
-    an item runs. In a nested call it is about the items of that call, which has no display.
+    Call it in the thread that runs the item. With ``backend="serial"`` the display is not updated
+    while an item runs. In a nested call it reports on the items of that call, which has no display.
 
-    To end the item it raises an exception that is no `Exception`. ``try: ... finally: ...`` and
-    ``with`` clean up as usual. The item counts as not done.
+    To end the item it raises an exception that does not inherit from `Exception`. ``try: ...
+    finally: ...`` and ``with`` clean up as usual. The item counts as not done.
     """
     try:
         share = float(fraction)
@@ -133,17 +133,16 @@ def worker_index() -> int | None:
     --------
     parallel_map
 
-    Notes
-    -----
-    A worker process keeps its number while it lives, from one run to the next. So what an
-    initializer has opened for it stays right. Tasks of an `Executor` and stages of a `pipeline` run
-    in the same workers. On a cluster the numbers are those of the workers of one machine.
+    Notes ----- A worker process keeps its number while it lives, from one run to the next. So
+    resources that an initializer has opened for it stay valid. Tasks of an `Executor` and stages of
+    a `pipeline` run in the same workers. On a cluster the numbers are those of the workers of one
+    machine.
 
     Threads of ``backend="threads"`` have numbers within their run. Their initializer runs once for
     all of them, as worker 0. With ``backend="serial"`` there is only worker 0. A nested call of a
     worker process runs there and has its number.
 
-    Any thread of a worker process may ask.
+    It can be called in any thread of a worker process.
     """
     return index_here()
 
@@ -174,7 +173,7 @@ class Reporter:
 
     @property
     def item(self) -> int | None:
-        """Return the index of the present item, if there is one."""
+        """Return the index of the present item, if any."""
         item = self._row[ITEM]
         return None if item == NO_ITEM else item
 

@@ -1,8 +1,8 @@
-"""The fork server, a small process that has NumPy and the worker's code, and forks workers.
+"""The fork server, a small process that imports NumPy and the worker's code, and forks workers.
 
 A new interpreter with NumPy takes 110 ms, a fork of this one 5 ms. It has one thread and never runs
-user code, so forking it is safe. It is the workers' parent, and reaps one only when the owner asks.
-So no process number is reused while the owner may still signal it.
+user code, so forking it is safe. It is the workers' parent, and reaps one only on the owner's
+request. So no process id is reused while the owner may still signal it.
 
 ::
 
@@ -34,9 +34,9 @@ def serve(channel_fd: int, life_fd: int, owner: int) -> None:
 
 
 def _fork_workers(channel_fd: int, life_fd: int, owner: int) -> worker.InheritedFds | None:
-    """Fork workers until the owner ends. Return what one of them inherits, in that process.
+    """Fork workers until the owner ends. In each worker, return its inherited descriptors.
 
-    There, nothing of the server is in use any more.
+    There, the server's state is no longer in use.
     """
     for fd in (channel_fd, life_fd):
         os.set_inheritable(fd, False)
@@ -44,11 +44,11 @@ def _fork_workers(channel_fd: int, life_fd: int, owner: int) -> worker.Inherited
     processes.keep_freed_memory()  # workers are forked with these settings
     owner_fd = processes.opened_owner(owner)
     channel = Channel.from_fd(channel_fd, owner_fd)
-    # What each worker would find out for itself, in 2 ms.
+    # Done once here, because it takes each worker 2 ms.
     own_files()
     settings.carried()
-    # The garbage collector of forked workers must not touch, and so copy, our pages. It has been
-    # off since the start, because during imports it takes a tenth of the time.
+    # The garbage collector of forked workers must not touch, and so copy, our pages. It is off from
+    # the start, because it takes a tenth of the time of imports.
     gc.freeze()
     gc.enable()
     waiter = waiting.Waiter()
@@ -84,7 +84,7 @@ def _fork_workers(channel_fd: int, life_fd: int, owner: int) -> worker.Inherited
 
 
 def _live(inherited: worker.InheritedFds) -> None:
-    """Run a worker, which after an error must not wait for its threads, as its owner waits."""
+    """Run a worker. After an error it does not join its threads, because its owner waits."""
     try:
         worker.run(inherited)
     except BaseException:  # noqa: BLE001 - the last frame of this process

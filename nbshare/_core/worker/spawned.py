@@ -9,7 +9,7 @@ from nbshare._core.worker import process as worker
 
 
 def live() -> None:
-    """Take over what the owner has given to this process, and work until it ends."""
-    gc.enable()  # off since the start, because during imports it takes a tenth of the time
+    """Receive the descriptors that the owner sends to this process, and work until it ends."""
+    gc.enable()  # off from the start: it takes a tenth of the time of imports
     owner, fds = processes.inherited()
     worker.run(worker.InheritedFds(owner, -1, *fds))

@@ -4,14 +4,14 @@
 
     load ──► ring ──► stage ──► ring ──► last stage ──► the call's results
 
-Other workers claim items from a counter. Those of a stage get the next block from the ring before
-it. The result of a stage goes to a slot of the ring behind it. The result of the last stage goes to
-the results of the call.
+Other workers claim items from a counter. Those of a stage receive the next block from the previous
+ring. The result of a stage is written to a slot of the next ring, that of the last stage to the
+results of the call.
 
-**No deadlock.** A worker takes its slot of the next ring before it takes a block from the ring
-before, and blocks are taken in order. So when a worker waits for block i, every earlier block is
-done, and i is either queued, or with a worker that has its slot, or the next one that a worker with
-a slot takes. One slot is enough.
+**No deadlock.** A worker acquires its slot of the next ring before it takes a block from the
+previous ring, and blocks are taken in order. So when a worker waits for block i, every earlier
+block is done, and i is either queued, or held by a worker with a slot, or the next one that such a
+worker takes. One slot is enough.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from nbshare._core.wire.failures import safe_repr
 from nbshare._core.worker.items import indices_of
 from nbshare.errors import RingAbortedError, RingClosedError
 
-Column = Callable[[range], Sequence[Any]]  # of items, as `worker.items.ItemSource.items`
-END = object()  # in place of a block, when a loader has no more
+Column = Callable[[range], Sequence[Any]]  # values of items, as `worker.items.ItemSource.items`
+END = object()  # in place of a block, at the end of a loader
 
 
 class Blocks(ABC):
@@ -46,13 +46,13 @@ class Blocks(ABC):
     Parameters
     ----------
     sink : RingBuffer or None
-        The ring that results go to, or None for the results of the call.
+        The ring for the results, or None for the results of the call.
     board : Board
         The call's board.
     row : memoryview
         This worker's row of the board.
     make_room : callable
-        ``make_room(n)`` allocates places for the first n blocks, and returns how many there are.
+        ``make_room(n)`` allocates places for the first n blocks, and returns their number.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class LoadedBlocks(Blocks):
     Parameters
     ----------
     load : callable
-        A generator function, which may take slots to fill.
+        A generator function, which may fill slots.
     *others
         The arguments of `Blocks`.
     """
@@ -151,7 +151,7 @@ class Slots(Iterator[SharedArray]):
     ring : RingBuffer
         The ring of the slots.
     row : memoryview
-        The worker's row of the board. Waiting for a slot does not count for the block.
+        The worker's row of the board. Waiting for a slot does not count as time of the block.
     """
 
     def __init__(self, ring: RingBuffer, row: memoryview) -> None:
@@ -195,9 +195,9 @@ class QueuedBlocks(Blocks):
     Parameters
     ----------
     func : callable
-        Takes a block, and optionally the slot to fill.
+        A function of a block and, optionally, of the slot to fill.
     source : RingBuffer
-        The ring that blocks come from.
+        The ring of the blocks.
     lock : context manager
         Held to count blocks on the board.
     *others

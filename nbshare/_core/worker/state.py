@@ -1,6 +1,6 @@
-"""The state of a worker process at the start of each call, as caller and initializer set it.
+"""The state of a worker process at the start of each call, set by the caller and the initializer.
 
-Changes by an initializer stay, since it does not run again.
+Changes by an initializer stay, because it does not run again.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class WorkerState:
         self._environ = dict(os.environ)
         self._restored: Any = None  # the environment as last set, encoded
         self._n_threads = 0
-        self._numbers: dict[str, int] = {}  # of threads, by variable of the environment
+        self._numbers: dict[str, int] = {}  # numbers of threads, by environment variable
         self._threads = LibraryThreads()
         self._sent = b""  # the caller's settings, pickled
         self._own = settings.own()
         self._kept: dict[str, Any] = {}  # set here by an initializer, and kept in all calls
-        self._wanted: dict[str, Any] = {}  # of all three, the settings for the items
-        self._reached: dict[str, Any] = {}  # at the call's start, what cannot always be undone
+        self._wanted: dict[str, Any] = {}  # all three together: the settings for the items
+        self._reached: dict[str, Any] = {}  # at the call's start, those hard to restore
         self._note_signals()
 
     def restore(self, sent: bytes, n_threads: int) -> None:
@@ -66,7 +66,7 @@ class WorkerState:
             settings.set_time_zone()
         self._threads.limit(self._numbers)
         if sent == self._sent:
-            settings.apply(self._wanted, ["cwd"])  # a new folder may have the old name
+            settings.apply(self._wanted, ["cwd"])  # a new folder may reuse the name
         else:
             self._sent = sent
             self._wanted = {**self._own, **pickle.loads(sent), **self._kept}
@@ -83,7 +83,7 @@ class WorkerState:
     def restore_after(self) -> None:
         """Reset settings, and signals and timers that could end or slow down an idle worker.
 
-        After a call, when `is_restored` has done its part.
+        Called after a call and after `is_restored`.
         """
         processes.stop_timers(self._timers)
         processes.block_signals(self._blocked)
@@ -129,7 +129,7 @@ class WorkerState:
 
 
 def note_imports() -> None:
-    """Note that the function's modules have been imported."""
+    """Record that the function's modules have been imported."""
     if _mine is not None:
         _mine.note_imports()
 
@@ -142,14 +142,14 @@ def show_crashes() -> None:
 
 # The initializers that have run in this process, and the variables of their functions.
 _initialized: dict[bytes, Namespaces] = {}
-_initializing = threading.RLock()  # one at a time, which may make calls with another one
-_entered = ExitStack()  # what they have entered
+_initializing = threading.RLock()  # runs one at a time. It may start calls with another one
+_entered = ExitStack()  # contexts that they have entered
 
 
 def initialized(inputs: Inputs, fixed: Fixed) -> Namespaces:
-    """Return the variables for the functions of a call, as its initializer has left them.
+    """Return the variables for the functions of a call, after its initializer.
 
-    The initializer, if there is one, has been run here already, or is loaded and run now.
+    The initializer, if any, is loaded and run unless it has run here already.
     """
     global _initialized
     key = fixed.initializer_key
@@ -168,10 +168,10 @@ def initialized(inputs: Inputs, fixed: Fixed) -> Namespaces:
 
 @contextmanager
 def initializing_anew() -> Iterator[ExitStack]:
-    """Run the initializer once for all that load its call within the block.
+    """Run the initializer once for everything that loads its call within the block.
 
-    For calls that run in this process, and do not keep it. Yields the contexts that it entered. In
-    a worker, its own initializer has run already. Other threads wait meanwhile.
+    For calls that run in this process. Yields the contexts that it entered. In a worker, its own
+    initializer has run already. Other threads wait meanwhile.
     """
     global _entered, _initialized
     with _initializing:
@@ -187,7 +187,7 @@ def initializing_anew() -> Iterator[ExitStack]:
 
 
 def leave(entered: ExitStack | None = None) -> None:
-    """Leave what initializers have entered. Errors are printed, because nobody waits for them."""
+    """Exit the contexts of initializers. Errors are printed, because no caller waits for them."""
     try:
         (_entered if entered is None else entered).close()
     except BaseException:  # noqa: BLE001 - a user's
@@ -196,7 +196,7 @@ def leave(entered: ExitStack | None = None) -> None:
 
 
 def _enter_returned(context: Any) -> None:
-    """Enter what an initializer has returned, if that is a context manager or a generator."""
+    """Enter an initializer's return value if it is a context manager or a generator."""
     if isinstance(context, AbstractContextManager):
         _entered.enter_context(context)
     elif isinstance(context, GeneratorType):
@@ -205,7 +205,7 @@ def _enter_returned(context: Any) -> None:
 
 def _run(initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
     try:
-        # Its changes stay, in a worker as anywhere else.
+        # Its changes stay, in a worker as elsewhere.
         with _mine.keep_changes() if _mine else nullcontext():
             _enter_returned(initializer(*initargs))
     except BaseException as error:
@@ -214,6 +214,6 @@ def _run(initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
 
 
 def restore_variables() -> None:
-    """Release the variables that the functions of a call have brought, after it."""
+    """Release the variables of a call's functions, after the call."""
     for namespaces in _initialized.values():
         namespaces.restore()

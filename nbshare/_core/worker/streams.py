@@ -49,10 +49,10 @@ class _Output:
         setattr(sys, self.name, self.stream)
 
     def flush(self) -> bool:
-        """Send an unfinished line. Return whether anything has not been read yet."""
+        """Send an unfinished line. Return whether output is still unread."""
         try:  # noqa: SIM105 - `suppress` would cost more than everything else here
             getattr(sys, self.name).flush()
-        except Exception:  # noqa: BLE001, S110 - it may be the item's own, or None
+        except Exception:  # noqa: BLE001, S110 - an item may have replaced it
             pass
         try:
             return waiting.has_unread(self._fd)
@@ -69,7 +69,7 @@ def replace_streams(fds: Sequence[int]) -> None:
 
 
 def keep() -> None:
-    """Keep the present streams for every call, because an initializer may have set its own."""
+    """Keep the present streams for every call, because an initializer may have replaced them."""
     for output in _outputs:
         output.stream = getattr(sys, output.name)
 
@@ -81,7 +81,7 @@ def restore() -> None:
 
 
 def flush() -> bool:
-    """Send unfinished lines. Return whether anything has not been read yet."""
+    """Send unfinished lines. Return whether output is still unread."""
     is_any = False
     for output in _outputs:
         is_any |= output.flush()

@@ -78,13 +78,13 @@ from nbshare.errors import noted
 if TYPE_CHECKING:
     from nbshare._core.worker.stages import Column
 
-# Items that take less than this run in batches of at most this time, which share the cost of
-# storing results. If a worker dies, only their range is known, and then they run one by one.
+# Items that take less than this run in batches of at most this time, to share the cost of storing
+# results. If a worker dies, only their range is known, and then they run one by one.
 TINY_S = 20e-6
-SLOW_TINY_S = 100e-6  # if results are objects or go to files, as storing one takes some 15 µs
+SLOW_TINY_S = 100e-6  # for objects and files, because storing a result takes some 15 µs
 TOGETHER_S = 1e-3
 LOAD_ITEMS = 64  # items that are loaded at a time
-SHORTEST_S = 1e-8  # no function call takes less, whatever the clock says
+SHORTEST_S = 1e-8  # no function call takes less
 
 _n_taken = [0]  # items, by this process, in all calls
 
@@ -94,18 +94,18 @@ class _Stopped(Exception):  # noqa: N818 - not an error
 
 
 class Caller:
-    """The caller of a worker, which it tells and asks. By default there is nothing to tell."""
+    """The worker's interface to its caller. By default, there is nothing to report."""
 
     def decide(self, spec: OutputSpec) -> Decided:
-        """Return where results go, for the spec of the first one."""
+        """Return the place of results, from the spec of the first one."""
         raise NotImplementedError
 
     def add_log(self, key: LogKey, log: Segment) -> None:
-        """Take a new log."""
+        """Add a new log."""
         raise NotImplementedError
 
     def make_room(self, n: int) -> int:
-        """Allocate places for the first `n` blocks of a stage. Return how many there are."""
+        """Allocate places for the first `n` blocks of a stage. Return their number."""
         raise NotImplementedError
 
     in_process = True  # the items run in the caller's
@@ -115,18 +115,18 @@ class Caller:
         raise NotImplementedError
 
     def tidy_up(self) -> bool:
-        """Undo what items have changed in this process. Return whether that was possible."""
+        """Restore the settings that items have changed. Return whether that was possible."""
         return True
 
     def tell_news(self) -> None:
         """Announce new results, or that few items are left."""
 
     def tell_imports(self) -> bool:
-        """Tell what has been imported so far. Return whether anything is new."""
+        """Report the modules imported so far. Return whether any is new."""
         return False
 
     def sends_prints(self) -> bool:
-        """Send what items have printed so far. Return whether there is anything to read."""
+        """Send the prints of items so far. Return whether there is output to read."""
         return False
 
     def failed(self, i: int, error: BaseException, item: str) -> None:
@@ -206,7 +206,7 @@ class Work:
         self._store = ResultStore(*of_results)
         self._claim: Callable[[float], range] = self._claims.claim
         if order.stage is not None:
-            from nbshare._core.worker import stages  # late, because only pipelines have them
+            from nbshare._core.worker import stages  # imported late: only pipelines have them
 
             stage = inputs_of_all.load(order.stage)
             others = stage.sink, board, self._slot, caller.make_room
@@ -218,7 +218,7 @@ class Work:
             self._func, self._columns, self._claim = blocks.func, blocks.columns, blocks.claim
             if stage.sink is not None:
                 self._store = stages.PassingStore(blocks, *of_results)
-        self._tell_imports()  # first, as a call may end once a worker has loaded the function
+        self._tell_imports()  # first, because a call may end once a worker has loaded the function
         self._slot[LOADED] = time.monotonic_ns()
 
     def _loaded(self, inputs: Inputs, fixed: Fixed) -> Callable[..., Any]:
@@ -246,7 +246,7 @@ class Work:
 
     @property
     def is_spent(self) -> bool:
-        """Whether this process has run as many items as a worker may."""
+        """Return whether this process has reached its limit of items."""
         most = self._policy.max_tasks
         return most is not None and _n_taken[0] >= most
 
@@ -269,7 +269,7 @@ class Work:
         if self._round != self._board.header[ROUND]:
             self._round = self._board.header[ROUND]
             if not self._caller.tidy_up():
-                os._exit(1)  # it has not begun the chunk, so another worker gets it
+                os._exit(1)  # the chunk has not begun, so another worker runs it
         self._is_odd = False
         if (draws := self._draws) is not None:
             draws.note()
@@ -299,14 +299,14 @@ class Work:
                     raise _Stopped
                 has_failures = self._board.has_failures
                 if has_failures and self._has_ended_a_worker(position):
-                    position += 1  # it has ended a worker, whose other items these are
+                    position += 1  # this item killed a worker, and these are the rest of its chunk
                     continue
                 is_alone = position < alone_until
                 n_together = 0 if is_alone else self._n_together(position)
                 size = 1 if is_alone else n_together or LOAD_ITEMS
                 items = self._apart(range(position, min(position + size, chunk.stop)))
                 if has_failures and self._board.has_failed(items.start, items.stop):
-                    items = items[:1]  # it may have been the end of a worker that loaded several
+                    items = items[:1]  # it may have killed a worker that loaded several
                 self._begin(items)  # a death while loading is their fault
                 try:
                     with self._namespaces:
@@ -317,14 +317,14 @@ class Work:
                         self._blocks.rest()  # the others are loaded again
                     end_copy(self._process)
                 except BaseException as error:  # noqa: BLE001 - loading items runs users' code
-                    if len(items) > 1:  # find out which one it is
+                    if len(items) > 1:  # to find the one at fault
                         alone_until = items.stop
                         continue
                     position += self._counts_as_done(position, error)
                 else:
                     run = self._run_together if n_together else self._run_singly
                     position += run(items, columns)
-            # Loading them counts, but not what follows, which would make tiny items seem longer.
+            # The time includes loading, but not the rest, which would make tiny items seem longer.
             self._item_s = (time.monotonic_ns() - start_ns) / 1e9 / len(chunk)
         except _Stopped:
             return False
@@ -339,13 +339,13 @@ class Work:
         return self._board.has_failed(i, i + 1) and bool(self._board.state(i))
 
     def _apart(self, items: range) -> range:
-        """Return the first items, which are loaded apart from the next if these share memory."""
+        """Return the first items, loaded apart from the next ones if these share memory."""
         if self._blocks is None or not self._blocks.share_memory:
             return items
         return items[: self._blocks.block_of(items.start).stop - items.start]
 
     def _begin(self, items: range) -> int:
-        """Record what this worker is doing now. Return the time in ns."""
+        """Record this worker's present items. Return the time in ns."""
         slot = self._slot
         slot[SINCE] = since = time.monotonic_ns()
         slot[ITEM_STOP], slot[REACHED] = items.stop, NO_ITEM
@@ -369,11 +369,11 @@ class Work:
         return 0 if self._board.has_failed(position, position + n) else n
 
     def _run_singly(self, items: range, columns: list[Sequence[Any]]) -> int:
-        """Run items one by one. Return how many are done."""
+        """Run items one by one. Return the number of done ones."""
         # A line of the loop costs 40 ns, so ten of them cost a hundredth of what 40 µs take.
         slot, header, clock = self._slot, self._board.header, time.monotonic_ns
         func, put, process = self._func, self._store.put, self._process
-        self._tell_imports()  # of loading the items
+        self._tell_imports()  # imports from loading the items
         modules, n_modules, n_before = sys.modules, len(sys.modules), n_executed[0]
         slot[ITEM_STOP] = ONE
         is_weak = waiting.IS_WEAKLY_ORDERED
@@ -393,7 +393,7 @@ class Work:
                     value = func(*args)
                     if this_process[0] is not process:
                         end_fork(None)
-                    # Before the result is done, which depends on what it has imported.
+                    # Before the result is done, because it depends on these imports.
                     if len(modules) != n_modules or n_executed[0] != n_before:
                         self._tell_imports()
                         n_modules, n_before = len(modules), n_executed[0]
@@ -414,7 +414,7 @@ class Work:
         return n
 
     def _run_together(self, items: range, columns: list[Sequence[Any]]) -> int:
-        """Run tiny items, and store their results together. Return how many are done."""
+        """Run tiny items, and store their results together. Return the number of done ones."""
         since = self._begin(items)
         try:
             return self._run_and_store(items, columns)
@@ -468,7 +468,7 @@ class Work:
         return n + n_more
 
     def _store_together(self, items: range, values: list[Any], are_objects: bool) -> int:
-        """Store results. Return how many are done."""
+        """Store results. Return the number of done ones."""
         store = self._store
         put_all = store.put_objects if are_objects else store.put_numbers
         if not values or put_all(items, values):
@@ -478,7 +478,7 @@ class Work:
     def _store_singly(
         self, items: range, values: list[Any], put: Callable[[int, Any], None]
     ) -> int:
-        """Store results. Return how many are done."""
+        """Store results. Return the number of done ones."""
         for n, value in enumerate(values):
             try:
                 put(items[n], value)
@@ -488,7 +488,7 @@ class Work:
         return len(values)
 
     def _counts_as_done(self, i: int, error: BaseException) -> bool:
-        """Return whether an item that has failed is done, or tried again.
+        """Return whether a failed item is done. Otherwise it is tried again.
 
         Raises
         ------
@@ -512,11 +512,11 @@ class Work:
         return True
 
     def _text_of(self, i: int) -> str:
-        """Return what messages call an item."""
+        """Return the text of an item for messages."""
         columns = self._columns[self._policy.seed is not None :]
         try:
             args = [column(range(i, i + 1))[0] for column in columns]
-        except BaseException:  # noqa: BLE001 - it is the item that cannot be loaded
+        except BaseException:  # noqa: BLE001 - the item itself cannot be loaded
             return "an item that cannot be loaded"
         return text_of(args)
 
