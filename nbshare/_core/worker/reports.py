@@ -173,7 +173,7 @@ class Reporter:
 
     @property
     def item(self) -> int | None:
-        """Return the index of the present item, if any."""
+        """The index of the present item, if any."""
         item = self._row[ITEM]
         return None if item == NO_ITEM else item
 

@@ -246,7 +246,7 @@ class Work:
 
     @property
     def is_spent(self) -> bool:
-        """Return whether this process has reached its limit of items."""
+        """Whether this process has reached its limit of items."""
         most = self._policy.max_tasks
         return most is not None and _n_taken[0] >= most
 
