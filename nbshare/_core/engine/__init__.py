@@ -1,4 +1,4 @@
-"""The owner of worker processes. It starts them, sends them calls, collects their results.
+"""The owner of worker processes, which starts them, sends them calls and collects their results.
 
 Threads and processes, the channels between them, and the memory that they share::
 
@@ -8,7 +8,7 @@ Threads and processes, the channels between them, and the memory that they share
     │ submits a call,  │        │ one for all calls:  ├──────────────────►│ runs the items    │
     │ draws, waits for │◄───────┤ starts workers,     │◄──────────────────┤ of one call after │
     │ its end          │  end   │ hears them, ends    │ wanted, log,      │ the other         │
-    └────────┬─────────┘        │ what is late        │ failed, finished  │                   │
+    └────────┬─────────┘        │ late workers        │ failed, finished  │                   │
              │                  └──┬──────────────┬───┘                   └─────────┬─────────┘
              │          asks for   │              │ allocates                       │
              │          workers ┌──┴──────────┐   │                                 │
@@ -17,7 +17,7 @@ Threads and processes, the channels between them, and the memory that they share
     ═════════╪════════════════════════════════════╪═════════════════════════════════╪═════════
     SHARED MEMORY                                 │                                 │
              ├─ writes ────► inputs  function, shared objects and items ──── maps ──┤
-             ├─ reads ─────► board   counter of claimed items, what is done ─ marks ┤
+             ├─ reads ─────► board   counter of claimed items, done flags ─── marks ┤
              └─ reads ─────► output  one array, or logs of objects ───────── fills ─┘
 
 The flow of one ``parallel_map(f, items, shared=...)``, there and back::
@@ -55,7 +55,7 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
                                       "log": it holds objects; "failed": an error
                                       "finished": the worker is idle again
       Calls.lose                      a worker has died: others run its unfinished items
-      overdue                         decides what is late: time-outs, stopped calls
+      overdue                         finds late workers: time-outs, stopped calls
       Calls.finish_ended              all items done: Call.finish
 
     CALLER'S THREAD
@@ -65,14 +65,14 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
 A detached run is such a `parallel_map` in a process of its own, the driver (`runs.driver`).
 Other processes follow it by its files (`runs.attached`).
 
-`system` has the sockets, events, processes and locks of each operating system.
+`system` provides the sockets, events, processes and locks of each operating system.
 
 Between the order and "finished" no message is needed, because progress, partial results and the
 live plot are read from shared memory. A slow plot never delays a worker.
 
-With ``checkpoint=`` workers also write results to files (`store.rows`). A thread of the
-owner, the keeper, writes those that they could not. Stored results are placed in the output and
-marked as done before the call begins, so workers skip their items.
+With ``checkpoint=`` workers also write results to files (`store.rows`). A thread of the owner, the
+keeper, writes those that they failed to write. Stored results are placed in the output and marked
+as done before the call begins, so workers skip their items.
 
 To follow an item to a worker and its result back, read these files in this order: mapping, options,
 preparing, arrays/arena, call, dispatcher, calls, workers and wire/messages, then worker/process,
@@ -81,17 +81,17 @@ work, wire/board, items, arrays/inputs and store/writing, then engine/results an
 Items may arrive after a call begins. An `ItemFeed` packs them in blocks and then increases the
 count up to which workers claim::
 
-    a generator     SourceSupply   reads a little ahead of the workers; the number of items is
+    a generator     SourceSupply   reads slightly ahead of the workers; the number of items is
                                    unknown, so the board has pages, the output grows, and pages
                                    whose results a loop has taken are freed
     an executor     TaskQueue      tasks, each with its future; one can be withdrawn until a worker
                                    claims it
 
 The items of a run that several processes share are known, and each process claims some at a time
-(`checkpoint.sweep`). Its workers see those, and the rest counts as done.
+(`checkpoint.sweep`). Its workers see the claimed items, and the rest counts as done.
 
-Workers that wait for items are woken by an event. They leave after half a second, because other
-calls may need them.
+Workers that wait for items are woken by an event. They leave the call after half a second, because
+other calls may need them.
 
 Each stage of a pipeline (`pipe`) is a call whose items are the blocks. Its workers do not claim.
 They wait for the next block at a ring buffer (`worker.stages`).
@@ -99,7 +99,7 @@ They wait for the next block at a ring buffer (`worker.stages`).
 Glossary
 --------
 arena
-    Gathers what a call sends, and is copied into one segment.
+    Collects the objects that a call sends. It is copied into one segment.
 attempts
     Number of failures of an item, including deaths of its worker.
 batch
@@ -108,22 +108,22 @@ block
     A unit of data in a pipeline, or items that are pickled together, or items whose results a
     worker reduces to one (`wire.folding`) and which are then one item of the engine.
 board
-    The state of a call in shared memory, such as which worker has which items, and what is done.
+    The state of a call in shared memory, such as the items of each worker, and flags of done items.
 call
     One run inside the engine, with its request, board, inputs, results and workers.
 claim
-    Items that one of several processes takes, if they share a run (`checkpoint.sweep`).
+    Items reserved by one of several processes that share a run (`checkpoint.sweep`).
 channel
     A socket between the owner and one worker, or the fork server. It carries descriptors too.
 chunk
     The items that a worker claims at a time.
 context
-    Settings that workers take over from the caller, such as environment, directory, warning
+    Settings that workers copy from the caller, such as environment, directory, warning
     filters.
 deadline
     The time at which a worker is killed, after a time-out or when its call was stopped.
 detached
-    A worker whose call is over, but that has not noticed yet. Nothing waits for it. Also a run that
+    A worker that has not noticed yet that its call is over. No thread waits for it. Also a run that
     a driver owns.
 dispatcher
     The one thread that owns the worker processes, with a queue for other threads.
@@ -151,9 +151,9 @@ known
     An object of the function or of ``shared=``, which items name instead of sending it again
     (`arrays.known`).
 keeper
-    Starts a call with the stored results, and stores those that workers could not (`checkpoint`).
+    Loads a call's stored results, and stores those that workers failed to store (`checkpoint`).
 lease
-    Tells which process writes to a checkpoint, in its ``lease.json``.
+    Names the process that writes to a checkpoint, in its ``lease.json``.
 life pipe
     Its end in the owner closes when the owner dies, and the kernel then kills all workers.
 log
@@ -165,7 +165,7 @@ output
 open
     A call or board with an unknown number of items.
 owner
-    The process that has called nbshare.
+    The process that called nbshare.
 page
     The state of some items of a board. A board has one page, or in an open call as many as needed.
 part
@@ -191,7 +191,7 @@ stage
 stamp
     The metadata that changes when a file is edited (times, size, inode).
 supply
-    Takes items from a source, or the tasks of an executor, while a call runs.
+    Reads items from a source, or tasks of an executor, while a call runs.
 warm
     A segment kept for the next call of about its size.
 """

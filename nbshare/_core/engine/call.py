@@ -50,7 +50,7 @@ class Supply:
     """Brings items while a call runs."""
 
     _event: waiting.OwnerEvent | None = None  # wakes the thread that brings them
-    error: BaseException | None = None  # for the call to fail with when all items are done
+    error: BaseException | None = None  # the call fails with it when all items are done
 
     def start(self) -> None:
         """Begin."""
@@ -80,7 +80,7 @@ class Keeper(Protocol):
         """Store the finished results."""
 
     def end(self, then: Callable[[BaseException | None], None]) -> None:
-        """Store the rest when all writers have ended, then call back, with the error if any."""
+        """Store the rest after the last writer, then call back, with the error if any."""
 
 
 class Engine:
@@ -89,14 +89,14 @@ class Engine:
     Attributes
     ----------
     works_by_itself : bool
-        Whether calls go on while no thread waits for them.
+        Whether calls run while no thread waits for them.
     in_process : bool
         Whether this process alone reads inputs and writes results, so that both are private memory.
     is_closed : bool
-        Whether it runs nothing any more.
+        Whether it accepts no more calls.
     portion_s : float
-        How much work to take from a generator at a time, in seconds of all workers, or of the loop
-        over the results if that is slower.
+        Work to read from a generator at a time, in seconds of all workers, or of the loop over the
+        results if that is slower.
     """
 
     works_by_itself = True
@@ -112,7 +112,7 @@ class Engine:
         raise NotImplementedError
 
     def notify(self, call: Call) -> None:
-        """Wake workers when items have arrived at a call, or no more will."""
+        """Wake workers after items have arrived at a call, or after the last one."""
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Wait for the end of a call. Return whether it is over."""
@@ -129,7 +129,7 @@ class Engine:
 class Call(OwnRun):
     """A running call, with its shared memory, workers, results and outcome.
 
-    The dispatcher's thread writes. Others read, wait and stop, and one of them takes results.
+    The dispatcher's thread writes. Others read, wait and stop, and one of them consumes results.
 
     Parameters
     ----------
@@ -165,32 +165,32 @@ class Call(OwnRun):
         self.id = next(_numbers)
         self.n_in_run = request.max_workers  # workers, those of a pipeline's other stages included
         self.begun_ns = time.monotonic_ns()
-        self.code = NO_CODE  # that its workers run, while there are any
+        self.code = NO_CODE  # the code that its workers run, while there are any
         self.imported: dict[str, Stamp | None] = {}  # by its workers (files that users may edit)
-        self.known_files: set[str] | None = None  # the only ones that workers may have
+        self.known_files: set[str] | None = None  # workers may know no others
         self.workers: dict[WorkerProcess, int] = {}  # busy, with their slots
-        self.past_slots: list[list[int]] = []  # of workers whose slots others have taken
+        self.past_slots: list[list[int]] = []  # of workers whose slots were reassigned
         self.n_replaced = 0  # workers in a row that died before their first item
         self.n_done_at_loss = 0  # items, at the last count
         self.torn_rows: list[int] = []  # items that were running when their worker died
-        self.fitting: Fit | None = None  # workers into memory, at the last look
-        self.most_private = 0  # bytes that one of its workers has had for itself, at a look
+        self.fitting: Fit | None = None  # workers into memory, at the last check
+        self.most_private = 0  # highest private memory of a worker, in bytes
         self.most_fitting = request.max_workers  # since some were ended for lack of memory
         self.looked_at = time.monotonic()
         self.n_killed = sys.maxsize  # by the system for lack of memory, before any of its workers
         self.kill_at: float | None = None  # when workers of a stopped call are ended
-        self._is_whole = False  # all items are done, and its writers have ended
+        self._is_whole = False  # all items are done and its writers have ended
         self.feed = feed
         # Wakes waiting workers.
         self.items_event: waiting.WorkerEvent | None = None
         if board.is_open and not engine.in_process and request.stage is None:
             self.items_event = waiting.WorkerEvent()
-        self.supply: Supply | None = None  # brings items, while there are more
+        self.supply: Supply | None = None  # source of items, until its end
         self.keeper: Keeper | None = None
         self.event_fd: int | None = None  # set by workers with news (`OwnerEvent`)
-        self._texts: dict[int, str] = {}  # of items that are not kept
+        self._texts: dict[int, str] = {}  # texts of items that are not kept
 
-    # ------------------------------------------------------------------ what a job reads
+    # ------------------------------------------------------------------ for the job ----
 
     @property
     def n_items(self) -> int | None:
@@ -206,7 +206,7 @@ class Call(OwnRun):
         return [*self.past_slots, *self.board.slots.tolist()]
 
     def durations(self) -> list[int]:
-        """Return how many items took how long, as `durations_of` does."""
+        """Return the histogram of durations, as `durations_of` does."""
         return durations_of(self.rows())
 
     def activity(self) -> list[WorkerActivity]:
@@ -215,11 +215,11 @@ class Call(OwnRun):
 
     def retried(self) -> npt.NDArray[np.int64]:
         """Return the items that failed and were run again."""
-        # Without it, an item that has ended the call has failed once, too.
+        # An item that has ended the call without it has failed once, too.
         return self.board.retried() if self.order.policy.retries else super().retried()
 
     def loading_s(self) -> float:
-        """Return for how long a worker has been loading the function, 0.0 if none does."""
+        """Return the seconds that a worker has been loading the function, 0.0 if none does."""
         return loading_s(self.board)
 
     def fit(self) -> Fit | None:
@@ -253,7 +253,7 @@ class Call(OwnRun):
         return name_of_item(i, self.text_of(i) if text is None else text)
 
     def drew(self) -> tuple[str, int]:
-        """Return which items drew from global random numbers, in words, and from which ones."""
+        """Return the items that drew global random numbers, in words, and their generators."""
         items, which = self.board.draws
         name = self.name_of(items.start) if items else ""
         return f"one of items {items[0]} to {items[-1]}" if len(items) > 1 else name, which
@@ -265,7 +265,7 @@ class Call(OwnRun):
         return note_on_iterables(error, self.request.iterables, text) if text else error
 
     def text_of(self, i: int) -> str:
-        """Return the repr of an item, or the stage of a block, which is not kept."""
+        """Return the repr of an item. For a block, which is not kept, return its stage."""
         if self.request.stage is not None:
             return f"in stage {self.request.stage!r}"
         try:
@@ -276,7 +276,7 @@ class Call(OwnRun):
     def _note_slowest(self) -> None:
         """Record the texts of the slowest items, because finished items are not kept.
 
-        Each is made once, because that of an array takes milliseconds.
+        Each repr is created once, because that of an array takes milliseconds.
         """
         items = {i for row in self.rows() for i in row[SLOWEST + 1 : DURATIONS : 2]}
         self._texts = {i: self._texts.get(i) or self.text_of(i) for i in items}
@@ -284,17 +284,17 @@ class Call(OwnRun):
     def new_results(self) -> Iterator[tuple[int, Any]]:
         """Yield the results since the last time, for one reader."""
         n_before = self.results.given.n
-        # A buffer that was sent is kept, because its memory may be reused afterwards.
+        # A sent buffer is kept, because its memory may be reused afterwards.
         yield from self.results.new(self.keeper.save if self.keeper is not None else None)
         if self.results.given.n > n_before:
-            self.wake_supply()  # it may wait until results are taken
+            self.wake_supply()  # it may wait for results to be consumed
 
     def release(self) -> None:
-        """Abandon the call, because nothing more will be read from it."""
+        """Abandon the call, because its results will not be read."""
         # In a forked child the engine is closed, and the call is the parent's.
         is_endless = self.board.is_open and self.results.given.is_iterated
         if is_endless and not self.is_over and not self.engine.is_closed:
-            self.stop()  # it waits for a reader that is gone
+            self.stop()  # it waits for a reader that no longer exists
 
     # --------------------------------------------------------------------------- its life
 
@@ -316,21 +316,21 @@ class Call(OwnRun):
         return self.engine.wait(self, timeout_s)
 
     def wake_supply(self) -> None:
-        """Have the supply of items check for work, if there is one."""
+        """Wake the supply of items, if there is one."""
         if (supply := self.supply) is not None:
             supply.wake()
 
     def append(self, columns: Sequence[Sequence[Any]]) -> None:
-        """Bring items, for one thread.
+        """Append items, for one thread.
 
         Raises
         ------
         UnsendableError
-            If one cannot be pickled.
+            If an item cannot be pickled.
         OutOfMemoryError
             If there is no room for them, or for their results.
         """
-        if (feed := self.feed) is not None:  # else the call has just ended
+        if (feed := self.feed) is not None:  # None once the call has ended
             self._note_slowest()
             self.results.output.reserve(len(columns[0]))
             if self.keeper is not None:
@@ -339,13 +339,13 @@ class Call(OwnRun):
             self.engine.notify(self)
 
     def _all_columns(self, new: Sequence[Sequence[Any]]) -> list[Any]:
-        """Return what all iterables give to the next items, of which sources gave `new`."""
+        """Return the values of all iterables for the next items. Those of sources are `new`."""
         start, parts = self.board.n_there, iter(new)
         stop = start + len(new[0])
         return [next(parts) if c is None else c[start:stop] for c in self.request.iterables]
 
     def make_room(self, n: int) -> int:
-        """Allocate places for the first `n` blocks of a stage, and some more. Return how many.
+        """Allocate places for the first `n` blocks of a stage, and some more. Return their number.
 
         Raises
         ------
@@ -359,16 +359,16 @@ class Call(OwnRun):
         return n
 
     def close(self, n: int | None = None) -> None:
-        """Tell the call that no items follow the present ones, or the first `n`."""
+        """Mark the present items, or the first `n`, as the last ones."""
         self.board.close(n)
         self.engine.notify(self)
 
     def sweep(self) -> None:
-        """Free items that are done, and pages whose results have been taken.
+        """Free finished items, and pages whose results were consumed.
 
-        For the thread that brings items.
+        For the thread that appends items.
         """
-        if (feed := self.feed) is None:  # it has just ended
+        if (feed := self.feed) is None:  # the call has just ended
             return
         feed.sweep()
         self.results.drop_logs()
@@ -427,7 +427,7 @@ class Call(OwnRun):
         self.board.clear_slot(slot)
 
     def look_at_memory(self) -> bool:
-        """See how many workers fit into memory, and ask the others to leave.
+        """Compute how many workers fit into memory, and ask the others to leave.
 
         Return whether there are others.
         """
@@ -437,7 +437,7 @@ class Call(OwnRun):
         found = (processes.private_bytes(row[PID])[0] for row in rows.values() if row[PID])
         if not (known := [now for now in found if now]):
             return False
-        # Not the system's figure of each process, which counts mapped files, too.
+        # Not the system's figure for each process, because it counts mapped files, too.
         self.most_private = max(self.most_private, *known)
         private = [Private(now, self.most_private) for now in known]
         fit = workers_that_fit(private, processes.available_bytes())
@@ -447,7 +447,7 @@ class Call(OwnRun):
         return len(rows) > self.fitting.n
 
     def private_peak(self) -> int:
-        """Return the most memory that one of its workers, which still live, takes for itself."""
+        """Return the highest private memory of its live workers."""
         peaks = [0]
         for row in self.rows():
             now, private, peak = processes.private_bytes(row[PID]) if row[PID] else (0, 0, 0)
@@ -469,7 +469,7 @@ class Call(OwnRun):
         self.results.errors.update(dict.fromkeys(items, error))
 
     def finish(self, *, is_whole: bool) -> None:
-        """Note that all writers have ended, and end. `is_whole` says whether all items are done."""
+        """End after the last writer. `is_whole` is whether all items are done."""
         if self.results.is_over:  # the last of them are being stored
             return
         self._is_whole, self.results.is_over = is_whole, True
@@ -481,7 +481,7 @@ class Call(OwnRun):
             self.results.output.close()
             if self.board.is_open:
                 self._note_slowest()
-        except Exception as problem:  # noqa: BLE001 - memory, say; no thread may wait for ever
+        except Exception as problem:  # noqa: BLE001 - short memory, say; no thread may wait forever
             self.note_failure(problem.with_traceback(None))
         # Free them now, because a notebook's last traceback keeps this call alive.
         self.inputs.clear()
@@ -493,7 +493,7 @@ class Call(OwnRun):
         self.supply = None
 
     def _store_and_end(self) -> None:
-        """Have the last results stored, if they are to be, and wake all waiting threads."""
+        """Store the last results, with a checkpoint, and wake all waiting threads."""
         if self.keeper is not None:
             self.keeper.end(self._end_stored)
         else:
@@ -504,6 +504,6 @@ class Call(OwnRun):
         self.note_failure(error)
         is_done = self._is_whole or self.is_enough
         self.state = "failed" if self.error else "done" if is_done else "stopped"
-        # Each has the other, so its files would be open until garbage is collected.
+        # They refer to each other, so its files would stay open until a garbage collection.
         self.keeper, self.results.output.medium = None, Medium()
         self._end()

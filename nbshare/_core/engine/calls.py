@@ -35,8 +35,9 @@ from nbshare._core.system import locks, processes
 from nbshare._core.wire.board import LEAVES, LOADED, REACHED, RETRIED, SINCE, busy_since, give_back
 from nbshare._core.wire.failures import Death, Failure
 
-# For running items of a stopped call, before their workers are killed. After an interrupt the next
-# call must work within 0.1 s, of which new workers take about 20 ms and their imports the rest.
+# Time for the running items of a stopped call, before their workers are killed. After an interrupt
+# the next call must work within 0.1 s. New workers take about 20 ms of it and their imports the
+# rest.
 GRACE_S = 0.02
 KILLED = -9  # the exit status after SIGKILL
 # Workers that are starting at the same time. The server's channel holds some hundred requests.
@@ -44,7 +45,7 @@ MOST_STARTING = 32
 
 
 class Calls:
-    """The calls that run.
+    """The running calls.
 
     Parameters
     ----------
@@ -53,7 +54,7 @@ class Calls:
     pipes : PrintPipes
         The pipes of their output.
     lock : FileLock
-        Workers hold it while they claim items. This process holds `claiming`, too.
+        Held by workers while they claim items. This process holds `claiming`, too.
 
     Attributes
     ----------
@@ -102,14 +103,14 @@ class Calls:
             call.note_failure(error)
             self.stop(call)
 
-    # ------------------------------------------------------------ what follows for calls
+    # -------------------------------------------------------------- the effects on calls
 
     def finish_ended(self) -> None:
         """Finish the calls whose work is done and whose messages have arrived."""
         for call in list(self.running.values()):
             if call.state == "starting" and any(w.is_ready for w in call.workers):
                 call.state = "running"
-            is_complete = call.is_complete  # once, as an item may end between two looks
+            is_complete = call.is_complete  # read once, because an item may end between two checks
             if is_complete or call.board.stopped:
                 for worker in list(call.workers):
                     self.hear_all(worker)  # its logs and failures, sent before the items were done
@@ -121,7 +122,7 @@ class Calls:
         del self.running[call.id]
         self.read_prints(call)
         self._pipes.end_lines(call.request.prints)
-        for worker in call.workers:  # they will find no more items, and become idle
+        for worker in call.workers:  # they find no more items and become idle
             worker.detach()
         call.workers.clear()
         call.finish(is_whole=is_whole)
@@ -135,12 +136,12 @@ class Calls:
 
     @property
     def look_at(self) -> float:
-        """When to look at the memory of workers next, on the monotonic clock."""
+        """Time of the next check of workers' memory, on the monotonic clock."""
         looked = [call.looked_at for call in self.running.values() if _may_shrink(call)]
         return min(looked, default=math.inf) + LOOK_S
 
     def look_at_memory(self) -> None:
-        """Have no more workers than fit into memory."""
+        """Limit the number of workers to those that fit into memory."""
         for call in self.running.values():
             if _may_shrink(call) and call.look_at_memory():
                 for worker in list(self._pool.idle_since):  # they hold memory, too
@@ -158,11 +159,10 @@ class Calls:
                 self.fail(call, errors.without_frames(error))
 
     def _may_assign(self, call: Call, number: int) -> bool:
-        """Return whether a call can have the worker of this number now."""
+        """Return whether a call can use the worker of this number now."""
         if self._pool.idle_worker(number) is not None:
             return True
-        # Do not start a new one if others are about to be idle, when they notice that their call is
-        # over.
+        # Start no new one if others will be idle as soon as they notice that their call is over.
         generation = call.code.generation
         detached = [
             worker
@@ -177,7 +177,7 @@ class Calls:
         return n_wanted - n_own > len(detached)
 
     def _assign(self, call: Call, number: int) -> None:
-        """Give the call the worker of this number."""
+        """Assign the worker of this number to the call."""
         files = [s if mode == "r+" else s.read_only() for s, mode in call.segments]
         fds = [call.board.segment.fd, *(file.fileno() for file in files)]
         if call.event_fd is not None:
@@ -190,7 +190,7 @@ class Calls:
         worker.lend(*(segment for segment, _ in call.segments))
         call.workers[worker] = slot
 
-    # -------------------------------------------------------------------- what workers say
+    # ------------------------------------------------------------- messages of the workers
 
     def hear(self, worker: WorkerProcess) -> None:
         """Handle the next message of a worker.
@@ -198,9 +198,9 @@ class Calls:
         Raises
         ------
         BlockingIOError
-            If there is none.
+            If there is no message.
         EOFError, OSError
-            The worker cannot send any.
+            The worker cannot send one.
         """
         try:
             message, fds = worker.channel.receive(wait=False)
@@ -229,14 +229,14 @@ class Calls:
                 self._note_finished(worker, are_gone=are_gone, is_spent=is_spent)
             case (what, call_id, content):
                 if (call := self.running.get(call_id)) is None:
-                    return  # it was stopped, and the worker is about to be ended
+                    return  # the call was stopped, and the worker is about to be killed
                 if what == "wanted":
                     self._answer(worker, call, content)
                 elif what == "log":
                     call.results.logs.add(content, segments[0])
                 else:
                     self._note_failure(call, content, call.workers[worker])
-                call.wake_supply()  # which may have seen before that the item is done
+                call.wake_supply()  # it may have seen earlier that the item is done
 
     def _call_of(self, worker: WorkerProcess) -> Call | None:
         """Return the running call that a worker works on."""
@@ -250,7 +250,7 @@ class Calls:
     def _note_finished(self, worker: WorkerProcess, *, are_gone: bool, is_spent: bool) -> None:
         call = self._call_of(worker)
         worker.give_back(are_gone=are_gone)
-        if worker.ends_by:  # it was told so before
+        if worker.ends_by:  # it was already asked to
             return
         self._pool.idle_since[worker] = time.monotonic()
         if call is not None:
@@ -261,7 +261,7 @@ class Calls:
             self._pool.dismiss(worker)
 
     def _answer(self, worker: WorkerProcess, call: Call, wanted: OutputSpec | int) -> None:
-        """Tell a worker where its first result goes, or for how many blocks there is room."""
+        """Reply with the place of a worker's first result, or the number of blocks that fit."""
         answer: Any
         segments: list[Segment] = []
         try:
@@ -289,13 +289,13 @@ class Calls:
         """Read the output of workers before they report that they have finished."""
         if call.board.has_printed:  # there may be unread output of a worker
             call.request.prints.is_any = True  # first, because other threads read both
-            call.board.has_printed = 0  # before, because later output may not be read
+            call.board.has_printed = 0  # first, because later output may not be read
             self._pipes.read_all()
 
-    # ------------------------------------------------------------- what happens to workers
+    # -------------------------------------------------------------- the ends of the workers
 
     def lose(self, worker: WorkerProcess, *, timed_out: bool = False) -> None:
-        """End a dead or late worker, and give its unfinished items to others."""
+        """End a dead or late worker, and return its unfinished items."""
         worker.end()  # first, because its results and messages until then count
         ended_at = time.monotonic()
         self.hear_all(worker)
@@ -319,7 +319,7 @@ class Calls:
                 f"{call.n_replaced} workers in a row died before "
                 "they began an item. The cause may be a module that they import, or the "
                 "initializer; or memory may be short, or the number of processes limited; or "
-                f"sys.executable, which is {sys.executable!r}, may be no Python that has NumPy."
+                f"sys.executable, {sys.executable!r}, may be a Python without NumPy."
             )
             self.fail(call, died)
 
@@ -354,7 +354,7 @@ class Calls:
 
 
 def _has_ended(call: Call, *, is_done: bool) -> bool:
-    """Return whether a call has ended, as all its items are done or it was ended early."""
+    """Return whether a call has ended, because all its items are done or it was stopped."""
     if not (is_done or call.error is not None or call.board.stopped):
         return False
     return not any(_is_awaited(worker, call, is_done=is_done) for worker in call.workers)
@@ -363,8 +363,8 @@ def _has_ended(call: Call, *, is_done: bool) -> bool:
 def _is_awaited(worker: WorkerProcess, call: Call, *, is_done: bool) -> bool:
     """Return whether the end of a call must wait for a message of a worker.
 
-    A tiny call does not wait until all workers have noticed that no items are left, which would
-    take as long as the call.
+    A tiny call does not wait until all workers have noticed that no items are left: that would take
+    as long as the call.
     """
     if not is_done or not worker.is_ready:
         return worker.is_ready
@@ -413,10 +413,10 @@ def account_for_death(
     is_guilty = True
     if timed_out_at is not None and policy.timeout_s is not None:
         end = end._replace(timeout_s=policy.timeout_s)
-        # Otherwise it had just gone on from the late item to this one. A block cannot run again.
+        # Otherwise it had just advanced from the late item to this one. A block cannot run again.
         is_guilty = timed_out_at >= row[SINCE] / 1e9 + policy.timeout_s or stage is not None
     elif status == KILLED and call.workers and processes.n_killed() > call.n_killed:
-        is_guilty = False  # the system lacked memory, which may suffice for fewer workers
+        is_guilty = False  # the system was short of memory, and fewer workers may fit
         call.n_killed += 1
         call.most_fitting = len(call.workers)
     if is_guilty and board.stopped:
@@ -436,9 +436,9 @@ def _may_run_again(call: Call, items: range) -> bool:
     """Count the death of a worker as a failure of its items. Return whether to run them again."""
     attempts = call.board.attempts_to_count(items.start, items.stop)
     if len(items) > 1:
-        attempts |= SUSPECT  # next time they run one at a time, which shows the guilty one
+        attempts |= SUSPECT  # next time they run one at a time, to find the guilty one
         return True
     attempts += 1
     is_run_again = bool(attempts[0] & ATTEMPTS <= call.request.policy.retries)
-    call.past_slots[-1][RETRIED] += is_run_again  # of its last worker
+    call.past_slots[-1][RETRIED] += is_run_again  # in its last worker's slot
     return is_run_again

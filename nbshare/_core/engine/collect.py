@@ -1,4 +1,4 @@
-"""Arrays of results, which are collected from objects if they fit."""
+"""Arrays of results, collected from objects that fit into one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from nbshare._core.shapes.shaped import survives
 from nbshare._core.store.specs import OutputSpec, spec_for
 from nbshare.errors import MixedResultsWarning, warn
 
-BLOCK_NBYTES = 1 << 20  # of values that are copied and compared together
+BLOCK_NBYTES = 1 << 20  # size of values that are copied and compared together
 
 
 def masked(array: npt.NDArray[Any], missing: npt.NDArray[np.bool_], *, is_kept: bool = True) -> Any:
-    """Return an array, not copied, with a mask of the rows that are missing.
+    """Return an array, not copied, with a mask of the missing rows.
 
     If the array is kept, both are writable. Otherwise neither is, because workers still fill the
-    array, and the mask takes no memory. A full one would cost a byte per value in every frame of a
+    array, and the mask takes no memory. A full mask would cost a byte per value in every frame of a
     plot.
     """
     rows = missing.reshape(-1, *[1] * (array.ndim - 1))
@@ -47,13 +47,13 @@ def as_masked(results: Any) -> Any:
 
 
 def collect(values: list[Any], failed: Container[int] = ()) -> Any:
-    """Return results as one array in shared memory if they fit one, else as a list.
+    """Return results as one array in shared memory if they fit, else as a list.
 
-    The array is masked where items `failed`, also if all did. Warns if results are numbers or
+    The array is masked where items `failed`, even if all did. Warns if results are numbers or
     arrays that differ.
     """
     first = next((i for i in range(len(values)) if i not in failed), None)
-    if first is None and values:  # all have failed, and most functions return numbers
+    if first is None and values:  # all failed, and most functions return numbers
         return masked(empty(len(values)), np.ones(len(values), np.bool_))
     if first is None or spec_for(values[first]).dtype is None:
         return values
@@ -67,7 +67,7 @@ def collect(values: list[Any], failed: Container[int] = ()) -> Any:
     if odd is not None:
         found = f"item {first} gave {_kind(values[first])}, item {odd} {_kind(values[odd])}"
     warn(
-        f"results differ in kind, so they come as a list: {found}."
+        f"results differ in kind, so they are returned as a list: {found}."
         ' Return one dtype and shape to get one array, or pass out="list".',
         MixedResultsWarning,
     )
@@ -90,7 +90,7 @@ def stack(values: list[Any]) -> Any:
     there = [value for value in values if not isinstance(value, BaseException)]
     if not there or not all(isinstance(v, tuple) and len(v) == len(there[0]) for v in there):
         warn(
-            'out="stack" takes functions that return tuples of one length. The results come as '
+            'out="stack" requires tuples of one length as results. The results are returned as '
             "a list",
             MixedResultsWarning,
         )

@@ -1,4 +1,4 @@
-"""The one thread that owns the workers, and how other threads send it requests.
+"""The one thread that owns the workers, and the requests that other threads send to it.
 
 ::
 
@@ -30,8 +30,8 @@ from nbshare._core.engine.workers import WorkerPool
 from nbshare._core.system import locks
 from nbshare._core.wire.board import busy_since
 
-ATTEND_S = 0.01  # to assign idle workers (starting new ones takes longer)
-IDLE_S = 300.0  # then idle workers end, which hold the user's modules in memory
+ATTEND_S = 0.01  # time limit for assigning idle workers (starting new ones takes longer)
+IDLE_S = 300.0  # idle workers then end, because they hold the user's modules in memory
 HEAR_S = 1.0  # for a dispatcher that must wait for the interpreter lock
 
 
@@ -51,7 +51,7 @@ class Dispatcher(Engine):
 
     def __init__(self) -> None:
         self.is_closed = False
-        self._error: BaseException | None = None  # that this thread has ended with
+        self._error: BaseException | None = None  # the error that ended this thread
         self._events = Events()
         try:
             self._starter = WorkerStarter()
@@ -63,17 +63,17 @@ class Dispatcher(Engine):
         self._calls = Calls(self._pool, self._pipes, locks.FileLock(self._starter.lock_fd))
         self._closed = _thread.allocate_lock()
         self._closed.acquire()
-        self._thread = 0  # that it runs in
+        self._thread = 0  # the thread's id
 
     # ------------------------------------------------------------- from any thread
 
     @property
     def is_here(self) -> bool:
-        """Whether this is its own thread, where the garbage collector may run finalizers."""
+        """Whether this is its own thread. The garbage collector may run finalizers there."""
         return self._thread == _thread.get_ident()
 
     def warm_up(self, n_workers: int) -> None:
-        """Start what takes long, if there is not enough, while the caller still copies inputs."""
+        """Start missing workers or their server, while the caller still copies inputs."""
         if not self._starter.is_up and (n_missing := n_workers - len(self._pool)) > 0:
             self._events.post(lambda: self._starter.warm_up(n_missing))
 
@@ -85,7 +85,7 @@ class Dispatcher(Engine):
             self._attend(lambda: self._begin(call), ATTEND_S)
 
     def hear_prints(self, call: Call, *, are_all: bool) -> None:
-        """Read what the workers of a call have printed. If that is all, read half lines too."""
+        """Read the prints of a call's workers. If these are the last, read half lines too."""
 
         def hear() -> None:
             self._calls.read_prints(call)
@@ -96,7 +96,7 @@ class Dispatcher(Engine):
             self._attend(hear, HEAR_S)
 
     def _attend(self, action: Callable[[], None], timeout_s: float) -> bool:
-        """Run an action in the dispatcher's thread and wait. Return whether it is done in time."""
+        """Run an action in the dispatcher's thread and wait. Return whether it finished in time."""
         done = _thread.allocate_lock()
         done.acquire()
 
@@ -112,7 +112,7 @@ class Dispatcher(Engine):
         if error is not None:
             self._events.post(lambda: self._calls.fail(call, error))
             return
-        call.halt()  # here, because the dispatcher may have to wait for the interpreter lock
+        call.halt()  # here: the dispatcher may have to wait for the interpreter lock
         self._events.post(lambda: self._calls.stop(call))
 
     def shutdown(self, timeout_s: float = 2.0) -> None:
@@ -122,22 +122,22 @@ class Dispatcher(Engine):
             self._closed.release()
 
     def withdraw(self, call: Call, i: int) -> bool:
-        """Withdraw an item that no worker has claimed. Return whether that was in time."""
+        """Withdraw an unclaimed item. Return whether that was in time."""
         with self._calls.claiming:
-            # Asked here, because `_end` closes the lock's file.
+            # Checked here, because `_end` closes the lock's file.
             if self.is_closed or call.is_over:
                 return False
             with self._calls.lock:
                 is_withdrawn = call.board.withdraw(i)
-        if is_withdrawn and call.is_complete:  # it was the last, and the call may have no workers
+        if is_withdrawn and call.is_complete:  # the last one, and the call may have no workers
             self._events.wake()
         return is_withdrawn
 
     def notify(self, call: Call) -> None:
-        """Wake workers after items have arrived at a call, or if no more will."""
+        """Wake workers after items have arrived at a call, or after the last one."""
         with self._calls.claiming:
             event = call.items_event
-            if event is None or self.is_closed:  # it is over, or will be
+            if event is None or self.is_closed:  # the call is over, or will be
                 return
         is_closed, n = call.board.is_closed, call.request.max_workers
         event.set(n if is_closed else min(n, call.board.n_unclaimed))
@@ -145,7 +145,7 @@ class Dispatcher(Engine):
             self._events.wake()
 
     def is_current(self, call: Call) -> bool:
-        """Whether a new call would run the same code as this one, whose items are done."""
+        """Return whether a new call would run the same code as this one, whose items are done."""
 
         def hear() -> None:
             for worker in list(call.workers):
@@ -179,7 +179,7 @@ class Dispatcher(Engine):
             try:
                 self._end()
             finally:
-                self._thread = 0  # another thread may have the number next
+                self._thread = 0  # another thread may reuse the id
                 self._closed.release()
 
     def _turn(self) -> None:
@@ -198,14 +198,14 @@ class Dispatcher(Engine):
         self._calls.finish_ended()  # last, because the waiting thread needs the interpreter lock
 
     def _hear(self, events: list[object]) -> None:
-        """Handle what workers have sent and printed, and which of them have died."""
+        """Handle workers' messages, prints and deaths."""
         for event in events:
             match event:
                 case WorkerProcess():
                     try:
                         self._calls.hear(event)
                     except BlockingIOError:
-                        # A process that it has forked in C may hold a dead worker's channel.
+                        # A process forked in C by a dead worker may hold its channel open.
                         if event.is_dead:
                             self._calls.lose(event)
                     except (EOFError, OSError):
@@ -271,7 +271,7 @@ class Due(NamedTuple):
         "stuck"      its call was stopped, and it is still busy
         "timed out"  its item takes too long
         "idle"       it has been idle for long
-        "ending"     it was told to end a while ago
+        "ending"     it was asked to end a while ago
         "late"       it has not noticed that its call is over, and no call waits for it
         ===========  ==========================================================================
     worker : WorkerProcess

@@ -11,7 +11,7 @@ from nbshare._core.system import waiting
 class Events(waiting.Waiter):
     """The events that the dispatcher waits for.
 
-    They are what `watch` was given, and "posted" when other threads have posted an action.
+    They are the arguments of `watch`, and "posted" for actions that other threads have posted.
 
     Notes
     -----
@@ -26,7 +26,7 @@ class Events(waiting.Waiter):
     def post(self, action: Callable[[], None]) -> None:
         """Run an action in the waiting thread, in order, or here if that thread has ended."""
         self._posted.append(action)
-        if not self.wake():  # it has emptied the queue for the last time
+        if not self.wake():  # the queue was emptied for the last time
             self.do_posted()
 
     def wake(self) -> bool:
@@ -44,7 +44,7 @@ class Events(waiting.Waiter):
         while self._posted:
             try:
                 action = self._posted.popleft()
-            except IndexError:  # another thread took it
+            except IndexError:  # another thread ran it
                 return
             action()
 

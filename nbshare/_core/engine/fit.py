@@ -1,4 +1,4 @@
-"""How many workers of a call fit into memory, by what they have taken so far."""
+"""Computes how many workers of a call fit into memory, from their use so far."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nbshare._core.memory.budget import SHARE
 
-LOOK_S = 0.5  # between looks at the memory of a call's workers
+LOOK_S = 0.5  # interval of checks of the workers' memory
 
 
 class Private(NamedTuple):
@@ -18,16 +18,16 @@ class Private(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """How many workers fit, and what each of them takes at its peak, in bytes."""
+    """The number of workers that fit, and the peak memory of each, in bytes."""
 
     n: int
     each: int
 
 
 def workers_that_fit(workers: Sequence[Private], available: int) -> Fit:
-    """Return how many workers like those that run fit into memory, at least one.
+    """Return how many workers like the running ones fit into memory, at least one.
 
-    Each may reach the highest peak so far again, and does not own yet what it lacks of that.
+    Each may reach the highest peak so far again, and has yet to allocate the difference.
     """
     each = max(worker.peak for worker in workers)
     left = SHARE * available - sum(each - worker.now for worker in workers)

@@ -1,7 +1,7 @@
-"""The owner's side of ``reduce=``. It combines the results of blocks, in an order of its own.
+"""The owner's side of ``reduce=``, which combines the results of blocks in a fixed order.
 
-Two neighbours are combined as soon as both are there, then two such pairs, and so on. So the order
-in which blocks arrive makes no difference, and few results are kept.
+Two neighbours are combined as soon as both have arrived, then two such pairs, and so on. So the
+order of arrival makes no difference, and few results are kept.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Reduction:
 
     def __init__(self, reduce: Callable[[Any, Any], Any]) -> None:
         self._reduce = reduce
-        # By the first block and their number, 1, 2, 4, ... The list is empty if there is no value.
+        # By the first block and the number of blocks, 1, 2, 4, ... An empty list means no value.
         self._parts: dict[tuple[int, int], list[Any]] = {}
 
     def add(self, k: int, values: list[Any]) -> None:
-        """Add the value of block `k`, if it has one."""
+        """Add the value of block `k`, if any."""
         size = 1
         while (k ^ size, size) in self._parts:
             other = self._parts.pop((k ^ size, size))
@@ -47,7 +47,7 @@ class Reduction:
         self._parts[k, size] = values
 
     def value(self) -> Any:
-        """Return the value of all blocks so far, or None if there is none."""
+        """Return the value of all blocks so far, or None."""
         parts = [self._parts[key] for key in sorted(self._parts)]
         values: list[Any] = []
         for part in parts:
@@ -70,14 +70,14 @@ class FoldingCall(Call):
         assert self.request.reduce is not None
         self._reduction = Reduction(self.request.reduce)
         self._folding = _thread.allocate_lock()
-        self._value: tuple[int, Any] = (0, None)  # of how many items, and of the reduction
+        self._value: tuple[int, Any] = (0, None)  # the number of items, and their reduction
         self._n_folded = self._n_restored = 0  # items
         self._n_brought = 0  # those from a source
         self._failed: dict[int, BaseException] = {}
         self._restored: set[int] = set()  # blocks
         self._retried: set[int] = set()  # items, within their blocks
-        self._broken: BaseException | None = None  # raised by `reduce`, which leaves no value
-        self.results.given.is_iterated = True  # what has been combined is not kept
+        self._broken: BaseException | None = None  # raised by `reduce`. There is no value then
+        self.results.given.is_iterated = True  # combined values are not kept
 
     # ------------------------------------------------------------------ what a job reads
 
@@ -108,16 +108,16 @@ class FoldingCall(Call):
         return lost | self._failed
 
     def retried(self) -> npt.NDArray[np.int64]:
-        """Return the items that were run again, alone or with their block, whose worker died."""
+        """Return the items that ran again, alone or with their block after its worker died."""
         again = self._retried.copy()
         if self.request.policy.retries:
             is_done, blocks = self.board.finished(), self.board.retried()
-            # One that is not has ended the call.
+            # Any other has ended the call.
             again.update(i for k in blocks[is_done[blocks]].tolist() for i in self._items_in(k))
         return np.array(sorted(again), np.int64)
 
     def present(self) -> npt.NDArray[Any]:
-        """Return which items are in blocks that are done."""
+        """Return a flag per item, True if its block is done."""
         return by_item(self.board.present(), self._n_there)
 
     def partial(self) -> Any:
@@ -130,7 +130,7 @@ class FoldingCall(Call):
         return self._value[1]
 
     def load_ahead(self) -> bool:
-        """Combine what has arrived. Return whether there was anything."""
+        """Combine the results that have arrived. Return whether there were any."""
         try:
             return self._fold()
         except BaseException as error:
@@ -154,7 +154,7 @@ class FoldingCall(Call):
         return [each._replace(items=self._all_in(each.items)) for each in found]
 
     def text_of(self, i: int) -> str:
-        """Return what messages call a block."""
+        """Return the text of a block for messages."""
         try:
             return repr(self._block(i))
         except LookupError:
@@ -198,7 +198,7 @@ class FoldingCall(Call):
         super().append(columns)
 
     def sweep(self) -> None:
-        """Free what is not needed, once what has arrived is combined."""
+        """Combine the results that have arrived, and free their memory."""
         self.load_ahead()
         super().sweep()
 
@@ -221,14 +221,14 @@ class FoldingCall(Call):
             super()._store_and_end()
 
     def _fold(self) -> bool:
-        """Combine what has arrived. Return whether there was anything."""
+        """Combine the results that have arrived. Return whether there were any."""
         with self._folding:
             if self._broken is not None:
                 raise self._broken
             n_before, arrived = self.results.given.n, super().new_results()
             is_over = False
             while not is_over:
-                # A block that was taken is combined. An interrupt in between would lose it, and one
+                # Combine each block that is removed. An interrupt in between would lose it, and one
                 # within `reduce` could leave half of a value.
                 with uninterrupted():
                     is_over = (entry := next(arrived, None)) is None
@@ -240,7 +240,7 @@ class FoldingCall(Call):
                         raise
             if self.results.given.n == n_before and self._value[0] == self._n_folded:
                 return False
-            if not self.board.is_open:  # else the supply does it
+            if not self.board.is_open:  # otherwise by the supply
                 self.results.drop_logs()
             self._value = self._n_folded, self._reduction.value()
             return True

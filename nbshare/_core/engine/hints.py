@@ -1,4 +1,4 @@
-"""Hints on large inputs that could take less, for `nbshare.plan` and the progress display."""
+"""Hints on large inputs, for `nbshare.plan` and the progress display."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from nbshare._core.arrays.arena import Arena
 from nbshare._core.engine.request import Request
 from nbshare._core.memory.budget import rounded
 
-LARGE = 100_000_000  # bytes of what is worth a word
+LARGE = 100_000_000  # least size of an input to mention, in bytes
 MOST_KEPT = 16  # arrays that are remembered
 
-# The memory of large arrays that earlier calls have copied. Replaced as a whole, as any thread may.
+# The large arrays that earlier calls have copied. Replaced as a whole, because any thread may.
 _copied: tuple[weakref.ref[npt.NDArray[Any]], ...] = ()
 
 
 def hints_of(request: Request, arena: Arena) -> list[str]:
     """Return a line for each large input of a call that an arena holds.
 
-    Python objects are loaded in each worker. Plain arrays are copied at each call, so those are
-    named that an earlier call has copied, too.
+    Python objects are loaded in each worker. Plain arrays are copied at each call, and reported
+    from the second copy on.
     """
     hints = [
         f"{what}: {rounded(nbytes)} of Python objects in each worker; a DataFrame (with strings "
@@ -37,14 +37,14 @@ def hints_of(request: Request, arena: Arena) -> list[str]:
         is_array = isinstance(value, np.ndarray) and value.nbytes >= LARGE
         if is_array and not arena.refers_to(value) and _was_copied(value):
             hints.append(
-                f"{what}: {rounded(value.nbytes)} are copied at each call; after "
-                f"{name} = nbshare.share({name}), which copies them once, they are not"
+                f"{what}: {rounded(value.nbytes)} are copied at each call; with "
+                f"{name} = nbshare.share({name}), they are copied once"
             )
     return hints
 
 
 def _was_copied(array: npt.NDArray[Any]) -> bool:
-    """Return whether an earlier call has copied an array, and note that this one does."""
+    """Return whether an earlier call has copied an array, and record that this one does."""
     global _copied
     while isinstance(array.base, np.ndarray):
         array = array.base

@@ -50,7 +50,7 @@ from nbshare._core.worker.state import initializing_anew, leave
 from nbshare._core.worker.work import Caller, Work
 from nbshare.errors import is_interrupt, noted, without_frames
 
-PAUSE_S = 1e-3  # of a thread, between looks for items
+PAUSE_S = 1e-3  # a thread's interval of checks for items
 
 
 class _Here(Caller):
@@ -88,8 +88,8 @@ class _Here(Caller):
         if issubclass(type(error), Exception):
             where = f"raised for {self._call.name_of(i, item)}"
             if is_kept:
-                # As text, because its frames hold the caller's, and so the results that will hold
-                # it. The garbage collector does not look into an array for such a cycle.
+                # As text, because its frames refer to the caller's, and so to the results that will
+                # hold it. The garbage collector does not search arrays for such a cycle.
                 text = traceback_of(error)
                 where = f"{where}:\n{text}" if text else where
                 without_frames(error)
@@ -104,11 +104,11 @@ class _Here(Caller):
 
 
 class SerialEngine(Engine):
-    """Runs a call in the thread that waits for it, for the debugger and for workers' own calls.
+    """Runs a call in the thread that waits for it, for debuggers and for nested calls in workers.
 
     Notes
     -----
-    For one call and one thread, but for `stop`.
+    For one call and one thread, except `stop`.
     """
 
     in_process = True
@@ -120,7 +120,7 @@ class SerialEngine(Engine):
         self._running = _thread.allocate_lock()
 
     def submit(self, call: Call) -> None:
-        """Begin a call, unless it has been stopped before."""
+        """Begin a call, unless it was stopped before."""
         with self._running:
             if not call.results.is_over:
                 call.state = "running"
@@ -162,7 +162,7 @@ class ThreadEngine(Engine):
     in_process = True
 
     def submit(self, call: Call) -> None:
-        """Begin a call, unless it has been stopped before."""
+        """Begin a call, unless it was stopped before."""
         if call.results.is_over:
             return
         call.state = "running"
@@ -176,7 +176,7 @@ class ThreadEngine(Engine):
 
         def run(k: int) -> None:
             try:
-                apply({"errstate": errstate}, ["errstate"])  # NumPy 1 has one for each thread
+                apply({"errstate": errstate}, ["errstate"])  # in NumPy 1 each thread has its own
                 with running_items(k):
                     works[k].run()
             except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
@@ -192,15 +192,15 @@ class ThreadEngine(Engine):
         with uninterrupted():  # or the call would never end
             for k in list(works):
                 try:
-                    start_thread(copy_context().run, run, k)  # with its decimal context, say
-                except RuntimeError:  # no more threads are allowed, so this one does it
+                    start_thread(copy_context().run, run, k)  # with its decimal context
+                except RuntimeError:  # no more threads are allowed, so this one runs the items
                     left.append(k)
         for k in left:
             run(k)
 
 
 def _works(call: Call, n: int, lock: Any) -> tuple[list[Work], ExitStack | None]:
-    """Return the workers of a call, and what its initializer, run once for all, has entered."""
+    """Return the workers of a call, and the contexts of its initializer, run once for all."""
     has_initializer = call.request.initializer is not None
     with running_items(), initializing_anew() if has_initializer else nullcontext() as entered:
         return [_work(call, slot, lock) for slot in range(n)], entered

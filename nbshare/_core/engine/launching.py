@@ -1,4 +1,4 @@
-"""How worker processes come to life, forked by a server or each in a new interpreter."""
+"""The start of worker processes, forked by a server or each in a new interpreter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nbshare._core.wire.threads import thread_variables
 
 ANSWER_S = 3.0  # the server answers as quickly, unless the machine is overloaded
 
-# For a new interpreter to find NumPy and nbshare. They come after its own path, because a random.py
+# Where a new interpreter finds NumPy and nbshare. They follow its own path, because a random.py
 # next to the notebook must not replace the standard library's.
 _PATHS = [dirname(PACKAGE), dirname(dirname(np.__file__))]
 # This nbshare, even if another is installed there.
@@ -47,9 +47,9 @@ class Launcher(Protocol):
         """Prepare for workers. Return whether they start quickly from now on."""
 
     def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:
-        """Start a worker, to which a channel leads. It gets duplicates of descriptors.
+        """Start a worker at the other end of a channel. It receives duplicates of descriptors.
 
-        Return the process, without a number if it will tell that itself.
+        Return the process, without an id if it will report that itself.
         """
 
     def reap(self, child: processes.Child) -> int | None:
@@ -59,11 +59,11 @@ class Launcher(Protocol):
         """End all workers."""
 
     def forget(self) -> None:
-        """Close what a forked child of the owner has inherited."""
+        """Close the inherited descriptors in a forked child of the owner."""
 
 
 class ForkServer:
-    """Has a server fork the workers (`worker.server`)."""
+    """Starts workers as forks of a server (`worker.server`)."""
 
     def __init__(self) -> None:
         self._life_read, self._life_write = map(owned, waiting.pipe())
@@ -81,11 +81,11 @@ class ForkServer:
         return True
 
     def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:  # noqa: ARG002
-        """Have the server fork a worker."""
+        """Request a new worker from the server."""
         message = "fork", fds
         try:
             self._running_server().send(*message, wait=False)
-        except ConnectionError:  # it has died
+        except ConnectionError:  # the server has died
             self._end_server()
             self._running_server().send(*message, wait=False)
         return processes.Child()
@@ -94,7 +94,7 @@ class ForkServer:
         """Return the exit status of a dead child of the server, or None if it is unknown."""
         if self._channel is None or not child.pid:
             return None
-        with suppress(OSError, EOFError):  # it is gone
+        with suppress(OSError, EOFError):  # the server has ended
             self._channel.send(("reap", child.pid), wait=False)
             return self._channel.receive(timeout_s=ANSWER_S)[0]  # type: ignore[no-any-return]
         self._end_server()
@@ -107,7 +107,7 @@ class ForkServer:
         self._life_read.close()
 
     def forget(self) -> None:
-        """Close what a forked child of the owner has inherited."""
+        """Close the inherited descriptors in a forked child of the owner."""
         self._life_write.close()
 
     def _running_server(self) -> Channel:
@@ -152,7 +152,7 @@ def _environ() -> dict[str, str]:
     return {**os.environ, **thread_variables(1), "MPLBACKEND": "Agg"}
 
 
-if sys.platform == "win32" or not TYPE_CHECKING:  # what it needs, Linux has not
+if sys.platform == "win32" or not TYPE_CHECKING:  # Linux lacks the modules it needs
 
     class Spawner:
         """Starts each worker in a new interpreter, which takes 110 ms."""
@@ -163,7 +163,7 @@ if sys.platform == "win32" or not TYPE_CHECKING:  # what it needs, Linux has not
             self._life = processes.Life()
 
         def warm_up(self) -> bool:
-            """Return False, because there is nothing to prepare."""
+            """Return False: no preparation is needed."""
             return False
 
         def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:
@@ -180,12 +180,12 @@ if sys.platform == "win32" or not TYPE_CHECKING:  # what it needs, Linux has not
             self._life.close()
 
         def forget(self) -> None:
-            """Close what a forked child of the owner has inherited."""
+            """Close the inherited descriptors in a forked child of the owner."""
             self._life.close()
 
 
 def new_launcher() -> Launcher:
-    """Return what starts workers on this system."""
+    """Return the launcher of workers for this system."""
     if sys.platform == "win32" or SYSTEM == "macos":
         launcher: Launcher = Spawner()  # type: ignore[name-defined]
         return launcher

@@ -17,12 +17,12 @@ from nbshare._core.memory import need_shared, pool, slab
 from nbshare._core.system import processes
 from nbshare._core.tracebacks import shown_from_the_call
 
-REFUSED = {errno.EPERM, errno.ENOSYS, errno.EINVAL}  # else something is short, and says so
+REFUSED = {errno.EPERM, errno.ENOSYS, errno.EINVAL}  # other errors explain the shortage themselves
 
 _dispatcher: Dispatcher | None = None
 
 
-at_shutdown: list[Callable[[], None]] = []  # what else `shutdown` ends
+at_shutdown: list[Callable[[], None]] = []  # also called by `shutdown`
 _lock = _thread.allocate_lock()  # for the threads of dispatchers
 
 
@@ -77,7 +77,7 @@ def _live(outcomes: SimpleQueue[Dispatcher | BaseException]) -> None:
                 _dispatcher = new = Dispatcher()
             outcomes.put(_dispatcher)
         except BaseException as error:  # noqa: BLE001 - for the waiting thread
-            outcomes.put(errors.without_frames(error))  # which hold descriptors
+            outcomes.put(errors.without_frames(error))  # frames hold descriptors
     if new is not None:
         new.run()
 
@@ -93,7 +93,7 @@ def refuse_to_wait_for_itself() -> None:
 
 
 def is_ending() -> bool:
-    """Whether the interpreter is exiting, which waits for threads other than the main one."""
+    """Return whether the interpreter is exiting, and waits for threads other than the main one."""
     # An interrupt in the middle of `threading.main_thread().is_alive()` makes that thread count as
     # ended for good, in Python 3.11.
     return bool(getattr(threading, "_SHUTTING_DOWN", False))
@@ -101,14 +101,14 @@ def is_ending() -> bool:
 
 @shown_from_the_call
 def shutdown() -> None:
-    """End the workers and give back the memory kept for the next call, which starts new ones.
+    """End the workers and free the memory kept for the next call, which starts new workers.
 
-    Running calls in other threads end with the results they have. This happens automatically when
+    Running calls in other threads end with their results so far. This happens automatically when
     the process ends, however it ends.
 
     Examples
     --------
-    Give everything back now:
+    Free everything now:
 
     >>> import nbshare
     >>> nbshare.shutdown()
@@ -130,7 +130,7 @@ def shutdown() -> None:
 
 
 def _forget() -> None:
-    """Forget the parent's workers, in a forked child. It starts its own for a call."""
+    """Forget the parent's workers, in a forked child. Its first call starts its own."""
     global _dispatcher, _lock
     _lock = _thread.allocate_lock()
     inherited, _dispatcher = _dispatcher, None
@@ -144,7 +144,7 @@ def _check_system() -> None:
     Raises
     ------
     WorkerDiedError
-        The system refuses one.
+        The system refuses a call.
     """
     for name, attempt in processes.NEEDED.items():
         try:

@@ -1,7 +1,7 @@
-"""The rows of a call's results, and their place from the first result on.
+"""The rows of a call's results, whose place the first result decides.
 
-A call with an unknown number of items has them in one segment that grows in place, so results are
-never copied. The memory of those that a loop has taken is freed, a system page at a time.
+A call with an unknown number of items stores them in one segment that grows in place, so results
+are never copied. The memory of results that a loop has consumed is freed, a system page at a time.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from nbshare._core.store.specs import ASK, IS_OBJECT, KINDS, OBJECTS, OutputSpec
 from nbshare._core.system import sections
 from nbshare._core.wire.board import KIND, Board
 
-FIRST_BYTES = 256 << 10  # of an output that grows
-GROWTH = 1.5  # from one size to the next (unused parts take no memory)
+FIRST_BYTES = 256 << 10  # first size of a growing output
+GROWTH = 1.5  # factor between sizes (unused parts take no memory)
 
 
 class Output(NamedTuple):
@@ -65,7 +65,7 @@ def output_of(array: npt.NDArray[Any], *, is_fresh: bool = True) -> Output:
 def growing(
     dtype: np.dtype[Any], shape: tuple[int, ...], n: int, before: Segment | None = None
 ) -> Output:
-    """Return an output of `n` rows or more, in the memory of that `before`. New ones are zero.
+    """Return an output of `n` rows or more, in the memory of the one `before`. New rows are zero.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def growing(
 
 
 def mosaic_of(items: Tiles, spec: OutputSpec) -> Output:
-    """Return the output of tiles, one array in which each has its place.
+    """Return the output of tiles, one array with a place for each.
 
     Raises
     ------
@@ -113,7 +113,7 @@ class Medium:
     """Keeps results, in memory."""
 
     def adapt(self, spec: OutputSpec) -> OutputSpec:
-        """Return what can be kept of results with a spec."""
+        """Return the part of a spec that the results can keep."""
         return spec
 
     def allocate(self, request: Request, spec: OutputSpec, n: int) -> Output:
@@ -145,13 +145,13 @@ class OutputRows:
     Attributes
     ----------
     medium : Medium
-        Where they are kept.
+        Their memory.
     grows : bool
-        Whether more rows may come, and those that a loop has taken are freed.
+        Whether rows may be added, and those that a loop has consumed are freed.
 
     Notes
     -----
-    One thread of the owner decides, one brings items. All may read at the same time.
+    One thread of the owner decides, one appends items. All may read at the same time.
     """
 
     def __init__(self, board: Board, request: Request) -> None:
@@ -160,8 +160,8 @@ class OutputRows:
         self.medium = Medium()
         self._output: Output | None = None
         self.grows = False
-        self._n = 0  # rows that it must have
-        self._n_shown = 0  # of which a caller may have a view
+        self._n = 0  # required number of rows
+        self._n_shown = 0  # rows that a caller may hold a view of
         self._lock = _thread.allocate_lock()
         self._copied: npt.NDArray[np.bool_] | None = None  # rows of the plain array of ``out=``
         out = request.out
@@ -170,12 +170,12 @@ class OutputRows:
             self._output = output_of(out if segment_of(out) else empty(out.shape, out.dtype))
         if self._spec is OBJECTS:
             board.header[KIND] = IS_OBJECT
-        elif self._spec is not None or board.is_open:  # whose numbers are in no page
+        elif self._spec is not None or board.is_open:  # pages do not store their numbers
             board.header[KIND] = ASK
 
     @property
     def can_grow(self) -> bool:
-        """Whether there can be one array of all results, as private memory does not grow."""
+        """Whether all results can form one array. Private memory does not grow."""
         return can_share() or not self._board.is_open
 
     @property
@@ -186,24 +186,24 @@ class OutputRows:
             spec = KINDS[kind]
             if spec.dtype is not None:
                 self._output = output_of(shared_view(self._board.page(0).numbers(spec.dtype)))
-            self._spec = spec  # last, because other threads expect the output to be there then
+            self._spec = spec  # last, because other threads then expect the output to exist
         return self._spec
 
     @property
     def array(self) -> Any:
-        """The output, an ndarray or a `Mosaic`, None if there is none yet, or none at all.
+        """The output, an ndarray or a `Mosaic`, or None if there is none (yet).
 
-        That of an open board may have more rows than there are items.
+        For an open board, it may have more rows than items.
         """
         return self._output.array if self.spec is not None and self._output is not None else None
 
     def decide(self, spec: OutputSpec) -> None:
-        """Take the first result's spec and allocate the output, unless that is done already."""
+        """Set the first result's spec and allocate the output, unless that was done before."""
         if self.spec is not None:
             return
         spec = self.medium.adapt(spec)
         if not self.can_grow:
-            spec = OBJECTS  # of which `Results` makes one array
+            spec = OBJECTS  # `Results` converts them to one array
         if spec.dtype is not None and self._board.is_open:
             self._output, self.grows = growing(spec.dtype, spec.shape, self._n), True
             self._grow()
@@ -220,7 +220,7 @@ class OutputRows:
         return (self.spec, output.place, files), output.segments
 
     def decided_here(self, spec: OutputSpec) -> Decided:
-        """Return the same to this process, which stores results itself."""
+        """Return the same for this process, which stores results itself."""
         (decided, place, files), _ = self.place_for(spec)
         rows = None if place is None else self.some
         return decided, rows, None if files is None else RowWriter(files)
@@ -231,10 +231,10 @@ class OutputRows:
         Raises
         ------
         OutOfMemoryError
-            If there is none.
+            If there is no room.
         """
-        # First, because one thread decides and another brings items. The later of them makes the
-        # room. A stage's worker may ask for fewer places than another one before it.
+        # First, because one thread decides and another appends items. The later of them makes room.
+        # A stage's worker may ask for fewer places than another one before it.
         self._n = max(self._n, self._board.n_there + n_more)
         self._grow()
 
@@ -254,11 +254,11 @@ class OutputRows:
         return array if array is None or n >= len(array) else array[:n]
 
     def keep(self, n: int) -> None:
-        """Do not free the first rows, because a caller gets a view of them."""
+        """Keep the first rows, because a caller receives a view of them."""
         self._n_shown = max(self._n_shown, n)
 
     def free(self, start: int, stop: int) -> None:
-        """Free the memory of rows that nobody can see. They become zero."""
+        """Free the memory of rows without views. They become zero."""
         with self._lock:
             if (output := self._output) is None or not self.grows:
                 return
@@ -270,14 +270,14 @@ class OutputRows:
                     sections.free(output.segments[0], first, end - first)
 
     def close(self) -> None:
-        """Move a few rows that could grow to where small arrays are, when all writers have ended.
+        """Move a few growing rows to the slab of small arrays, when all writers have ended.
 
         A segment takes a descriptor.
         """
         if not self.grows or (spec := self._spec) is None:
             return
         with self._lock:
-            # More than there are items, as the thread that brings them may be about to add some.
+            # More than the number of items, because the appending thread may be about to add some.
             rows = self.first(self._n)
             if rows.nbytes <= LARGEST_PIECE:
                 small = in_memory(spec, len(rows))
@@ -287,8 +287,8 @@ class OutputRows:
     def clear_missing(self, torn: list[int]) -> None:
         """Zero the missing rows before the array is returned.
 
-        In reused memory all of them hold old results. In fresh memory only `torn` ones do. A worker
-        was killed while it wrote them, and they have not been run again.
+        In reused memory all of them hold old results. In fresh memory only `torn` ones are not
+        zero: their worker was killed during the write, and they did not run again.
         """
         if (array := self.array) is not None:
             done = self._board.done()
@@ -298,14 +298,14 @@ class OutputRows:
             array[rows] = np.zeros((), array.dtype)
 
     def fill_out(self) -> None:
-        """Copy new results to the plain array that the caller gave."""
+        """Copy new results to the caller's plain array."""
         out = self._request.out
-        if not isinstance(out, np.ndarray):  # first, because it is asked at each turn
+        if not isinstance(out, np.ndarray):  # checked first, because it runs at each turn
             return
         shared = self.array
         if shared is None or shared is out:
             return
-        with self._lock:  # a later copy could overwrite what the caller has changed in `out`
+        with self._lock:  # a later copy could overwrite the caller's changes in `out`
             done = self._board.done() == IN_OUTPUT
             if self._copied is None:
                 self._copied = np.zeros(len(out), np.bool_)

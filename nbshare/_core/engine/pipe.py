@@ -1,4 +1,4 @@
-"""A running pipeline, as its job sees it. Each stage is a call, whose items are the blocks."""
+"""A running pipeline, as its job sees it. Each stage is a call with the blocks as items."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from nbshare._core.wire.board import ENDED, LOADED
 
 
 class Pipe(OwnRun):
-    """A pipeline, whose results are those of its last call.
+    """A pipeline. Its results are those of its last call.
 
     Parameters
     ----------
     calls : sequence of Call
         One for each stage, the loader's first.
     rings : sequence of RingBuffer
-        The rings between each two of them.
+        The rings between consecutive calls.
 
     Notes
     -----
@@ -48,7 +48,7 @@ class Pipe(OwnRun):
             call.n_in_run = n_workers
             call.call_when_over(partial(self._note_end, k))
 
-    # ------------------------------------------------------------------ what a job reads
+    # ----------------------------------------------------------------------- for the job
 
     @property
     def state(self) -> RunState:
@@ -59,7 +59,7 @@ class Pipe(OwnRun):
 
     @property
     def n_items(self) -> int | None:
-        """Number of blocks, or None until the loader has given its last."""
+        """Number of blocks, or None until the loader has ended."""
         return self._calls[0].n_items
 
     @property
@@ -102,7 +102,7 @@ class Pipe(OwnRun):
         ]
 
     def loading_s(self) -> float:
-        """Return for how long a worker has been loading its function, 0.0 if none does."""
+        """Return the seconds that a worker has been loading its function, 0.0 if none does."""
         return max(call.loading_s() for call in self._calls)
 
     def item(self, i: int) -> tuple[Any, ...]:
@@ -137,7 +137,7 @@ class Pipe(OwnRun):
                     call.stop()
 
     def _note_end(self, k: int) -> None:
-        """Tell the next stage that no blocks follow, or all stages that one has failed."""
+        """Announce the last block to the next stage, or a failed stage to all."""
         try:
             self._tell_others(k)
         except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
@@ -158,7 +158,7 @@ class Pipe(OwnRun):
         if call.state == "failed":
             with self._lock:
                 is_first = not self._is_stopping and self.error is None
-                if is_first:  # failures that it causes in other stages do not count
+                if is_first:  # its failure causes others in the other stages
                     self.error, self._failed = call.error, call
             self._halt(f"stage {call.request.stage!r} has failed")
         elif call.state == "stopped":  # by `shutdown`, if not by `stop`

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from nbshare._core.arrays.arena import Arena
 from nbshare._core.memory import Mode, Segment, pool, segment_of
 
-SMALL_ARENA = 8 << 10  # bytes of inputs that go with the message, which takes 32 KiB
+SMALL_ARENA = 8 << 10  # largest inputs that fit in the message of 32 KiB, in bytes
 
 
 class Placed(NamedTuple):
@@ -38,7 +38,7 @@ def place(arena: Arena, *, is_private: bool = False) -> Placed:
 
 
 def place_bytes(data: bytes) -> Placed:
-    """Copy given bytes to shared memory."""
+    """Copy bytes to shared memory."""
     arena = Arena()
     arena.add(data)
     return place(arena)

@@ -33,16 +33,16 @@ from nbshare._core.wire.orders import CallOrder, Fixed, Sources, Stage
 from nbshare._core.wire.threads import threads_per_worker
 from nbshare.errors import UnsendableError
 
-PLAIN = {bool, int, float, complex, str, bytes, type(None)}  # what is copied as well as shared
+PLAIN = {bool, int, float, complex, str, bytes, type(None)}  # copied as cheaply as shared
 MOST_PLAIN, PLAIN_BYTES = 64, 4 << 10  # items, and bytes of all
-MOST_SAMPLES = 32  # items by which the size of many is estimated
+MOST_SAMPLES = 32  # sample for the size of many items
 
 
 def pack_fixed(arena: Arena, request: Request) -> Fixed:
     """Pack function, shared objects and initializer.
 
     If items run in this process, functions and the initializer are used as they are. They may
-    change what they share with the caller, as in any thread.
+    change objects of the caller, as in any thread.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def _pack_shared(arena: Arena, shared: dict[str, Any]) -> Packed:
             arena.pickled[f"shared[{name!r}]"] = stop - start
         return packed
     except Exception:
-        for name, value in shared.items():  # say which one
+        for name, value in shared.items():  # the error names it
             arena.pack(value, f"shared[{name!r}]")
         raise
 
@@ -93,7 +93,7 @@ def _pack_initializer(
     try:
         key = hashlib.blake2b(dumps((function, arguments))).digest()
     except Exception:
-        arena.pack(function, "the initializer")  # say which one, and which part of it
+        arena.pack(function, "the initializer")  # the error names it, and its part
         for k, argument in enumerate(arguments):
             arena.pack(argument, f"initargs=, argument {k},")
         raise
@@ -102,23 +102,23 @@ def _pack_initializer(
 
 
 def _is_plain(items: Sequence[Any]) -> bool:
-    """Whether these are few simple objects, which need not be packed one by one (15 µs each)."""
+    """Return whether these are few simple objects, not worth packing one by one (15 µs each)."""
     is_few = len(items) <= MOST_PLAIN and PLAIN.issuperset(map(type, items))
     return is_few and sum(map(sys.getsizeof, items)) <= PLAIN_BYTES
 
 
 def pack_sources(arena: Arena, iterables: Sequence[Any], first: int = 0) -> Sources:
     """Pack the items of all iterables, counted from the `first`. Those that are None are fed."""
-    together: list[Sequence[Any]] = []  # in one pickle, as iterables may give the same object
-    numbers = itertools.count()  # of iterables that are fed
+    together: list[Sequence[Any]] = []  # in one pickle, because iterables may share objects
+    numbers = itertools.count()  # numbers of the iterables that are fed
     found = [_source(arena, each, together, numbers) for each in iterables]
     return Sources(found, *arena.pack_items(together, first) if together else ())
 
 
 def sources_nbytes(arena: Arena, iterables: Sequence[Any]) -> int:
-    """Return about how many bytes `pack_sources` would copy, and pack those of arrays.
+    """Estimate the number of bytes that `pack_sources` would copy, and pack those of arrays.
 
-    Items that are pickled are packed elsewhere, some of them, and others are taken for alike.
+    A sample of the pickled items is packed elsewhere, and the others count as alike.
     """
     together: list[Sequence[Any]] = []
     for each in iterables:
@@ -133,7 +133,7 @@ def sources_nbytes(arena: Arena, iterables: Sequence[Any]) -> int:
         try:
             scratch.pack_items([[column[i] for i in indices] for column in together], 0)
         except UnsendableError:
-            for i in indices:  # say which one
+            for i in indices:  # the error names it
                 scratch.pack_block([[column[i]] for column in together], i)
             raise
         return scratch
@@ -148,7 +148,7 @@ def sources_nbytes(arena: Arena, iterables: Sequence[Any]) -> int:
 def _source(
     arena: Arena, iterable: Any, together: list[Sequence[Any]], numbers: Iterator[int]
 ) -> tuple[Any, ...]:
-    """Return the arguments of `worker.items.ItemSource`. Note items that are to be pickled."""
+    """Return the arguments of `worker.items.ItemSource`. Record items to pickle."""
     if iterable is None:
         return "fed", next(numbers)
     if isinstance(iterable, np.ndarray):
@@ -179,10 +179,10 @@ def prepare(
     request : Request
         The checked arguments.
     engine : Engine
-        The engine that will run it. It is warmed up when all checks are done, so workers start
-        while inputs are copied.
+        The engine that will run it. It is warmed up after all checks, so workers start while inputs
+        are copied.
     fixed : tuple of Fixed and Placed, optional
-        The parts that are the same for all items, if they have been placed before.
+        The parts that are the same for all items, if they were placed before.
     stage : Stage, optional
         The rings before and after a pipeline's stage.
 
@@ -201,7 +201,7 @@ def prepare(
     if fixed is None:
         are_named = known.is_used or any(x is None for x in request.iterables)
         parts = parts if are_named == parts.are_named else parts._replace(are_named=are_named)
-    if request.n_items:  # else there may be nothing to do
+    if request.n_items:  # without items, no worker is needed
         engine.warm_up(min(request.max_workers, request.n_items))
     placed = [place(arena, is_private=engine.in_process)]
     if fixed is not None:
@@ -225,7 +225,7 @@ def new_call(
     first: int = 0,
     make: type[Call] = Call,
 ) -> Call:
-    """Return a call whose inputs are placed.
+    """Return a call with placed inputs.
 
     Parameters
     ----------
@@ -238,11 +238,11 @@ def new_call(
     placed : list of Placed
         These parts, and the items, or both in one.
     sources : Sources
-        Where the items are.
+        The places of the items.
     stage : Packed, optional
         The rings of a pipeline's stage.
     known : KnownObjects, optional
-        The objects of the fixed parts, which items that are fed may name.
+        The objects of the fixed parts. Items of a feed may name them.
     n_threads : int, optional
         Threads of a worker's libraries. Default: its share of the CPUs.
     first : int, default 0

@@ -1,4 +1,4 @@
-"""The output of workers, on its way to the caller.
+"""The path of the workers' output to the caller.
 
 ::
 
@@ -7,9 +7,10 @@
     C, subprocesses ─►   │                                  (or a thread of its own, if none waits)
                          pipes
 
-Pipes replace the worker's file descriptors 1 and 2. They catch what a replaced ``sys.stdout`` would
-miss, and the last words of a worker that crashes. Nothing is dropped. The dispatcher does not read
-a pipe while much text waits to be shown, so a worker prints at its reader's speed.
+Pipes replace the worker's file descriptors 1 and 2. They also receive output that a replaced
+``sys.stdout`` would miss, and the last words of a worker that crashes. No output is dropped. The
+dispatcher does not read a pipe while much text waits to be shown, so a worker prints at its
+reader's speed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LONGEST_LINE = 1 << 16  # characters that wait for the end of their line
 
 
 class Write(Protocol):
-    """Shows text where the caller's own would appear."""
+    """Shows text where the caller's prints would appear."""
 
     def __call__(self, name: str, text: str) -> None:
         """Write to the stream of that name."""
@@ -44,7 +45,7 @@ class Write(Protocol):
 
     @property
     def is_here(self) -> bool:
-        """Whether the caller's own text would appear in the same place now."""
+        """Whether the caller's prints would appear in the same place now."""
 
 
 class Prints:
@@ -58,14 +59,13 @@ class Prints:
     Attributes
     ----------
     is_any : bool
-        Whether anything has been printed, or is being read.
+        Whether text was printed, or is being read.
     when_shown : callable
-        Called, in any thread, when text was shown, so that there is room for more.
+        Called, in any thread, after text was shown, because there is room for more.
     kept : deque of str
-        The last lines of a background run, whose cell may be gone.
+        The last lines of a background run. Its cell may no longer exist.
     is_attended : bool
-        Whether a thread waits for the run and shows its text. Otherwise one is started when there
-        is text.
+        Whether a thread waits for the run and shows its text. Otherwise text starts one.
 
     Notes
     -----
@@ -85,12 +85,12 @@ class Prints:
 
     @property
     def is_here(self) -> bool:
-        """Return whether it is shown where prints of the caller would appear now."""
+        """Whether its text appears where the caller's prints would appear now."""
         return self._write is not None and self._write.is_here
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits that no more should be read."""
+        """Whether so much text waits that no more should be read."""
         return self._n_added - self._n_taken > MOST_WAITING
 
     def add(self, name: str, text: str) -> None:
@@ -133,7 +133,7 @@ class Prints:
                 if self._write is not None and name not in self._broken:
                     try:
                         self._write(name, text)
-                    except Exception:  # noqa: BLE001 - the caller's may be closed, or anything
+                    except Exception:  # noqa: BLE001 - the caller's may be closed, or any object
                         self._broken.add(name)
         except BaseException:  # an interrupt, so show no more
             self._write = None
@@ -150,7 +150,7 @@ class _Pipe:
         self._fd, self._new = fd, new
         self.prints = Prints()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._rest = ""  # a line that has not ended
+        self._rest = ""  # an unfinished line
 
     def read(self) -> bool:
         """Read the bytes so far. Return True if there may be more, as in a resized pipe."""
@@ -170,7 +170,7 @@ class _Pipe:
         return len(data) == PIPE_BYTES
 
     def end_line(self) -> None:
-        """Add an unfinished line, whose end will not come."""
+        """Add an unfinished line, because its end will not arrive."""
         if self._rest:
             self.prints.add(self.name, self._rest + "\n")
             self._rest = ""
@@ -182,13 +182,11 @@ class PrintPipes:
     Parameters
     ----------
     events : Events
-        Where they are waited for, all as one.
+        The events that include them, as one.
 
-    Notes
-    -----
-    For the dispatcher's thread. While workers print nothing, no system call is made. It would
-    release the interpreter lock, which costs a tiny call more than anything else here. Workers with
-    unread output say so on the board (`worker.work`).
+    Notes ----- For the dispatcher's thread. While workers print nothing, no system call is made. It
+    would release the interpreter lock, the largest cost here for a tiny call. Workers report unread
+    output on the board (`worker.work`).
     """
 
     def __init__(self, events: Events) -> None:
@@ -197,14 +195,14 @@ class PrintPipes:
         self._pipes: dict[int, _Pipe] = {}
 
     def add(self, fds: Sequence[int]) -> None:
-        """Read what a worker prints to its pipes from now on."""
+        """Read a worker's pipes from now on."""
         for fd, name in zip(fds, STREAMS, strict=True):
             self._pipes[fd] = _Pipe(fd, name, self._new)
-            # Edge-triggered, so text that is left in a pipe on purpose does not wake us.
+            # Edge-triggered, so text left in a pipe on purpose does not wake us.
             self._new.watch(fd)
 
     def turn(self, fds: Sequence[int], prints: Prints) -> None:
-        """Add what a worker prints from now on to the prints of another run."""
+        """Add a worker's output to the prints of another run from now on."""
         prints.when_shown = self._read_later
         for fd in fds:
             pipe = self._pipes[fd]
@@ -248,5 +246,5 @@ class PrintPipes:
             close(fd)
 
     def close(self) -> None:
-        """Close what knows which pipes have new text."""
+        """Close the poller of the pipes."""
         self._new.close()

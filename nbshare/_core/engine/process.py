@@ -1,4 +1,4 @@
-"""The owner's side of worker processes, which starts, signals and reaps them."""
+"""The owner's side of worker processes: starts, signals and reaps them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nbshare._core.functions.freshness import CodeVersion, Stamp
 
 CLOSE_S = 0.5  # a worker ends within microseconds after its channel closes
-LATE_S = 1.0  # it notices within microseconds, unless it has much to free or gets no CPU
+LATE_S = 1.0  # it notices within microseconds, unless it frees much memory or has no CPU
 REAP_S = 1.0  # a killed worker ends in less than a millisecond
 
 
@@ -32,7 +32,7 @@ class WorkerProcess:
     channel : Channel
         The channel to the worker.
     index : int
-        Number from 0 that no other worker has at the same time, -1 until it is known.
+        Number from 0, unique at any time, -1 until it is known.
     generation : int
         Workers of an older generation than the engine's have stale code or environment.
     output_fds : sequence of int
@@ -42,19 +42,19 @@ class WorkerProcess:
     is_ready : bool
         Whether it has started.
     is_employed : bool
-        Whether it works on a call. False also while it has not noticed yet that its call is over.
+        Whether it works on a call. False also before it notices that its call is over.
     late_at : float
-        Time on the monotonic clock until which it may take to notice that its call is over.
+        Deadline, on the monotonic clock, for noticing that its call is over.
     borrowed : list of Segment
-        The segments that it was sent and has not confirmed.
+        The segments that it received and has not returned.
     imported : dict
-        The files that it has imported, and that users may edit.
+        The imported files that users may edit.
     has_closed : bool
         Whether it closed its channel while it lived.
     has_worked : bool
-        Whether it was sent a call, and so may have something to write or remove when it ends.
+        Whether it received a call, and so may write or remove files when it ends.
     ends_by : float
-        Time on the monotonic clock by which it must have ended, if it was told to.
+        Deadline of its end, on the monotonic clock, if it was asked to end.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class WorkerProcess:
 
     @property
     def is_late(self) -> bool:
-        """Whether it has had the time to notice that its call is over, or to end."""
+        """Whether its deadline for noticing that its call is over, or for ending, has passed."""
         return self.is_ready and not (self.is_employed or self.late_at or self.ends_by)
 
     def detach(self) -> None:
-        """Note that its call is over. It will find no items and become idle."""
+        """Record that its call is over. It will find no items and become idle."""
         self.is_employed, self.late_at = False, time.monotonic() + LATE_S
 
     def lend(self, *segments: Segment) -> None:
@@ -97,7 +97,7 @@ class WorkerProcess:
         self.borrowed.extend(segments)
 
     def give_back(self, *, are_gone: bool) -> None:
-        """Note that it has finished its call, and whether all its views are gone."""
+        """Record that it has finished its call, and whether it has unmapped all views."""
         self.is_employed, self.late_at = False, 0.0
         for segment in self.borrowed:
             segment.n_borrowed -= 1
@@ -105,17 +105,17 @@ class WorkerProcess:
         self.borrowed.clear()
 
     def note_closed(self) -> None:
-        """Note that it has closed its channel, perhaps by ending."""
+        """Record that it has closed its channel, perhaps by its end."""
         self.has_closed = not self.child.await_end(CLOSE_S)
 
     def end(self) -> None:
-        """Kill it and wait until it is gone. Its last messages can still be received."""
+        """Kill it and wait for its end. Its last messages can still be received."""
         self.child.kill()
         self.child.await_end(REAP_S)
 
     def reap(self) -> int | None:
-        """Close what belonged to a dead worker. Return its exit status, negative for a signal."""
-        self.child.kill()  # what it started may have outlived it
+        """Close a dead worker's descriptors. Return its exit status, negative for a signal."""
+        self.child.kill()  # its children may have outlived it
         is_dead = self.child.await_end(REAP_S)  # or it could write to borrowed segments
         status = self._launcher.reap(self.child)
         self.give_back(are_gone=is_dead)
@@ -139,12 +139,12 @@ class WorkerStarter:
         self._ahead: list[WorkerProcess] = []  # no call needs them yet
 
     def start(self, code: CodeVersion, index: int) -> WorkerProcess:
-        """Start a worker, which sends a message when it is ready.
+        """Start a worker. It sends a message when it is ready.
 
         Raises
         ------
         WorkerDiedError
-            If it cannot be started, for whatever reason.
+            If it cannot be started, for any reason.
         """
         worker = self._ahead.pop(0) if self._ahead else self._launched()
         worker.generation, worker.index = code.generation, index
@@ -152,7 +152,7 @@ class WorkerStarter:
         try:
             message = index, _owner(), dict(code.environ)
             worker.channel.send(message, [code.snapshot.fileno()], wait=False)
-        except ConnectionError:  # it is dead already, which is handled later
+        except ConnectionError:  # it is already dead, and handled later
             pass
         except BaseException:
             _drop(worker)
@@ -160,7 +160,7 @@ class WorkerStarter:
         return worker
 
     def _launched(self) -> WorkerProcess:
-        """Start a worker, which waits to be told its code."""
+        """Start a worker that waits for its code."""
         pipes: list[tuple[int, int]] = []
         try:
             pipes.extend(waiting.print_pipe() for _ in STREAMS)  # if one fails, the others close
@@ -175,7 +175,7 @@ class WorkerStarter:
         except Exception as error:
             for fd, _ in pipes:
                 close(fd)
-            if isinstance(error, errors.WorkerDiedError):  # it says why
+            if isinstance(error, errors.WorkerDiedError):  # it has its own reason
                 raise
             reason = "The system may allow no more processes or open files"
             reason = f"{shell.with_limits(reason, 'u', 'n')}."

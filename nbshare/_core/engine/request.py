@@ -1,4 +1,4 @@
-"""The request of a run, and what its items are."""
+"""The request of a run, and the nature of its items."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ class Request(NamedTuple):
 
     func: Any
     shared: Mapping[str, Any]
-    # Each an ndarray without objects, a range or a sequence, or None for what `source` gives.
+    # Each an ndarray without objects, a range or a sequence, or None for items of `source`.
     iterables: Sequence[Any]
-    source: Iterator[tuple[Any, ...]] | None  # of what arrives during the run
+    source: Iterator[tuple[Any, ...]] | None  # items that arrive during the run
     n_items: int | None  # None while unknown
-    max_workers: int  # no more than there are items
+    max_workers: int  # at most the number of items
     chunksize: int | None
     out: npt.NDArray[Any] | Literal["list", "stack"] | None
     context: Context
     policy: Policy
     initializer: tuple[Any, tuple[Any, ...]] | None  # function and arguments
-    prints: Prints  # where what workers print goes
-    stage: str | None = None  # the name of a pipeline's stage, whose items are blocks
-    label: str = ""  # of the run, in the progress display and in its checkpoint
+    prints: Prints  # the workers' output
+    stage: str | None = None  # name of a pipeline's stage, with blocks as items
+    label: str = ""  # the run's, in the progress display and its checkpoint
     reduce: Callable[[Any, Any], Any] | None = None  # then the items are blocks
-    until: Callable[..., Any] | None = None  # tells whether the partial result is enough
+    until: Callable[..., Any] | None = None  # decides whether the partial result is enough
 
     @property
     def users(self) -> Any:
-        """The user's function, which blocks of ``reduce=`` run for each item."""
+        """The user's function. Blocks of ``reduce=`` run it for each item."""
         return self.func.func if isinstance(self.func, Fold) else self.func
 
     @property
     def workers_policy(self) -> Policy:
-        """The policy for the items that workers see, without what is for items in blocks."""
+        """The policy for the items that workers see, without the rules for items within blocks."""
         return self.policy if self.reduce is None else self.policy._replace(retries=0, seed=None)
 
 
 def has_rows(iterable: Any) -> bool:
-    """Whether it can be indexed by item as it is iterated over."""
+    """Return whether indexing it is the same as iterating over it."""
     if isinstance(iterable, np.ndarray):
-        # Other subclasses (masked arrays, matrices) say for themselves what their items are.
+        # Other subclasses (masked arrays, matrices) define their items themselves.
         is_plain = type(iterable) in (np.ndarray, np.memmap, SharedArray)
         return is_plain and iterable.ndim > 0 and not iterable.dtype.hasobject
     return type(iterable) in (list, tuple, range) or isinstance(iterable, ShapedItems)

@@ -1,12 +1,12 @@
-"""The results of a call, as its owner reads them, those so far and all in the end.
+"""The results of a call, read by its owner: those so far, and all in the end.
 
-`store` says who writes a result, and when it may be read.
+`store` defines who writes a result, and when it may be read.
 
 Any number of threads may read at the same time, because `Results.load` keeps nothing between two
-calls. When an output grows, its rows stay in the same memory, so an older array of it stays right.
-A page of an open board is freed when a loop has taken all its results. Its marks are cleared before
-the rest, so whoever reads looks at the mark again afterwards. One thread at a time iterates over
-results (`Given`). One at a time unpickles ahead, and takes what there is under a lock.
+calls. When an output grows, its rows stay in the same memory, so older arrays of it stay valid. A
+page of an open board is freed when a loop has consumed all its results. Its marks are cleared
+before the rest, so readers check the mark again afterwards. One thread at a time iterates over
+results (`Given`). One at a time unpickles ahead, and takes available results under a lock.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from nbshare._core.store.pages import FAILED, IN_LOG, IN_OUTPUT, Page
 from nbshare._core.store.rows import RowNumbers
 from nbshare._core.wire.board import Board
 
-LOAD_S = 0.02  # for unpickling objects before the waiting thread does other things
+LOAD_S = 0.02  # time for unpickling objects, per turn of the waiting thread
 MOST_AHEAD = 10_000  # items that are looked at in this time
-MOST_ERRORS = 10_000  # kept of items whose results have been taken
+MOST_ERRORS = 10_000  # errors kept of items whose results were consumed
 
 
 class _Missing:
@@ -41,14 +41,14 @@ class _Missing:
 
     Examples
     --------
-    Leave out what is missing from a list of partial results:
+    Remove the missing results from a list of partial results:
 
     >>> import nbshare
     >>> partial = ["a", nbshare.MISSING, "c"]
     >>> [x for x in partial if x is not nbshare.MISSING]
     ['a', 'c']
 
-    The items that a stopped run still has to do:
+    List the items that a stopped run has not finished:
 
     >>> stars = ["Vega", "Deneb", "Altair"]
     >>> [star for star, x in zip(stars, partial) if x is nbshare.MISSING]
@@ -81,15 +81,15 @@ class Results:
     Attributes
     ----------
     output : OutputRows
-        Those that form one array.
+        The results that form one array.
     logs : LogReader
-        The others.
+        The other results.
     errors : dict
         The errors of failed items, by item.
     is_over : bool
         Whether all writers have ended.
     given : Given
-        Those that a loop has taken.
+        The results that a loop has consumed.
 
     Notes
     -----
@@ -103,18 +103,18 @@ class Results:
         self.is_over = False
         self.given = Given()
         self._has_errors = request.policy.returns_errors  # in the places of results
-        # The first results, if objects, which no reader has yet, or None while a thread has them.
+        # The first results, if objects, that no reader has yet, or None while a thread holds them.
         self._ahead: list[Any] | None = []
         self._lock = _thread.allocate_lock()  # for a moment, never while users' code runs
 
     def final(self) -> Any:
         """Return all results, as one array if they fit, else a list.
 
-        With ``on_error="return"``, the array is masked where items failed, and the list has the
-        errors in their places.
+        With ``on_error="return"``, the array is masked where items failed, and a list contains the
+        errors.
         """
         n, with_errors = self._board.n_items, self._has_errors
-        if self.errors and not with_errors:  # results that an earlier look could not load
+        if self.errors and not with_errors:  # results that could not be loaded earlier
             raise self.errors[min(self.errors)]
         if self._board.is_open and self.given.n:
             raise RuntimeError(
@@ -151,7 +151,7 @@ class Results:
             whole = array.whole if self.is_over else read_only(array.whole)
             return Mosaic(whole, array.layout, is_there)
         if self.output.grows and self.given.is_iterated:
-            array = array.copy()  # rows will go
+            array = array.copy()  # the rows will be freed
         else:
             self.output.keep(len(done))
         if self._board.is_open:
@@ -165,7 +165,7 @@ class Results:
         return not is_array or any(IN_LOG in p.done.tobytes() for p in self._board.pages)
 
     def values(self, *, gaps: bool = False) -> list[Any]:
-        """Return results and errors as a list. Raise if one cannot be loaded, or leave a gap."""
+        """Return results and errors as a list. Raise if one cannot be loaded, or omit it."""
         with_errors = self._has_errors
         values = (self._take_ahead() if self.is_over else None) or []
         n_before, n = len(values), len(self._board.done())
@@ -176,10 +176,10 @@ class Results:
             else:
                 for i, value in zip(some.tolist(), found, strict=True):
                     values[i] = value
-        is_whole = Unloadable not in map(type, values)  # a loop in C, and Python's only if need be
+        is_whole = Unloadable not in map(type, values)  # in C, and in Python only if needed
         unloadable = [] if is_whole else [i for i, x in enumerate(values) if type(x) is Unloadable]
         for i in unloadable:
-            self._board.fail(i)  # a result that cannot be loaded is missing
+            self._board.fail(i)  # a result that cannot be loaded counts as missing
             self.errors[i] = error = values[i].error
             values[i] = error if with_errors else MISSING
         if unloadable and not gaps and not with_errors:
@@ -199,7 +199,7 @@ class Results:
                 logged, entries = self._logged(page, places)
                 n = int(np.append(logged == places[: len(logged)], False).argmin())  # no gaps
                 for some, values in self.logs.load(page.first + logged[:n], entries[:, :n]):
-                    if some[0] != len(ahead):  # a log has been dropped
+                    if some[0] != len(ahead):  # a log was dropped
                         break
                     ahead += values
                     if time.monotonic() > until_s:
@@ -210,16 +210,16 @@ class Results:
             self._ahead = ahead
 
     def _take_ahead(self) -> list[Any] | None:
-        """Return the results loaded ahead, now this thread's, or None if another has them."""
+        """Take the results loaded ahead. Return None if another thread holds them."""
         with self._lock:
             ahead, self._ahead = self._ahead, None
         return ahead
 
     def load(self, items: npt.NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
-        """Yield the results and errors that are here, of some items, in any order.
+        """Yield the available results and errors of some items, in any order.
 
         A result that cannot be loaded is an `Unloadable`. No value stays in a variable here,
-        because the caller may ask for the next one much later.
+        because the caller may request the next one much later.
         """
         for some, values in self._batches(items):
             values.reverse()
@@ -227,11 +227,11 @@ class Results:
                 yield i, values.pop()
 
     def _batches(self, items: RowNumbers) -> Iterator[tuple[RowNumbers, list[Any]]]:
-        """Yield what `load` does, several items at a time, in order, with their results."""
+        """Yield the values of `load` in batches: several items, in order, with their results."""
         for page, places in self._places(items):
             states = page.states(places)
             for i in (page.first + places[states == FAILED]).tolist():
-                if (error := self.errors.get(i)) is not None:  # or an earlier look cannot load it
+                if (error := self.errors.get(i)) is not None:  # or it could not be loaded earlier
                     yield np.array([i]), [error if self._has_errors else Unloadable(error)]
             if self.output.spec is not None:
                 for place in places[states == IN_OUTPUT].tolist():
@@ -251,16 +251,16 @@ class Results:
         return value.item() if spec is not None and spec.number else value
 
     def _places(self, items: npt.NDArray[np.int64]) -> Iterator[tuple[Page, RowNumbers]]:
-        """Yield the pages of some items, which are in order, and their places there."""
+        """Yield the pages of some items, in order, and the items' places there."""
         start, stop = (int(items[0]), int(items[-1]) + 1) if len(items) else (0, 0)
         for page, low, high in self._board.parts(start, stop):
             places = items - page.first
             yield page, places[slice(*np.searchsorted(places, (low, high)))]
 
     def _logged(self, page: Page, places: RowNumbers) -> tuple[RowNumbers, RowNumbers]:
-        """Return at which places results are in logs that are here, and their entries.
+        """Return the places of results in logs that have arrived, and their entries.
 
-        A log comes with a message, after the ``done`` byte.
+        A log arrives with a message, after the ``done`` byte.
         """
         places = places[page.states(places) == IN_LOG]
         entries = page.index[:, places]
@@ -279,7 +279,7 @@ class Results:
     # ------------------------------------------------------------------- one by one
 
     def new(self, keep: Callable[[], None] | None = None) -> Iterator[tuple[int, Any]]:
-        """Yield the results that have come since the last time, kept before, for one reader."""
+        """Yield the results since the last time, and earlier ones that are kept, for one reader."""
         self._ahead = []
         with self.given.look():
             for page in self._board.pages:
@@ -289,7 +289,7 @@ class Results:
                 yield from map(self._taken, self.load(new))
 
     def _taken(self, found: tuple[int, Any]) -> tuple[int, Any]:
-        """Note that a result is given. Return it with its item."""
+        """Record that a result was delivered. Return it with its item."""
         i, value = found
         if type(value) is Unloadable:
             raise value.error
@@ -297,22 +297,22 @@ class Results:
         return found
 
     def take(self, i: int) -> None:
-        """Note that the result of an item has been given, and will not be asked for again."""
+        """Record that the result of an item was delivered, for good."""
         self.given.add(self._board.page(i), i)
 
     def drop_logs(self) -> None:
-        """Keep the logs no longer all of whose results have been given."""
+        """Drop logs whose results have all been delivered."""
         for key in self.logs.ended():
             if not any(self._has_left(key, page) for page in self._board.pages):
                 self.logs.drop(key)
 
     def _has_left(self, key: LogKey, page: Page) -> bool:
-        """Whether a log has results of items of a page that have not been given."""
+        """Return whether a log has undelivered results of a page's items."""
         is_left = (page.done == IN_LOG) & (page.index[0] == key) & ~self.given.of(page)
         return bool(is_left.any())
 
     def drop_page(self, page: Page) -> None:
-        """Keep the results of a page no longer, which have all been given."""
+        """Free a page's results once all have been delivered."""
         self.given.forget(page)
         errors = list(self.errors)  # first, because the dispatcher adds more
         for i in errors if len(errors) > MOST_ERRORS else ():  # the source may never end

@@ -28,7 +28,7 @@ RunState = Literal["starting", "running", "done", "stopped", "failed"]
 
 
 class Run(ABC):
-    """A run that a job forwards to, of this process (`OwnRun`) or of another one.
+    """A run behind a job, of this process (`OwnRun`) or of another one.
 
     Attributes
     ----------
@@ -39,15 +39,15 @@ class Run(ABC):
     is_over : bool
         Whether it has ended.
     stored_in : str
-        Path of the checkpoint with its results, empty without one.
+        Path of the checkpoint with its results, empty without a checkpoint.
     is_detached : bool
         Whether it continues if this process ends.
     has_processes : bool
-        Whether worker processes of this one run its items, which threads could run as well.
+        Whether worker processes of this one run its items, where threads could run them, too.
     is_enough : bool
-        Whether it was stopped because ``until=`` says that there is enough, and so is done.
+        Whether ``until=`` has stopped it because the result is enough. It then counts as done.
     hints : list of str
-        What of its inputs could take less memory or time, if they are large.
+        Advice on large inputs that could take less memory or time.
 
     Notes
     -----
@@ -68,12 +68,12 @@ class Run(ABC):
         self._over.acquire()
         self._callbacks: deque[Callable[[], object]] = deque()
 
-    # ------------------------------------------------------------------ what all have
+    # -------------------------------------------------------------------- in all runs
 
     @property
     @abstractmethod
     def state(self) -> RunState:
-        """How far it is, or how it has ended."""
+        """Its stage, or the way it has ended."""
 
     @property
     @abstractmethod
@@ -92,7 +92,7 @@ class Run(ABC):
 
     @abstractmethod
     def present(self) -> npt.NDArray[np.bool_]:
-        """Return which results are finished."""
+        """Return a flag per item, True if its result is finished."""
 
     @abstractmethod
     def partial(self) -> Any:
@@ -151,11 +151,11 @@ class Run(ABC):
                 except RuntimeError:  # no more threads are allowed, or the interpreter is ending
                     _call_safely(callback)
 
-    # ------------------------------------------------------------- what only some have
+    # --------------------------------------------------------------- only in some runs
 
     @property
     def age_s(self) -> float:
-        """Seconds that it had been running when its job was created."""
+        """Its age when its job was created, in seconds."""
         return 0.0
 
     def wait(self, timeout_s: float) -> bool:
@@ -167,7 +167,7 @@ class Run(ABC):
         return []
 
     def durations(self) -> list[int]:
-        """Return how many items took how long, empty if unknown."""
+        """Return the histogram of durations, empty if unknown."""
         return []
 
     def activity(self) -> list[WorkerActivity]:
@@ -224,7 +224,7 @@ class Run(ABC):
         return False
 
     def release(self) -> None:  # noqa: B027 - most do nothing
-        """Note that the job is gone, and with it the last reader."""
+        """Record that the job, and with it the last reader, was deleted."""
 
 
 class OwnRun(Run):
@@ -260,7 +260,7 @@ class OwnRun(Run):
         return self.results.errors
 
     def present(self) -> npt.NDArray[np.bool_]:
-        """Return which results are finished."""
+        """Return a flag per item, True if its result is finished."""
         return self.board.present()
 
     def partial(self) -> Any:

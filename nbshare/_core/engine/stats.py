@@ -73,7 +73,7 @@ class WorkerStats(NamedTuple):
     n_items : int
         Number of items that it ran.
     n_retried : int
-        Number of times that one of them failed and, with ``retries=``, was run again.
+        Number of times that an item failed and, with ``retries=``, ran again.
     starting_s : float
         Seconds from the start of the run until its first item, 0.005 s or more for a new worker.
     working_s : float
@@ -125,7 +125,7 @@ class WorkerActivity(NamedTuple):
     pid : int
         Process id.
     items : range
-        The items that it is running, which are one, several tiny ones, or none.
+        The items that it is running: one, several tiny ones, or none.
     text : str
         The first one's `repr`, cut at 200 characters.
     since_s : float
@@ -230,7 +230,7 @@ def stats_of(
     """Read the workers' figures from slots of the board of a call that began at `begun_ns`."""
     stats = []
     for row in slots:
-        if not row[PID]:  # no worker has taken this slot
+        if not row[PID]:  # no worker uses this slot
             continue
         words = row[SLOWEST:DURATIONS]
         slowest = sorted(zip(words[::2], words[1::2], strict=True), reverse=True)
@@ -250,7 +250,7 @@ def stats_of(
 
 
 def durations_of(slots: Sequence[Sequence[int]]) -> list[int]:
-    """Return how many items took less than 1, 2, 4, 8, ... ns, each in the first that fits."""
+    """Return a histogram of durations: the numbers of items below 1, 2, 4, 8, ... ns."""
     return [sum(each) for each in zip(*(row[DURATIONS:REPORTED] for row in slots), strict=True)]
 
 

@@ -1,10 +1,9 @@
-"""Brings the items of a source to a running call.
+"""Supplies the items of a source to a running call.
 
 ::
 
     source ──► some items ──► Call.append ──► workers
-                 ▲
-                 └── when workers will soon run out of items, and results have been taken
+                 ▲ └── when workers will soon run out of items, and results were consumed
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from nbshare._core.wire.orders import nbytes_of
 from nbshare.errors import is_interrupt
 
 MOST_ITEMS = 1 << 14  # at a time
-MOST_BYTES = 32 << 20  # of arrays and texts, at a time and read ahead
+MOST_BYTES = 32 << 20  # limit of arrays and texts, at a time and read ahead
 MOST_AHEAD = 3  # portions ahead of a loop over the results
 GROWTH = 8  # from one portion to the next at most
-LOOK_S = 0.05  # between looks without an event, for items and for results that have been taken
-LOCAL_LOOK_S = 0.002  # likewise, if items run in threads, where there are no events
+LOOK_S = 0.05  # interval of checks without an event, for items and for consumed results
+LOCAL_LOOK_S = 0.002  # the same in threads, which have no events
 
-Item = tuple[Any, ...]  # of each iterable one
+Item = tuple[Any, ...]  # one value of each iterable
 
 _END: Item = ("the end",)
 
@@ -52,7 +51,7 @@ class Pace:
 
     def __init__(self, item_s: float, size: int) -> None:
         self.item_s, self.size = item_s, size
-        self._mark = 0, 0  # at the start of the measurement: items done, and ns for them
+        self._mark = 0, 0  # at the start of the measurement: done items and their ns
 
     def look(self, call: Call) -> None:
         """Measure the time per item, of about the last `size` items."""
@@ -70,7 +69,7 @@ class Pace:
 
 
 class SourceSupply(Supply):
-    """Takes items from a source, slow or endless, a little ahead of the workers.
+    """Reads items from a source, slow or endless, slightly ahead of the workers.
 
     Parameters
     ----------
@@ -79,12 +78,12 @@ class SourceSupply(Supply):
     source : iterator
         The source of items.
     in_background : bool
-        Whether a thread of its own brings the items. Otherwise the waiting thread does.
+        Whether a thread of its own supplies the items. Otherwise the waiting thread does.
     """
 
     def __init__(self, call: Call, source: Iterator[Item], *, in_background: bool) -> None:
         self._call, self._in_background = call, in_background
-        if call.items_event is not None:  # in one process no event tells
+        if call.items_event is not None:  # within one process there is no event
             self._event = waiting.OwnerEvent()
             call.event_fd = self._event.fd
         self._intake = Intake(source, self.wake if call.engine.works_by_itself else None)
@@ -101,7 +100,7 @@ class SourceSupply(Supply):
 
     def wake(self) -> None:
         """Check for work. For any thread."""
-        if self._call.results.is_over:  # though the last of them may still be stored
+        if self._call.results.is_over:  # though the last ones may still be being stored
             self._intake.close()
         super().wake()
 
@@ -128,7 +127,7 @@ class SourceSupply(Supply):
             self._call.await_end(min(timeout_s, LOCAL_LOOK_S))
 
     def bring(self) -> None:
-        """Bring the items that workers will soon need, if the source has given them."""
+        """Append the items that workers will soon need, if the source has yielded them."""
         if self._bringing.acquire(blocking=False):  # otherwise another thread brings them
             try:
                 self._bring()
@@ -153,11 +152,11 @@ class SourceSupply(Supply):
             if is_interrupt(error):
                 raise
             if not call.board.stopped:
-                self.error = error.with_traceback(None)  # and take no more, whose places it shifts
+                self.error = error.with_traceback(None)  # read no more: later items would shift
                 call.stop(self.error)
 
     def _wants_more(self) -> bool:
-        """Return whether workers will soon run out of items, and more may be taken."""
+        """Return whether workers will soon run out of items, and more may be read."""
         board, results = self._call.board, self._call.results
         if self._intake.is_exhausted or board.stopped or self._call.is_over:
             return False
@@ -178,7 +177,7 @@ class SourceSupply(Supply):
         return bool(board.n_skipped) and board.n_done() == board.n_there
 
     def _takes_much(self) -> bool:
-        """Whether unfinished items take much memory."""
+        """Return whether unfinished items take much memory."""
         if (feed := self._call.feed) is None:
             return True
         if feed.nbytes > MOST_BYTES:
@@ -228,13 +227,13 @@ class Intake:
     source : iterator
         The source of items.
     tell : callable, optional
-        If given, a thread reads ahead, and calls this when the first items arrive. Otherwise items
-        are read when they are asked for.
+        If set, a thread reads ahead, and calls this when the first items arrive. Otherwise items
+        are read on request.
 
     Attributes
     ----------
     is_exhausted : bool
-        Whether all items have been handed over.
+        Whether all items were returned.
     error : BaseException or None
         The error that the source raised at its end.
     """
@@ -254,9 +253,9 @@ class Intake:
         if self._tell is not None and not self._has_thread:
             self._has_thread = True
             try:
-                # With the caller's context, which holds NumPy's errstate, for example.
+                # With the caller's context, which includes NumPy's errstate, for example.
                 start_thread(contextvars.copy_context().run, self._work)
-            except RuntimeError:  # no more threads are allowed, so `take` does it
+            except RuntimeError:  # no more threads are allowed, so `take` reads
                 self._has_thread = False
         self._go_on()
 
@@ -285,12 +284,12 @@ class Intake:
 
     def _get(self, n: int) -> None:
         try:
-            # One by one, because each is available immediately, however long the next one takes.
+            # One by one, so that each is available immediately, however long the next one takes.
             self._items.extend(itertools.islice(self._source, n))
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            # Without our frame, which holds this object and so the error.
+            # Without our frame, because it holds this object and so the error.
             self.error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
             self._items.append(_END)
 
@@ -301,7 +300,7 @@ class Intake:
 
     def _work(self) -> None:
         n, largest = 1, 1  # the first one immediately
-        last: Any = None  # of the items, which another thread takes
+        last: Any = None  # the last item for another thread
         while not self._is_closed and last is not _END:
             room = min(self._wanted, MOST_BYTES // largest + 1) - len(self._items)
             if room <= 0:

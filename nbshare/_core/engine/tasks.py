@@ -50,16 +50,16 @@ from nbshare._core.wire.context import current_context
 from nbshare._core.wire.feed import ItemFeed
 from nbshare._core.wire.orders import Task
 
-LOAD_S = 0.1  # seconds of work to give out beyond one task per worker
-MOST_TASKS = 127  # to give out at a time, since they take memory
-FIRST_TASKS = 8  # until it is known how long tasks take
-# How long a call stays open for more tasks. The thread, and the interpreter's exit, wait as long. A
-# later task needs a new call, which takes a millisecond to begin. Until then the workers of this
-# one do nothing else. So a call whose tasks take longer ends with its last task.
+LOAD_S = 0.1  # work to submit beyond one task per worker
+MOST_TASKS = 127  # to submit at a time, because tasks take memory
+FIRST_TASKS = 8  # before the duration of tasks is known
+# Time that a call stays open for more tasks. The thread, and the interpreter's exit, wait as long.
+# A later task needs a new call, which takes a millisecond to begin. Meanwhile its workers are
+# unavailable to others. So a call with longer tasks ends with its last task.
 OPEN_S = 0.05
 END_S = 0.02  # for waiting workers to leave a call
-REST_S = 0.005  # of the thread, while workers have enough to do
-ALWAYS = 1 << 60  # as Board.few, so that workers set the event after each task
+REST_S = 0.005  # pause of the thread, while workers have enough tasks
+ALWAYS = 1 << 60  # value of Board.few, so that workers set the event after each task
 
 
 class TaskFuture(Future[Any]):
@@ -69,20 +69,20 @@ class TaskFuture(Future[Any]):
 
         waiting ──► in a call ──► begun ──► done
            │             │
-           └─────────────┴──► cancelled: the queue passes it over; it is withdrawn from the call
+           └─────────────┴──► cancelled: the queue skips it; it is withdrawn from the call
 
     Parameters
     ----------
     fate : lock
-        The queue's lock, held while it is decided whether a task runs.
+        The queue's lock, held while a task is started or cancelled.
     """
 
     def __init__(self, fate: _thread.LockType) -> None:
         super().__init__()
         self._fate = fate
-        self._place: tuple[Call, Dispatcher, int] | None = None  # while workers have it
+        self._place: tuple[Call, Dispatcher, int] | None = None  # while it is in a call
         self._has_left = False  # the queue
-        self.is_withdrawn = False  # the thread that withdrew it does the rest
+        self.is_withdrawn = False  # the thread that withdrew it completes the cancellation
 
     def cancel(self) -> bool:
         """Cancel the task if no worker has begun it. Return whether it is cancelled."""
@@ -129,7 +129,7 @@ class TaskFuture(Future[Any]):
                 self._withdraw()
 
     def leave(self) -> bool:
-        """Note that the task can no longer be cancelled. Return whether it was not."""
+        """Record that the task can no longer be cancelled. Return False if it was."""
         with self._fate:
             self._has_left, self._place = True, None
         return not self.is_withdrawn and self.set_running_or_notify_cancel()
@@ -146,7 +146,7 @@ def refuse(task: Task, future: TaskFuture, error: BaseException) -> None:
     if future.leave():
         if isinstance(error, errors.UnsendableError):
             error = _reason(task, error)
-        future.set_exception(error.with_traceback(None))  # whose frames hold the task
+        future.set_exception(error.with_traceback(None))  # its frames hold the task
 
 
 def _reason(task: Task, error: errors.UnsendableError) -> errors.UnsendableError:
@@ -167,12 +167,12 @@ class TaskQueue(Supply):
     request : Request
         The number of workers and the initializer. Its function is `run_task`.
     new_prints : callable
-        Returns where the output of later tasks goes.
+        Returns the target of later tasks' output.
 
     Attributes
     ----------
     is_closed : bool
-        Whether it takes no more tasks.
+        Whether it refuses further tasks.
 
     Raises
     ------
@@ -191,13 +191,13 @@ class TaskQueue(Supply):
         fixed = pack_fixed(arena, request)
         self._fixed = fixed, place(arena)
         self._waiting: deque[tuple[Task, TaskFuture]] = deque()
-        self._call: Call | None = None  # that tasks join
-        self._engine: Dispatcher | None = None  # that runs it
-        self._feed: ItemFeed | None = None  # of the call, which has none any more while it ends
+        self._call: Call | None = None  # the call that tasks join
+        self._engine: Dispatcher | None = None  # runs the call
+        self._feed: ItemFeed | None = None  # the call's, None while it ends
         self._tasks: dict[int, tuple[Task, TaskFuture]] = {}  # those in it, unless resolved
         self._context = request.context
         self._func = 0  # id of the last function whose modules were compared with their files
-        self._pace = Pace(REST_S, FIRST_TASKS)  # of tasks, and how many beyond one for each worker
+        self._pace = Pace(REST_S, FIRST_TASKS)  # of tasks, and their number beyond one a worker
         self.is_closed = self._is_cancelling = self._is_stopping = False
         self._lock = _thread.allocate_lock()  # held to queue a task, and to end the thread
         self._fate = _thread.allocate_lock()  # see `TaskFuture`
@@ -236,7 +236,7 @@ class TaskQueue(Supply):
         return future
 
     def __len__(self) -> int:
-        """Return the number of tasks that are not done."""
+        """Return the number of unfinished tasks."""
         return len(self._waiting) + len(self._tasks)
 
     def check_open(self) -> None:
@@ -258,7 +258,7 @@ class TaskQueue(Supply):
             self._thread, self._event = thread, event
 
     def close(self) -> None:
-        """Take no more tasks."""
+        """Refuse further tasks."""
         with self._lock:
             self.is_closed = True
         self.wake()
@@ -292,7 +292,7 @@ class TaskQueue(Supply):
         is_idle = False
         try:
             with self._lock:
-                if self._thread is not threading.current_thread():  # two interrupts came at once
+                if self._thread is not threading.current_thread():  # two interrupts arrived at once
                     return
             while (prints := self._prints_at_end(is_idle=is_idle)) is None:
                 self._resolve()
@@ -318,13 +318,13 @@ class TaskQueue(Supply):
             if self._waiting or self._call or not (is_idle or self.is_closed):
                 return None
             self._thread = None
-            return self._prints  # the next thread has others
+            return self._prints  # the next thread uses others
 
     def _resolve(self) -> None:
         """Resolve the futures whose results have arrived.
 
-        Items that a worker is still in are left for the next time, because their output may not
-        have been announced yet, and the output of a task is shown before its result.
+        Items that a worker is still in wait for the next time, because their output may not have
+        been announced yet, and the output of a task is shown before its result.
         """
         call = self._call
         if call is None:
@@ -343,7 +343,7 @@ class TaskQueue(Supply):
             self._note_over(call)
 
     def _resolve_done(self, call: Call, done: list[int]) -> bool:
-        """Resolve the futures of tasks that are done. Return whether there were any.
+        """Resolve the futures of finished tasks. Return whether there were any.
 
         A result may be in a log that has not arrived yet.
         """
@@ -365,7 +365,7 @@ class TaskQueue(Supply):
         return bool(withdrawn) or len(self._tasks) < n_before
 
     def _taken(self, call: Call, i: int) -> TaskFuture:
-        """Return the future of a task that is done, and keep nothing else of it."""
+        """Return the future of a finished task, and drop the rest of it."""
         call.results.take(i)
         call.results.errors.pop(i, None)
         return self._tasks.pop(i)[1]
@@ -398,19 +398,19 @@ class TaskQueue(Supply):
                 self._join(taken)
 
     def _end_call(self, call: Call) -> None:
-        """Close the call, which has run out of tasks."""
+        """Close the call when it has run out of tasks."""
         call.close()
         call.await_end(END_S)
         self._call = self._feed = None
 
     def _goes_on(self, call: Call) -> bool:
-        """Let tasks join a call that had run out of them, if a new call would be the same."""
+        """Add tasks to a call that had run out of them, if a new call would be the same."""
         request = call.request
         if request.prints is not self._prints or request.context != self._context:
             return False
         if call.is_over or self._engine is not dispatcher() or not self._engine.is_current(call):
             return False
-        call.board.header[ROUND] += 1  # workers undo what tasks have changed in them
+        call.board.header[ROUND] += 1  # workers restore the settings that tasks have changed
         return True
 
     def _n_wanted(self) -> int:
@@ -420,7 +420,7 @@ class TaskQueue(Supply):
         return 0 if n_open >= n_workers + self._pace.size else min(MOST_TASKS, self._pace.size)
 
     def _take(self, n: int) -> list[tuple[Task, TaskFuture]]:
-        """Take tasks off the queue that have not been cancelled."""
+        """Remove tasks from the queue. Return those that were not cancelled."""
         taken: list[tuple[Task, TaskFuture]] = []
         nbytes = 0
         while self._waiting and len(taken) < n and nbytes < MOST_BYTES:
@@ -452,13 +452,13 @@ class TaskQueue(Supply):
             joined.clear()
         for i, (task, future) in joined.items():
             self._tasks[i] = task, future
-            future.enter(call, self._engine, i)  # a cancelled task gives no result
+            future.enter(call, self._engine, i)  # a cancelled task has no result
         call.board.publish(n)
         if call.state == "starting" and not call.code.generation:
             call.start()
         else:
             call.engine.notify(call)
-        if self._is_cancelling:  # a thread that cancels or stops may not have seen it
+        if self._is_cancelling:  # a thread that cancels or stops may have missed it
             self.cancel_waiting()
         if self._is_stopping:
             call.stop()

@@ -22,8 +22,8 @@ from nbshare._core.functions.modules import own_files
 from nbshare._core.memory import scratch_file
 from nbshare._core.wire.context import Context
 
-LEAVE_S = 1.0  # for a worker that ends to run atexit handlers, and to write what is open
-READ_S = 0.002  # between looks at what it prints then
+LEAVE_S = 1.0  # time for an ending worker to run atexit handlers and write open files
+READ_S = 0.002  # interval of reads of its output then
 NO_STAMP = Stamp(-1, -1, -1, -1)
 
 
@@ -53,14 +53,14 @@ class WorkerPool:
         self._events, self._starter, self._pipes = events, starter, pipes
         self._members: dict[WorkerProcess, None] = {}
         self.idle_since: dict[WorkerProcess, float] = {}
-        self._code = NO_CODE  # of the newest generation
+        self._code = NO_CODE  # the newest generation's
         self._imported_under: Any = None  # environment and import path of this generation
-        self._initializer: bytes | None = None  # that workers of this generation may have run
-        self._stamps: dict[str, Stamp | None] = {}  # of the files that workers have imported
-        # Of these and of the snapshot's files. Replaced, never changed, because other threads read
+        self._initializer: bytes | None = None  # which this generation may have run
+        self._stamps: dict[str, Stamp | None] = {}  # of the workers' imported files
+        # Stamps of these and of the snapshot's files. Replaced, never changed: other threads read
         # it.
         self._watched: dict[str, Stamp | None] = {}
-        self._given: frozenset[str] = frozenset()  # files that came from another machine
+        self._given: frozenset[str] = frozenset()  # files from another machine
         self._own: Mapping[str, str] | None = None  # files of this process, when last listed
 
     def __iter__(self) -> Iterator[WorkerProcess]:
@@ -79,12 +79,12 @@ class WorkerPool:
 
         Return the code that all workers of the call run, however late they start. A changed file
         that no worker has imported is read again, unless a busy worker might import it just now.
-        `is_in_use` says whether other calls run.
+        `is_in_use` is whether other calls run.
 
         Raises
         ------
         OSError
-            There is no memory, or no descriptor, for a snapshot of the files.
+            No memory, or no descriptor, is left for a snapshot of the files.
         """
         changed, context = self._changed(), call.request.context
         is_in_use = is_in_use or self.n_busy > 0
@@ -129,14 +129,14 @@ class WorkerPool:
         return {path for path, stamp in self._watched.items() if stamp_of(path) != stamp}
 
     def note_imports(self, worker: WorkerProcess, stamps: Mapping[str, Stamp | None]) -> None:
-        """Remember what a worker has imported."""
+        """Record the files that a worker has imported."""
         worker.imported |= stamps
         snapshot = self._code.snapshot
         if worker.generation != self._code.generation or snapshot is None:
-            return  # the newest generation has other versions
+            return  # the newest generation uses other versions
         for path in stamps.keys() - self._given:
             stamp = stamps[path]
-            # Workers disagree, so one version is old. A stamp that no file has renews them.
+            # Workers disagree, so one version is old. An impossible stamp renews them.
             self._stamps[path] = stamp if self._stamps.get(path, stamp) == stamp else NO_STAMP
         if stamps:
             self._watch(snapshot)
@@ -147,12 +147,11 @@ class WorkerPool:
         self._watched = {**own, **self._stamps}
 
     def number_for(self, call: Call) -> int | None:
-        """Return the number of the next worker of a call, None to wait for one that will be free.
+        """Return the number of the next worker of a call, or None to wait for a free one.
 
-        With one run at a time the numbers are those below `max_workers`, whatever the runs before
-        have left: there an idle worker comes first, then a new one, then one that will be idle or
-        gone soon. A call that has no worker yet replaces one that is late. Other numbers are for
-        runs at the same time.
+        With one run at a time the numbers are those below `max_workers`, whatever earlier runs have
+        left: first an idle worker, then a new one, then one that will soon be idle or end. A call
+        without a worker replaces a late one. Other numbers are for runs at the same time.
         """
         n, generation = call.n_in_run, call.code.generation
         taken = {worker.index: worker for worker in self._members}
@@ -167,7 +166,7 @@ class WorkerPool:
         return number if may_replace else None
 
     def is_detached(self, worker: WorkerProcess) -> bool:
-        """Whether a worker has no call, and is not idle, yet or any more."""
+        """Return whether a worker has no call but is not idle, yet or any more."""
         return not worker.is_employed and worker not in self.idle_since
 
     def assign(self, call: Call, number: int, fds: Sequence[int]) -> tuple[WorkerProcess, int]:
@@ -178,7 +177,7 @@ class WorkerPool:
         Raises
         ------
         WorkerDiedError, OSError
-            If none can be started, or told what to do.
+            If none can be started, or receive the order.
         """
         while True:
             idle = self.idle_worker(number)
@@ -191,7 +190,7 @@ class WorkerPool:
             except OSError as error:
                 is_lost = isinstance(error, ConnectionError)
                 if is_lost and idle is None:
-                    return worker, slot  # it is dead already, which is handled later
+                    return worker, slot  # it is already dead, and handled later
                 self.remove(worker)
                 if not is_lost:
                     raise
@@ -201,7 +200,7 @@ class WorkerPool:
                 return worker, slot
 
     def idle_worker(self, number: int) -> WorkerProcess | None:
-        """Return the worker of this number, if there is one and it is idle."""
+        """Return the idle worker of this number, if any."""
         return next((worker for worker in self.idle_since if worker.index == number), None)
 
     def _start(self, code: CodeVersion, number: int) -> WorkerProcess:
@@ -214,7 +213,7 @@ class WorkerPool:
         return worker
 
     def mark_ready(self, worker: WorkerProcess, pid: int) -> None:
-        """Note that a worker has started, and hear of its death, whoever holds its channel."""
+        """Record that a worker has started. Watch for its death, whoever holds its channel."""
         worker.is_ready = True
         worker.child.note(pid)
         if worker.child.fd >= 0:
@@ -222,7 +221,7 @@ class WorkerPool:
 
     def remove(self, worker: WorkerProcess) -> int | None:
         """End a worker, if it lives, and return its exit status."""
-        if worker not in self._members:  # a message of its own has had it removed
+        if worker not in self._members:  # a message of its own led to its removal
             return None
         del self._members[worker]
         self.idle_since.pop(worker, None)
@@ -239,14 +238,14 @@ class WorkerPool:
         `wanted` are the generations of the calls that run.
         """
         wanted.add(self._code.generation)
-        # Those that are starting end later, as nothing else tells when they have left their memory.
+        # Starting workers end later: only their end shows that they have left their memory.
         for worker in [w for w in self._members if w.is_ready and not (w.is_employed or w.ends_by)]:
             if worker.generation not in wanted:
                 self.dismiss(worker)
 
     def dismiss(self, worker: WorkerProcess) -> None:
-        """Have a worker without an item end as any process does. What takes longer is cut short."""
-        if not worker.has_worked:  # so nothing of the user's is there
+        """Ask an idle worker to exit normally. It is killed if that takes too long."""
+        if not worker.has_worked:  # it has run no user code
             self.remove(worker)
             return
         self.idle_since.pop(worker, None)
@@ -257,7 +256,7 @@ class WorkerPool:
             self.remove(worker)
 
     def dismiss_all(self, busy: Collection[WorkerProcess]) -> None:
-        """End all workers that are not in an item, and wait until they have ended."""
+        """End all workers without an item, and wait for their end."""
         for worker in list(self._members):
             if worker.is_ready and not worker.ends_by and worker not in busy:
                 self.dismiss(worker)
@@ -266,7 +265,7 @@ class WorkerPool:
                 self._pipes.read_all()  # or one that prints much would wait
 
     def close(self) -> None:
-        """Free the snapshot, when all workers are gone."""
+        """Free the snapshot, after all workers have ended."""
         if self._code.snapshot is not None:
             self._code.snapshot.close()
 
@@ -274,6 +273,6 @@ class WorkerPool:
 def _home_of(context: Context) -> Context:
     """Return the settings under which a worker imports modules.
 
-    The variable in which pytest names the test that runs is none, so that tests share workers.
+    The variable in which pytest names the running test is excluded, so that tests share workers.
     """
     return context._replace(settings=b"", environ=context.environ | {"PYTEST_CURRENT_TEST": ""})
