@@ -360,11 +360,11 @@ def _one_each(name: str, value: Any, n: int, is_list: bool) -> list[Any]:
 
 
 def _is_list_of_dtypes(dtype: Any) -> bool:
-    """Whether it is a list of dtypes, and not that of a structured dtype's fields."""
+    """Return whether it is a list of dtypes, and not that of a structured dtype's fields."""
     return isinstance(dtype, list) and not all(isinstance(each, tuple) for each in dtype)
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is an array that would be copied for each stage."""
+    """Return whether it is an array that would be copied for each stage."""
     is_array = isinstance(value, np.ndarray) and not value.dtype.hasobject
     return is_array and segment_of(value) is None and file_of(value) is None

@@ -96,7 +96,7 @@ def _reduce(array: npt.NDArray[Any]) -> Any:
 
 
 def is_masked(value: Any) -> TypeGuard[np.ma.MaskedArray[Any, Any]]:
-    """Whether something is a masked array."""
+    """Return whether something is a masked array."""
     # Asking NumPy for the class would load it, which takes 15 ms and 3 MB in each worker.
     module = sys.modules.get("numpy.ma")
     return module is not None and isinstance(value, module.MaskedArray)

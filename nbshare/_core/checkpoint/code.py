@@ -181,13 +181,13 @@ def _found(obj: Any) -> Any:
 
 
 def _is_older(obj: Any) -> bool:
-    """Whether the name of a function or class leads to a newer version of it."""
+    """Return whether the name of a function or class leads to a newer version of it."""
     found = _found(obj)
     return isinstance(found, FunctionType | type) and found is not obj
 
 
 def _is_named(obj: Any, is_edited: bool) -> bool:
-    """Whether its name leads to it, or to a newer version of it if its module is edited.
+    """Return whether its name leads to it, or to a newer version of it if its module is edited.
 
     A decorator may have copied the name of another function.
     """
@@ -199,7 +199,7 @@ def _is_named(obj: Any, is_edited: bool) -> bool:
 
 
 def _is_of_python(obj: Any) -> bool:
-    """Whether a function or class was made by a statement, or by a call, of Python."""
+    """Return whether a function or class was made by a statement, or by a call, of Python."""
     return isinstance(obj, FunctionType) or bool(obj.__flags__ & HEAP_TYPE)
 
 

@@ -389,7 +389,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _is_unnamed_tuple(kind: Any) -> bool:
-    """Whether a class is just a named tuple, made on the fly, such as pandas makes for rows.
+    """Return whether a class is just a named tuple, made on the fly, such as pandas makes for rows.
 
     Its fields say all. As code it would be new for each table.
     """

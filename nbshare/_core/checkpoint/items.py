@@ -130,7 +130,7 @@ class ItemDigests:
 
 
 def _is_short(x: Any) -> bool:
-    """Whether a digest can hold a number, or each number of an array."""
+    """Return whether a digest can hold a number, or each number of an array."""
     return x.dtype.kind in "biufmM" and x.dtype.itemsize <= 8
 
 

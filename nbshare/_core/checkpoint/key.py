@@ -82,7 +82,7 @@ def places(old: Mapping[str, Parts], new: Mapping[str, Parts]) -> dict[str, str]
 
 
 def _is_in(other: str, way: str) -> bool:
-    """Whether a way leads on from another."""
+    """Return whether a way leads on from another."""
     return other.startswith(way) and other[len(way) : len(way) + 1] in (".", "[")
 
 

@@ -201,7 +201,7 @@ class Sources:
         return found
 
     def is_own(self, name: str) -> bool:
-        """Whether a module is a file that is edited."""
+        """Return whether a module is a file that is edited."""
         return self._file(name) is not None
 
     def label(self, name: str) -> str:
@@ -314,7 +314,7 @@ class Sources:
         return needed + self._note(file, "(top level)", found, " ".join(order))
 
     def _acts(self, file: File, statement: ast.stmt) -> bool:
-        """Whether running a statement may do more than bind names to what it defines."""
+        """Return whether running a statement may do more than bind names to what it defines."""
         match statement:
             case ast.Import() | ast.Pass() | ast.Expr(value=ast.Constant()):
                 return False
@@ -324,7 +324,7 @@ class Sources:
         return not bound_by(statement) or any(self._does_more(file, part) for part in parts)
 
     def _does_more(self, file: File, part: ast.AST) -> bool:
-        """Whether a part of a statement may have an effect elsewhere, when it runs."""
+        """Return whether a part of a statement may have an effect elsewhere, when it runs."""
         match part:
             case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
                 return self._is_acting(file, dotted_name(part))
@@ -361,7 +361,7 @@ class Sources:
         return False
 
     def _is_own_class(self, file: File, base: ast.expr) -> bool:
-        """Whether a base is of an own file, whose own statement tells what deriving does."""
+        """Return whether a base is of an own file, whose own statement tells what deriving does."""
         dotted = dotted_name(base)
         homes = [home for home, _ in file.leads_to(dotted)]
         is_here = dotted.partition(".")[0] in file.named
@@ -418,7 +418,7 @@ class Sources:
 
 
 def _is_plain(file: File, called: ast.expr) -> bool:
-    """Whether calling something, or deriving from it, has no effect elsewhere."""
+    """Return whether calling something, or deriving from it, has no effect elsewhere."""
 
     def is_plain(name: str) -> bool:
         is_known = name in PLAIN or name.rpartition(".")[0] in PLAIN or name.endswith(OF_PROPERTIES)

@@ -117,7 +117,7 @@ class Sweep(Supply):
             time.sleep(LOOK_S if self._id else OPENING_S)
 
     def is_stopped(self) -> bool:
-        """Whether all processes have been stopped since the last one joined."""
+        """Return whether all processes have been stopped since the last one joined."""
         return (self._folder / STOP).exists()
 
     def has_place(self) -> bool:

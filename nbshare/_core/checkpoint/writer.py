@@ -56,7 +56,7 @@ def writer_of(folder: Path) -> dict[str, Any] | None:
 
 
 def is_alive(folder: Path, other: dict[str, Any]) -> bool:
-    """Whether the writer of a checkpoint has not ended yet, as far as that can be known."""
+    """Return whether the writer of a checkpoint has not ended yet, as far as that can be known."""
     if is_here(other):
         with suppress(OSError):
             here = folder.stat().st_ino
@@ -86,13 +86,13 @@ def _has_ended(other: dict[str, Any]) -> bool | None:
 
 
 def is_of_this_boot(other: dict[str, Any]) -> bool:
-    """Whether what a writer has written is there, if it was killed or has ended."""
+    """Return whether what a writer has written is there, if it was killed or has ended."""
     # Without boot ids, as on other systems, any start may be a new one.
     return bool(processes.boot_id()) and other["boot"] == processes.boot_id()
 
 
 def is_here(other: dict[str, Any]) -> bool:
-    """Whether the writer of a checkpoint is of this host and container."""
+    """Return whether the writer of a checkpoint is of this host and container."""
     me = this_process()
     return (other["host"], other.get("pids", me["pids"])) == (me["host"], me["pids"])
 

@@ -268,7 +268,7 @@ class Results:
         return (places, entries) if is_here.all() else (places[is_here], entries[:, is_here])
 
     def are_none(self) -> bool:
-        """Whether the first results are None, as those of a function without ``return``."""
+        """Return whether the first results are None, as those of a function without ``return``."""
         first = np.arange(min(self._board.n_there, 100))
         for page, places in self._places(first):
             logged, entries = self._logged(page, places)

@@ -123,7 +123,7 @@ def reduced_annotation(obj: Any) -> tuple[Any, ...]:
 
 
 def _leads_to(obj: Any, value: Any) -> bool:
-    """Whether a type is made of an object."""
+    """Return whether a type is made of an object."""
     parts = typing.get_origin(value), *typing.get_args(value)
     return any(part is obj or (part is not None and _leads_to(obj, part)) for part in parts)
 

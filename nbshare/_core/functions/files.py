@@ -225,7 +225,7 @@ def _top_files(files: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_lost(name: str, file: str, path: Sequence[str]) -> bool:
-    """Whether a search of a path does not find the file of a module."""
+    """Return whether a search of a path does not find the file of a module."""
     found = _file_of(name, path)
     if file.endswith(".py"):
         return found != file

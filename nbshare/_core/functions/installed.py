@@ -55,7 +55,7 @@ _NAMES = rb"(?m)^([^/,\r\n]+)(?:.*\n\1/)*"
 
 
 def is_installed(path: str) -> bool:
-    """Whether the file of a module is installed."""
+    """Return whether the file of a module is installed."""
     folder = path.rpartition(os.sep)[0]  # os.path.dirname takes 1 µs, and there are thousands
     is_of_installed = _has_installed(folder)
     return _is_there(path) if is_of_installed is None else is_of_installed
@@ -63,7 +63,7 @@ def is_installed(path: str) -> bool:
 
 @cache
 def _has_installed(folder: str) -> bool | None:
-    """Whether a folder is of an installed package, or None if it is of none."""
+    """Return whether a folder is of an installed package, or None if it is of none."""
     package = _package_of(folder)
     return None if package is None else _is_there(package)
 
@@ -79,7 +79,7 @@ def _package_of(folder: str) -> str | None:
 
 
 def _is_root(folder: str) -> bool:
-    """Whether modules are imported from a folder."""
+    """Return whether modules are imported from a folder."""
     path = [each for each in sys.path if type(each) is str]  # Python skips others
     return os.path.basename(folder) in SITES or folder in _absolute(*path)
 
@@ -91,7 +91,7 @@ def _absolute(*path: str) -> frozenset[str]:
 
 @cache
 def _is_there(place: str) -> bool:
-    """Whether a package or module in a folder of the import path is installed."""
+    """Return whether a package or module in a folder of the import path is installed."""
     root, name = os.path.split(place)
     try:
         if os.path.islink(place):
@@ -107,7 +107,7 @@ _real = cache(os.path.realpath)  # which takes 15 µs
 
 
 def _is_recorded(root: str, name: str) -> bool:
-    """Whether a distribution in a folder has installed a package or module of this name."""
+    """Return whether a distribution in a folder has installed a package or module of this name."""
     # The folder may be gone, or part of a zip file, and no file may be called so.
     with suppress(OSError, ValueError):
         found = _distributions(root, os.stat(root).st_mtime_ns)

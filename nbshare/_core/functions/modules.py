@@ -30,7 +30,7 @@ _variables: Any = vars(ModuleType)["__dict__"]  # which a subclass may hide
 
 
 def is_module(value: object) -> bool:
-    """Whether something is a module, whatever it says of itself."""
+    """Return whether something is a module, whatever it says of itself."""
     return issubclass(type(value), ModuleType)
 
 
@@ -150,7 +150,7 @@ def loaded() -> Loaded:
 
 
 def _is_unknown(name: str, modules: Mapping[Any, Any]) -> bool:
-    """Whether no process can import a module, nor have it by the import of its package.
+    """Return whether no process can import a module, nor have it by the import of its package.
 
     Some program has made it, or a loader that only this process has, such as one of notebooks.
     """
@@ -161,7 +161,7 @@ def _is_unknown(name: str, modules: Mapping[Any, Any]) -> bool:
 
 
 def _is_importable(module: Any) -> bool:
-    """Whether Python itself finds a module by its name, or by its file."""
+    """Return whether Python itself finds a module by its name, or by its file."""
     if (path := file_of(module)) is not None:
         return path.endswith(SUFFIXES)
     loader = loader_of(module)

@@ -115,7 +115,7 @@ def may_name_unknown(data: bytes) -> bool:
 
 
 def _needs_value(data: bytes) -> bool:
-    """Whether a pickle may refer by name to what has to be sent by value, or refused."""
+    """Return whether a pickle may refer by name to what has to be sent by value, or refused."""
     if may_name_unknown(data):
         return True
     names = _OPEN.keys() & sys.modules.keys()

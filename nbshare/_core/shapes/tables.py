@@ -162,14 +162,14 @@ class Rows(_TableItems):
 
 
 def is_grouped(items: Any) -> bool:
-    """Whether an object is a groupby of pandas, or a group_by of polars."""
+    """Return whether an object is a groupby of pandas, or a group_by of polars."""
     return type(items).__name__.endswith("GroupBy") and (
         hasattr(items, "ngroup") or hasattr(items, "named_by")
     )
 
 
 def gives_pairs(items: Any) -> bool:
-    """Whether an object gives pairs of a key and a frame, as windows of time do."""
+    """Return whether an object gives pairs of a key and a frame, as windows of time do."""
     kind = type(items)
     is_polars = kind.__module__.startswith("polars")  # windows of pandas give frames
     return kind.__name__.endswith("Resampler") or (is_polars and kind.__name__ in _WINDOWS)

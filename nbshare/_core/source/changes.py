@@ -159,7 +159,7 @@ def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
 
 
 def _may_change(file: File, definition: Definition) -> bool:
-    """Whether the code of a file may have changed a name of a module."""
+    """Return whether the code of a file may have changed a name of a module."""
     is_near = definition.file.name in (file.name, *file.imports)
     is_any = is_near and not file.changed.isdisjoint(ANYTHING)
     return is_any or definition.is_changed_by(file.changed)
@@ -208,7 +208,7 @@ class _Seen:
         self._kept = [each for each in values if type(each) in SIMPLE or id(each) in others]
 
     def is_still(self, module: ModuleType | None) -> bool:
-        """Whether nothing has changed in the module since."""
+        """Return whether nothing has changed in the module since."""
         if variables_of(module) is not self._names or self._ids_now() != self._ids:
             return False
         if self._changes and stamp_of(self.file.path) != self.file.stamp:  # it may have them now

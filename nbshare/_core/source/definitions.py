@@ -71,7 +71,7 @@ class Definition(NamedTuple):
         return ABSENT
 
     def is_as_written(self) -> bool:
-        """Whether the value here may be that of the file, from which it was imported."""
+        """Return whether the value here may be that of the file, from which it was imported."""
         value, given = self.value, self.given
         if value is ABSENT:
             return True
@@ -85,7 +85,7 @@ class Definition(NamedTuple):
         return True
 
     def keeps(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-        """Whether the decorators of a definition leave the functions in it as they are."""
+        """Return whether the decorators of a definition leave the functions in it as they are."""
         names = [self.file.full_names(each) for each in node.decorator_list]
         return all(each and all(map(_keeps_functions, each)) for each in names)
 
@@ -95,7 +95,7 @@ class Definition(NamedTuple):
         return bool(parts) and all(_place_of(part) in places for part in parts)
 
     def is_changed_by(self, changed: Collection[str]) -> bool:
-        """Whether code that changes these names may have changed it, or its class."""
+        """Return whether code that changes these names may have changed it, or its class."""
         return any(part in changed for part in self.name.split("."))
 
 
@@ -177,7 +177,7 @@ def simple_value(node: ast.AST) -> Any:
 
 
 def is_same(given: Any, value: Any) -> bool:
-    """Whether a value is a given simple one."""
+    """Return whether a value is a given simple one."""
     with suppress(Exception):  # such as of arrays in a list
         is_equal = type(value) is type(given) and bool(value == given)
         return is_equal and (type(value) in CONTAINERS or repr(value) == repr(given))

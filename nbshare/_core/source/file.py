@@ -99,7 +99,7 @@ class File:
         return changed_by(self.statements)
 
     def has(self, name: str) -> bool:
-        """Whether a definition or an import of the file binds a name."""
+        """Return whether a definition or an import of the file binds a name."""
         return name in self.named or name in self.targets
 
     def full_names(self, called: ast.expr) -> list[str]:

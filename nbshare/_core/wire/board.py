@@ -360,7 +360,7 @@ class Board:
         return self.n_items - self.next_item + self.header[RETURNED]
 
     def has_waiting(self) -> bool:
-        """Whether some items have been neither claimed nor withdrawn."""
+        """Return whether some items have been neither claimed nor withdrawn."""
         return bool(self.header[RETURNED]) or self.next_claim() < self.n_there
 
     def withdraw(self, i: int) -> bool:
@@ -374,7 +374,7 @@ class Board:
         return True
 
     def is_claimed(self, i: int) -> bool:
-        """Whether a worker has claimed an item."""
+        """Return whether a worker has claimed an item."""
         return i < self.next_item
 
     def next_claim(self) -> int:
