@@ -33,8 +33,8 @@ from nbshare._core.source.bytecode import NOT_OF_A_CLASS, form_of, keywords_in, 
 from nbshare._core.source.file import ALL
 
 UNNAMED = "", "builtins"  # module of a function that was made by `exec`
-NOT_OF_A_MODULE = {"__name__", "__file__"}  # which tell its place
-UNSET = CellType()  # a variable of an enclosing function that has no value yet
+NOT_OF_A_MODULE = {"__name__", "__file__"}  # the place of a module
+UNSET = CellType()  # an unset variable of an enclosing function
 HEAP_TYPE = 1 << 9  # flag of a class that is not one of C's constants
 OF_SLOTS = MemberDescriptorType, GetSetDescriptorType
 
@@ -52,30 +52,30 @@ class CodeDigests:
     digests : Digests
         The digests of values.
     sources : Sources
-        The definitions of what is imported from own files.
+        The definitions that are imported from own files.
     """
 
     def __init__(self, version: str | None) -> None:
         self.digests = Digests(self.definition, version)
         self.sources = Sources()
         self._parts = self.sources.parts
-        self._names: dict[int, tuple[Any, str]] = {}  # of those met, which are kept
-        self._counts = Counter[str]()  # how many have the same name
+        self._names: dict[int, tuple[Any, str]] = {}  # names of visited objects, which are kept
+        self._counts = Counter[str]()  # numbers of objects of the same name
 
     @property
     def parts(self) -> dict[str, str]:
-        """A digest for each definition, by what messages call it, and for texts that code reads."""
+        """A digest for each definition, by its name in messages, and for texts that code reads."""
         found = self._parts | self.sources.texts()
         for obj, label in self._names.values() if self.sources.reading else ():
             text = obj.__doc__
             if not OF_TEXTS.isdisjoint(self.sources.reading):
-                with suppress(OSError, TypeError):  # it has none
+                with suppress(OSError, TypeError):  # it has no source
                     text = getsource(obj)
             found[f"the text of {label}"] = digest(repr(text).encode()).hex()
         return found
 
     def definition(self, obj: Any) -> str:
-        """Return a text for a function, class or module, and note what it depends on."""
+        """Return a text for a function, class or module, and record its dependencies."""
         if isinstance(obj, ModuleType):
             self.sources.reach(name := self.sources.name_of(obj))
             return f"module {self.sources.label(name)}"
@@ -103,12 +103,12 @@ class CodeDigests:
         return self._names[id(obj)][1]
 
     def _function(self, func: FunctionType) -> dict[str, Any]:
-        """Return what a function itself depends on, and note its global values."""
+        """Return a function's own dependencies, and record its global values."""
         if is_dispatching(func):
             return {"registry": [*func.registry.items()]}  # type: ignore[attr-defined]
         steps = list[Instruction]()
         form = form_of(func.__code__, steps)
-        # Not `__module__`, because a decorator may have copied that of another function.
+        # Not `__module__`, because a decorator may have copied another function's.
         module = func.__globals__.get("__name__") or ""
         if module in MAINS or module in UNNAMED or self._is_edited(module):
             self._uses(module, func.__globals__, steps, form)
@@ -144,12 +144,12 @@ class CodeDigests:
             self.sources.reach(*dependency)
 
     def _is_edited(self, module: str) -> bool:
-        """Whether a module is of an own file, or its definitions are known to this process only."""
+        """Return whether a module's file is edited by users, or only this process knows it."""
         is_known = module in sys.modules and module not in by_value()
         return self.sources.is_own(module) or not is_known
 
     def _global(self, module: str, name: str, value: Any, paths: set[str], form: list[Any]) -> None:
-        """Note a global value of a function, whose attributes `paths` are asked for."""
+        """Record a global value of a function that uses its attributes `paths`."""
         if isinstance(value, ModuleType) and value.__name__ in by_value():
             variables = sent_variables(value)
             firsts = variables.keys() if ALL in paths else {x.partition(".")[0] for x in paths}
@@ -175,7 +175,7 @@ def _home_of(value: Any) -> str:
 
 
 def _found(obj: Any) -> Any:
-    """Return what has the name of a function or class."""
+    """Return the object that a function's or class's name leads to."""
     found = find_named(obj.__module__, obj.__qualname__)
     return getattr(found, "__func__", found)
 
@@ -204,14 +204,14 @@ def _is_of_python(obj: Any) -> bool:
 
 
 def _members(cls: type) -> dict[str, Any]:
-    """Return what a class consists of, by name."""
+    """Return the members of a class, by name."""
     found: dict[str, Any] = {"__bases__": cls.__bases__, "__annotations__": annotations_of(cls)}
     if isinstance(cls, ABCMeta):
         found["_abc_impl"] = {registered() for registered in _get_dump(cls)[0]}
     if type(cls) is not type:
         found["__class__"] = type(cls)
     for name, member in vars(cls).items():
-        if isinstance(member, property | staticmethod | classmethod):  # they have no pickle
+        if isinstance(member, property | staticmethod | classmethod):  # they cannot be pickled
             parts = ("fget", "fset", "fdel", "__func__")
             found[name] = type(member), *(getattr(member, part, None) for part in parts)
         elif not (name in NOT_OF_A_CLASS or isinstance(member, OF_SLOTS)):

@@ -1,8 +1,8 @@
-"""Digests of values by what they hold, the same in each process, on each machine.
+"""Digests of the contents of values, the same in each process, on each machine.
 
-These are never digests of pickles, which differ for equal objects, nor of anything random, such as
-addresses. Containers, arrays and objects are gone through. Functions and classes of own files count
-by the source that they reach (`checkpoint.code`), those of installed packages by their names.
+These are never digests of pickles, which differ for equal objects, nor of random data, such as
+addresses. Containers, arrays and objects are traversed. Functions and classes of own files count by
+the source that they reach (`checkpoint.code`), those of installed packages by their names.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from nbshare.errors import CheckpointError, cut
 
 SIZE = 16  # bytes
 MOST_SHOWN = 60  # characters of the way to a part in a message
-PIECE_NBYTES = 16 << 20  # of an array, hashed at a time
-N_THREADS = 4  # that hash pieces
+PIECE_NBYTES = 16 << 20  # pieces of an array that are hashed
+N_THREADS = 4  # threads that hash pieces
 MOST_DEEP, MOST_KEPT = 6, 200  # levels and parts in an outline
-OF_WRAPPERS = "cache_info", "targetoptions"  # of functions with a cache, and of Numba's
-# Answers that objects keep once they were asked, and what splines leave of their work.
+OF_WRAPPERS = "cache_info", "targetoptions"  # attributes of functions with a cache, and of Numba's
+# Cached answers of objects, and work space of splines.
 ANSWERS = {
     "_cs_matrix._has_sorted_indices", "_cs_matrix._has_canonical_format", "ExtensionArray._cache",
     "ExtensionArray._readonly", "UnivariateSpline._data",
@@ -45,17 +45,17 @@ ANSWERS = {
     "_VectorizerMixin._stop_words_id",
 }  # fmt: skip
 
-DIGITS = re.compile(r"\d{9,}")  # of an address
+DIGITS = re.compile(r"\d{9,}")  # possible digits of an address
 OF_ADDRESSES = id, object.__hash__
 
-LEVELS = 24  # of containers and objects that an element of a set is known by
+LEVELS = 24  # nesting up to which the elements of a set are told apart
 
 _NOT_MET = None, b""
 _BYTES = {bytes, bytearray, memoryview}
 _CODE = types.ModuleType | types.FunctionType | type
 _PLAIN = {type(None), bool, int, float, complex, str, type(Ellipsis), type(NotImplemented), range}
 _OF_NAMED_TUPLES = set(vars(namedtuple("Any", ())))
-_ARRAYS = {np.ndarray, np.memmap, SharedArray, np.ma.MaskedArray}  # others have attributes
+_ARRAYS = {np.ndarray, np.memmap, SharedArray, np.ma.MaskedArray}  # subclasses have attributes
 
 
 def digest(*parts: Any) -> bytes:
@@ -68,7 +68,7 @@ def digest(*parts: Any) -> bytes:
 
 
 class Attributes(dict[str, Any]):
-    """What a function or class consists of, by name."""
+    """The parts of a function or class, by name."""
 
 
 class Digests:
@@ -77,19 +77,19 @@ class Digests:
     Parameters
     ----------
     definition : callable
-        ``definition(obj)`` returns a text for a function, class or module, and notes the code that
-        it reaches.
+        ``definition(obj)`` returns a text for a function, class or module, and records the code
+        that it reaches.
     version : str, optional
-        Given by the user. With it, an object without a digest counts by its type alone.
+        The user's. With it, an object without a digest counts by its type alone.
 
     Attributes
     ----------
     outlines : dict
-        By what messages call a value, short digests of its parts, by the ways that lead to them.
+        By the name of a value in messages, short digests of its parts, by the paths to them.
     labels : dict
-        What messages call functions and classes that were met by value, by their addresses.
+        The names in messages of functions and classes that are sent by value, by their addresses.
     odd : set of str
-        The types of objects of other packages, of which some hold what is new in each process.
+        The types of objects of other packages. Some may differ in each process.
     """
 
     def __init__(self, definition: Callable[[Any], str], version: str | None) -> None:
@@ -97,15 +97,15 @@ class Digests:
         self.outlines: dict[str, dict[str, str]] = {}
         self.labels: dict[int, str] = {}
         self.odd = set[str]()
-        self._names: list[str] = []  # of values under way, each of which has led to the next
+        self._names: list[str] = []  # names of the values on the present path
 
     def of(self, value: Any, where: str, outline: Outline | None = None) -> bytes:
-        """Return the digest of a value, which messages call `where`.
+        """Return the digest of a value. Messages name it `where`.
 
         Raises
         ------
         CheckpointError
-            If there is none that is the same tomorrow.
+            If it has no stable digest.
         """
         self._names.append(where)
         try:
@@ -125,7 +125,7 @@ class Digests:
         return found
 
     def way_to(self, where: str) -> str:
-        """Return what a message calls an object, and what has led to it."""
+        """Return the name of an object in a message, and the path to it."""
         half = MOST_SHOWN // 2
         shown = where if len(where) <= MOST_SHOWN else f"{where[:half]} ... {where[-half:]}"
         first = self._names[0]
@@ -133,20 +133,20 @@ class Digests:
 
 
 class Outline:
-    """Short digests of parts of a value, the outer ones first, to tell later which has changed.
+    """Short digests of parts of a value, the outer ones first, to find a changed part later.
 
     Parameters
     ----------
     where : str
-        What messages call the value.
+        The name of the value in messages.
     """
 
     def __init__(self, where: str) -> None:
         self._start = len(where)
-        self._found = [dict[str, str]() for _ in range(MOST_DEEP)]  # by depth, and the way there
+        self._found = [dict[str, str]() for _ in range(MOST_DEEP)]  # by depth and path
 
     def note(self, where: str, depth: int, found: bytes) -> None:
-        """Note a part, which is `depth` levels below the value."""
+        """Record a part, `depth` levels below the value."""
         if depth <= MOST_DEEP and len(self._found[depth - 1]) < MOST_KEPT:
             self._found[depth - 1].setdefault(where[self._start :], found[:4].hex())
 
@@ -156,12 +156,12 @@ class Outline:
 
 
 class _Walk:
-    """Goes through a value, and takes each object once."""
+    """Traverses a value, and visits each object once."""
 
     def __init__(self, digests: Digests, outline: Outline | None = None) -> None:
         self._digests, self._outline = digests, outline
-        self._known: dict[int, tuple[Any, bytes]] = {}  # with the objects, which are kept
-        self._in_cycles = set[int]()  # those that are not gone through, or lead to themselves
+        self._known: dict[int, tuple[Any, bytes]] = {}  # with the objects, to keep them
+        self._in_cycles = set[int]()  # unfinished ones, and those that lead to themselves
         self._n_cycles = self._depth = 0
 
     def of(self, value: Any, where: str) -> bytes:
@@ -171,7 +171,7 @@ class _Walk:
             return _of_text(kind.__name__, repr(value))
         if kind in _BYTES:
             return _of_bytes(value)
-        if kind is tuple:  # not kept, as it may hold the copy of an array that a pickle would have
+        if kind is tuple:  # not kept: it may hold the copy of an array for a pickle
             return self._all("tuple", value, where)
         if key in self._known:
             self._n_cycles += key in self._in_cycles
@@ -180,7 +180,7 @@ class _Walk:
         self._in_cycles.add(key)
         before = self._n_cycles
         found = self._of_parts(value, kind, where)
-        if self._n_cycles == before:  # else the digest depends on how we came here
+        if self._n_cycles == before:  # in a cycle, the digest depends on the path
             self._known[key] = value, found
             self._in_cycles.discard(key)
         return found
@@ -217,8 +217,8 @@ class _Walk:
     def _elements(self, values: Iterable[Any], where: str) -> list[bytes]:
         """Return the digests of a set's elements in an order that does not depend on their hashes.
 
-        Those that lead to themselves are gone through in the order of sketches of them. Only equal
-        sketches of different elements make a digest that is another one in the next process.
+        Those that lead to themselves are visited in the order of their sketches. Only different
+        elements with equal sketches cause a digest that differs in the next process.
         """
         sketches = [
             (*self._sketch.of_element(value, where), self._known.get(id(value), _NOT_MET)[1], value)
@@ -239,7 +239,7 @@ class _Walk:
             return _of_text(tag, repr(values))
         found = []
         self._depth += 1
-        for i, value in enumerate(values):  # no comprehension, which would need one more level
+        for i, value in enumerate(values):  # a comprehension would need one more level
             found.append(self.of(value, way := f"{where}[{i}]"))
             if self._outline is not None:
                 self._outline.note(way, self._depth, found[-1])
@@ -263,7 +263,7 @@ class _Walk:
         return digest(tag.encode(), *found)
 
     def _array(self, array: Any, where: str) -> bytes:
-        if array.dtype.names:  # what is between the fields is anything
+        if array.dtype.names:  # the bytes between fields are arbitrary
             fields = [array[name] for name in array.dtype.names]
             return self._all("fields", [repr(array.dtype), array.dtype.metadata, *fields], where)
         if is_masked(array):
@@ -274,7 +274,7 @@ class _Walk:
         plain = np.asarray(array)
         kind = "scalar" if isinstance(array, np.generic) else "array"
         text = f"{kind} {plain.dtype.name} {plain.dtype.str} {plain.shape}"
-        if metadata := plain.dtype.metadata:  # such as h5py's, of what an array holds
+        if metadata := plain.dtype.metadata:  # such as h5py's, about the contents
             return self._all(text, [metadata, plain.view(plain.dtype.str)], where)
         if plain.dtype.char in "gG":  # some of the bytes of a long double are anything
             plain = plain.astype("U")
@@ -289,7 +289,7 @@ class _Walk:
 
     def _object(self, value: Any, kind: type, where: str) -> bytes:
         name = f"{kind.__module__}.{kind.__qualname__}"
-        if kind is np.random.RandomState and value is np.random.mtrand._rand:  # as SciPy keeps it
+        if kind is np.random.RandomState and value is np.random.mtrand._rand:  # SciPy holds it
             return _of_text("NumPy's global random state, which is another one in each process")
         try:
             reduce = copyreg.dispatch_table.get(kind)
@@ -321,13 +321,13 @@ class _Walk:
 
 
 class _Sketch(_Walk):
-    """Goes through values to some depth, wherever they are, which gives an order of them."""
+    """Traverses values to a depth, whatever their place, to put them in order."""
 
     def __init__(self, digests: Digests) -> None:
         super().__init__(digests)
         self._left = self._least = 0  # levels here, and at the end of the longest way
         self._is_cut = False
-        # By object, and levels from there if it is cut, else 0: the object, its digest, its levels.
+        # By object and levels from there (0 if complete): the object, its digest, its levels.
         self._found: dict[tuple[int, int], tuple[Any, bytes, int]] = {}
 
     def of_element(self, value: Any, where: str) -> tuple[bytes, bool]:
@@ -336,12 +336,12 @@ class _Sketch(_Walk):
         return self.of(value, where), not self._is_cut
 
     def of(self, value: Any, where: str) -> bytes:
-        """Return the digest of what is seen of a value from here."""
+        """Return the digest of the visible part of a value."""
         kind, key = type(value), (id(value), self._left)
         if kind in _PLAIN or kind in _BYTES:
             return super().of(value, where)
         if isinstance(value, types.FunctionType | type) and is_by_value(value):
-            self._is_cut = True  # its name tells how many were met before
+            self._is_cut = True  # its name counts earlier visits
             return _of_text("code", *_texts_in(value))
         if not self._left:
             self._is_cut = True
@@ -373,7 +373,7 @@ class _Sketch(_Walk):
 
 
 def _texts_in(value: Any) -> Iterator[str]:
-    """Yield what tells functions or classes of one name apart, if code or plain values do."""
+    """Yield code and plain values by which functions or classes of one name differ."""
     yield value.__qualname__
     if isinstance(value, type):
         for name, member in vars(value).items():
@@ -389,9 +389,9 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _is_unnamed_tuple(kind: Any) -> bool:
-    """Return whether a class is just a named tuple, made on the fly, such as pandas makes for rows.
+    """Return whether a class is a plain named tuple, created on the fly, as by pandas for rows.
 
-    Its fields say all. As code it would be new for each table.
+    Its fields define it. As code it would be new for each table.
     """
     members = vars(kind).keys() - set(getattr(kind, "_fields", ()))
     is_named = find_named(kind.__module__, kind.__name__) is kind
@@ -403,7 +403,7 @@ def _of_text(*words: str) -> bytes:
 
 
 def _way(tag: str, where: str, key: Any) -> str:
-    """Return what a message calls an attribute, or an entry of a dictionary."""
+    """Return the name of an attribute, or an entry of a dictionary, in a message."""
     return where + (f".{key}" if tag == "state" else f"[{cut(repr(key))}]")
 
 
@@ -415,10 +415,10 @@ def _of_bytes(value: Any) -> bytes:
 def _values_in(
     state: dict[str, Any], owner: Any, kind: type, labels: Mapping[int, str]
 ) -> dict[str, Any]:
-    """Return attributes without those that follow from others, and are there once asked for.
+    """Return attributes without cached ones, which follow from others.
 
-    Those that have the address of another attribute, the object, its class or one of the `labels`,
-    such as a name made by ``id(self)``, have the name of that instead.
+    An address of another attribute, the object, its class or one of the `labels`, as in a name
+    built from ``id(self)``, is replaced by its name.
     """
     answers = {
         name
@@ -439,7 +439,7 @@ def _values_in(
 
 
 def _text_with_numbers(value: Any) -> str:
-    """Return a number, some, or a text that may have numbers in it, and else nothing."""
+    """Return a number, numbers, or a text that may contain numbers, and otherwise nothing."""
     if isinstance(value, str):
         return str.__str__(value)
     is_short = type(value) is tuple and len(value) < 9 and _PLAIN.issuperset(map(type, value))

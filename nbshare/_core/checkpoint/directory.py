@@ -3,19 +3,19 @@
 ::
 
     README.txt    how to read this with NumPy alone
-    meta.json     format, versions of programs, what results look like
-    code.json     what results depended on when they were stored, by number
+    meta.json     format, versions of programs, form of the results
+    code.json     dependencies of results when they were stored, by number
     items.npy     per row: the digest of its item, and a check of it
     results.npy   per row: the result, if results are numbers or arrays of one shape
     objects.*.log other results, as pickles
     index.npy     per row: times, place in a log, state, attempts, number in code.json, checksum:
                   written last
-    order.npy     per item of the last call: its row; then a checksum. There from the beginning
-    errors.jsonl  what items have failed with, by row
+    order.npy     per item of the last call: its row; then a checksum. Exists from the start
+    errors.jsonl  errors of failed items, by row
     plot.pickle   the plot of the last call: see `runs`
-    lease.json    the writer, and how it has ended; the file lock: held by it in the kernel
-    driver        of a run that a process of its own drives: see `runs`
-    parts         of a run that several processes share: see `checkpoint.sweep`
+    lease.json    the writer, and how it ended; the file lock: held by it in the kernel
+    driver        for a run with a process of its own: see `runs`
+    parts         for a run that several processes share: see `checkpoint.sweep`
 
 Rows are written by `store.rows`.
 """
@@ -77,11 +77,11 @@ from nbshare._core.wire.failures import describe
 from nbshare.errors import CheckpointError, CheckpointInUseError
 
 FORMAT = 5  # earlier ones were never released
-FLUSH_S = 1.5  # between times when the disk has what is stored, and so other machines
-LOG_FILE = "driver/log.txt"  # what a driver has printed
-MOST_TEXT = 10_000  # characters of the error that a run has ended with
-MOST_PICKLED = 64 << 10  # bytes of a function that the lease has
-BEFORE_META = {"lock", "driver"}  # may be there when meta.json is not, which no other file precedes
+FLUSH_S = 1.5  # interval of syncs, for the disk and for other machines
+LOG_FILE = "driver/log.txt"  # prints of the driver
+MOST_TEXT = 10_000  # characters kept of the error of a run
+MOST_PICKLED = 64 << 10  # largest function in a lease, in bytes
+BEFORE_META = {"lock", "driver"}  # may exist before meta.json. No other file does
 
 
 README = """This is a checkpoint of nbshare, format {format}: the results of {label}.
@@ -107,7 +107,7 @@ def check_place(path: Path) -> None:
     files.check_folder(path, is_given=True)
     names = {file.name for file in path.glob("[!.]*")}
     data, told = files.read(path / "meta.json"), dict[str, Any]()  # another run may begin just now
-    with suppress(ValueError):  # in another format the checksum may be another one
+    with suppress(ValueError):  # another format may have another checksum
         told = files.parsed(data or b"")
     if told.get("format", FORMAT) != FORMAT:
         raise CheckpointError(
@@ -122,7 +122,7 @@ def check_place(path: Path) -> None:
 
 
 def storable(spec: OutputSpec) -> OutputSpec:
-    """Return how results are stored, as objects if a ``.npy`` file cannot tell their dtype."""
+    """Return the form of stored results, objects if a ``.npy`` file cannot store their dtype."""
     dtype = spec.dtype
     is_told = dtype is None or npy.descr_to_dtype(npy.dtype_to_descr(dtype)) == dtype
     return spec if is_told else OBJECTS
@@ -134,16 +134,16 @@ class Directory:
     Parameters
     ----------
     options : Checkpoint
-        The folder, which is made if it is not there; the action on results that depended on
-        something else; and whether what is stored is to survive a power failure.
+        The folder, which is created if it does not exist; the action on results with other
+        dependencies; and whether results must survive a power failure.
     key : Key
         The dependencies of results.
     request : Request
-        The call that runs.
+        The running call.
     began_at : float
-        When that began, in seconds since 1970.
+        Its start, in seconds since 1970.
     role : Role
-        What it is for. A part gets space on the disk only as it is written to.
+        Its purpose. A part takes space on the disk only as it is written.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ class Directory:
     Raises
     ------
     CheckpointError
-        If it is none, or its results depended on something else, or do not fit ``out=``.
+        If it is no checkpoint, or its results had other dependencies, or do not fit ``out=``.
     CheckpointInUseError
         If another run writes to it.
     OSError
@@ -168,7 +168,7 @@ class Directory:
         self.reader = RowReader(path)
         check_place(path)
         path.mkdir(parents=not self._is_part, exist_ok=True)
-        files.check_folder(path, is_given=True)  # another user may have been faster
+        files.check_folder(path, is_given=True)  # another user may have created it first
         self.writer = Writer(path, role)
         self._flush_at = 0.0
         self._tables: dict[str, files.TableWriter] = {}  # by name, without that of the items
@@ -178,7 +178,8 @@ class Directory:
             self._open(request.label)
             if (path / PARTS).exists():
                 self._merge()
-            # Also of earlier runs, because NFS keeps a folder while a process has its files open.
+            # Those of earlier runs too, because NFS keeps a folder while a process has its files
+            # open.
             for merged in path.glob(f".{PARTS}.*"):
                 shutil.rmtree(merged, ignore_errors=True)
             system_files.remove_old(path)
@@ -206,25 +207,25 @@ class Directory:
             files.replace_json(path / "meta.json", meta)
             readme = README.format(format=FORMAT, label=label, bit=LOG_BIT, head=HEAD)
             files.replace(path / "README.txt", readme.encode(), is_needed=False)
-        elif meta["label"] != label:  # the last call has another one
+        elif meta["label"] != label:  # the last call had another one
             meta["label"] = label
             files.replace_json(path / "meta.json", meta)
         self._meta: dict[str, Any] = meta
         items = files.Table(path / ITEMS_FILE, *ITEMS, remedy="")
         self._items = files.TableWriter(items, None, is_sparse=self._is_part)
-        if not self._items.n:  # it is there before the first item
+        if not self._items.n:  # it exists before the first item
             self.note_order(np.zeros(0, np.int64))
         self._add_table(INDEX_FILE, INDEX)
         if (spec := self.reader.spec) is not None and spec.dtype is not None:
             self._add_table(RESULTS_FILE, spec.dtype, spec.shape)
         numbers = [log.name.split(".")[1] for log in path.glob(log_file("*"))]
         logs = [int(number) for number in numbers if number.isdecimal()]
-        self._sync_from = min(logs, default=1)  # the first log that the disk may not have
+        self._sync_from = min(logs, default=1)  # the first log that is perhaps not on the disk
         self._own_log = self._next_log = 1 + max(logs, default=0)
         self._drop_damaged()
 
     def _merge(self) -> None:
-        """Take over what processes that shared a run have stored, if none of them runs."""
+        """Merge the results of processes that shared a run, if none of them runs."""
         self.writer.take()  # first, so that a process that begins now waits for us, or we see it
         check_free(self.path)
         self._merge_parts()
@@ -238,7 +239,7 @@ class Directory:
             self._merge_part(part, whole, np.flatnonzero(whole.which == k))
 
     def _merge_part(self, part: RowReader, whole: Whole, new: RowNumbers) -> None:
-        """Take over rows that are in a part, if they are undamaged."""
+        """Copy the undamaged rows of a part."""
         spec, numbers = part.spec, self.versions.adopt(part.folder)
         words = whole.words[new]
         is_known = (words["state"] == FAILED) | (spec is not None)
@@ -268,7 +269,7 @@ class Directory:
     # ------------------------------------------------------------------------ its key
 
     def _settle_version(self, if_changed: str | None) -> None:
-        """Find which stored results depended on the same, and decide about the others."""
+        """Find stored results with the same dependencies, and decide on the others."""
         versions, words = self.versions, self.reader.words()
         is_stored = np.isin(words["state"], STORED)
         old = is_stored & ~np.isin(words["code"], versions.accepted)
@@ -285,7 +286,7 @@ class Directory:
             self._restart(np.flatnonzero(old), has_others=bool((is_stored & ~old).any()))
 
     def _restart(self, old: RowNumbers, *, has_others: bool) -> None:
-        """Forget old results, and leave their files, so that mapped arrays stay as they are."""
+        """Forget old results. Leave their files, so that mapped arrays stay valid."""
         self._forget(old)
         results = self.path / RESULTS_FILE
         if not has_others:
@@ -301,7 +302,7 @@ class Directory:
         RowWriter(self.place()).commit(rows, np.zeros(len(rows), INDEX))
 
     def forget_incomplete(self, rows: RowNumbers) -> None:
-        """Forget blocks in which an item has failed, of some rows, so that they run again."""
+        """Forget blocks with failed items among some rows, so that they run again."""
         found = rows[self.states(rows) == IN_LOG]
         blocks = self.reader.objects(found, found, self.reader.words()[found])
         self._forget(np.array([row for row, block in blocks if block.failures], np.int64))
@@ -312,14 +313,14 @@ class Directory:
         whole = self.reader.checked(words, words[:0])
         self._forget(np.flatnonzero(words["state"] != whole["state"]))
 
-    # -------------------------------------------------------------------- what it holds
+    # -------------------------------------------------------------------------- contents
 
     def _check_output(self, out: Any) -> None:
         """Raise CheckpointError if stored results do not fit ``out=``, or it cannot be stored."""
         spec, wanted = self.reader.spec, spec_given_by(out)
         if wanted is not None and storable(wanted) is not wanted:
             raise CheckpointError(
-                f"a .npy file cannot tell the dtype of out=, {wanted.dtype}. Use another dtype, "
+                f"a .npy file cannot store the dtype of out=, {wanted.dtype}. Use another dtype, "
                 "or do not pass out="
             )
         if wanted is None or spec is None or spec is wanted:
@@ -332,7 +333,7 @@ class Directory:
             )
 
     def decide(self, spec: OutputSpec) -> None:
-        """Store the form of the results, once there is one."""
+        """Store the form of the results, once it is known."""
         if self._meta["results"] is None:
             if spec.dtype is not None:
                 self._add_table(RESULTS_FILE, spec.dtype, spec.shape)
@@ -344,12 +345,12 @@ class Directory:
 
     @property
     def n_rows(self) -> int:
-        """Number of items that have a row."""
+        """Number of items with a row."""
         return self._items.n
 
     def rows_for(self, pairs: Pairs) -> RowNumbers:
-        """Return the rows of items. New ones get new rows."""
-        if self._stored is None:  # no item comes twice, so those of this call need not be found
+        """Return the rows of items. New items are assigned new rows."""
+        if self._stored is None:  # no item occurs twice, so none of this call needs to be found
             self._stored = Lookup(self.reader.digests())
         rows = self._stored.find(pairs)
         is_new = rows < 0
@@ -376,7 +377,7 @@ class Directory:
         return FilePlace(str(self.path), starts, self.versions.number, log)
 
     def states(self, rows: RowNumbers) -> npt.NDArray[np.uint8]:
-        """Return the states of some rows, 0 for a row that an item has not got."""
+        """Return the states of some rows, 0 for an item without a row."""
         words, states = self.reader.words(), np.zeros(len(rows), np.uint8)
         has_row = (rows >= 0) & (rows < len(words))
         states[has_row] = words["state"][rows[has_row]]
@@ -394,22 +395,22 @@ class Directory:
         files.append(self.path / ERRORS_FILE, record)
 
     def _sync(self) -> None:
-        """Wait until the disk has all, the logs of earlier runs only the first time."""
+        """Flush all files to the disk, the logs of earlier runs only the first time."""
         logs = map(log_file, range(self._sync_from, self._next_log))
         for name in (ITEMS_FILE, ORDER_FILE, *self._tables, *logs, ""):
             files.sync(self.path / name)
         self._sync_from = self._own_log
 
     def flush(self) -> None:
-        """Now and then wait until the disk has all, if it is to. Other machines see it then."""
+        """Flush to the disk from time to time, if requested. Other machines see results then."""
         if self._durability == "power" and time.monotonic() > self._flush_at:
             self._flush_at = time.monotonic() + FLUSH_S
             self._sync()
 
     def close(self, *, is_whole: bool, error: BaseException | None = None, **told: Any) -> None:
-        """Close the files and let others write.
+        """Close the files and release the lease.
 
-        `error` has failed the run, if given. `told` is what else its lease is to tell.
+        `error` is the error of a failed run. `told` are further contents of its lease.
         """
         told["n_printed"] = files.size_of(self.path / LOG_FILE)
         if error is not None:
@@ -427,7 +428,7 @@ class Directory:
 
 def _as_text(reduce: Any) -> str | None:
     """Return the pickle of the function of ``reduce=`` as text, or None if it is long or absent."""
-    with suppress(Exception):  # where items run in this process, it need not have one
+    with suppress(Exception):  # if items run in this process, a function may have none
         if len(pickled := dumps(reduce)) <= MOST_PICKLED:
             return pickled.hex()
     return None

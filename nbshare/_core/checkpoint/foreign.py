@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-TENSORS = {"Tensor", "Parameter", "Buffer"}  # of torch, whose classes of others have attributes
+TENSORS = {"Tensor", "Parameter", "Buffer"}  # of torch. Subclasses of others have attributes
 
 
 def parts_in(value: Any, kind: type) -> list[Any] | None:
-    """Return what a value is made of, or None if its pickle tells."""
+    """Return the parts of a value, or None if its pickle suffices."""
     package = kind.__module__.partition(".")[0]
     if package == "pandas" and kind.__name__ == "DataFrame":
         # Not its blocks, because how columns share them depends on how it was made.
@@ -24,7 +24,7 @@ def parts_in(value: Any, kind: type) -> list[Any] | None:
 
 
 def _parts_in_torch(value: Any, kind: type) -> list[Any] | None:
-    """Return what a tensor, or its storage, is made of. The pickle of a storage has its address."""
+    """Return the parts of a tensor, or of its storage, whose pickle contains its address."""
     torch = sys.modules["torch"]
     if kind.__module__ == "torch.storage":
         raw = getattr(value, "_untyped_storage", value)
@@ -34,7 +34,7 @@ def _parts_in_torch(value: Any, kind: type) -> list[Any] | None:
         return None
     if kind.__name__ not in TENSORS or value.is_quantized or value.device.type == "meta":
         return None
-    # Not its storage, of which it may be a small part.
+    # Not its storage, because the tensor may be a small part of it.
     plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
     data = np.asarray(plain.reshape(-1).view(torch.uint8))
     about = [str(value.dtype), str(value.device), tuple(value.shape), value.requires_grad]

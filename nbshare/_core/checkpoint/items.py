@@ -1,4 +1,4 @@
-"""A digest for each item, by which its result is found again wherever it is in a sweep."""
+"""A digest for each item, to find its result again anywhere in a sweep."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy.typing as npt
 from nbshare._core.checkpoint.digests import SIZE, Digests, digest
 
 Pairs = npt.NDArray[np.uint64]  # (n, 2), the digests of n items
-LIMIT = 2**63  # of an int
+LIMIT = 2**63  # for an int
 STEP = 0x9E3779B97F4A7C15  # odd and without a pattern
-ITEMS = np.dtype("<u8"), (3,)  # of a row in a file, the digest of its item, and a check of it
+ITEMS = np.dtype("<u8"), (3,)  # a row of the file: the digest of its item, and a check of it
 
 
 def as_bytes(pairs: Pairs) -> list[bytes]:
@@ -34,7 +34,7 @@ def as_rows(pairs: Pairs) -> npt.NDArray[np.uint64]:
 
 
 def pairs_in(rows: npt.NDArray[np.uint64]) -> Pairs:
-    """Return the digests that are stored, zeros if one is damaged, or not there yet."""
+    """Return the stored digests, zeros for a damaged or missing one."""
     is_whole = rows[:, 2] == ~_mixed(rows)
     return np.where(is_whole[:, None], rows[:, :2], np.uint64(0))
 
@@ -55,7 +55,7 @@ class Lookup:
         self._sorted = mixed[self._order]
 
     def find(self, wanted: Pairs) -> npt.NDArray[np.int64]:
-        """Return where each digest is, -1 if it is not there."""
+        """Return the place of each digest, -1 for a missing one."""
         if not len(self._pairs):
             return np.full(len(wanted), -1)
         places = np.searchsorted(self._sorted, _mixed(wanted))
@@ -66,7 +66,7 @@ class Lookup:
 
 
 class ItemDigests:
-    """The digests of the items of a call, as they come.
+    """The digests of the items of a call, as they arrive.
 
     Parameters
     ----------
@@ -75,25 +75,25 @@ class ItemDigests:
     is_seeded : bool
         Whether a result depends on the item's index, too.
     columns : sequence, optional
-        The items of each iterable, if all are there.
+        The items of each iterable, if all are known.
 
     Attributes
     ----------
     odd : set of str
-        That of `Digests`, of the items.
+        As in `Digests`, for the items.
     """
 
     def __init__(
         self, digests: Digests, *, is_seeded: bool, columns: Sequence[Any] | None = None
     ) -> None:
         self._digests, self._is_seeded, self._has_all = digests, is_seeded, columns is not None
-        self._counts: dict[bytes, int] = {}  # of those so far
+        self._counts: dict[bytes, int] = {}  # counts of the digests so far
         digests.odd = self.odd = set[str]()
         self._all: Pairs | None = None
         self._all = self.next(columns) if columns is not None else None
 
     def next(self, columns: Sequence[Any], first: int = 0) -> Pairs:
-        """Return the digests of items from the index `first` on. Equal items have other digests."""
+        """Return the digests of items from the index `first` on. They differ for equal items."""
         if self._all is not None:
             return self._all
         parts = [self._column(column, first) for column in columns]
@@ -113,14 +113,14 @@ class ItemDigests:
         return _shifted(pairs, np.array(places, np.int64))
 
     def _column(self, column: Any, first: int) -> Pairs:
-        """Return the digests of what one iterable gives to the items."""
+        """Return the digests of one iterable's values."""
         if isinstance(column, np.ndarray) and column.ndim == 1 and _is_short(column):
             return _tagged(f"scalar {column.dtype.str}", column)
         pairs = np.zeros((len(column), 2), np.uint64)
         places = defaultdict[str, list[int]](list)
         for i, x in enumerate(column):
             places[_tag_of(x)].append(i)
-        for tag, some in places.items():  # a number has one digest, whatever the others are
+        for tag, some in places.items():  # the digest of a number does not depend on the others
             if tag:
                 pairs[some] = _tagged(tag, np.array([column[i] for i in some]))
             else:
@@ -135,7 +135,7 @@ def _is_short(x: Any) -> bool:
 
 
 def _tag_of(x: Any) -> str:
-    """Return what a number is, if a digest can hold it."""
+    """Return the kind of a number, if a digest can hold it."""
     if type(x) is float or (type(x) is int and -LIMIT <= x < LIMIT):
         return type(x).__name__
     return f"scalar {x.dtype.str}" if isinstance(x, np.generic) and _is_short(x) else ""

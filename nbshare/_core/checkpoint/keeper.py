@@ -1,11 +1,11 @@
-"""Starts a call with the stored results, and sees that new ones are stored.
+"""Loads a call's stored results, and stores its new ones.
 
 Workers write results to the files of the checkpoint, before the owner sees them, so a killed owner
-loses nothing. Objects are only there, and so are arrays in the order of the rows, whose file the
-owner maps. Other arrays are also in memory as in any call. A thread of the owner reads the board
-now and then. It writes failures, and results that the disk has refused before. Results of other
-hosts are written when they arrive. With ``durability="power"`` it waits until the disk has all.
-Results that have not reached the disk when the power fails are known by their checksums.
+loses nothing. Objects are only in these files, and so are arrays in the order of the rows, whose
+file the owner maps. Other arrays are also in memory as in any call. A thread of the owner reads the
+board from time to time. It writes failures, and results that the disk has refused before. Results
+of other hosts are written when they arrive. With ``durability="power"`` it flushes to the disk.
+Checksums detect results that had not reached the disk when the power failed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from nbshare._core.wire.board import KIND
 from nbshare._core.wire.failures import describe
 from nbshare.errors import CheckpointWarning, counted, noted, users_line, warn_at_most
 
-LOOK_S = 0.5  # between looks at what is new
+LOOK_S = 0.5  # interval of checks for new results
 PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
 
 T = TypeVar("T")
@@ -53,10 +53,10 @@ class CheckpointKeeper(Keeper, Medium):
     request : Request
         The request of the call.
     options : Checkpoint
-        Where results are stored, and how.
+        The place and the rules of stored results.
     part : tuple of Key and float, optional
-        The dependencies of a run that other processes share, and when it began, in seconds since
-        1970. The directory has a part of its results.
+        The dependencies of a run that other processes share, and its start, in seconds since 1970.
+        The directory stores a part of its results.
     runs_here : bool
         Whether items run in this process.
 
@@ -77,7 +77,7 @@ class CheckpointKeeper(Keeper, Medium):
         key, began_at = part or (key_of(request, options.version), time.time())
         if runs_here:
             check_loaded(key.sources)
-        # If code looks up names, all that this process has imported counts as imported by it.
+        # If code looks up names, all files that this process has imported count as imported by it.
         here = own_modules().values() if runs_here and key.sources.looks_up else ()
         self._imported = {path: stamp_of(path) for path in here}
         self._items = key.items
@@ -86,7 +86,7 @@ class CheckpointKeeper(Keeper, Medium):
         self._is_in_place = False  # results are in the file only
         self._writer: RowWriter | None = None
         self._order: list[RowNumbers] = []
-        # The states that the index had at the last look, by page.
+        # The states in the index at the last check, by page.
         self._saved = WeakKeyDictionary[Page, npt.NDArray[np.uint8]]()
         self._saving = _thread.allocate_lock()
         self._is_over = _thread.allocate_lock()  # released when the call is
@@ -94,7 +94,7 @@ class CheckpointKeeper(Keeper, Medium):
         self._has_begun = self._has_thread = self._is_lost = False
         self._try_at = 0.0  # not before that after a failure
         self._has_warned = False
-        self._error: BaseException | None = None  # that ends the run
+        self._error: BaseException | None = None  # the error that ends the run
         self._line = users_line()
         self._noted = set[int]()  # items whose failures are stored
 
@@ -133,12 +133,12 @@ class CheckpointKeeper(Keeper, Medium):
             call.board.next_item = call.board.next_claim()
 
     def _warn_of_new(self, n: int, n_before: int) -> None:
-        """Warn that no item is stored, because an object may be another one in each process."""
+        """Warn that no item is stored, because an object may differ in each process."""
         warn_at_most(
             f"{self._directory.path}: none of the {counted(n, 'item')} is among the {n_before} "
-            "that are stored here, so all run. If they were to be the same, an object of "
-            f"{' or '.join(sorted(self._items.odd)[:3])} is not the same each time it is made. "
-            "Pass items that it can be made from, such as numbers, arrays or file names",
+            "that are stored here, so all run. If they should be the same, an object of "
+            f"{' or '.join(sorted(self._items.odd)[:3])} is not the same each time it is created. "
+            "Pass items from which it can be created, such as numbers, arrays or file names",
             CheckpointWarning,
             self._line,
         )
@@ -146,14 +146,14 @@ class CheckpointKeeper(Keeper, Medium):
     # ------------------------------------------------------------ where results are
 
     def adapt(self, spec: OutputSpec) -> OutputSpec:
-        """Return what can be stored of results with a spec."""
+        """Return the part of a spec that can be stored."""
         return storable(spec)
 
     def allocate(self, request: Request, spec: OutputSpec, n: int) -> Output:
-        """Return the file as the output, if it can be. Called with the first result."""
+        """Return the file as the output, if possible. Called with the first result."""
         output, is_large = None, spec not in KIND_OF
         is_in_order = bool(self._order) and np.array_equal(self._order[0], np.arange(n))
-        has_tiles = tiles_of(request) is not None  # whose rows are not what the caller gets
+        has_tiles = tiles_of(request) is not None  # their rows are not the caller's results
         if is_large and is_in_order and not has_tiles:
             output = self._attempt(partial(self._directory.output, spec))
         self._is_in_place = output is not None
@@ -188,7 +188,7 @@ class CheckpointKeeper(Keeper, Medium):
         try:
             rows = self._directory.rows_for(pairs)
         except OSError as error:
-            if not board.is_open:  # nothing has been computed yet
+            if not board.is_open:  # no result has been computed yet
                 raise
             self._note_failure(error)
         self._order.append(rows)
@@ -218,7 +218,7 @@ class CheckpointKeeper(Keeper, Medium):
         self._call.note_restored(first + np.flatnonzero(np.isin(states, STORED)))
 
     def leave_out(self, start: int, stop: int) -> None:
-        """Mark items as done, though there are no results, because other processes run them."""
+        """Mark items as done without results, because other processes run them."""
         board = self._call.board
         self._call.note_restored(np.arange(start, stop))
         for page, low, high in board.parts(start, stop):
@@ -244,12 +244,12 @@ class CheckpointKeeper(Keeper, Medium):
         self._finish()
 
     def save(self) -> None:
-        """Store what is not stored yet, but do nothing while the disk fails."""
+        """Store new results, except while the disk fails."""
         if not self._is_lost and time.monotonic() >= self._try_at:
             self._attempt(self._save)
 
     def _attempt(self, action: Callable[[], T]) -> T | None:
-        """Return what an action returns, or None if the disk fails."""
+        """Run an action. Return its value, or None if the disk fails."""
         with self._saving:
             try:
                 return action()
@@ -260,7 +260,7 @@ class CheckpointKeeper(Keeper, Medium):
     def _save(self) -> None:
         if not self._directory.writer.renew():
             raise FileNotFoundError
-        self._save_errors()  # first, so that an item that is known to have failed has its error
+        self._save_errors()  # first, so that each failed item has its error
         for page in self._call.board.pages:
             self._save_page(page)
         self._directory.flush()
@@ -269,7 +269,7 @@ class CheckpointKeeper(Keeper, Medium):
         """Warn once that results cannot be stored. They stay in memory, and storing is retried."""
         self._try_at = time.monotonic() + PAUSE_S
         where = self._directory.path
-        if not self._directory.writer.renew():  # it may go at any moment, with any error
+        if not self._directory.writer.renew():  # it may be removed at any moment, with any error
             self._is_lost = True
             gone = "the directory is gone, or another process writes to it"
             error = FileNotFoundError(2, gone, str(where))
@@ -292,7 +292,7 @@ class CheckpointKeeper(Keeper, Medium):
             self._call.stop(self._error)
 
     def _save_page(self, page: Page) -> None:
-        """Write what workers have not."""
+        """Write the results that workers have not written."""
         results = self._call.results
         done, saved = page.states(), self._saved.setdefault(page, np.zeros(page.n, np.uint8))
         new = np.flatnonzero(done != saved)
@@ -302,7 +302,7 @@ class CheckpointKeeper(Keeper, Medium):
         is_saved = (rows < 0) | (self._directory.states(rows) == done[new])
         saved[new[is_saved]] = done[new[is_saved]]
         new = new[~is_saved]
-        # The message about a log comes after the ``done`` byte.
+        # The message about a log arrives after the ``done`` byte.
         new = new[(done[new] != IN_LOG) | results.logs.has(page.index[0, new])]
         if not len(new):
             return
@@ -340,7 +340,7 @@ class CheckpointKeeper(Keeper, Medium):
         try:
             if writer.is_driver:
                 self._call.request.prints.end()  # first, so that others see all prints at the end
-                self._on_full = "stop"  # results that cannot be stored now are lost
+                self._on_full = "stop"  # results that cannot be stored are now lost
             self._try_at = 0.0
             self.save()
             if self._call.board.is_open and self._order and not self._is_lost:

@@ -13,11 +13,11 @@ from nbshare._core.checkpoint.sources import Sources
 from nbshare._core.engine.request import Request
 
 MOST_NAMED = 6  # differences in a message
-MOST_WAYS = 2  # of a changed part, to what has changed in it
+MOST_WAYS = 2  # paths shown for a changed part
 
-OF_CODE = ".__code__"  # whose parts say nothing to a reader
+OF_CODE = ".__code__"  # its parts mean nothing to a reader
 
-Parts = Mapping[str, str]  # digests, by what messages call the parts
+Parts = Mapping[str, str]  # digests, by the parts' names in messages
 
 
 class Key(NamedTuple):
@@ -26,16 +26,16 @@ class Key(NamedTuple):
     parts: Parts
     items: ItemDigests  # each result depends on one of them
     sources: Sources
-    outlines: Mapping[str, Parts]  # of some parts, by their names
+    outlines: Mapping[str, Parts]  # outlines of some parts, by name
 
 
 def key_of(request: Request, version: str | None) -> Key:
-    """Return what the results of a call depend on.
+    """Return the dependencies of a call's results.
 
     Raises
     ------
     CheckpointError
-        If a part of it has no digest that is the same tomorrow.
+        If a part of it has no stable digest.
     """
     code = CodeDigests(version)
     inputs = {"the function": request.users}
@@ -55,9 +55,9 @@ def key_of(request: Request, version: str | None) -> Key:
 
 
 def _defined_in_full(version: str | None) -> Callable[[Any], str]:
-    """Return what gives a text for a definition that holds all that it depends on.
+    """Return a function that returns a text for a definition, dependencies included.
 
-    For items that are not there yet, so that the key cannot have the parts that they lead to.
+    For items that arrive later, when parts can no longer be added to the key.
     """
 
     @cache
@@ -69,7 +69,7 @@ def _defined_in_full(version: str | None) -> Callable[[Any], str]:
 
 
 def places(old: Mapping[str, Parts], new: Mapping[str, Parts]) -> dict[str, str]:
-    """Return what has changed in parts of a key, by the name of the part, from their outlines."""
+    """Return the changes in parts of a key, by the name of the part, from their outlines."""
     found = {}
     for name in old.keys() & new.keys():
         before, after = old[name], new[name]
@@ -87,13 +87,13 @@ def _is_in(other: str, way: str) -> bool:
 
 
 def differences(old: Parts, new: Parts, lines: Mapping[str, str]) -> list[str]:
-    """Return what differs, in words, with the places of some parts in `lines`."""
+    """Return the differences, in words, with the places of some parts in `lines`."""
     where = {name: f" ({place})" for name, place in lines.items() if place}
     changed = [name for name in old if name in new and old[name] != new[name]]
     found = [f"{name} changed{where.get(name, '')}" for name in changed]
     found += [f"{name} is new" for name in new if name not in old]
     found += [f"{name} is gone" for name in old if name not in new]
-    # That the function is another one says less than which definition changed.
+    # A changed function says less than a changed definition.
     if len(found) > 1 and found[0] == "the function changed":
         del found[0]
     if len(found) > MOST_NAMED:

@@ -1,7 +1,7 @@
-"""Whether this process has imported the present contents of the files, which the key is about.
+"""Checks that this process has imported the present contents of the files of the key.
 
-Worker processes import files as they are. With ``backend="serial"`` or ``"threads"``, items run
-what was imported here, maybe before the last edit. Their results would count as the new code's.
+Worker processes import files as they are. With ``backend="serial"`` or ``"threads"``, items run the
+code imported here, maybe before the last edit. Their results would count as the new code's.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ INSTEAD = "With backend='serial' or 'threads', items run the code that was impor
 
 
 def check_loaded(sources: Sources) -> None:
-    """Raise CheckpointError if a file, or a definition in it, is not what was imported here."""
+    """Raise CheckpointError if a file, or a definition in it, differs from the imported one."""
     if sources.older:
         raise CheckpointError(
             f"{min(sources.older)} is an older version: its module was imported "
-            "again. With backend='serial' or 'threads' it would run as it was. Take it from the "
-            "module again, make its objects anew, or leave out backend=."
+            "again. With backend='serial' or 'threads' the old version would run. Get it from the "
+            "module again, create its objects again, or leave out backend=."
         )
     reached = {own: names for own, names in sources.reached().items() if own.name in sys.modules}
     for own in reached:

@@ -14,7 +14,7 @@ __all__ = ["Checkpoint"]
 class Checkpoint:
     """A folder in which a run stores its results, with options, for ``checkpoint=``.
 
-    A path alone, ``checkpoint="sweep.ckpt"``, has the defaults.
+    A path alone, ``checkpoint="sweep.ckpt"``, uses the defaults.
 
     Examples
     --------
@@ -35,40 +35,38 @@ class Checkpoint:
     Parameters
     ----------
     path : str or path-like
-        The folder, which is made if it does not exist.
+        The folder, which is created if it does not exist.
     if_changed : None, "restart" or "accept", optional
-        The action if stored results depended on something that has changed since. None (default)
-        refuses the call. ``"restart"`` forgets them all, also those of items that are not in this
-        call, and runs their items again. ``"accept"`` keeps them. They are treated as new from then
-        on, so a later ``"restart"`` keeps them as well.
+        The action if dependencies of stored results have changed. None (default) refuses the call.
+        ``"restart"`` forgets all of them, also those of items that are not in this call, and runs
+        their items again. ``"accept"`` keeps them. They count as new from then on, so a later
+        ``"restart"`` keeps them as well.
     version : str, optional
         A string that results depend on. With it, objects that cannot be compared with those of an
-        earlier run, such as open files, are compared only by type. Give one for what nbshare cannot
-        compare, such as data files, installed packages, and files that other processes than the
-        workers load.
+        earlier run, such as open files, are compared only by type. Set it for dependencies that
+        nbshare cannot compare, such as data files, installed packages, and files that processes
+        other than the workers load.
     durability : {"process", "power"}, optional
         With ``"process"`` (default), finished results survive the end of any process, however it
         ends. With ``"power"``, they also survive a power failure, except those of the last 2 s.
         (With Dask, Ray or an executor, a killed kernel loses the results of the last 0.2 s.)
     on_full : {"continue", "stop"}, optional
         The action if results cannot be stored, such as on a full disk. ``"continue"`` (default)
-        warns once, goes on in memory and tries again every 5 s. ``"stop"`` stops the run with the
+        warns once, continues in memory and tries again every 5 s. ``"stop"`` stops the run with the
         error. Stored results stay.
 
     Raises
     ------
     TypeError, ValueError
-        An option is none of these.
+        An option has a wrong type or value.
 
     See Also
     --------
     parallel_map : a run that stores its results with ``checkpoint=``.
-    open_checkpoint : how far a stored run is.
+    open_checkpoint : the progress of a stored run.
 
-    Notes
-    -----
-    Results depend on the code that the function reaches, `shared`, `seed`, the initializer and each
-    item. The section "Checkpoints" of ``notebooks/details.md`` has the rules.
+    Notes ----- Results depend on the code that the function reaches, `shared`, `seed`, the
+    initializer and each item. See the section "Checkpoints" of ``notebooks/details.md``.
     """
 
     __module__ = "nbshare"
@@ -89,7 +87,7 @@ class Checkpoint:
         _check("on_full", on_full, ("continue", "stop"))
         if not isinstance(version, str | None):
             raise TypeError(f"version={version!r}: must be a string, such as version='1'")
-        from pathlib import Path  # late, because it takes 6 ms, and most calls store nothing
+        from pathlib import Path  # imported late: it takes 6 ms, and most calls store nothing
 
         self.path = Path(path).expanduser().absolute()
         self.if_changed = if_changed

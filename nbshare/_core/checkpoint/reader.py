@@ -19,7 +19,7 @@ from nbshare._core.store.reading import STORED, StoredRows
 from nbshare._core.store.rows import INDEX, RowNumbers
 
 ITEMS_FILE, ORDER_FILE, ERRORS_FILE = "items.npy", "order.npy", "errors.jsonl"
-CRC_BYTES = 4  # of the checksum at the end of order.npy
+CRC_BYTES = 4  # size of the checksum at the end of order.npy
 
 T = TypeVar("T")
 
@@ -27,9 +27,9 @@ T = TypeVar("T")
 class Whole(NamedTuple):
     """The contents of a checkpoint, and of the parts of processes that share its run."""
 
-    order: RowNumbers  # of each item of the last call
+    order: RowNumbers  # rows of the items of the last call
     readers: list[RowReader]
-    # By row, the index word, which reader has it, and the place there.
+    # By row: the index word, its reader, and the place there.
     words: npt.NDArray[Any]
     which: npt.NDArray[np.int64]
     place: RowNumbers
@@ -44,7 +44,7 @@ class Whole(NamedTuple):
     ) -> Iterator[tuple[RowReader, RowNumbers, RowNumbers]]:
         """Yield the places of the results of some items: a reader, the items, their places there.
 
-        Those that were stored together come one after the other, so that they are loaded once.
+        Those that were stored together follow one another, so that they are loaded once.
         """
         for k, reader in enumerate(self.readers):
             items = np.flatnonzero(wanted & (self.which[self.order] == k))
@@ -60,23 +60,23 @@ class Whole(NamedTuple):
 
 
 def whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None = None) -> Whole:
-    """Return what is stored at this moment.
+    """Return the results stored at this moment.
 
     Parameters
     ----------
     folder : Path
         The checkpoint.
     checked : dict, optional
-        The index words of each folder whose results have been checked. Those of others are checked
-        now. Without it, the index is believed.
+        The index words of each folder whose results were checked. Other results are checked now.
+        Without it, the index is trusted.
     """
     return look(folder, lambda: _whole_of(folder, checked))
 
 
 def look(folder: Path, read: Callable[[], T]) -> T:
-    """Return what `read` finds in a checkpoint, all of it before its parts are merged or after.
+    """Return `read` of a checkpoint, entirely before or after a merge of its parts.
 
-    Another process may move the parts away at any moment. Then the look begins anew.
+    Another process may move the parts away at any moment. Then it is read again.
     """
     while True:
         parts = part_folders(folder)
@@ -111,7 +111,7 @@ def _whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None) -> Who
 
 
 class RowReader(StoredRows):
-    """Reads the rows of a checkpoint, or of a part of one, and what is known of their items."""
+    """Reads the rows of a checkpoint, or of a part of one, and the records of their items."""
 
     def order(self) -> RowNumbers:
         """Return the row of each item of the last call. A generator's are known in the end."""
@@ -122,9 +122,9 @@ class RowReader(StoredRows):
             order = np.load(io.BytesIO(data)).astype(np.int64)
         elif data is not None or len(self.digests()):
             why = "it is gone" if data is None else "its checksum differs"
-            remedy = "Make the same call again, which writes it anew"
+            remedy = "Make the same call again, which rewrites it"
             if (self.folder / PARTS).exists():
-                remedy += f", without {self.folder / PARTS}: what is in it runs again"
+                remedy += f", without {self.folder / PARTS}: its items run again"
             raise damaged(path, why, f"{remedy}.")
         return order if len(order) else np.flatnonzero(self.digests().any(axis=-1))
 
@@ -133,7 +133,7 @@ class RowReader(StoredRows):
         return pairs_in(Table(self.folder / ITEMS_FILE, *ITEMS, remedy="").load())
 
     def errors(self) -> list[dict[str, Any]]:
-        """Return the failures of items, the last ones last. A crash may have cut some lines."""
+        """Return the failures of items, the latest last. A crash may have cut some lines."""
         records = []
         for line in (read(self.folder / ERRORS_FILE) or b"").splitlines():
             with suppress(ValueError):

@@ -1,15 +1,16 @@
 """The dependencies of a function of a file, which are the definitions that it reaches.
 
-Files are read as they are now, as workers run them. Nothing is imported. Of a file these count:
+Files are read in their present version, the one that workers run, and not imported. These parts of
+a file count:
 
 - the definitions that are reached by their names, from the function on, through other own files;
-- what its import does besides plain definitions, such as statements with calls, and decorators and
-  base classes that may note what they get;
-- all of it, where it is used in a way that names do not tell: as a value, by an attribute that it
-  does not define, by ``import *``.
+- the effects of its import besides plain definitions, such as statements with calls, and decorators
+  and base classes that may register definitions;
+- all of it, where names do not show its use: as a value, by an attribute that it does not define, by
+  ``import *``.
 
-Other files that workers execute, in whatever way, count as a whole once they report them. So do
-those above if code looks up names as it runs (`checkpoint.versions`).
+Other files that workers execute, in any way, count as a whole once workers report them. So do the
+files above if code looks up names at run time (`checkpoint.versions`).
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ from nbshare._core.source.file import (
     uses_in,
 )
 
-# Words of code that looks up names in its module, and in any that is loaded. With a dot, the
-# attribute of a module that is asked for, by any name. `*` if the module is used as a value.
+# Words of code that looks up names in its module, and in any loaded one. With a dot, an attribute
+# of a module, under any name. `*` if the module is used as a value.
 IN_MODULE = {"globals", "locals", "vars", "eval", "exec", "query", "evaluate"}
 ANYWHERE = {
     "sys.modules", "sys.*", "gc.*", "__globals__", "__builtins__", "__subclasses__", "_getframe",
@@ -58,7 +59,7 @@ ANYWHERE = {
     "cr_frame", "ag_frame", "f_back", "f_globals", "f_locals", "f_builtins",
     "get_objects", "get_referents", "get_referrers",
 }  # fmt: skip
-LOADING = {  # words of code that loads any file, or what is in any file
+LOADING = {  # words of code that loads any file, or its contents
     "__import__", "import_module", "importlib", "runpy", "pkgutil", "pydoc", "mock",
     "pickle", "allow_pickle", "read_pickle", "cloudpickle", "dill", "joblib", "shelve",
     "dictConfig", "fileConfig", "exec",
@@ -70,9 +71,9 @@ OF_TEXTS = {
 }  # fmt: skip
 OF_PACKAGES = {"pkgutil", "iter_modules", "walk_packages"}  # words of code that lists modules
 LOOKING_UP, READING = ANYWHERE | LOADING, OF_DOCSTRINGS | OF_TEXTS
-OF_FOLDERS = {"parent", "parents", "dirname", "with_name"}  # of a file, which is not read
+OF_FOLDERS = {"parent", "parents", "dirname", "with_name"}  # of a path, whose file is not read
 NAMES = re.compile(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)*")  # a text that may name something
-# Callables and bases that do nothing else while a module is imported.
+# Callables and bases without other effects while a module is imported.
 PLAIN = {
     "abc", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "functools",
     "math", "pathlib", "re", "typing",
@@ -84,13 +85,13 @@ NOT_PLAIN = {
 }  # fmt: skip
 PLAIN |= {name for name, value in vars(builtins).items() if isinstance(value, type)}
 PLAIN -= {"type", "map", "filter"}
-OF_MEMBERS = {"__init__", "__new__", "_generate_next_value_"}  # of an enumeration's class
+OF_MEMBERS = {"__init__", "__new__", "_generate_next_value_"}  # members of an enumeration's class
 HOOKS = {"__init_subclass__", "__set_name__", "__class_getitem__", "__mro_entries__"}
 CALLABLE = DEFINITIONS | ast.Lambda | ast.Attribute | ast.Call
 
 
 def _own_path(name: str, folder: str | None) -> str | None:
-    """Return the file of a module that is edited, or None if it is installed or there is none."""
+    """Return the file of a module that users edit, or None if it is installed or has no file."""
     file = file_of(sys.modules.get(name))
     if file is None and ("." not in name or folder):
         finds = [getattr(finder, "find_spec", None) for finder in sys.meta_path]
@@ -112,7 +113,7 @@ def _places_of(statement: ast.stmt, lines: Mapping[str, list[int]]) -> list[str]
 
 
 def text_of(source: bytes, reading: Collection[str]) -> bytes:
-    """Return what code gets of a file's text that uses these words."""
+    """Return the part of a file's text that code with these words reads."""
     if not OF_TEXTS.isdisjoint(reading):
         return source
     parts = [
@@ -130,7 +131,7 @@ def modules_in(folder: str) -> list[str]:
 def definitions_in(
     path: str, name: str, stamp: Stamp | None, reading: frozenset[str]
 ) -> dict[str, tuple[str, str]]:
-    """Return the digest and the lines of each definition in a file, by what messages call it.
+    """Return the digest and the lines of each definition in a file, by its name in messages.
 
     `reading` is that of `Sources`.
     """
@@ -165,16 +166,16 @@ class Sources:
     Attributes
     ----------
     parts : dict of str to str
-        The digest of each definition that was reached, by what messages call it.
+        The digest of each reached definition, by its name in messages.
     lines : dict of str to str
-        File and lines of each definition, in the same way.
+        File and lines of each definition, by the same names.
     looks_up : bool
-        Whether code looks up names as it runs, so that all files that workers execute count as a
+        Whether code looks up names at run time, so that all files that workers execute count as a
         whole.
     reading : set of str
-        Words of code that reads docstrings, or any text of files, which counts as well.
+        Words of code that reads docstrings, or texts of files. These then count as well.
     older : set of str
-        Definitions that are not the ones of their names, because a module was imported again.
+        Definitions that their names no longer lead to, because a module was imported again.
     """
 
     def __init__(self) -> None:
@@ -183,7 +184,7 @@ class Sources:
         self._files: dict[str, File | None] = {}  # by module
         self._labels: dict[str, str] = {}
         self._seen: dict[Dependency, None] = {}
-        self._acting: dict[tuple[str, str], bool] = {}  # names, and whether using them does more
+        self._acting: dict[tuple[str, str], bool] = {}  # names, and whether their use has effects
         self.looks_up, self._lists, self.reading = False, False, set[str]()
         self.older: set[str] = set()
 
@@ -193,7 +194,7 @@ class Sources:
         return {file.path: file.stamp for file in self.reached()}
 
     def reached(self) -> dict[File, list[str]]:
-        """Return the files that were reached, and which names in each."""
+        """Return the reached files, and the reached names in each."""
         found = defaultdict[File, list[str]](list)
         for name, path in self._seen:
             if (file := self._files.get(name)) is not None:
@@ -205,7 +206,7 @@ class Sources:
         return self._file(name) is not None
 
     def label(self, name: str) -> str:
-        """Return what messages call a module, wherever its file is."""
+        """Return the name of a module in messages, wherever its file is."""
         return name if self._file(name) is None else self._labels[name]
 
     def name_of(self, module: ModuleType) -> str:
@@ -221,15 +222,15 @@ class Sources:
         return name
 
     def reach(self, name: str, path: str = ALL) -> None:
-        """Note what code depends on that uses a module, or `path` in it, a dotted name."""
+        """Record the dependencies of code that uses a module, or `path` in it, a dotted name."""
         todo = [(name, path)]
-        while todo:  # not recursive, as the chain of calls may be long
+        while todo:  # not recursive, because the chain of calls may be long
             if (each := todo.pop()) not in self._seen:
                 self._seen[each] = None
                 todo += self._follow(*each)
 
     def note_words(self, words: set[str], constants: Iterable[Any]) -> list[Dependency]:
-        """Note names that code uses, and constants, which may be names. Return where they lead."""
+        """Record names that code uses, and constants, which may be names. Return their targets."""
         needed = list[Dependency]()
         for text in constants:
             if isinstance(text, str) and NAMES.fullmatch(text):
@@ -245,7 +246,7 @@ class Sources:
         return needed
 
     def texts(self) -> dict[str, str]:
-        """Return the digests of what else code may read, texts of files and names in packages."""
+        """Return the digests of other inputs of code: texts of files and names in packages."""
         found = [*self.reached()] if self.reading or self._lists else []
         texts = dict[str, bytes]()
         for own in found:
@@ -268,14 +269,14 @@ class Sources:
         if path is not None:
             # The plain name of a file that was imported by its path. The other may be the folder's.
             label = known = Path(path).stem if name in imported_files() else name
-            for n in count(2):  # two files of other folders may have one name
+            for n in count(2):  # files of different folders may share a name
                 if label not in self._labels.values():
                     break
                 label = f"{known} ({n})"
             self._labels[name] = label
 
     def _follow(self, name: str, path: str) -> list[Dependency]:
-        """Note one definition. Return what it leads to."""
+        """Record a definition. Return the names that it uses."""
         above, (attribute, _, rest) = name.rpartition(".")[0], path.partition(".")
         needed = [(above, "")] if above else []  # a package is imported before its modules
         file, below = self._file(name), f"{name}.{attribute}"
@@ -294,13 +295,13 @@ class Sources:
         if attribute == "":
             return needed + self._imported(file)
         needed.append((name, ""))
-        if not is_known:  # it is made when asked for, or comes with all of another
+        if not is_known:  # it is created on access, or imported by ``*``
             needed.append((name, ALL))
         needed += [dependency_on(target, rest) for target in targets if target != below]
         return needed + self._note(file, attribute, file.named.get(attribute, []))
 
     def _imported(self, file: File) -> list[Dependency]:
-        """Note what the import of a module does besides plain definitions."""
+        """Record the effects of a module's import besides plain definitions."""
         needed = file.leads_to(ALL)
         found, names, order = list[ast.stmt](), list[str](), list[str]()
         for statement in file.statements:
@@ -314,7 +315,7 @@ class Sources:
         return needed + self._note(file, "(top level)", found, " ".join(order))
 
     def _acts(self, file: File, statement: ast.stmt) -> bool:
-        """Return whether running a statement may do more than bind names to what it defines."""
+        """Return whether a statement may have effects besides binding the names that it defines."""
         match statement:
             case ast.Import() | ast.Pass() | ast.Expr(value=ast.Constant()):
                 return False
@@ -324,7 +325,7 @@ class Sources:
         return not bound_by(statement) or any(self._does_more(file, part) for part in parts)
 
     def _does_more(self, file: File, part: ast.AST) -> bool:
-        """Return whether a part of a statement may have an effect elsewhere, when it runs."""
+        """Return whether a part of a statement may have an effect elsewhere when it runs."""
         match part:
             case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
                 return self._is_acting(file, dotted_name(part))
@@ -352,7 +353,7 @@ class Sources:
         return not all(_is_plain(file, each) for each in used)
 
     def _may_act(self, file: File, args: list[ast.expr]) -> bool:
-        """Whether arguments may hold a callable, an object of own files that is no constant."""
+        """Return whether arguments may hold a callable, an own object that is no constant."""
         for name in {each.id for arg in args for each in names_in(arg)}:
             parts = [part for each in file.named.get(name, []) for part in ast.walk(each)]
             is_own = any(self.is_own(home) for home, _ in file.leads_to(name))
@@ -361,14 +362,14 @@ class Sources:
         return False
 
     def _is_own_class(self, file: File, base: ast.expr) -> bool:
-        """Return whether a base is of an own file, whose own statement tells what deriving does."""
+        """Return whether a base is of an own file. Its statement shows the effects of deriving."""
         dotted = dotted_name(base)
         homes = [home for home, _ in file.leads_to(dotted)]
         is_here = dotted.partition(".")[0] in file.named
         return is_here or (bool(homes) and all(map(self.is_own, homes)))
 
     def _is_acting(self, file: File, dotted: str) -> bool:
-        """Whether a name is bound by a statement that does more, so that using it may, too."""
+        """Return whether a name is bound by a statement with effects, so its use may have some."""
         key = file.path, dotted
         if key not in self._acting:
             self._acting[key] = False  # until it is known, as it may lead to itself
@@ -418,7 +419,7 @@ class Sources:
 
 
 def _is_plain(file: File, called: ast.expr) -> bool:
-    """Return whether calling something, or deriving from it, has no effect elsewhere."""
+    """Return whether a call of an object, or a class derived from it, has no effect elsewhere."""
 
     def is_plain(name: str) -> bool:
         is_known = name in PLAIN or name.rpartition(".")[0] in PLAIN or name.endswith(OF_PROPERTIES)
@@ -428,5 +429,5 @@ def _is_plain(file: File, called: ast.expr) -> bool:
 
 
 def asked_for(dependency: Dependency) -> str:
-    """Return a module with the attribute that it is asked for, as in `ANYWHERE`."""
+    """Return a module with the requested attribute, as in `ANYWHERE`."""
     return f"{dependency[0]}.{dependency[1].partition('.')[0]}"

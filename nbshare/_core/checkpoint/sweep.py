@@ -1,18 +1,18 @@
-"""A run that several processes share, which may have nothing in common but a folder.
+"""A run that several processes share. They need nothing in common but a folder.
 
 ::
 
-    parts/                  in the folder of the checkpoint, while there is something to do
-        sweep.json          what is run
-        claims/0, 1, 2 ...  each says which items a process runs; the next number is made by one
-        3f0c81.../          a part: what a process has stored for a call; a row for each item
-        stop                made by `Job.cancel` of an attached job
+    parts/                  in the folder of the checkpoint, until all items are done
+        sweep.json          the run
+        claims/0, 1, 2 ...  the items that a process runs; each number is created by one process
+        3f0c81.../          a part: the results of a process for a call; a row for each item
+        stop                created by `Job.cancel` of an attached job
 
 Each process runs calls like any other, with a part as their checkpoint. Their workers see only the
-items that the process has claimed. A claim has the next free number and its file is made whole, so
-there is one order of all claims, and the last claim of an item counts. Items of a process that is
-gone, and are not stored, are claimed again by others. No two processes write to the same file. One
-that was away for longer than its lease runs some items a second time, and spoils nothing.
+items that the process has claimed. A claim takes the next free number and its file appears
+complete, so all claims are ordered, and the last claim of an item counts. Other processes claim the
+missing items of a process that has ended. No two processes write to the same file. A process that
+outlives its lease may repeat items; results are unaffected.
 
 When all items are stored, a process becomes the writer of the checkpoint, and merges the parts.
 """
@@ -51,13 +51,13 @@ from nbshare._core.system import waiting
 from nbshare.errors import CheckpointInUseError
 
 SWEEP, CLAIMS, STOP = "sweep.json", "claims", "stop"
-LOOK_S = 0.5  # between looks at what others do
-OPENING_S = 0.05  # between looks whether another process has opened the checkpoint
-LEAST_S, CLAIM_S = 0.05, 1.0  # of work in a claim, at least and usually
+LOOK_S = 0.5  # interval of checks of the other processes
+OPENING_S = 0.05  # interval of checks whether another process has opened the checkpoint
+LEAST_S, CLAIM_S = 0.05, 1.0  # work in a claim, at least and usually
 OF_AGE = 0.02  # and more after some time, namely this part of it
-AHEAD_S = 0.1  # of work left when a process claims more (none of long items)
-FORGETS_S = 1.5  # until a network file system no longer shows what is gone
-N_RECENT = 100  # claims that tell how many processes there are
+AHEAD_S = 0.1  # work left when a process claims more (none for long items)
+FORGETS_S = 1.5  # until a network file system no longer shows removed files
+N_RECENT = 100  # claims from which the number of processes is estimated
 
 
 class Sweep(Supply):
@@ -68,15 +68,15 @@ class Sweep(Supply):
     options : Checkpoint
         Where results are stored, and how.
     request : Request
-        What is run.
+        The run.
 
     Attributes
     ----------
     began_at : float
-        When it began, in seconds since 1970.
+        Its start, in seconds since 1970.
     """
 
-    _event: waiting.OwnerEvent  # of the present call
+    _event: waiting.OwnerEvent  # the present call's
 
     def __init__(self, options: Checkpoint, request: Request) -> None:
         check_place(options.path)
@@ -86,17 +86,17 @@ class Sweep(Supply):
         parts = {**self._key.parts, "out=": str(request.out)}
         self._what: dict[str, Any] = {"items": digest(self._pairs.tobytes()).hex(), "parts": parts}
         self._folder = options.path / PARTS
-        self._part = self._folder  # that of the last call
-        self._running: tuple[Call, CheckpointKeeper] | None = None  # which has files open there
-        self._id = ""  # of the sweep that this process has joined
+        self._part = self._folder  # the last call's
+        self._running: tuple[Call, CheckpointKeeper] | None = None  # their files are open there
+        self._id = ""  # the id of the joined sweep
         self.began_at = time.time()
         self._claims: list[dict[str, Any]] = []
         self._is_taken = np.zeros(len(self._pairs), np.bool_)  # items that are stored, or claimed
 
     def next_call(self, make: Callable[[], Call]) -> Call | None:
-        """Return a call that takes part in the run, or None when all of it is in the checkpoint.
+        """Return a call for a share of the run, or None when the checkpoint is complete.
 
-        Waits while other processes run all that is left.
+        Waits while other processes run all remaining items.
         """
         self._running = None
         while True:
@@ -106,7 +106,7 @@ class Sweep(Supply):
                 if self._id and not self._is_taken.all():
                     return self._begin(make)
             except OSError as error:
-                # Another process may have merged the parts, all of which are gone then.
+                # Another process may have merged the parts, and removed them.
                 if error.errno not in (errno.ENOENT, errno.ESTALE):
                     raise
                 time.sleep(FORGETS_S)
@@ -127,7 +127,7 @@ class Sweep(Supply):
     # -------------------------------------------------------------- beginning and end
 
     def _is_over(self) -> bool:
-        """Begin or join the run, or merge its parts. Return whether the checkpoint has it all."""
+        """Begin or join the run, or merge its parts. Return whether the checkpoint is complete."""
         files.check_folder(self._folder)
         found = read_json(self._folder / SWEEP, None)
         if found is not None and found["what"] != self._what:
@@ -135,7 +135,7 @@ class Sweep(Supply):
         elif found is not None:
             if found["id"] != self._id:
                 self._id, self.began_at = found["id"], found["began_at"]
-                files.remove(self._folder / STOP)  # of earlier processes
+                files.remove(self._folder / STOP)  # left by earlier processes
                 self._claims.clear()
             if not self._look():
                 return False
@@ -158,7 +158,7 @@ class Sweep(Supply):
             ) from None
 
     def _open(self) -> bool:
-        """Merge the parts, or begin the run. Return whether the checkpoint has all results."""
+        """Merge the parts, or begin the run. Return whether the checkpoint is complete."""
         directory = Directory(self._options, self._key, self._request, self.began_at, "opener")
         try:
             rows = directory.rows_for(self._pairs)
@@ -166,16 +166,16 @@ class Sweep(Supply):
             if not self._id and self._request.reduce is not None:
                 directory.forget_incomplete(rows)
             states = directory.states(rows)
-            # Those that have failed run again, but not in the same run.
+            # Failed items run again, but not in the same run.
             is_over = bool((states > 0).all() if self._id else np.isin(states, STORED).all())
         finally:
             directory.close(is_whole=True)
-        if not is_over:  # when others see what the checkpoint has
+        if not is_over:  # when others see the contents of the checkpoint
             self._make_folder()
         return is_over
 
     def _make_folder(self) -> None:
-        """Make the folder of the parts, whole or not at all, unless another process does."""
+        """Create the folder of the parts, complete or not at all, unless another process does."""
         told = {"id": secrets.token_hex(8), "what": self._what, "began_at": time.time()}
         new = self._folder.with_name(f".{PARTS}.{told['id']}")
         # A process that opens the checkpoint may remove the new folder.
@@ -188,7 +188,7 @@ class Sweep(Supply):
     # ------------------------------------------------------------------------- items
 
     def _look(self) -> bool:
-        """See what is claimed, and which processes are gone. Return whether all is stored."""
+        """Update the claims and the ended processes. Return whether all results are stored."""
         self._read_claims()
         names = {claim["by"] for claim in self._claims}
         running = {name for name in names if running_writer_of(self._folder / name) is not None}
@@ -227,16 +227,16 @@ class Sweep(Supply):
                 return runs
 
     def _put_claim(self, runs: list[list[int]]) -> bool:
-        """Make the next claim. Return whether no other process did."""
+        """Create the next claim. Return False if another process was faster."""
         claims = self._folder / CLAIMS
         new = claims / f".{self._part.name}"
         claim = {"by": self._part.name, "runs": runs}
-        claims.mkdir(exist_ok=True)  # somebody may have removed it, so at worst items run twice
+        claims.mkdir(exist_ok=True)  # it may have been removed. At worst, items run twice
         files.write(new, json.dumps(files.sealed(claim)).encode())
         try:
             with suppress(FileExistsError):
                 os.link(new, claims / str(len(self._claims)))
-            return new.stat().st_nlink == 2  # NFS may have done it, and say that it exists
+            return new.stat().st_nlink == 2  # NFS may create it and then report that it exists
         finally:
             files.remove(new)
 
@@ -251,7 +251,7 @@ class Sweep(Supply):
         def prepare() -> Call:
             while running_writer_of(self._options.path) is not None:  # it may be about to merge
                 time.sleep(OPENING_S)
-            part.stat()  # or it has done so
+            part.stat()  # or has merged
             return make()
 
         keeper = CheckpointKeeper(self._request, options, (self._key, self.began_at))
@@ -259,7 +259,7 @@ class Sweep(Supply):
         self._part, self._running = part, (call, keeper)
         self._pace, self._event = Pace(0.0, call.request.max_workers), waiting.OwnerEvent()
         call.event_fd, call.items_event = self._event.fd, waiting.WorkerEvent()
-        self.error = None  # that of the call before
+        self.error = None  # the previous call's
         call.board.n_there = 0  # workers see no item that is not claimed
         call.supply = self
         return call
@@ -272,7 +272,7 @@ class Sweep(Supply):
         self._event.wait(min(timeout_s, LOOK_S))
 
     def bring(self) -> None:
-        """Claim items, if workers will soon have none, and look whether all is to end."""
+        """Claim items, if workers will soon have none, and check for a stop of all processes."""
         if self._running is None:
             return
         (call, keeper), pace = self._running, self._pace
@@ -297,6 +297,6 @@ class Sweep(Supply):
                 call.engine.notify(call)
             if self.is_stopped():
                 call.stop()
-        except Exception as error:  # noqa: BLE001 - the folder is gone, or the disk full
+        except Exception as error:  # noqa: BLE001 - the folder was removed, or the disk is full
             self.error = error.with_traceback(None)
             call.stop(self.error)

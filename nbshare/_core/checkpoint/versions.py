@@ -1,7 +1,8 @@
 """The dependencies of stored results, in ``code.json``.
 
-Each result carries the number of a version. A version has the parts of the key, and the files that
-workers had imported besides the definitions in it. An import that comes late begins a new version.
+Each result is stored with the number of a version. A version consists of the parts of the key, and
+of the files that workers had imported besides the definitions in it. A late import begins a new
+version.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Versions:
     folder : Path
         The checkpoint.
     key : Key
-        What the results of the call depend on.
+        The dependencies of the call's results.
 
     Attributes
     ----------
@@ -46,25 +47,25 @@ class Versions:
         # Files are known by their paths from here, so that a project may move.
         first = next(iter(key.sources.paths), None)
         self._base = os.path.dirname(first) if first else (cwd() or "/")
-        self._files: dict[str, Parts] = {}  # that workers have imported
+        self._files: dict[str, Parts] = {}  # the workers' imports
         self.number = -1
 
     @property
     def accepted(self) -> list[int]:
-        """The versions whose results the call takes."""
+        """The versions whose results the call accepts."""
         same = [k for k in range(len(self._all)) if not self._changes(k)]
         return [*same, *(each for k in same for each in self._all[k]["accepts"])]
 
     def known_files(self) -> set[str]:
-        """Return the files that workers may have imported, as far as they are known."""
+        """Return the known files that workers may have imported."""
         names = [name for version in self._all for name in version["files"]]
         return {*self._key.sources.paths, *map(self._path, names)}
 
     def changes_of(self, codes: npt.NDArray[np.uint16]) -> list[str]:
-        """Return what differs between the call and the version of most results, in words."""
+        """Return the differences between the call and the version of most results, in words."""
         number = int(np.bincount(codes).argmax())
         if number >= len(self._all):
-            return [f"{CODE_FILE}, which tells what the results depend on, is gone or damaged"]
+            return [f"{CODE_FILE}, the list of the results' dependencies, is missing or damaged"]
         return self._changes(number)
 
     def _changes(self, number: int) -> list[str]:
@@ -94,7 +95,7 @@ class Versions:
         return os.path.normpath(os.path.join(self._base, name))
 
     def adopt(self, folder: Path) -> npt.NDArray[np.uint16]:
-        """Take over the versions of another checkpoint. Return the number here of each."""
+        """Add the versions of another checkpoint. Return the number of each in this one."""
         return np.array([*map(self._number_of, _versions_in(folder))], np.uint16)
 
     def _number_of(self, version: dict[str, Any]) -> int:
@@ -110,7 +111,7 @@ class Versions:
     # ------------------------------------------------------------------- of the call
 
     def settle(self, *, accepts_all: bool) -> None:
-        """Find or begin the version of the call. With `accepts_all` it takes all results."""
+        """Find or begin the version of the call. With `accepts_all`, all results are accepted."""
         self._begin({}, range(len(self._all)) if accepts_all else ())
 
     def note_imports(self, imported: Mapping[str, Stamp | None]) -> None:
@@ -122,9 +123,9 @@ class Versions:
             if stamp is not None and stamp != known.get(path) and name not in self._files:
                 try:
                     found = self._definitions_in(path, name, stamp)
-                except OSError:  # it is gone, or may be executed only
+                except OSError:  # it was removed, or can only be executed
                     continue
-                is_same = stamp == stamp_of(path)  # else no digest is that of what they imported
+                is_same = stamp == stamp_of(path)  # otherwise the imported version has no digest
                 self._files[name] = {k: v[0] if is_same else "" for k, v in found.items()}
         self._begin(self._files, self._all[self.number]["accepts"])
 

@@ -1,8 +1,8 @@
 """The one process that may write to a checkpoint, known by its identity and not by a file.
 
-A lock of the kernel's goes with its process, however that ends. It may not reach other hosts, and
-some file systems refuse it. So the writer also stores its identity in a file, its lease, and renews
-it.
+The kernel releases a lock when its process ends, however it ends. The lock may not reach other
+hosts, and some file systems refuse it. So the writer also stores its identity in a file, its lease,
+and renews it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from nbshare._core.system import Descriptor, locks, processes
 from nbshare._core.system import files as system_files
 from nbshare.errors import CheckpointInUseError, CheckpointWarning, warn
 
-# A run by itself, one of the processes that share a run, which writes to a part, or one of them
-# that begins the run or merges its parts.
+# A single run; one of the processes that share a run, writing to a part; or one of them that begins
+# the run or merges its parts.
 Role = Literal["run", "part", "opener"]
-# A writer on another host that has not been heard of for so long is gone. It is shorter for parts,
-# because two processes never write to the same one. A mistake only makes a few items run twice.
+# The lease of a writer on another host expires after this time. It is shorter for parts, because
+# two processes never write to the same one: a mistake only repeats a few items.
 LEASE_S = {"run": 60.0, "part": 20.0, "opener": 60.0}
 RENEWALS = 6  # in this time
 PARTS = "parts"
@@ -34,14 +34,14 @@ NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 LEASE = "lease.json"
 
 is_driver = False  # whether this process only drives a run, so that others may interrupt it
-# By process (forked ones have a copy) and folder, because locks of the kernel's are per process.
+# By process (forked ones have a copy) and folder, because the kernel's locks are per process.
 _writers: dict[tuple[int, int, int], Writer] = {}
 
 
 def part_folders(folder: Path) -> list[Path]:
-    """Return the folders in the checkpoint to which the processes that share a run write."""
+    """Return the folders in the checkpoint for the processes that share a run."""
     files.check_folder(folder / PARTS)
-    with suppress(FileNotFoundError):  # they have just been merged
+    with suppress(FileNotFoundError):  # they were just merged
         leases = files.read_current(lambda parts: [*parts.glob(f"*/{LEASE}")], folder / PARTS)
         parts = sorted(lease.parent for lease in leases)
         for part in parts:
@@ -51,12 +51,12 @@ def part_folders(folder: Path) -> list[Path]:
 
 
 def writer_of(folder: Path) -> dict[str, Any] | None:
-    """Return the last writer of a checkpoint, or None if there was none, or it cannot be known."""
+    """Return the last writer of a checkpoint, or None if there was none or it is unknown."""
     return cast("dict[str, Any] | None", files.read_json(folder / LEASE, None))
 
 
 def is_alive(folder: Path, other: dict[str, Any]) -> bool:
-    """Return whether the writer of a checkpoint has not ended yet, as far as that can be known."""
+    """Return whether the writer of a checkpoint has not ended yet, as far as is known."""
     if is_here(other):
         with suppress(OSError):
             here = folder.stat().st_ino
@@ -66,28 +66,28 @@ def is_alive(folder: Path, other: dict[str, Any]) -> bool:
             return False
         if (has_ended := _has_ended(other)) is not None:
             return not has_ended
-        # The number is that of another user's process, as after a restart of the machine. Nothing
-        # tells but the lease, as for a writer on another host.
+        # The id belongs to another user's process, as after a restart of the machine. Only the
+        # lease decides, as for a writer on another host.
     with suppress(OSError):
         now_s = time.time()
-        with suppress(OSError):  # who may only read has no better clock
+        with suppress(OSError):  # read-only users must rely on the local clock
             follows = os.utime not in os.supports_follow_symlinks  # it must, on Windows
             os.utime(folder / "lock", follow_symlinks=follows)
-            now_s = os.lstat(folder / "lock").st_mtime  # that of the file system
-        if (file := files.opened(folder / LEASE)) is not None:  # NFS then asks its server
+            now_s = os.lstat(folder / "lock").st_mtime  # the file system's clock
+        if (file := files.opened(folder / LEASE)) is not None:  # by opening, NFS asks its server
             age_s = now_s - os.fstat(file.fileno()).st_mtime
             return age_s < LEASE_S[other.get("role", "run")]
     return False
 
 
 def _has_ended(other: dict[str, Any]) -> bool | None:
-    """Whether a writer of this host has ended, None if its number is another user's process's."""
+    """Return whether a writer of this host has ended, None if its id is another user's process."""
     return processes.has_ended((other["pid"], other["start"]))
 
 
 def is_of_this_boot(other: dict[str, Any]) -> bool:
-    """Return whether what a writer has written is there, if it was killed or has ended."""
-    # Without boot ids, as on other systems, any start may be a new one.
+    """Return whether the writes of a killed or ended writer have survived."""
+    # Without boot ids, as on other systems, the machine may have restarted.
     return bool(processes.boot_id()) and other["boot"] == processes.boot_id()
 
 
@@ -102,7 +102,7 @@ def this_process() -> dict[str, Any]:
     pid, start = processes.identity()
     me: dict[str, Any] = {"host": socket.gethostname(), "boot": processes.boot_id()}
     me |= {"pid": pid, "start": start, "pids": 0}
-    with suppress(OSError):  # containers may have the host's name, and have numbers of their own
+    with suppress(OSError):  # containers may share the host's name, with process ids of their own
         me["pids"] = processes.number_space()
     return me
 
@@ -110,7 +110,7 @@ def this_process() -> dict[str, Any]:
 def check_free(folder: Path, *, has_lock: bool = False) -> None:
     """Raise CheckpointInUseError if a process writes to a checkpoint, or to a part of it.
 
-    `has_lock` says that this process holds the lock of the checkpoint.
+    `has_lock` is whether this process holds the lock of the checkpoint.
     """
     me = this_process()
     for each in (folder, *part_folders(folder)):
@@ -118,30 +118,30 @@ def check_free(folder: Path, *, has_lock: bool = False) -> None:
         if other is None or not me.items() - other.items():
             continue
         if has_lock and each == folder and is_here(other) and _has_ended(other) is None:
-            continue  # it has ended, as the system has given its lock to this process
+            continue  # it has ended, because this process holds its lock
         raise CheckpointInUseError(_refusal(folder, other))
 
 
 def running_writer_of(folder: Path) -> dict[str, Any] | None:
-    """Return the writer of a checkpoint that has not ended, or None if there is none."""
+    """Return the running writer of a checkpoint, or None."""
     other = writer_of(folder)
     return None if other is None or other["ended"] or not is_alive(folder, other) else other
 
 
 class Writer:
-    """The right of this process to write to a folder, which no other process has meanwhile.
+    """The exclusive right of this process to write to a folder.
 
     Parameters
     ----------
     folder : Path
         The checkpoint.
     role : Role, default "run"
-        What it writes for.
+        The purpose of its writes.
 
     Raises
     ------
     CheckpointInUseError
-        If another one lives.
+        If another writer is running.
     """
 
     def __init__(self, folder: Path, role: Role = "run") -> None:
@@ -163,12 +163,12 @@ class Writer:
         self._renewed_at = time.monotonic()
 
     def take(self, **told: Any) -> None:
-        """Be the writer, for others to see. `told` is for the lease to tell about the run."""
+        """Acquire the lease. `told` are its contents about the run."""
         self._me |= told
         files.replace_json(self._folder / LEASE, self._me, is_needed=False)
 
     def _lock(self, file: Descriptor) -> bool:
-        """Lock the folder. Return whether the file system lets us."""
+        """Lock the folder. Return whether the file system supports it."""
         try:
             locks.lock_file(file.fileno())
             return True
@@ -198,17 +198,17 @@ class Writer:
         return (status.st_dev, status.st_ino) == self._place[1:]
 
     def _has_lease(self) -> bool:
-        """Whether the lease is ours, and we were not away until another process took over."""
+        """Return whether the lease is still ours, and did not pass to another process."""
         return bool((writer_of(self._folder) or {}).get("nonce") == self._me["nonce"])
 
     def close(self, *, is_whole: bool, **told: Any) -> None:
-        """Let others write. `is_whole` says whether all was written."""
+        """Release the lease. `is_whole` is whether all results were written."""
         if self._has_lease():
             boot = self._me["boot"] if is_whole else None  # then readers check all
             try:
                 self.take(ended=time.time(), boot=boot, **told)
             except OSError:
-                with suppress(OSError):  # what is read-only now may be writable in the next call
+                with suppress(OSError):  # a read-only folder may be writable in the next call
                     system_files.remove(self._folder / LEASE)
         self._release()
 
@@ -217,7 +217,7 @@ class Writer:
             del _writers[self._place]
         file, self._file = self._file, None
         if file is not None:
-            file.close()  # which drops the lock
+            file.close()  # this releases the lock
 
 
 def _refusal(folder: Path, other: dict[str, Any] | None) -> str:
