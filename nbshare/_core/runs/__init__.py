@@ -10,12 +10,12 @@
     attach ◄── results, lease.json, driver/log.txt ◄─────┘
 
     stored       a run on disk, seen from any process: `open_checkpoint`
-    attached     a job for it: `attach`; and begins one that a process of its own drives
-    driver       that process, and the one of the command line
+    attached     a job for it: `attach`; and the start of one with a process of its own
+    driver       that process, and the process of the command line
 
 Processes of ``run`` with one checkpoint share its items (`checkpoint.sweep`).
 
-The folder ``driver`` of the checkpoint has ``call.pickle`` (the function, its arguments, and how to
-import) and ``log.txt`` (what was printed). The lease of the checkpoint tells which process drives
-the run, when it began, and how it ended.
+The folder ``driver`` of the checkpoint contains ``call.pickle`` (the function, its arguments, and
+how to import) and ``log.txt`` (prints). The lease of the checkpoint records the process that drives
+the run, its start, and how it ended.
 """

@@ -64,17 +64,17 @@ from nbshare.errors import (
 
 __all__ = ["CALL_FILE", "CALL_START", "AttachedRun", "attach", "begin", "check_call", "keep_plot"]
 
-CALL_FILE = "driver/call.pickle"  # what `python -m nbshare resume` runs
+CALL_FILE = "driver/call.pickle"  # the call of `python -m nbshare resume`
 CALL_START = 64  # bytes of its checksum, before that
 PLOT_FILE = "plot.pickle"
-AS_READ = {"encoding": "utf-8", "errors": "backslashreplace", "newline": "\n"}  # of the log
+AS_READ = {"encoding": "utf-8", "errors": "backslashreplace", "newline": "\n"}  # the log's
 LOOK_S = 0.1
-LEAST = 1 << 16  # bytes of an array that is stored next to the pickle, and mapped from there
+LEAST = 1 << 16  # least size of an array that is stored next to the pickle and mapped, in bytes
 BEGUN_S = 0.01
 
 
 class Driver(Protocol):
-    """The process of a run, as that which has started it sees it."""
+    """The process of a run, for the process that started it."""
 
     pid: int
 
@@ -85,7 +85,7 @@ class Driver(Protocol):
         """End it."""
 
 
-_drivers: list[Driver] = []  # of this process
+_drivers: list[Driver] = []  # started by this process
 
 
 def check_call(path: Path) -> None:
@@ -126,9 +126,9 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     Returns
     -------
     Job
-        It shows and returns what is stored. `Job.cancel` stops a detached run. If the run is over,
-        ``job.result()`` returns its results, from the disk as they are used. If it was killed, this
-        raises `WorkerDiedError`, which says how to continue, and ``job.partial()`` returns them.
+        It shows and returns the stored results. `Job.cancel` stops a detached run. If the run is
+        over, ``job.result()`` returns its results, read from the disk on access. If it was killed,
+        this raises `WorkerDiedError`, with the way to continue, and ``job.partial()`` returns them.
 
     Raises
     ------
@@ -137,29 +137,28 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
 
     See Also
     --------
-    map_async : ``detach=True`` starts a run that goes on without this process.
-    open_checkpoint : what is stored, without a job.
+    map_async : ``detach=True`` starts a run that continues without this process.
+    open_checkpoint : the stored run, without a job.
 
-    Notes
-    -----
-    Any number of processes of one user may attach, at the same time. A run that is not detached can
-    be watched like this, and stopped only in its own process. If several processes share the run
-    (``python -m nbshare run``), the job tells of all of them together, and `Job.cancel` stops all.
+    Notes ----- Any number of processes of one user may attach, at the same time. A run that is not
+    detached can be watched like this, and stopped only in its own process. If several processes
+    share the run (``python -m nbshare run``), the job reports on all of them together, and
+    `Job.cancel` stops all.
 
-    An error that has ended the run keeps its type if it is one of Python's or nbshare's own, else
-    it is a `TaskError` with its text.
+    An error that ended the run keeps its type if Python or nbshare defines it. Otherwise it is a
+    `TaskError` with its text.
 
-    In another process than that which began the run, the results of a table come one for each item.
-    So do those of a `grid` that has more than 10,000 values of parameters, or others than numbers
-    and texts. The stats of workers are not stored, so ``job.stats`` is empty.
-    ``open_checkpoint(path).item_stats`` tells what each item took.
+    Except in the process that began the run, the results of a table are returned item by item. So
+    are those of a `grid` with more than 10,000 values of parameters, or with values other than
+    numbers and texts. The stats of workers are not stored, so ``job.stats`` is empty.
+    ``open_checkpoint(path).item_stats`` has the time of each item.
     """
     check_display(progress, plot)
     return _job_of(_run_in(Path(os.fspath(path)).expanduser().absolute()), progress, plot)
 
 
 def _job_of(run: AttachedRun, progress: Any, plot: Any) -> Job:
-    """Return a job for a run, which is shown from now on."""
+    """Return a job for a run, and show it from now on."""
     if plot is None and surroundings() == "kernel":
         plot = _kept_plot(run.stored.path)
     label = progress if isinstance(progress, str) else run.stored.label
@@ -175,9 +174,9 @@ def _run_in(path: Path) -> AttachedRun:
 
 
 def keep_plot(path: Path, request: Request, plot: Any) -> None:
-    """Store the plot of a run for jobs of other processes, unless this one drives it for another.
+    """Store the plot of a run for jobs of other processes, unless this process is its driver.
 
-    Nothing is stored if it cannot be pickled.
+    A plot that cannot be pickled is not stored.
     """
     if writers.is_driver:
         return
@@ -190,13 +189,13 @@ def keep_plot(path: Path, request: Request, plot: Any) -> None:
         pickled = dumps((as_plots(plot), items)) if plot is not None else b""
     except Exception:  # noqa: BLE001 - whatever their code raises
         pickled = b""
-    with suppress(OSError):  # a full disk is told of with the results
+    with suppress(OSError):  # a full disk is reported with the results
         if pickled or (path / PLOT_FILE).exists():
             replace(path / PLOT_FILE, pickled, is_needed=False)
 
 
 def _kept_plot(path: Path) -> list[LivePlot] | None:
-    """Return the plot of a run as its own process has it, or None if there is none."""
+    """Return the plot of a run from its own process, or None."""
     pickled = read(path / PLOT_FILE)
     if not pickled:
         return None
@@ -215,14 +214,14 @@ def _kept_plot(path: Path) -> list[LivePlot] | None:
 
 
 def _error_of(told: dict[str, Any]) -> BaseException:
-    """Return the error that a run has ended with, one of Python's or nbshare's own, or its text.
+    """Return the error that ended a run, if Python or nbshare defines it, or its text.
 
-    It comes from a file, so it is no pickle, which could run code.
+    It is read from a file, and not as a pickle, because that could run code.
     """
     where, _, name = told["type"].rpartition(".")
     kind = getattr({"": builtins, errors.__name__: errors}.get(where), name, None)
     error: BaseException = TaskError(f"{told['type']}: {told['text']}", type_name=told["type"])
-    with suppress(Exception):  # some take more than a text
+    with suppress(Exception):  # some need more than a text
         if issubclass(cast("Any", kind), Exception):
             error = cast("Any", kind)(told["text"])
     for note in told["notes"]:
@@ -236,7 +235,7 @@ class AttachedRun(Run):
     Parameters
     ----------
     stored : StoredRun
-        What is in its checkpoint.
+        The contents of its checkpoint.
     """
 
     def __init__(self, stored: StoredRun) -> None:
@@ -252,13 +251,13 @@ class AttachedRun(Run):
         self.stored_in = str(self._path)
         self.is_detached = writer.get("is_driver", False)
         self._end_state: RunState = "failed"
-        self._is_left = False  # nobody has its job any more
+        self._is_left = False  # its job was deleted
         self._given, self._given_errors = np.zeros(0, np.bool_), set[int]()
         self._began_at: float = writer.get("began_at", 0.0)
         self._n_shown = size_of(self._path / LOG_FILE)
-        self.stored.present, self.stored.errors  # noqa: B018 - here, if they cannot be read
+        self.stored.present, self.stored.errors  # noqa: B018 - raises here if they cannot be read
 
-    # ------------------------------------------------------------------ what a job reads
+    # ----------------------------------------------------------------------- for the job
 
     @property
     def state(self) -> RunState:
@@ -297,15 +296,15 @@ class AttachedRun(Run):
 
     @property
     def errors(self) -> dict[int, BaseException]:
-        """Failures by item, as texts, because they come from another process."""
+        """Failures by item, as texts, because they are from another process."""
         return {**self.stored._failures(self._began_at)}
 
     def retried(self) -> npt.NDArray[np.int64]:
-        """Return the items that were run again, of those that have a result."""
+        """Return the items with a result that ran again."""
         return np.flatnonzero((self.stored.item_stats["attempts"] > 1) & ~self._restored())
 
     def present(self) -> npt.NDArray[np.bool_]:
-        """Return which results are stored."""
+        """Return a flag per item, True if its result is stored."""
         return self.stored.present
 
     def partial(self) -> Any:
@@ -325,7 +324,7 @@ class AttachedRun(Run):
         return collect(results, errors) if self.request.out is None else results
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
-        """Yield what has come since the last time, for one reader."""
+        """Yield the results since the last time, for one reader."""
         whole, errors = self.stored._whole(is_read=True), self.errors
         there = np.isin(whole.states, STORED)
         new = there.copy()
@@ -344,23 +343,23 @@ class AttachedRun(Run):
     # --------------------------------------------------------------------------- its life
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start to follow the run."""
         if self.stored._writer()[0]:
             _thread.start_new_thread(self._watch, ())
         else:
             self._finish()
 
-    def stop(self, error: BaseException | None = None) -> None:  # noqa: ARG002 - there is none
+    def stop(self, error: BaseException | None = None) -> None:  # noqa: ARG002 - it has none
         """Interrupt its driver.
 
         Raises
         ------
         RuntimeError
-            If it has none here.
+            If it has no driver on this host.
         """
         check_folder(self._path / PARTS)
         with suppress(FileNotFoundError):
-            write(self._path / PARTS / STOP, b"")  # those that share the run look for it
+            write(self._path / PARTS / STOP, b"")  # the processes that share the run check for it
             return
         is_running, writer = self.stored._writer()
         if not is_running:
@@ -372,11 +371,11 @@ class AttachedRun(Run):
             )
         with suppress(
             ProcessLookupError, PermissionError
-        ):  # it has ended, and another has its number
+        ):  # it has ended, and another process has its id
             processes.interrupt(writer["pid"])
 
     def release(self) -> None:
-        """Look no more, because the job is gone."""
+        """Stop following the run, because the job was deleted."""
         self._is_left = True
 
     def _watch(self) -> None:
@@ -392,7 +391,7 @@ class AttachedRun(Run):
         self._finish()
 
     def _show_prints(self, stop: int) -> None:
-        """Show what workers have printed, below the cell."""
+        """Show the workers' prints below the cell."""
         log = opened(self._path / LOG_FILE) if stop > self._n_shown else None
         if log is not None:
             text = system_files.read_at(log.fileno(), stop - self._n_shown, self._n_shown)
@@ -412,11 +411,11 @@ class AttachedRun(Run):
     def _outcome(self) -> tuple[RunState, BaseException | None]:
         """Return how the run has ended."""
         if not (self._path / "meta.json").exists():
-            return "failed", CheckpointError(f"{self._path}: the checkpoint of this run is gone")
+            return "failed", CheckpointError(f"{self._path}: the checkpoint of this run is missing")
         _, writer = self.stored._writer()
         if not writer:
-            why = "what tells how this run ended is gone"
-            remedy = "Make the same call again; partial() returns the results that are there."
+            why = "the record of how this run ended is missing"
+            remedy = "Make the same call again; partial() returns the stored results."
             return "failed", damaged(self._path / LEASE, why, remedy)
         if (state := self.stored.state) == "ended":
             return "failed", self._death()
@@ -441,7 +440,7 @@ class AttachedReduction(AttachedRun):
 
     @property
     def is_reduced(self) -> bool:
-        """Whether it has one result, which is so."""
+        """Whether it has one result: always."""
         return True
 
     @property
@@ -468,7 +467,7 @@ class AttachedReduction(AttachedRun):
         return {i: error for k, error in super().errors.items() for i in items_in(k, n)}
 
     def present(self) -> npt.NDArray[Any]:
-        """Return which items are in blocks that are stored."""
+        """Return a flag per item, True if its block is stored."""
         return by_item(super().present(), self.n_items)
 
     def partial(self) -> Any:
@@ -503,7 +502,7 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
     _await_beginning(path, _start_driver(path), n_printed)
     keep_plot(path, request, plot)
     run = _run_in(path)
-    run.request = run.request._replace(  # these give the results and their plot their form
+    run.request = run.request._replace(  # these define the form of the results and their plot
         iterables=request.iterables, reduce=request.reduce
     )
     return _job_of(run, progress, plot)
@@ -545,7 +544,7 @@ def _by_file(value: Any) -> Any:
 
 
 def _start_driver(path: Path) -> Driver:
-    """Start a driver, which outlives this process."""
+    """Start a driver that outlives this process."""
     code = f"import sys; sys.path = {[os.path.abspath(p) for p in sys.path]!r}; "
     code += f"[stream.reconfigure(**{AS_READ}) for stream in (sys.stdout, sys.stderr)]; "
     code += "from nbshare.__main__ import main; sys.exit(main())"
@@ -553,13 +552,13 @@ def _start_driver(path: Path) -> Driver:
     _drivers[:] = [driver for driver in _drivers if driver.poll() is None]
     log = open_own(path / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.lseek(log.fileno(), 0, os.SEEK_END)  # on Windows, only this process appends
-    environ = {**os.environ, "MPLBACKEND": "Agg"}  # the notebook's own needs a kernel
+    environ = {**os.environ, "MPLBACKEND": "Agg"}  # the notebook's backend needs a kernel
     _drivers.append(processes.detached(driving, environ, log))
     return _drivers[-1]
 
 
 def _await_beginning(path: Path, driver: Driver, n_printed: int) -> None:
-    """Wait until a driver writes to the checkpoint. Raise what it says if it was refused.
+    """Wait until a driver writes to the checkpoint. Raise its error if it was refused.
 
     `n_printed` is the size of the log before.
     """
@@ -570,7 +569,7 @@ def _await_beginning(path: Path, driver: Driver, n_printed: int) -> None:
                 said = (read(path / LOG_FILE) or b"")[n_printed:].decode("utf-8", "replace")
                 said = said.strip().removeprefix("nbshare resume: ")
                 raise CheckpointError(said or f"{path}: the process of the run was killed")
-            has_ended = driver.poll() is not None  # and look once more, as it may have been quick
+            has_ended = driver.poll() is not None  # check once more, because it may be quick
             time.sleep(BEGUN_S)
     except BaseException:  # an interrupt
         driver.terminate()

@@ -1,4 +1,4 @@
-"""The process of a detached run, and of the command line. Drives a run and tells how it ended."""
+"""The process of a detached run, and of the command line: drives a run and reports its end."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from nbshare.errors import CheckpointError
 __all__ = ["resume", "run"]
 
 ENDING_S = 2.0  # for a run that was interrupted
-# Of schedulers, before they end a process.
+# Signals of schedulers, before they end a process.
 NOTICES = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
-AGAIN = 75  # exit code of what can be done later, EX_TEMPFAIL
+AGAIN = 75  # exit code of a run that can be retried later, EX_TEMPFAIL
 
-_interrupts: list[int] = []  # that this process has got
+_interrupts: list[int] = []  # received by this process
 
 
 def resume(path: Path, grace: float) -> int:
@@ -63,7 +63,7 @@ def resume(path: Path, grace: float) -> int:
 
 
 def _stored_call(path: Path) -> tuple[os.stat_result, Callable[[Any], bool], dict[str, Any]]:
-    """Return a call that is stored: the state of its file, what runs it, and its options."""
+    """Return a stored call: the state of its file, the function that runs it, and its options."""
     if (file := opened(path / CALL_FILE)) is None:
         raise CheckpointError(
             f"{path} holds no call: its run is complete, or was not begun with "
@@ -74,12 +74,12 @@ def _stored_call(path: Path) -> tuple[os.stat_result, Callable[[Any], bool], dic
     if zlib.crc32(call[CALL_START:].data) != int.from_bytes(call[:CALL_START].tobytes(), "little"):
         raise damaged(path / CALL_FILE, "its checksum differs")
     settings, data, *buffers = parts_in(call[CALL_START:])
-    given = portable(pickle.loads(settings))  # this may be another machine
+    given = portable(pickle.loads(settings))  # for another machine
     apply(given)
     func, columns, options = pickle.loads(data, buffers=buffers)
-    apply(given, ["warnings"])  # with the categories of modules that the function has imported
+    apply(given, ["warnings"])  # with the categories of the function's modules
     shared = {name: _from_file(value) for name, value in options["shared"].items()}
-    options["shared"], options["checkpoint"].path = shared, path  # the folder may have moved
+    options["shared"], options["checkpoint"].path = shared, path  # the folder may have been moved
     return status, partial(_run_alone, func, list(map(_from_file, columns))), options
 
 
@@ -128,7 +128,7 @@ def _run_alone(func: Any, items: list[Any], options: dict[str, Any]) -> bool:
 
 
 def _run_together(func: str, items: list[Any], options: dict[str, Any]) -> bool:
-    """Take part in a run that others may share. Return whether it is complete."""
+    """Join a run that others may share. Return whether it is complete."""
     checked = MapOptions(**options)
     request, _ = checked_request(func, items, checked)
     sweep = Sweep(cast("Any", checked_checkpoint(checked)), request)
@@ -138,7 +138,7 @@ def _run_together(func: str, items: list[Any], options: dict[str, Any]) -> bool:
 
 
 def _take_part(sweep: Sweep, request: Request) -> bool | None:
-    """Run what is left of a run. Return whether it is complete, or None if others may run on."""
+    """Run the missing items. Return whether the run is complete, or None if others may continue."""
     made = request._replace(prints=Prints(Printer()))
     call = sweep.next_call(partial(prepare, made, dispatcher()))
     if call is None:
@@ -161,7 +161,7 @@ def _ended(job: Job) -> Job:
         job.wait()
     except BaseException:
         job.cancel()
-        job.wait(ENDING_S)  # what is stored by then is stored
+        job.wait(ENDING_S)  # later results are not stored
         raise
     return job
 
@@ -191,10 +191,11 @@ def _drive(run: Callable[[dict[str, Any]], bool], options: dict[str, Any], grace
 
 
 def _stop(number: int, _: Any) -> None:
-    """Stop what runs, as the handler of an interrupt.
+    """Stop the running job, as the handler of an interrupt.
 
-    Whoever cancels a detached run sends one interrupt. An exception alone could get lost, because
-    Python drops one that comes in a callback of a weak reference, as each import has.
+    A cancelled detached run receives one interrupt. An exception alone could be lost, because
+    Python drops one that is raised in a callback of a weak reference, and each import has such a
+    callback.
     """
     _interrupts.append(number)
     for job in jobs():
@@ -203,7 +204,7 @@ def _stop(number: int, _: Any) -> None:
 
 
 def _wind_up(number: int, grace: float, notices: list[int]) -> None:
-    """Let items that run finish, and leave the others for the next time, as a signal's handler."""
+    """Handle a signal: finish the running items, and leave the others for the next time."""
     notices.append(number)
     if not (running := jobs()):
         raise KeyboardInterrupt
@@ -211,8 +212,8 @@ def _wind_up(number: int, grace: float, notices: list[int]) -> None:
         job._run.halt()
     name = signal.Signals(number).name
     text = f"nbshare: {name}: items that run may finish within {grace:g} s\n"
-    with suppress(OSError):  # who reads it may have got the signal, too
+    with suppress(OSError):  # the reader may have received the signal, too
         if sys.stderr is not None:  # else the descriptor is of another file
             os.write(2, text.encode())
     signal.signal(signal.SIGALRM, lambda *_: [job.cancel() for job in running] and None)
-    signal.setitimer(signal.ITIMER_REAL, max(grace, 1e-6))  # 0 would be no limit
+    signal.setitimer(signal.ITIMER_REAL, max(grace, 1e-6))  # 0 would mean no limit

@@ -1,4 +1,4 @@
-"""A run on disk, seen from any process: its progress, its results, and what would run again."""
+"""A run on disk, for any process: its progress, its results, and the items that would run again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from nbshare.errors import CheckpointError, TaskError
 
 __all__ = ["Outdated", "StoredRun", "open_checkpoint"]
 
-RATE_S = 60.0  # of what was stored lately
+RATE_S = 60.0  # period of the measured rate
 
 
 class Outdated(NamedTuple):
@@ -51,11 +51,11 @@ class Outdated(NamedTuple):
     n_items : int
         Number of items of the call.
     n_stored : int
-        Number of items whose results would be taken from the checkpoint.
+        Number of items whose results the checkpoint would supply.
     n_new : int
         Number of items without a result.
     n_changed : int
-        Number of items whose results depended on something that has changed.
+        Number of items whose results have changed dependencies.
     changes : list of str
         The changes, one sentence each.
 
@@ -70,7 +70,7 @@ class Outdated(NamedTuple):
     >>> nbshare.open_checkpoint(folder).outdated(math.sqrt, [1.0, 4.0, 9.0])
     Outdated(n_items=3, n_stored=2, n_new=1, n_changed=0, changes=[])
 
-    Would a call be refused, because something has changed?
+    Would a call be refused because of changes?
 
     >>> bool(nbshare.open_checkpoint(folder).outdated(math.log2, [1.0, 4.0]).changes)
     True
@@ -101,7 +101,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
     >>> nbshare.open_checkpoint(folder).results()
     array([1., 2.])
 
-    In another process, how far is it?
+    The progress, from another process:
 
     >>> stored = nbshare.open_checkpoint(folder)
     >>> f"{stored.n_done} of {stored.n_items} items, {stored.state}"
@@ -115,7 +115,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
     Returns
     -------
     StoredRun
-        The run. At the end of a notebook's cell it shows how far the run is.
+        The run. At the end of a notebook's cell it shows the progress.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
 
 @shown_from_its_calls
 class StoredRun:
-    """A run that is stored, as it is at the moment of each question.
+    """A stored run. Each attribute is read from the disk when accessed.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ class StoredRun:
 
     Examples
     --------
-    How far is a run, and what failed?
+    How far is a run, and which items failed?
 
     >>> import tempfile
     >>> import nbshare
@@ -182,9 +182,8 @@ class StoredRun:
     def state(self) -> str:
         """State of its job, "running", "done", "stopped" or "failed", or else "ended".
 
-        "ended" is a run whose process is gone, because it was killed, or its machine is off. The
-        same call continues it. A run that was interrupted is "stopped". So is one of which a result
-        was damaged later.
+        "ended" means that the process was killed, or its machine is off. The same call continues
+        the run. An interrupted run is "stopped". So is a run with a result that was damaged later.
         """
         is_running, writer = self._writer()
         if is_running:
@@ -197,9 +196,9 @@ class StoredRun:
         return "done" if is_done else "stopped"
 
     def _writer(self) -> tuple[bool, dict[str, Any]]:
-        """Return whether it runs, and what the lease of the process that runs it tells.
+        """Return whether it runs, and the lease of the process that runs it.
 
-        If none runs it, the lease of the last one.
+        If none runs it, return the lease of the last one.
         """
         return look(self.path, self._last_writer)
 
@@ -212,10 +211,10 @@ class StoredRun:
         return False, writer_of(folders[0]) or {}
 
     def _whole(self, *, is_read: bool = False) -> Whole:
-        """Return what is stored.
+        """Return the stored results.
 
-        Each result is checked once, so that all questions have one answer. Results of a running
-        call are checked when somebody reads them, or if the disk may have lost them.
+        Each result is checked once, so that all attributes agree. Results of a running call are
+        checked when they are read, or if the disk may have lost them.
         """
         folders = [self.path, *part_folders(self.path)]
         writers = [writer_of(folder) for folder in folders if running_writer_of(folder) is None]
@@ -231,11 +230,11 @@ class StoredRun:
 
     @property
     def n_done(self) -> int:
-        """Number of its items that are done (int), those that failed in the last run included."""
+        """Number of done items (int), including those that failed in the last run."""
         return int(self._finished().sum())
 
     def _finished(self) -> npt.NDArray[np.bool_]:
-        """Return flags of its items that are done, those that failed in the last run included."""
+        """Return a flag per item, True if it is done or failed in the last run."""
         finished, (_, writer) = self.present, self._writer()
         failed = [*self._failures(writer.get("began_at", 0.0))]
         finished[[i for i in failed if i < len(finished)]] = True
@@ -256,7 +255,7 @@ class StoredRun:
         since = max(until - RATE_S, began.min(initial=until))
         if since == until:
             return 0.0
-        # Of items that take longer than that only a part is done in this time.
+        # Of longer items only a part is done in this time.
         shares = (recent["stored_at"] - since) / np.maximum(recent["elapsed_s"], 1e-9)
         return float(np.minimum(shares, 1.0).sum() / (until - since))
 
@@ -264,9 +263,9 @@ class StoredRun:
     def item_stats(self) -> dict[str, npt.NDArray[Any]]:
         """The work of each item of the last call, a dict of arrays of shape ``(n_items,)``.
 
-        ``elapsed_s``, ``attempts``, and ``stored_at`` in seconds since 1970. 0 where that is
-        unknown. Tiny items that run together have their mean time. With pandas installed,
-        ``pandas.DataFrame(run.item_stats)`` makes a table.
+        ``elapsed_s``, ``attempts``, and ``stored_at`` in seconds since 1970. Unknown values are 0.
+        Tiny items that run together have their mean time. ``pandas.DataFrame(run.item_stats)`` is a
+        table.
         """
         whole = self._whole()
         words = whole.words[whole.order]
@@ -276,7 +275,7 @@ class StoredRun:
     def errors(self) -> dict[int, TaskError]:
         """Last failure of each item without a result, a dict of index to exception.
 
-        Each is a `TaskError` with type and text of the exception, which is not stored itself.
+        Each is a `TaskError` with the type and text of the exception.
         """
         return self._failures()
 
@@ -284,13 +283,13 @@ class StoredRun:
         """Return these failures, from `since` on, in seconds since 1970."""
         folders = self.path, *part_folders(self.path)
         if not any(os.path.lexists(folder / ERRORS_FILE) for folder in folders):
-            return {}  # quickly, as every look at a job asks for them
+            return {}  # quickly, because each update of a job reads them
         return look(self.path, lambda: self._failures_since(since))
 
     def _failures_since(self, since: float) -> dict[int, TaskError]:
         whole = self._whole()
         missing = np.flatnonzero(~np.isin(whole.states, STORED))
-        item_of = np.full(len(whole.words), -1)  # of each row of the checkpoint
+        item_of = np.full(len(whole.words), -1)  # by row of the checkpoint
         item_of[whole.order[missing]] = missing
         found = {}
         for k, reader in enumerate(whole.readers):
@@ -302,17 +301,17 @@ class StoredRun:
         return found
 
     def results(self) -> Any:
-        """Return the results that are stored, in the order of the items of the last call.
+        """Return the stored results, in the order of the items of the last call.
 
         Returns
         -------
         ndarray, MaskedArray or list
             An array, masked where results are missing, or a list, with `nbshare.MISSING` in its
-            gaps. The array is read from the disk as it is used. It is a copy in memory if the last
-            call had its items in another order, or left some out. All results are read once to
-            compare them with their checksums. Damaged ones are missing, with a `CheckpointWarning`.
-            Results of `tiles` are put together in one array, in memory. With ``reduce=`` it is the
-            value of what is stored, or None if nothing is.
+            gaps. The array is read from the disk on access. It is a copy in memory if the last call
+            had its items in another order, or omitted some. All results are read once to verify
+            their checksums. Damaged ones are missing, with a `CheckpointWarning`. Results of
+            `tiles` are combined into one array, in memory. With ``reduce=`` it is the value of the
+            stored results, or None without any.
 
         Raises
         ------
@@ -365,7 +364,7 @@ class StoredRun:
                 why = f"{type(error).__name__}: {error}"
         raise CheckpointError(
             f"{self.path}: the reduce= of this run cannot be loaded here ({why}). Make the same "
-            "call again, which returns the value, and runs only what is not stored."
+            "call again, which returns the value, and runs only the missing items."
         )
 
     def _rows(self) -> Any:
@@ -384,22 +383,22 @@ class StoredRun:
     def outdated(
         self, func: Callable[..., Any] | str, /, *iterables: Iterable[Any], **options: Any
     ) -> Outdated:
-        """Say what a call would run, and why, without running it.
+        """Return the items that a call would run, and the reasons, without running it.
 
         Parameters
         ----------
         func, *iterables, **options
-            The arguments of `parallel_map`. Of ``checkpoint=`` the version of a `Checkpoint`
-            counts. The items of a generator are unknown, so it is refused.
+            The arguments of `parallel_map`. From ``checkpoint=`` only the version of a `Checkpoint`
+            is used. A generator is refused, because its items are unknown.
 
         Returns
         -------
         Outdated
-            A named tuple. ``n_items`` is the number of items of the call, of which ``n_stored``
-            have a result, ``n_new`` have none, and ``n_changed`` have one that depended on
-            something else. ``changes`` is a list of str that says what has changed. The call is
-            refused if there are any, also if the results of other items depended on it, unless its
-            `Checkpoint` has ``if_changed=``.
+            A named tuple. ``n_items`` is the number of items of the call: ``n_stored`` have a
+            result, ``n_new`` have none, and ``n_changed`` have one with changed dependencies.
+            ``changes`` lists the changes (list of str). The call is refused if there are any, even
+            if only results of other items depended on them, unless its `Checkpoint` sets
+            ``if_changed=``.
 
         Raises
         ------
@@ -442,7 +441,7 @@ class StoredRun:
             rows = Lookup(self._reader.digests()).find(key.items.next(request.iterables))
             is_wanted[rows[(rows >= 0) & (rows < len(is_wanted))]] = True
         is_stored = np.isin(whole.words["state"], STORED)
-        if request.reduce is not None:  # blocks in which an item has failed run again
+        if request.reduce is not None:  # blocks with a failed item run again
             blocks = whole.objects(is_stored[whole.order])
             is_stored[whole.order[[k for k, block in blocks if block.failures]]] = False
         n_stored, n_old, changes = int((is_wanted & is_stored).sum()), 0, list[str]()
