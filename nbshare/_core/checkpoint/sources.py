@@ -6,8 +6,8 @@ a file count:
 - the definitions that are reached by their names, from the function on, through other own files;
 - the effects of its import besides plain definitions, such as statements with calls, and decorators
   and base classes that may register definitions;
-- all of it, where names do not show its use: as a value, by an attribute that it does not define, by
-  ``import *``.
+- all of it, where names do not show its use: as a value, by ``import *``, or by an attribute that
+  it does not define.
 
 Other files that workers execute, in any way, count as a whole once workers report them. So do the
 files above if code looks up names at run time (`checkpoint.versions`).

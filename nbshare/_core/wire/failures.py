@@ -61,7 +61,7 @@ OF_TUPLE = (
     "The item is a tuple, which is one argument, as in map. To pass its parts, use "
     "parallel_map(func, *zip(*items)). For the rows of a DataFrame, pass nbshare.rows(df)."
 )
-MOST_CAUSES = 10  # of an error
+MOST_CAUSES = 10  # causes of an error that are searched
 CRASHED = " It crashed in compiled code. A stack trace was printed to stderr."
 LEAST_CRASH = 1 << 31  # least exit code of a process that Windows has ended
 CRASHES = {
@@ -386,7 +386,7 @@ def _pickled(error: BaseException) -> tuple[bytes | None, list[str]]:
             return None, []
         kept = getattr(copy, "__notes__", ())
         return data, [note for note in getattr(error, "__notes__", ()) if note not in kept]
-    except BaseException as problem:  # noqa: BLE001 - whatever its __reduce__ does
+    except BaseException as problem:  # noqa: BLE001 - its __reduce__ may raise anything
         why = f"{type(problem).__name__}: {cut(_text(problem))}"
         return None, [f"Its own type is lost, as it cannot be sent by pickle ({why})."]
 
