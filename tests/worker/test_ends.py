@@ -14,7 +14,7 @@ import pytest
 
 import nbshare
 from nbshare import Executor, parallel_map
-from nbshare._core.engine import dispatcher
+from nbshare._core.engine import process
 from tests.support import leaving
 from tests.support.faultlab import SOON_S, TESTS, wait_until
 from tests.support.processes import kill_now, lives
@@ -72,7 +72,7 @@ def test_outdated_ones_write_what_is_open(tmp_path, cold, monkeypatch):
 
 def test_idle_ones_write_what_is_open(tmp_path, cold, monkeypatch):
     """When nothing has needed them for long."""
-    monkeypatch.setattr(dispatcher, "IDLE_S", 0.2)
+    monkeypatch.setitem(process.LIMITS_S, "idle", 0.2)
     pids = note(tmp_path)
     wait_until(lambda: not any(map(lives, pids)), SOON_S)
     check(tmp_path, pids)

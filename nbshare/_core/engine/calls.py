@@ -123,7 +123,8 @@ class Calls:
         self.read_prints(call)
         self._pipes.end_lines(call.request.prints)
         for worker in call.workers:  # they find no more items and become idle
-            worker.detach()
+            if worker.state == "working":
+                worker.enter("released")
         call.workers.clear()
         call.finish(is_whole=is_whole)
 
@@ -144,7 +145,7 @@ class Calls:
         """Limit the number of workers to those that fit into memory."""
         for call in self.running.values():
             if _may_shrink(call) and call.look_at_memory():
-                for worker in list(self._pool.idle_since):  # they hold memory, too
+                for worker in self._pool.idle:  # they hold memory, too
                     self._pool.dismiss(worker)
 
     def _assign_workers(self, call: Call) -> None:
@@ -166,14 +167,14 @@ class Calls:
         generation = call.code.generation
         detached = [
             worker
-            for worker in filter(self._pool.is_detached, self._pool)
-            if worker.generation == generation and not worker.ends_by
+            for worker in self._pool
+            if worker.state in ("released", "late") and worker.generation == generation
         ]
         n_own, n_wanted = len(call.workers), call.request.max_workers
         if sum(not worker.is_ready for worker in self._pool) >= MOST_STARTING:
             return False
         if not n_own:
-            return not any(worker.late_at for worker in detached)
+            return not any(worker.state == "released" for worker in detached)
         return n_wanted - n_own > len(detached)
 
     def _assign(self, call: Call, number: int) -> None:
@@ -185,7 +186,7 @@ class Calls:
         if call.items_event is not None:
             fds.append(call.items_event.fd)
         worker, slot = self._pool.assign(call, number, fds)
-        worker.is_employed = worker.has_worked = True
+        worker.has_worked = True
         call.imported |= worker.imported
         worker.lend(*(segment for segment, _ in call.segments))
         call.workers[worker] = slot
@@ -250,9 +251,9 @@ class Calls:
     def _note_finished(self, worker: WorkerProcess, *, are_gone: bool, is_spent: bool) -> None:
         call = self._call_of(worker)
         worker.give_back(are_gone=are_gone)
-        if worker.ends_by:  # it was already asked to
+        if worker.state == "ending":  # it was already asked to
             return
-        self._pool.idle_since[worker] = time.monotonic()
+        worker.enter("idle")
         if call is not None:
             slot = call.workers.pop(worker)
             self.read_prints(call)

@@ -25,13 +25,12 @@ from nbshare._core.engine.call import Call, Engine
 from nbshare._core.engine.calls import Calls
 from nbshare._core.engine.events import Events
 from nbshare._core.engine.prints import PrintPipes
-from nbshare._core.engine.process import WorkerProcess, WorkerStarter
+from nbshare._core.engine.process import WorkerProcess, WorkerStarter, WorkerState
 from nbshare._core.engine.workers import WorkerPool
 from nbshare._core.system import locks
 from nbshare._core.wire.board import busy_since
 
 ATTEND_S = 0.01  # time limit for assigning idle workers (starting new ones takes longer)
-IDLE_S = 300.0  # idle workers then end, because they hold the user's modules in memory
 HEAR_S = 1.0  # for a dispatcher that must wait for the interpreter lock
 
 
@@ -229,8 +228,8 @@ class Dispatcher(Engine):
                     self._pool.dismiss(worker)
                 case "ending":
                     self._pool.remove(worker)
-                case "late":
-                    worker.late_at = 0.0
+                case "released":
+                    worker.enter("late")
 
     # ----------------------------------------------------------- posted by other threads
 
@@ -265,21 +264,14 @@ class Due(NamedTuple):
     at_s : float
         The time on the monotonic clock.
     what : str
-        The reason, which is the state of a worker:
-
-        ===========  ==========================================================================
-        "stuck"      its call was stopped, and it is still busy
-        "timed out"  its item takes too long
-        "idle"       it has been idle for long
-        "ending"     it was asked to end a while ago
-        "late"       it has not noticed that its call is over, and no call waits for it
-        ===========  ==========================================================================
+        The reason: "stuck" if its call was stopped and it is still busy, "timed out" if its item
+        takes too long, or its state, which has lasted for too long.
     worker : WorkerProcess
         The worker.
     """
 
     at_s: float
-    what: Literal["stuck", "timed out", "idle", "ending", "late"]
+    what: Literal["stuck", "timed out"] | WorkerState
     worker: WorkerProcess
 
 
@@ -306,9 +298,4 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
             if timeout_s is not None:  # for a worker without an item, the earliest possible time
                 yield Due((busy_since(row) or now) + timeout_s, "timed out", worker)
     for worker in pool:
-        if worker.ends_by:
-            yield Due(worker.ends_by, "ending", worker)
-        elif worker.late_at:
-            yield Due(worker.late_at, "late", worker)
-    for worker, since in pool.idle_since.items():
-        yield Due(since + IDLE_S, "idle", worker)
+        yield Due(worker.due_at, worker.state, worker)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from nbshare import errors
 from nbshare._core.engine.launching import Launcher, new_launcher
@@ -20,8 +21,16 @@ if TYPE_CHECKING:
     from nbshare._core.functions.freshness import CodeVersion, Stamp
 
 CLOSE_S = 0.5  # a worker ends within microseconds after its channel closes
-LATE_S = 1.0  # it notices within microseconds, unless it frees much memory or has no CPU
 REAP_S = 1.0  # a killed worker ends in less than a millisecond
+
+WorkerState = Literal["working", "released", "late", "idle", "ending"]
+LIMITS_S: dict[WorkerState, float] = {  # of the time in a state, after which the owner acts
+    "working": math.inf,
+    "released": 1.0,  # it notices within microseconds, unless it frees much memory or has no CPU
+    "late": math.inf,
+    "idle": 300.0,  # it holds the user's modules in memory
+    "ending": 1.0,  # it runs atexit handlers and writes open files
+}
 
 
 class WorkerProcess:
@@ -41,10 +50,18 @@ class WorkerProcess:
         The process. It may have no number before it is ready.
     is_ready : bool
         Whether it has started.
-    is_employed : bool
-        Whether it works on a call. False also before it notices that its call is over.
-    late_at : float
-        Deadline, on the monotonic clock, for noticing that its call is over.
+    state : str
+        Its state, as far as the owner knows:
+
+        ==========  ============================================
+        "working"   it has a call, maybe before it has started
+        "released"  its call is over, and it will notice soon
+        "late"      its call is over, and it should have noticed
+        "idle"      it waits for a call
+        "ending"    it was asked to end
+        ==========  ============================================
+    since : float
+        Start of this state, on the monotonic clock.
     borrowed : list of Segment
         The segments that it received and has not returned.
     imported : dict
@@ -53,8 +70,6 @@ class WorkerProcess:
         Whether it closed its channel while it lived.
     has_worked : bool
         Whether it received a call, and so may write or remove files when it ends.
-    ends_by : float
-        Deadline of its end, on the monotonic clock, if it was asked to end.
     """
 
     def __init__(
@@ -67,12 +82,11 @@ class WorkerProcess:
         self.channel = channel
         self.output_fds = output_fds
         self.generation = self.index = -1
-        self.is_employed = False
+        self.state: WorkerState = "working"
+        self.since = time.monotonic()
         self.imported: dict[str, Stamp | None] = {}
-        self.late_at = 0.0
         self.child = child
         self.has_closed = self.is_ready = self.has_worked = False
-        self.ends_by = 0.0
         self._launcher = launcher
         self.borrowed: list[Segment] = []
 
@@ -82,13 +96,13 @@ class WorkerProcess:
         return self.is_ready and self.child.await_end(0.0)
 
     @property
-    def is_late(self) -> bool:
-        """Whether its deadline for noticing that its call is over, or for ending, has passed."""
-        return self.is_ready and not (self.is_employed or self.late_at or self.ends_by)
+    def due_at(self) -> float:
+        """Time at which its state has lasted for too long, on the monotonic clock."""
+        return self.since + LIMITS_S[self.state]
 
-    def detach(self) -> None:
-        """Record that its call is over. It will find no items and become idle."""
-        self.is_employed, self.late_at = False, time.monotonic() + LATE_S
+    def enter(self, state: WorkerState) -> None:
+        """Record a change of its state."""
+        self.state, self.since = state, time.monotonic()
 
     def lend(self, *segments: Segment) -> None:
         """Note that it was sent these segments for its call."""
@@ -97,8 +111,7 @@ class WorkerProcess:
         self.borrowed.extend(segments)
 
     def give_back(self, *, are_gone: bool) -> None:
-        """Record that it has finished its call, and whether it has unmapped all views."""
-        self.is_employed, self.late_at = False, 0.0
+        """Record that it uses no borrowed segments, and whether it has unmapped all views."""
         for segment in self.borrowed:
             segment.n_borrowed -= 1
             segment.was_kept_elsewhere |= not are_gone

@@ -22,8 +22,7 @@ from nbshare._core.functions.modules import own_files
 from nbshare._core.memory import scratch_file
 from nbshare._core.wire.context import Context
 
-LEAVE_S = 1.0  # time for an ending worker to run atexit handlers and write open files
-READ_S = 0.002  # interval of reads of its output then
+READ_S = 0.002  # interval of reads of the output of a worker that ends
 NO_STAMP = Stamp(-1, -1, -1, -1)
 
 
@@ -39,11 +38,6 @@ class WorkerPool:
     pipes : PrintPipes
         Receive their output.
 
-    Attributes
-    ----------
-    idle_since : dict
-        The idle workers, and since when, on the monotonic clock.
-
     Notes
     -----
     For the dispatcher's thread, but `is_current` is for any.
@@ -52,7 +46,6 @@ class WorkerPool:
     def __init__(self, events: Events, starter: WorkerStarter, pipes: PrintPipes) -> None:
         self._events, self._starter, self._pipes = events, starter, pipes
         self._members: dict[WorkerProcess, None] = {}
-        self.idle_since: dict[WorkerProcess, float] = {}
         self._code = NO_CODE  # the newest generation's
         self._imported_under: Any = None  # environment and import path of this generation
         self._initializer: bytes | None = None  # which this generation may have run
@@ -72,7 +65,12 @@ class WorkerPool:
     @property
     def n_busy(self) -> int:
         """Number of workers that are not idle."""
-        return len(self._members) - len(self.idle_since)
+        return len(self._members) - len(self.idle)
+
+    @property
+    def idle(self) -> list[WorkerProcess]:
+        """The workers that wait for a call."""
+        return [worker for worker in self._members if worker.state == "idle"]
 
     def renew_if_stale(self, call: Call, *, is_in_use: bool) -> CodeVersion:
         """Renew the workers if the environment, a file or the initializer has changed.
@@ -157,17 +155,13 @@ class WorkerPool:
         taken = {worker.index: worker for worker in self._members}
         new = next(k for k in range(len(taken) + 1) if k not in taken)
         ranked = [(new >= n, 1, new)]
-        ranked += (
-            (w.index >= n, 0, w.index) for w in self.idle_since if w.generation == generation
-        )
-        ranked += ((k >= n, 2, k) for k, w in taken.items() if self.is_detached(w))
+        ranked += ((w.index >= n, 0, w.index) for w in self.idle if w.generation == generation)
+        ranked += ((k >= n, 2, k) for k, w in taken.items() if w.state not in ("working", "idle"))
         _, rank, number = min(ranked)
-        may_replace = rank < 2 or (taken[number].is_late and not call.workers)
-        return number if may_replace else None
-
-    def is_detached(self, worker: WorkerProcess) -> bool:
-        """Return whether a worker has no call but is not idle, yet or any more."""
-        return not worker.is_employed and worker not in self.idle_since
+        if rank < 2:
+            return number
+        is_late = taken[number].is_ready and taken[number].state == "late"
+        return number if is_late and not call.workers else None
 
     def assign(self, call: Call, number: int, fds: Sequence[int]) -> tuple[WorkerProcess, int]:
         """Send a call to the idle worker of this number, or to a new one.
@@ -196,12 +190,12 @@ class WorkerPool:
                     raise
                 # It died while idle, so no call is affected.
             else:
-                self.idle_since.pop(worker, None)
+                worker.enter("working")
                 return worker, slot
 
     def idle_worker(self, number: int) -> WorkerProcess | None:
         """Return the idle worker of this number, if any."""
-        return next((worker for worker in self.idle_since if worker.index == number), None)
+        return next((worker for worker in self.idle if worker.index == number), None)
 
     def _start(self, code: CodeVersion, number: int) -> WorkerProcess:
         for late in [worker for worker in self._members if worker.index == number]:
@@ -224,7 +218,6 @@ class WorkerPool:
         if worker not in self._members:  # a message of its own led to its removal
             return None
         del self._members[worker]
-        self.idle_since.pop(worker, None)
         self._events.unwatch(worker.channel.fileno())
         if worker.child.fd >= 0:
             self._events.unwatch(worker.child.fd)
@@ -239,8 +232,9 @@ class WorkerPool:
         """
         wanted.add(self._code.generation)
         # Starting workers end later: only their end shows that they have left their memory.
-        for worker in [w for w in self._members if w.is_ready and not (w.is_employed or w.ends_by)]:
-            if worker.generation not in wanted:
+        for worker in list(self._members):
+            is_free = worker.is_ready and worker.state not in ("working", "ending")
+            if is_free and worker.generation not in wanted:
                 self.dismiss(worker)
 
     def dismiss(self, worker: WorkerProcess) -> None:
@@ -248,8 +242,7 @@ class WorkerPool:
         if not worker.has_worked:  # it has run no user code
             self.remove(worker)
             return
-        self.idle_since.pop(worker, None)
-        worker.ends_by = time.monotonic() + LEAVE_S
+        worker.enter("ending")
         try:
             worker.channel.send(None, wait=False)
         except OSError:  # it is dead
@@ -258,16 +251,20 @@ class WorkerPool:
     def dismiss_all(self, busy: Collection[WorkerProcess]) -> None:
         """End all workers without an item, and wait for their end."""
         for worker in list(self._members):
-            if worker.is_ready and not worker.ends_by and worker not in busy:
+            if worker.is_ready and worker.state != "ending" and worker not in busy:
                 self.dismiss(worker)
         for worker in self._members:
-            while worker.ends_by > time.monotonic() and not worker.child.await_end(READ_S):
+            while _is_ending(worker) and not worker.child.await_end(READ_S):
                 self._pipes.read_all()  # or one that prints much would wait
 
     def close(self) -> None:
         """Free the snapshot, after all workers have ended."""
         if self._code.snapshot is not None:
             self._code.snapshot.close()
+
+
+def _is_ending(worker: WorkerProcess) -> bool:
+    return worker.state == "ending" and time.monotonic() < worker.due_at
 
 
 def _home_of(context: Context) -> Context:
