@@ -341,7 +341,7 @@ WARNED = {
     "dicts for out='stack'": (
         lambda: parallel_map(lambda x: {"a": x}, range(3), out="stack"),
         errors.MixedResultsWarning,
-        ["functions that return tuples of one length"],
+        ["requires tuples of one length"],
     ),
 }
 # Calls that work as they were meant, although they look wrong.

@@ -170,7 +170,7 @@ def test_points_on_a_log_axis_have_their_values():
     x = np.geomspace(1e-3, 1e6, 10)
     table = table_of(np.arange(10.0), LivePlot("line", x=x, xlabel="rate", xunit="Hz"))
     np.testing.assert_allclose(numbers(table["x"]["texts"]), x, rtol=1e-6)
-    assert table["x"]["texts"][0] == "rate = 0.001 Hz"
+    assert table["x"]["texts"][0] == "rate = 1e-3 Hz"
     widths = np.diff(table["x"]["at"][1:-1])
     np.testing.assert_allclose(widths, widths[0], atol=2)
 

@@ -12,7 +12,8 @@ from PIL import Image
 
 from nbshare import LivePlot, map_async, tiles
 from nbshare._core.notebook.figure import LiveFigure
-from nbshare._core.notebook.live_plot import CannotDrawError, names_of
+from nbshare._core.notebook.live_plot import CannotDrawError
+from nbshare._core.notebook.reading import names_of
 from tests.support.played import played
 
 
