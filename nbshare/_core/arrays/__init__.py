@@ -1,7 +1,6 @@
 """Arrays and objects whose bytes are in segments.
 
-Imported here is only what makes arrays travel, because a worker needs a third of them, and starts
-sooner.
+Only the part that sends arrays is imported here. A worker needs no more, and starts sooner.
 """
 
 from nbshare._core.arrays.by_reference import register

@@ -1,4 +1,4 @@
-"""How the inputs of a call travel, as pickles, and next to them their arrays, in one segment.
+"""Packs the inputs of a call, as pickles with their arrays next to them, into one segment.
 
 ::
 
@@ -8,10 +8,9 @@
     pool.filled(*arena.contents())  ────────►  inputs = Inputs(segments)
                                                obj = inputs.load(packed)
 
-Arrays do not enter the pickle, but for arrays of objects and small ones among the items. One that
-is in a segment already, or in a mapped file, is sent as a reference to it. Memory of others is
-copied into the arena, each byte once (`arrays.copied`). Copies arrive read-only or private, see
-`arrays.passed`.
+Arrays are not pickled, except arrays of objects and small ones among the items. An array in a
+segment or a mapped file is sent as a reference. Memory of others is copied into the arena, each
+byte once (`arrays.copied`). Copies arrive read-only or private, see `arrays.passed`.
 """
 
 from __future__ import annotations
@@ -57,47 +56,48 @@ from nbshare.errors import UnsendableError, cut, is_interrupt
 IN_BAND = 4096  # bytes. Below, a copy in the pickle is cheaper than a reference to it
 LEAST_BLOCKS = 32  # for workers to share, before several items are pickled together
 BLOCK_ITEMS = 4096  # items pickled together at most, as the cost of a pickle is spread over them
-MOST_SAMPLES = 8  # by which the size of an item is estimated
+MOST_SAMPLES = 8  # sample for the size of an item
 BLOCK_BYTES = 64 << 10  # and about this much, since a worker loads blocks whole
 
 
 class _How(NamedTuple):
     """How an object is pickled."""
 
-    passed: Any  # what the user has passed: the object, or the items that it is a part of
+    passed: Any  # the user's argument: the object, or the items that it is a part of
     writable: bool = True  # whether workers may write to the SharedArrays in it
-    names: Names | None = None  # of objects that other pickles hold
+    names: Names | None = None  # names of objects in other pickles
     starts: dict[int, int] | None = None  # see `Arena.pack`
     is_part: bool = False  # whether several items hold it
 
 
 class Arena(Contents):
-    """Pickles what a call sends, which is then placed in one segment that is read-only.
+    """Pickles the objects that a call sends, for one read-only segment.
 
     Attributes
     ----------
     known : KnownObjects
         Objects that the next pickles may name, because they are in an earlier one.
     pickled : dict of int
-        Bytes of Python objects, which each worker loads, by what errors call them.
+        Bytes of Python objects, which each worker loads, by their names in errors.
     tables : DispatchTables
-        Those of its picklers.
+        The tables of its picklers.
 
     Parameters
     ----------
     copies_files : bool, default False
-        Whether arrays in mapped files are copied too, since the files may go before the arena does.
+        Whether arrays in mapped files are copied too, because the arena may outlive the files.
     stays_here : bool, default False
-        Whether only this process reads it, so that private memory too is referred to, not copied.
+        Whether only this process reads it, so that private memory is referenced too, not copied.
     by_handle : bool, default False
-        Whether other segments are named by handle, for workers that are sent none. `segments` is
-        empty then, and the caller keeps what it has packed until they are done with it.
+        Whether other segments are named by handle, for workers that receive none. `segments` is
+        empty then, and the caller keeps the packed objects until the workers have finished.
     by_value : bool, default False
-        Whether everything is copied, for another machine, and what works on one only is refused.
+        Whether everything is copied, for another machine. Objects that work on one machine only are
+        refused.
     known : KnownObjects, optional
-        Those of another arena, whose pickles are loaded before.
+        The objects of another arena, whose pickles are loaded first.
     passed : {"r", "c"}, default "r"
-        How arrays arrive that the user passed (`arrays.passed`), read-only or private.
+        The mode of the user's arrays on arrival (`arrays.passed`), read-only or private.
     """
 
     def __init__(
@@ -130,11 +130,11 @@ class Arena(Contents):
         is_named: bool = False,
         starts: dict[int, int] | None = None,
     ) -> Packed:
-        """Pickle an object, which errors call `what`.
+        """Pickle an object. Errors name it `what`.
 
-        `writable` says whether workers may write to the SharedArrays in it, `is_named` whether
-        later pickles may name objects in it. `starts` has the ids of objects in it that are of a
-        user's class. About where each begins in the pickle is entered there, in bytes.
+        `writable` is whether workers may write to the SharedArrays in it, `is_named` whether later
+        pickles may name objects in it. `starts` contains the ids of its objects of a user's class,
+        and receives their approximate offsets in the pickle, in bytes.
 
         Raises
         ------
@@ -159,7 +159,7 @@ class Arena(Contents):
 
         def memo() -> Memo:
             made: list[Any] = []
-            with suppress(Exception):  # then those parts are known that came before
+            with suppress(Exception):  # then the parts before it are known
                 dumps_apart(obj, IN_BAND, Arena(stays_here=True)._maker(_How(obj), made))
             return made[-1].memo.copy()  # type: ignore[no-any-return]
 
@@ -172,8 +172,8 @@ class Arena(Contents):
     ) -> tuple[int, list[Packed], list[Packed]]:
         """Pickle items, counted from the `first`, in blocks.
 
-        Each column is what an iterable gives to them. Return the items per block, the blocks, and
-        the large objects that several blocks hold (`arrays.repeated`).
+        Each column has the values of an iterable. Return the items per block, the blocks, and the
+        large objects that several blocks hold (`arrays.repeated`).
         """
         size = self.block_size(columns)
         starts = range(0, len(columns[0]), size)
@@ -191,7 +191,7 @@ class Arena(Contents):
         return size, [*map(self._packed, pickles)], [*map(self._packed, repeated)]
 
     def pack_block(self, columns: Sequence[Sequence[Any]], first: int) -> Packed:
-        """Pickle items, counted from the `first`. An error says which one cannot be."""
+        """Pickle items, counted from the `first`. An error names the item at fault."""
         return self._packed(self._pickle_block(columns, first))
 
     def _pickle_block(
@@ -214,27 +214,27 @@ class Arena(Contents):
         return max(1, min(BLOCK_ITEMS, BLOCK_BYTES // each, n // LEAST_BLOCKS))
 
     def _nbytes_each(self, items: Sequence[Any]) -> int:
-        """Return about how many bytes each item of a long list adds to a pickle of several.
+        """Estimate the bytes that each item of a long list adds to a pickle of several.
 
-        The first adds more, such as a class that goes by value, which is there once.
+        The first one adds more, such as a class that is sent by value, once.
         """
         n = min(MOST_SAMPLES, len(items) // LEAST_BLOCKS)
         sample = [items[k * len(items) // n] for k in range(n)]
         scratch = Arena(known=self.known)
         try:
             one, several = (scratch._pickle(x, "", _How(x))[0].data for x in (sample[:1], sample))
-        except UnsendableError:  # which one will be said when its block is packed
+        except UnsendableError:  # the error will name the item when its block is packed
             return BLOCK_BYTES
         n_more = len({*map(id, sample)}) - 1
         return max(1, (len(several) - len(one)) // n_more) if n_more else len(one)
 
     def contents(self) -> tuple[int, list[tuple[int, Any]]]:
         """Return the end of the arena, and its parts (offset, bytes or array). Ends the arena."""
-        self.known = KnownObjects()  # its picklers have this arena, a cycle
+        self.known = KnownObjects()  # its picklers refer to this arena, a cycle
         return super().contents()
 
     def _maker(self, how: _How, made: list[Any]) -> Callable[[bool, io.BytesIO, Keep], Any]:
-        """Return what makes a pickler, which is then the last one `made`."""
+        """Return a function that creates a pickler, which is then the last one `made`."""
 
         def make(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:
             made.append(_pickler_class(by_value, bool(how.names))(self, how, file, keep))
@@ -243,12 +243,12 @@ class Arena(Contents):
         return make
 
     def _pickle(self, obj: Any, what: str, how: _How) -> tuple[Pickled, Callable[[], Memo]]:
-        """Return a pickle, and what copies the memo of its pickler."""
+        """Return a pickle, and a function that copies the memo of its pickler."""
         made: list[Any] = []
         try:
             data, buffers = dumps_apart(obj, IN_BAND, self._maker(how, made))
             return Pickled(data, buffers, made[-1].copied), made[-1].memo.copy
-        except (UnsendableError, SyntaxError):  # of a function's file, which say what to do
+        except (UnsendableError, SyntaxError):  # of a function's file, with advice of their own
             raise
         except BaseException as error:
             if is_interrupt(error):
@@ -264,9 +264,9 @@ class Arena(Contents):
 
 @cache
 def _pickler_class(by_value: bool, is_naming: bool) -> Any:
-    """Return the pickler that takes arrays out, on top of pickle's or of cloudpickle's.
+    """Return the pickler that extracts arrays, on top of pickle's or of cloudpickle's.
 
-    One that is naming calls Python for each object, which others do for few.
+    One that names objects calls Python for each object, others only for a few.
     """
     base: Any = value_pickler() if by_value else pickle.Pickler
 
@@ -276,7 +276,7 @@ def _pickler_class(by_value: bool, is_naming: bool) -> Any:
             super().__init__(file, protocol=5, buffer_callback=keep)
             self.arena, self.file, self.how = arena, file, how
             self.writable, self.names, self.starts = how.writable, how.names or {}, how.starts
-            # The arrays of what several items hold are all in memory that tells of writes.
+            # The arrays in objects of several items are all in memory that detects writes.
             self.keeps_small = how.writable and not how.is_part
             self.copied: list[npt.NDArray[Any]] = []
 

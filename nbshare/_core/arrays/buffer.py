@@ -52,30 +52,28 @@ class SharedBuffer(ByReference):
     Parameters
     ----------
     nbytes : int
-        Size in bytes, 0 or more. `nbytes_for` returns what a layout needs.
+        Size in bytes, 0 or more. `nbytes_for` returns the size of a layout.
 
     Attributes
     ----------
     nbytes : int
         Size in bytes.
     lock : SharedLock
-        A lock for all processes that have the buffer. nbshare itself never takes it.
+        A lock for all processes that use the buffer. nbshare itself never acquires it.
 
     See Also
     --------
     empty : a single array.
 
-    Notes
-    -----
-    A layout is a view of the memory and is not stored in it. Each process that uses the buffer lays
-    it out itself. Laying out changes no byte. A new layout therefore shows the bytes of earlier
-    arrays (zeros in a new buffer), and arrays of an earlier layout stay valid.
+    Notes ----- A layout is a view of the memory and is not stored in it. Each process that uses the
+    buffer creates its own layout. This changes no byte. A new layout therefore shows the bytes of
+    earlier arrays (zeros in a new buffer), and arrays of an earlier layout stay valid.
 
-    Buffer and arrays travel by reference. They are writable as an item or in a `functools.partial`,
-    read-only in ``shared=`` (the lock can be taken there too). Plain `pickle` and `copy` refuse the
-    buffer, but its arrays store values.
+    Buffer and arrays are sent by reference. They are writable as an item or in a
+    `functools.partial`, read-only in ``shared=`` (the lock works there too). Plain `pickle` and
+    `copy` refuse the buffer, but copy the values of its arrays.
 
-    Safe to lay out from any thread. The bytes are as safe as those of any ndarray. Use `lock` if
+    `layout` is safe from any thread. The bytes are as safe as those of any ndarray. Use `lock` if
     several processes write.
     """
 
@@ -148,7 +146,7 @@ class SharedBuffer(ByReference):
         Parameters
         ----------
         layout : mapping of str to (shape, dtype)
-            Names, and the shape (an int or a sequence of ints) and dtype of each array. A dtype may
+            The shape (an int or a sequence of ints) and dtype of each array, by name. A dtype may
             hold no Python objects.
         alignment : int, optional
             Each array begins at a multiple of so many bytes, a power of two, at most a page.
@@ -157,12 +155,12 @@ class SharedBuffer(ByReference):
         Returns
         -------
         dict of str to SharedArray
-            C-contiguous arrays that do not overlap. Their values are whatever the bytes hold.
+            C-contiguous arrays that do not overlap. Their values are the present bytes.
 
         Raises
         ------
         ValueError
-            The arrays need more bytes than the buffer has, or `alignment` is not allowed.
+            The layout is larger than the buffer, or `alignment` is not allowed.
         TypeError
             A dtype holds Python objects.
         """
@@ -171,7 +169,7 @@ class SharedBuffer(ByReference):
         if needed > self.nbytes:
             raise ValueError(
                 f"the layout needs {counted(needed, 'byte')}, the buffer has {self.nbytes}. Make a "
-                "larger one, SharedBuffer(SharedBuffer.nbytes_for(layout)), or ask for less."
+                "larger one, SharedBuffer(SharedBuffer.nbytes_for(layout)), or reduce the layout."
             )
         return {
             name: shared_view(np.ndarray(shape, dtype, buffer=self._block[offset : offset + size]))
@@ -194,7 +192,7 @@ def _placed(layout: Layout, alignment: int) -> Iterator[Place]:
     if not 0 < alignment <= mmap.PAGESIZE or alignment & (alignment - 1):
         raise ValueError(
             f"alignment={alignment}: must be a power of two, at most {mmap.PAGESIZE}, a page of "
-            "memory, to which the buffer itself is aligned"
+            "memory, the alignment of the buffer itself"
         )
     if not isinstance(layout, Mapping):
         raise TypeError(

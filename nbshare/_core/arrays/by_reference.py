@@ -1,8 +1,8 @@
-"""Objects that travel by reference, which are arrays in shared memory, and objects made of them.
+"""Objects that are sent by reference: arrays in shared memory, and objects that consist of them.
 
-They do in nbshare's calls, and through other people's pools and queues, because the picklers of
-`multiprocessing` and of loky (joblib) are told how. Plain `pickle` is not, since what it writes may
-be read in another year.
+This applies in nbshare's calls, and in other pools and queues, by functions registered with the
+picklers of `multiprocessing` and of loky (joblib). None is registered with plain `pickle`, because
+its files may be read a year later.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ PICKLING = (
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
-_told: list[Callable[..., Any]] = []  # how one registers with the modules that have picklers
+_told: list[Callable[..., Any]] = []  # the functions registered by modules with picklers
 
 
 class ByReference:
-    """Base of objects that travel by reference, made of SharedArrays and small values.
+    """Base of objects that are sent by reference and consist of SharedArrays and small values.
 
-    Instances of its direct subclasses travel so. Users' own subclasses would have to register.
+    This applies to instances of its direct subclasses. Users' subclasses are not registered.
 
     Attributes
     ----------
     _is_tool : bool
-        Whether workers may write to its memory even where it is given in ``shared=``, because a
-        lock that cannot be taken would be useless.
+        Whether workers may write to its memory even in ``shared=``, because a lock that cannot be
+        acquired would be useless.
     """
 
     _is_tool = False
 
     def __init_subclass__(cls) -> None:
-        """Tell the callbacks that were told of the others."""
+        """Pass a new subclass to the callbacks that have received the others."""
         if ByReference in cls.__bases__:
             for add in _told:
                 add(cls, cls._reduce_by_reference)
@@ -59,11 +59,11 @@ class ByReference:
         kind = next(cls for cls in type(self).__mro__ if ByReference in cls.__bases__)
         if type(self) is not kind:
             raise TypeError(
-                f"a {type(self).__name__} cannot travel: only a {kind.__name__} itself does, not "
-                "what is derived from it. Let your class have one as an attribute instead."
+                f"a {type(self).__name__} cannot travel: only a {kind.__name__} itself does, no "
+                "subclass of it. Store one in an attribute of your class instead."
             )
         raise TypeError(
-            f"a {kind.__name__} can be neither pickled nor copied by value. It travels by "
+            f"a {kind.__name__} can be neither pickled nor copied by value. It is sent by "
             "reference: as an argument of nbshare's calls, and through the pools, queues and "
             "Process arguments of multiprocessing and joblib. In this process use the object "
             "itself. To store values, store its arrays."
@@ -73,11 +73,11 @@ class ByReference:
         return _arrive, (type(self), *self._parts())
 
     def _parts(self) -> tuple[Any, ...]:
-        """Return what `_attach` makes a copy of. Arrays among it travel by reference."""
+        """Return the arguments of `_attach`. Arrays among them are sent by reference."""
         raise NotImplementedError
 
     def _attach(self, *parts: Any) -> None:
-        """Become the object that has these parts."""
+        """Attach this object to these parts."""
         raise NotImplementedError
 
 
@@ -97,7 +97,7 @@ def _reduce(array: npt.NDArray[Any]) -> Any:
 
 def is_masked(value: Any) -> TypeGuard[np.ma.MaskedArray[Any, Any]]:
     """Return whether something is a masked array."""
-    # Asking NumPy for the class would load it, which takes 15 ms and 3 MB in each worker.
+    # A reference to the class by NumPy would load it: 15 ms and 3 MB in each worker.
     module = sys.modules.get("numpy.ma")
     return module is not None and isinstance(value, module.MaskedArray)
 
@@ -106,11 +106,11 @@ def is_masked(value: Any) -> TypeGuard[np.ma.MaskedArray[Any, Any]]:
 
 
 def _tell(module: ModuleType) -> None:
-    """Register with a module that has picklers."""
+    """Register with a module of picklers."""
     add: Callable[..., Any] = getattr(module, "ForkingPickler", module).register
     _told.append(add)
     add(SharedArray, _reduce)
-    # joblib has an own way with plain ndarrays, which may be views of shared ones.
+    # joblib has its own rules for plain ndarrays, which may be views of shared ones.
     if module.__name__ == "multiprocessing.reduction":
         add(np.ndarray, _reduce)
     for cls in ByReference.__subclasses__():
@@ -118,6 +118,6 @@ def _tell(module: ModuleType) -> None:
 
 
 def register() -> None:
-    """Tell the modules that are loaded, and those that come later."""
+    """Register with the loaded modules, and with others when they are imported."""
     for name in PICKLING:
         when_imported(name, _tell)

@@ -1,4 +1,4 @@
-"""The contents of an arena: pickles and copies of memory, which get their places in one segment."""
+"""The contents of an arena: pickles and copies of memory, each with a place in one segment."""
 
 from __future__ import annotations
 
@@ -18,24 +18,22 @@ SMALL = 32 << 10  # bytes. Below, parts are gathered here, as each one to write 
 
 
 class Contents:
-    """Gathers pickles, memory to copy, and the segments that references name.
+    """Collects pickles, memory to copy, and the segments that references name.
 
     Attributes
     ----------
     segments : list of (Segment, Mode)
-        The other segments that the call refers to, and how workers map each.
+        The other segments that the call refers to, and the modes in which workers map them.
     has_views : bool
-        Whether arrays or buffers have been copied here, which workers will see.
+        Whether arrays or buffers, visible to workers, were copied here.
 
-    Notes
-    -----
-    For one thread. Objects are kept alive until `contents`, so that an `id` means one object. What
-    is added has its place when `nbytes` or the contents have been asked for.
+    Notes ----- For one thread. Objects are kept alive until `contents`, so that an `id` means one
+    object. `nbytes` and `contents` decide the places of all parts.
 
     Parameters
     ----------
     copies_files, stays_here, by_handle, by_value : bool
-        As those of `Arena`.
+        As in `Arena`.
     """
 
     def __init__(
@@ -64,7 +62,7 @@ class Contents:
         return offset, len(data)
 
     def copy(self, arrays: Sequence[npt.NDArray[Any]]) -> Span:
-        """Note arrays to be copied. Return where their places will be."""
+        """Record arrays to copy. Return where their places will be."""
         self.has_views = True
         places = np.empty(len(arrays), np.int64)
         for k, array in enumerate(arrays):
@@ -95,9 +93,9 @@ class Contents:
     ) -> ArrayReference:
         """Return a reference to an array.
 
-        One that has neither segment nor file is added to those of its pickle that are copied.
-        Workers may write to a SharedArray if it is `writable`. Others arrive as it says, read-only
-        or private.
+        An array without a segment or file is added to the copied ones of its pickle. Workers may
+        write to a SharedArray if `writable`. Others arrive in the mode `arrives`, read-only or
+        private.
         """
         key = (id(array), writable, arrives)
         if key in self._seen:
@@ -135,21 +133,21 @@ class Contents:
 
     def refers_to(self, array: npt.NDArray[Any]) -> bool:
         """Return whether an array is where workers find it, so that it is not copied."""
-        if array.base is None:  # it has its memory
+        if array.base is None:  # it owns its memory
             return False
         return unchanged_segment_of(array) is not None or (
             not self._copies_files and file_of(array) is not None
         )
 
     def begin_part(self) -> None:
-        """Begin what is to share no array with what was packed before."""
+        """Start a new part that shares no arrays with the previous one."""
         self._seen.clear()
         self._copied.clear()
         self.has_views = False
 
     @property
     def nbytes(self) -> int:
-        """How much there is to copy."""
+        """The size of the contents, in bytes."""
         self._copied.settle(self._place)
         return self._end
 
@@ -175,7 +173,7 @@ class Contents:
         return start
 
     def _segment_index(self, segment: Segment, mode: Mode) -> int:
-        """Return the index of a segment, which workers map for all or, to read too, privately."""
+        """Return the index of a segment. Workers map it as shared or, even to read, privately."""
         if mode != "r+":
             mode = "r" if self.stays_here and segment.mode != "c" else "c"
         if (segment, mode) not in self.segments:

@@ -1,8 +1,8 @@
 """The caller's memory that a call copies, each byte once.
 
-Views of one memory (slices, windows, the batches of a table) are told by their addresses. Which of
-them overlap is known when all are there. So their places are decided then, and entered where they
-are waited for, which is sent later.
+Views of one memory (slices, windows, the batches of a table) are recognized by their addresses.
+Overlaps are known once all views are collected. So their places are decided then, and entered in
+the tables that are sent later.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ ALIGNMENT = 16  # bytes, of the memory of NumPy's arrays
 
 # Bytes in one of the call's segments, by its index in their list (0 is the arena), offset, size.
 Span = tuple[int, int, int]
-# Offsets of arrays in the arena, as 64-bit integers. Those that are negative are complements (~) of
-# offsets, and tell that the elements alone are there, C-contiguous.
+# Offsets of arrays in the arena, as 64-bit integers. A negative one is the complement (~) of an
+# offset, where only the elements are, C-contiguous.
 Places = npt.NDArray[np.int64] | memoryview
 
-# Places parts, each with its offset among so many bytes, which begin so many after an aligned one.
-# Returns where they begin.
+# Places parts, each with its offset, in a number of bytes that begin at a distance from an aligned
+# one. Returns their start.
 Placer = Callable[[Sequence[tuple[int, Any]], int, int], int]
 
 
 class CopiedMemory:
-    """Gathers arrays and buffers that are to be copied.
+    """Collects arrays and buffers to copy.
 
     Notes
     -----
@@ -38,14 +38,14 @@ class CopiedMemory:
 
     def __init__(self) -> None:
         self._views: dict[Any, _View] = {}
-        self._roots = set[int]()  # ids of arrays whose memory others in it show
+        self._roots = set[int]()  # ids of arrays with views in it
 
     def add(self, array: npt.NDArray[Any], places: Any, k: int) -> None:
         """Copy an array, and enter its place in `Places` at index `k` when it is decided.
 
         Of a buffer its `Span` is entered in a list.
         """
-        # An address takes microseconds, so an array that has its memory is told by its id.
+        # An address takes microseconds, so an array that owns its memory is known by its id.
         key: Any = id(array)
         if array.base is not None:
             self._roots.add(id(_root_of(array)))
@@ -55,12 +55,12 @@ class CopiedMemory:
         view.waiting.append((places, k))
 
     def clear(self) -> None:
-        """Forget what has no place yet."""
+        """Forget arrays without a place."""
         self._views.clear()
         self._roots.clear()
 
     def settle(self, place: Placer) -> None:
-        """Decide the places of all, in the order in which they have come."""
+        """Decide the places of all, in order of arrival."""
         if not self._views:
             return
         located = []
@@ -78,7 +78,7 @@ class CopiedMemory:
 
 
 def _place_group(group: list[_View], place: Placer) -> None:
-    """Place views whose memory overlaps, as one if that takes less."""
+    """Place views whose memory overlaps, as one if that takes fewer bytes."""
     low, high = group[0].low, max(view.high for view in group)
     if sum(view.array.nbytes for view in group) <= high - low:
         for view in group:
@@ -95,17 +95,17 @@ def _place_group(group: list[_View], place: Placer) -> None:
 
 
 class _View:
-    """An array, and where its place is to be entered.
+    """An array, and the table entry for its place.
 
     Attributes
     ----------
     first, low, high : int
-        Addresses of its first element, of its lowest byte, and behind the highest, when it is
+        Addresses of its first element, of its lowest byte, and behind the highest, once it is
         located.
     group : list
         The views whose memory overlaps, in the order of their addresses, with this one.
     is_placed : bool
-        Whether it has its place.
+        Whether its place is decided.
     """
 
     __slots__ = "array", "first", "group", "high", "is_placed", "low", "waiting"
@@ -127,7 +127,7 @@ class _View:
             self.high = self.first + array.itemsize + sum(way for way in ways if way > 0)
 
     def bytes_from(self, address: int) -> npt.NDArray[np.uint8]:
-        """Return its memory from an address on, with what is between its elements."""
+        """Return its memory from an address on, including gaps between its elements."""
         return np.asarray(_Memory(max(self.low, address), self.high, self.array))
 
     def place_alone(self, place: Placer) -> None:
@@ -155,7 +155,7 @@ def _address_of(array: npt.NDArray[Any]) -> int:
 
 
 class _Memory:
-    """Bytes from one address to another, as NumPy's array interface tells them."""
+    """Bytes from one address to another, with NumPy's array interface."""
 
     def __init__(self, low: int, high: int, owner: Any) -> None:
         self.__array_interface__ = {
@@ -168,7 +168,7 @@ class _Memory:
 
 
 def _find_groups(views: list[_View]) -> None:
-    """Tell views with which ones their memory overlaps."""
+    """Group views whose memory overlaps."""
     group: list[_View] = []
     high = 0
     for view in sorted(views, key=attrgetter("low")):

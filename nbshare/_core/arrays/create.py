@@ -61,7 +61,7 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
     nbshare.errors.OutOfMemoryError
         This machine or its container has less memory left. A `MemoryError`.
     OSError
-        This process has as many files open as it may. Large arrays take one each.
+        This process has reached its limit of open files. Each large array takes one.
 
     See Also
     --------
@@ -70,12 +70,12 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
 
     Notes
     -----
-    Safe to call from any thread. The memory is freed when the last view in any process is gone.
+    Safe to call from any thread. The memory is freed with the last view in any process.
 
     An array of more than 32 KiB takes one file descriptor, two before Python 3.13. Smaller arrays
     share blocks of 256 KiB, which are freed as a whole. When the descriptors of a process run out,
     nbshare raises its soft limit (``ulimit -n``) to the hard one. Processes that it starts later
-    inherit that. Only `select.select` cannot take descriptors above 1023. Use `select.poll`
+    inherit that. Only `select.select` does not accept descriptors above 1023. Use `select.poll`
     instead.
     """
     lengths, dtype = checked_form(shape, dtype)
@@ -185,7 +185,7 @@ def full(
     SharedArray([[7, 7],
                  [7, 7]])
 
-    Fill in results in place, where NaN marks the places that no task has written:
+    Fill in results in place. NaN marks the places that no task has written:
 
     >>> import operator
     >>> heights_m = nbshare.full(4, float("nan"))
@@ -382,7 +382,7 @@ def full_like(
     >>> nbshare.full_like(np.zeros(3, "float32"), np.nan)
     SharedArray([nan, nan, nan], dtype=float32)
 
-    An output of a run, which keeps its fill value where items failed:
+    An output of a run, with the fill value where items failed:
 
     >>> voltages = np.array([4.0, -1.0, 9.0])
     >>> out = nbshare.full_like(voltages, -999.0)
@@ -419,12 +419,12 @@ def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     checked = np.dtype(dtype)
     if checked.char == "T":
         raise TypeError(
-            f"{checked} keeps its strings outside the array, which cannot live in shared memory. "
+            f"{checked} keeps its strings outside the array, so it cannot be in shared memory. "
             "Convert the array to strings of a fixed length, such as astype('U20')."
         )
     if checked.hasobject:
         raise TypeError(
-            f"dtype {checked} holds Python objects, which cannot live in shared memory. Convert "
+            f"dtype {checked} holds Python objects, which cannot be in shared memory. Convert "
             "the array (numbers: astype(float); strings: astype('U') or astype('S'); records: a "
             "structured dtype), or pass it in parallel_map(shared=...), where it is pickled once."
         )
@@ -455,6 +455,6 @@ def checked_form(shape: Shape, dtype: npt.DTypeLike) -> tuple[tuple[int, ...], n
             ) from None
     if any(length < 0 for length in lengths):
         raise ValueError(f"shape {lengths} holds a negative length")
-    # Sub-arrays become axes, strings of no length get one character.
+    # Sub-arrays become axes. Strings without a length become one character long.
     example = np.empty(0, checked_dtype(dtype))
     return lengths + example.shape[1:], example.dtype

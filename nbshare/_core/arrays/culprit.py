@@ -1,4 +1,4 @@
-"""Finds the part of an object that cannot be pickled, and what to pass instead."""
+"""Finds the part of an object that cannot be pickled, and its replacement."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from nbshare._core.functions.modules import is_module
 from nbshare._core.functions.pickling import dumps_apart, sent_variables
 from nbshare.errors import is_interrupt
 
-_MAX_DEPTH = 6  # of a path (deeper, the object above is named)
-_MAX_PARTS = 1000  # of a container that are tried
+_MAX_DEPTH = 6  # length of a path (for deeper parts, the object above is named)
+_MAX_PARTS = 1000  # number of parts of a container that are tried
 
 _CACHED_PROPERTY = (
     "functools.cached_property holds a lock in Python 3.11. Use a property, or move the class to "
@@ -27,7 +27,7 @@ _CACHED_PROPERTY = (
 
 
 def culprit_of(obj: Any) -> tuple[str, str]:
-    """Return what of an object cannot be pickled, such as ``Model.lock``, and what to do."""
+    """Return the part of an object that cannot be pickled, such as ``Model.lock``, and advice."""
     if isinstance(obj, functools.partial) and not _can_be_pickled(obj.func):
         return culprit_of(obj.func)
     path, found = _found_in(obj)
@@ -55,7 +55,7 @@ def _found_in(obj: Any) -> tuple[str, Any]:
 
 
 def _owner_of(obj: Any) -> Any:
-    """Return the object whose method this is, also one in C, and other objects as they are."""
+    """Return the object of a method, also of one in C, and other objects as they are."""
     is_method = inspect.ismethod(obj) or inspect.isbuiltin(obj)
     return obj.__self__ if is_method and obj.__self__ is not None else obj
 
@@ -101,11 +101,11 @@ def _can_be_pickled(obj: Any) -> bool:
 
 
 def _remedy(obj: Any) -> str | None:
-    """Return what to do about an object of a known kind, or None for others."""
+    """Return the advice for an object of a known kind, or None for others."""
     if isinstance(obj, functools.cached_property):
         return _CACHED_PROPERTY
     if inspect.isgenerator(obj):
         return "Pass list(...) of the generator."
     if inspect.iscoroutine(obj) or inspect.isasyncgen(obj):
-        return "Await it first, and pass what it gives."
+        return "Await it first, and pass its result."
     return remedy_for(type(obj))

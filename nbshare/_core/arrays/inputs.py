@@ -29,12 +29,11 @@ from nbshare._core.memory import (
 )
 from nbshare._core.system import processes, sections
 
-# The places of a pickle, of its buffers, and of the places of arrays in it that are in the arena.
-# Plain tuples, as these are in every message, and a class takes longer to pickle than all its
-# fields.
+# The places of a pickle, of its buffers, and of the table of its arrays in the arena. Plain tuples,
+# because every message contains them, and a class takes longer to pickle than all its fields.
 Packed = tuple[Span, list[Span], Span | None]
 
-PLACED = -1  # as the segment of an array: its place is that of this number among the pickle's
+PLACED = -1  # in place of an array's segment: the number of its place in the pickle's table
 
 
 Known = LoadedObjects | dict[int, Any]
@@ -44,7 +43,7 @@ class Itself(NamedTuple):
     """An object that this process uses as it is, not a copy of it."""
 
     value: Any
-    objects: dict[int, Any]  # that are known by it, see `arrays.known`
+    objects: dict[int, Any]  # objects known by it, see `arrays.known`
 
 
 class ArrayReference(NamedTuple):
@@ -56,7 +55,7 @@ class ArrayReference(NamedTuple):
     strides: tuple[int, ...] | None  # bytes, or None if C-contiguous
     dtype: np.dtype[Any]
     is_shared: bool  # arrives as a SharedArray
-    mode: Mode  # read-only, writable for all, or writable with writes that stay in the worker
+    mode: Mode  # read-only, shared and writable, or writable with writes that stay in the worker
 
 
 def reference_to(
@@ -69,7 +68,7 @@ def reference_to(
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler of what names parts."""
+    """An unpickler of pickles that name parts."""
 
     parts: NamedParts | None
 
@@ -79,29 +78,29 @@ class _Unpickler(pickle.Unpickler):
 
 
 class Inputs:
-    """The worker's side, which loads what an `Arena` packed from the call's segments.
+    """The worker's side, which loads the packed objects of an `Arena` from the call's segments.
 
     Parameters
     ----------
     segments : sequence of View
         The segments in the arena's order, the arena itself first.
     known : list, optional
-        The objects that pickles may name, by their places, for each pickle that holds some: a
+        The objects that pickles may name, by their places, for each pickle that contains some: a
         `LoadedObjects`, or a dict.
 
     Attributes
     ----------
     has_come_again : bool
-        Whether the last item has private memory that an earlier one had, too.
+        Whether the last item uses private memory that an earlier one used, too.
     """
 
     def __init__(self, segments: Sequence[View], known: list[Known] | None = None) -> None:
         self._segments = list(segments)
-        self._ends: dict[Any, int] = {}  # of the places that items have had, by segment
+        self._ends: dict[Any, int] = {}  # ends of the places of items, by segment
         self._is_item = self.has_come_again = False
-        self._private: View | None = None  # of the first segment
-        self._private_end = 0  # of the part of it that was in use
-        self._n_faults = 0  # of this process before
+        self._private: View | None = None  # private view of the first segment
+        self._private_end = 0  # end of its used part
+        self._n_faults = 0  # earlier page faults of this process
         self.known: list[Known] = [] if known is None else known
 
     def load(
@@ -112,11 +111,11 @@ class Inputs:
         is_named: bool = False,
         is_item: bool = False,
     ) -> Any:
-        """Load an object. Arrays in it are views of the segments.
+        """Load an object. Its arrays are views of the segments.
 
-        `parts` are those that it may name. `is_named` says whether later pickles may name objects
-        in it, `is_item` whether it has none of the changes that earlier items have made to memory
-        that they share with it.
+        `parts` are those that it may name. `is_named` is whether later pickles may name objects in
+        it, `is_item` whether it must not show the changes of earlier items to memory that they
+        share.
         """
         if isinstance(packed, Itself):
             if is_named:
@@ -129,14 +128,14 @@ class Inputs:
         return obj
 
     def part(self, packed: Packed, parts: NamedParts) -> tuple[Any, LoadedObjects, bool]:
-        """Return one of the parts, the objects in it, and whether there is memory next to it."""
+        """Return a part, the objects in it, and whether it has memory next to its pickle."""
         obj, unpickler = self._unpickled(packed, parts, is_asked=True)
         return obj, LoadedObjects(unpickler, dict), bool(packed[1] or packed[2])
 
     def _unpickled(
         self, packed: Packed, parts: NamedParts | None, *, is_asked: bool
     ) -> tuple[Any, Any]:
-        """Return an object, and its unpickler if that will be asked for more."""
+        """Return an object, and its unpickler if that is needed later."""
         pickled, spans, places = packed
         buffers = [self._buffer(span) for span in spans]
         for segment, _, _ in spans:
@@ -185,7 +184,7 @@ class Inputs:
             if clean is not view:
                 array = clean.array(dtype, shape, offset, strides, is_read_only=mode == "r")
         if mode == "c" and not view.is_private:
-            return array.copy("K")  # of memory that others see, or that cannot be written to
+            return array.copy("K")  # its memory is shared or read-only
         return shared_view(array) if is_shared else array
 
     def bytes(self, offset: int, nbytes: int) -> memoryview:
@@ -193,17 +192,17 @@ class Inputs:
         return self._bytes((0, offset, nbytes))
 
     def private(self, offset: int, nbytes: int) -> View:
-        """Return a view of a part of the first segment, with what its owner has written there.
+        """Return a view of a part of the first segment, with its owner's data.
 
-        It is private, if that is possible.
+        It is private, if possible.
         """
         found = segment_of(self._segments[0].root)
         assert found is not None
         if found[0].is_private:
             return View(self.bytes(offset, nbytes))
         view, stop = self._private, offset + nbytes
-        # A page that was written here is a copy, without what its owner has added since. It may
-        # have the end of the last part and the beginning of this one.
+        # A page written here is a copy, without its owner's later data. It may hold the end of the
+        # last part and the beginning of this one.
         n_faults = processes.n_faults()
         is_used = offset < self._private_end or n_faults != self._n_faults
         if view is None or view.root.nbytes < stop or (is_used and view.is_written(offset, nbytes)):
@@ -218,9 +217,9 @@ class Inputs:
         self._ends.pop(0, None)
 
     def reach(self, nbytes: int, *, is_private: bool) -> None:
-        """Map the first segment anew if it has become larger than what is mapped of it.
+        """Map the first segment again if it has outgrown the mapping.
 
-        Private memory becomes larger by a copy, which new parts are in wherever they begin.
+        Private memory grows by a copy, which includes new parts wherever they begin.
         """
         view = self._segments[0]
         if nbytes > view.root.nbytes or is_private:
@@ -236,7 +235,7 @@ class Inputs:
         return view.root.data[offset : offset + nbytes]
 
     def _unwritten(self, segment: Any, view: View, offset: int, nbytes: int) -> View:
-        """Return a view of memory of which an earlier item may have changed a part."""
+        """Return a clean view of memory that an earlier item may have changed."""
         end = self._ends.get(segment, 0)
         self.has_come_again |= (is_again := offset < end)
         if (is_again or not isinstance(segment, int)) and view.is_written(offset, nbytes):
@@ -259,24 +258,24 @@ class Inputs:
 # Segments that their senders keep, kept mapped for the next object that refers to them.
 opened: deque[Segment] = deque(maxlen=8)
 
-# Segments that objects without arrays of NumPy's (Arrow's, say) have buffers in. Only the address
-# of such a buffer tells whose memory it is. By id, because no thread can make a list of a WeakSet
-# while another one adds to it.
+# Segments with buffers of objects without NumPy's arrays (such as Arrow's). Only the address of
+# such a buffer leads to its segment. By id, because no thread can list a WeakSet while another one
+# adds to it.
 lenders: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
 
 
 class _Loading(threading.local):
-    """The inputs from which this thread is loading a pickle, which can name functions only."""
+    """The inputs of the pickle that this thread loads, because pickles can only name functions."""
 
     inputs = Inputs(())
-    places: Places = memoryview(b"")  # of the pickle's arrays
+    places: Places = memoryview(b"")  # places of the pickle's arrays
 
 
 _loading = _Loading()
 
 
 def small(data: bytes | bytearray, *form: Any) -> npt.NDArray[Any]:
-    """Return a small array, of dtype, shape and order, whose bytes are in its pickle.
+    """Return a small array, from its dtype, shape, order and bytes in the pickle.
 
     It is read-only on `bytes`.
     """
@@ -285,7 +284,7 @@ def small(data: bytes | bytearray, *form: Any) -> npt.NDArray[Any]:
 
 
 def fill(array: npt.NDArray[Any], state: Any) -> None:
-    """Give a read-only array its values from the pickle."""
+    """Fill a read-only array with its values from the pickle."""
     array.__setstate__(state)
     array.flags.writeable = False
 

@@ -1,8 +1,8 @@
-"""Objects that several pickles of a call hold, and that arrive as one object.
+"""Objects that occur in several pickles of a call, and arrive as one object.
 
-Function, shared objects and items are pickled one by one. An item that is, or holds, an object of
-the function or of ``shared=`` names it, by the number of that pickle and the object's place in the
-memo of its pickler. The memo of the unpickler has the same places, as the protocol demands.
+Function, shared objects and items are pickled one by one. An item that is, or contains, an object
+of the function or of ``shared=`` names it, by the number of that pickle and the object's place in
+the memo of its pickler. The memo of the unpickler has the same places, as the protocol requires.
 
 ::
 
@@ -24,18 +24,18 @@ from typing import Any
 
 from nbshare._core.functions.pickling import is_by_value
 
-Place = tuple[int, int]  # the number of a pickle, and where its memo has an object
-Entries = Collection[tuple[int, Any]]  # of a memo, places and objects
-Memo = Mapping[int, tuple[int, Any]]  # of a pickler: place and object, by id
+Place = tuple[int, int]  # the number of a pickle, and an object's place in its memo
+Entries = Collection[tuple[int, Any]]  # a memo's places and objects
+Memo = Mapping[int, tuple[int, Any]]  # a pickler's: place and object, by id
 
-_TEXTS = str, bytes, bytearray  # and what is derived from them
+_TEXTS = str, bytes, bytearray  # and subclasses
 _CONTAINERS = {tuple, list, dict, set, frozenset}
 _BY_NAME = type, ModuleType, BuiltinFunctionType  # each is the same in all pickles anyway
 
 
 def _told_apart(entries: Entries) -> dict[int, Any]:
-    """Return the objects of a memo that are told apart by what they are, not by their value."""
-    kinds = {*map(type, map(itemgetter(1), entries))}  # few, of a million texts, say
+    """Return the objects of a memo that have an identity, and not just a value."""
+    kinds = {*map(type, map(itemgetter(1), entries))}  # few, even for a million texts
     kinds = {k for k in kinds - _CONTAINERS if not issubclass(k, (*_TEXTS, *_BY_NAME))}
     if not kinds:
         return {}
@@ -47,19 +47,17 @@ def _told_apart(entries: Entries) -> dict[int, Any]:
 
 
 class KnownObjects:
-    """The caller's side, which finds the objects that the pickles before hold.
+    """The caller's side, which finds the objects of earlier pickles.
 
     Attributes
     ----------
     is_used : bool
-        Whether any has been found.
+        Whether an object was found.
     may_have : bool
-        Whether any may be found. If not, picklers save the call, for each of many objects.
+        Whether an object may be found. If not, picklers skip the call, for each of many objects.
 
-    Notes
-    -----
-    For one thread. Memos are read when a pickle meets the first object that may be in one, because
-    most calls have items that are arrays or plain values.
+    Notes ----- For one thread. Memos are read when a pickle reaches the first object that may be in
+    one, because items are mostly arrays or plain values.
     """
 
     def __init__(self) -> None:
@@ -69,9 +67,9 @@ class KnownObjects:
         self._places: dict[int, tuple[Place, Any]] = {}  # by id, of objects that are kept alive
 
     def add(self, memo: Callable[[], Memo], objects: dict[int, Any] | None = None) -> None:
-        """Add a pickle, whose memo is what a function returns.
+        """Add a pickle, whose memo a function returns.
 
-        If this process uses the objects themselves, they are put into `objects`, by their places.
+        If this process uses the objects themselves, they are stored in `objects`, by their places.
         """
         self._memos.append((self._n, memo, {} if objects is None else objects))
         self._n += 1
@@ -97,9 +95,9 @@ class LoadedObjects:
     Parameters
     ----------
     unpickler : pickle.Unpickler
-        What has loaded it. Its memo, which also has all texts, is read when an object is named.
+        Its unpickler. The memo, which also contains all texts, is read when an object is named.
     read : callable, optional
-        Returns those that are named, of the places and objects of the memo. Default: no values.
+        Selects objects that may be named from the memo's places and objects. Default: no values.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""How objects of known packages are taken apart, and made anew on the memory of their parts.
+"""Reducers of known packages: objects are split into parts, and rebuilt on the parts' memory.
 
-No package is imported here. What a package has is looked up when an object of it is first met.
+No package is imported here. Its types are looked up at the first object of the package.
 
-The functions that make objects anew, and this module, are named in the files of checkpoints, so
-their names and arguments must not change.
+Checkpoint files name this module and the functions that rebuild objects, so names and arguments
+must not change.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.memory import View, segment_of
 
 IN_BAND = 4096  # bytes. Smaller objects are left to their own pickles, which are quicker
-UNUSED = 2  # times the size of what an object uses. Buffers larger than that are not sent whole
-VIEW = 16  # bytes of a text or its place, which polars does not count
+UNUSED = 2  # times the size that an object uses. Larger buffers are not sent whole
+VIEW = 16  # bytes per text or its place, not counted by polars
 
-# A type, the function that takes its objects apart, and whether this serves subclasses too.
+# A type, its reducer, and whether this serves subclasses too.
 Known = Iterator[tuple[type, Callable[[Any], Any], bool]]
 
 
@@ -40,7 +40,7 @@ def _masked_arrays() -> Known:
 
 def _subclass_apart(array: npt.NDArray[Any]) -> Any:
     """By itself pickle copies the values into its stream: protocol 5 takes plain ndarrays out."""
-    values = np.ndarray.view(array, np.ndarray)  # a class may have a `view` of its own
+    values = np.ndarray.view(array, np.ndarray)  # a class may override `view`
     return _subclass, (type(array), values, dict(vars(array)))
 
 
@@ -59,7 +59,7 @@ def _masked_apart(array: np.ma.MaskedArray[Any, Any]) -> Any:
 def _masked(cls: Any, data: Any, mask: Any, fill_value: Any, hard_mask: bool) -> Any:
     array = cls(data, copy=False)
     if mask is not None:
-        array._mask = mask  # given as an argument, a mask of records is copied
+        array._mask = mask  # as an argument, a mask of records would be copied
     array._fill_value = fill_value
     if hard_mask:
         array.harden_mask()
@@ -91,7 +91,7 @@ def _view(array: npt.NDArray[Any], is_read_only: bool) -> memoryview:
 def _astropy_units() -> Known:
     from astropy.units import Quantity
 
-    yield Quantity, _subclass_apart, True  # which is what its __setstate__ restores
+    yield Quantity, _subclass_apart, True  # its __setstate__ restores this
 
 
 def _astropy_table() -> Known:
@@ -110,7 +110,7 @@ def _column_apart(column: Any) -> Any:
 
 def _like(values: npt.NDArray[Any], template: Any) -> Any:
     array = values.view(type(template))
-    array.__array_finalize__(template)  # takes name, unit and so on, as views do
+    array.__array_finalize__(template)  # copies name, unit and so on, as for views
     return array
 
 
@@ -170,9 +170,9 @@ def _series_apart(series: Any) -> Any:
 
 
 def _as_arrow(frame: Any) -> tuple[Any, dict[str, bool]] | None:
-    """Return a frame as a table of Arrow, on the same memory, and how columns are sorted.
+    """Return a frame as a table of Arrow, on the same memory, and the order of its columns.
 
-    None if it is small, or if Arrow has not all of its types.
+    None if it is small, or if Arrow lacks some of its types.
     """
     import polars as pl
 
@@ -210,7 +210,7 @@ def _series(table: Any, ordered: dict[str, bool]) -> Any:
 
 
 def _torch() -> Known:
-    """Yield the storages, with which tensors, parameters and modules are pickled."""
+    """Yield the storages, by which tensors, parameters and modules are pickled."""
     from torch.storage import (
         TypedStorage,
         UntypedStorage,
@@ -247,9 +247,9 @@ def _typed_storage(data: Any, dtype: Any) -> Any:
 
 
 def _writable(data: Any) -> Any:
-    """Return a buffer that can be written to, because a tensor cannot say that its own cannot.
+    """Return a writable buffer, because a tensor cannot mark its memory as read-only.
 
-    In a segment that is read-only, this process gets copies of the pages that it writes to.
+    In a read-only segment, pages are copied for this process when it writes to them.
     """
     array = np.frombuffer(data, np.uint8)
     if array.flags.writeable:

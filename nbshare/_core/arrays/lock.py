@@ -25,7 +25,7 @@ from nbshare._core.memory import need_shared
 from nbshare._core.system import locks
 from nbshare._core.tracebacks import shown_from_its_calls
 
-NBYTES = 64  # of memory, of which a pthread_mutex_t takes 40 to 48
+NBYTES = 64  # a pthread_mutex_t takes 40 to 48
 SLICE_S = 0.1  # Ctrl-C cannot interrupt a wait in C, so each ends after this time
 
 
@@ -33,7 +33,7 @@ SLICE_S = 0.1  # Ctrl-C cannot interrupt a wait in C, so each ends after this ti
 class SharedLock(ByReference):
     """A lock that excludes threads, processes and its own copies alike.
 
-    Use it like a `threading.Lock`. It travels by reference, as an item, in a `functools.partial`,
+    Use it like a `threading.Lock`. It is sent by reference, as an item, in a `functools.partial`,
     in ``shared=``, and through the pools and queues of `multiprocessing` and joblib. All copies, in
     any process, are the same lock.
 
@@ -71,8 +71,8 @@ class SharedLock(ByReference):
     Attributes
     ----------
     was_abandoned : bool
-        Whether the last `acquire` took the lock over from a holder that had ended without
-        releasing it. Read it while you hold the lock.
+        Whether the previous holder ended without releasing the lock. Read it while you hold the
+        lock.
 
     Raises
     ------
@@ -81,13 +81,11 @@ class SharedLock(ByReference):
 
     See Also
     --------
-    SharedBuffer : memory that has such a lock.
+    SharedBuffer : memory with such a lock.
 
-    Notes
-    -----
-    Safe from any thread. Only the thread that took the lock can release it. It is not reentrant. A
-    second `acquire` by its holder raises `RuntimeError` immediately. A process that is forked while
-    its parent holds the lock does not hold it.
+    Notes ----- Safe from any thread. Only the thread that acquired the lock can release it. It is
+    not reentrant. A second `acquire` by its holder raises `RuntimeError` immediately. A process
+    that is forked while its parent holds the lock does not hold it.
 
     Waiting costs almost no CPU time. Ctrl-C ends a wait within a fraction of a second. Waiters are
     not served in order. An interrupt in the last line of a block can leave the lock held, as with
@@ -106,23 +104,23 @@ class SharedLock(ByReference):
     _place = None
 
     def __init__(self) -> None:
-        need_shared("SharedLock", "let the workers return what they found, and add it up here")
+        need_shared("SharedLock", "return results from the workers, and combine them here")
         place = zeros(NBYTES, np.uint8)
         locks.mutexes().initialise(place.ctypes.data)  # no other process can see it yet
         self._attach(place)
 
     def _attach(self, place: SharedArray) -> None:
         self._mutexes = locks.mutexes()
-        # So that its functions take the lock itself.
+        # So that its functions accept the lock itself.
         self._as_parameter_, self._word = self._mutexes.at(place.ctypes.data)
         self._place = place
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock, waiting until it is free.
+        """Acquire the lock, waiting until it is free.
 
         Examples
         --------
-        Take it, and release it whatever happens:
+        Acquire it, and release it in any case:
 
         >>> import nbshare
         >>> lock, total = nbshare.SharedLock(), nbshare.zeros(1)
@@ -157,9 +155,9 @@ class SharedLock(ByReference):
         Raises
         ------
         RuntimeError
-            If this thread, which holds it already, would wait for itself.
+            If this thread already holds it, and would wait for itself.
         ValueError, OverflowError
-            If `threading.Lock` refuses the time-out too.
+            If `threading.Lock` would refuse the time-out.
         """
         if blocking is not True or timeout != -1:
             allocate_lock().acquire(blocking, timeout)  # a lock of Python's checks the arguments
@@ -169,7 +167,7 @@ class SharedLock(ByReference):
                 return False
             raise RuntimeError(
                 "this thread holds the SharedLock already and would wait for itself for ever: it "
-                "is not reentrant. Take it once, around all that needs it. If an interrupt has "
+                "is not reentrant. Acquire it once, in the outermost function. If an interrupt has "
                 "left it held, release() it."
             )
         try:
@@ -181,12 +179,12 @@ class SharedLock(ByReference):
             elif code:
                 raise OSError(code, f"SharedLock: {os.strerror(code)}")
             self.was_abandoned = code == errno.EOWNERDEAD
-            # No call follows, and so no interrupt, until the caller has the lock.
+            # No call follows, and so no interrupt, until the caller holds the lock.
             return True
         except BaseException:
-            # It was not ours above. An interrupt may have come between success and our knowing it.
+            # It was not ours above. An interrupt may have arrived right after the success.
             if self._is_mine():
-                self._mutexes.consistent(self)  # if it was taken over from the dead
+                self._mutexes.consistent(self)  # if its last holder died
                 self.release()
             raise
 
@@ -210,11 +208,11 @@ class SharedLock(ByReference):
         self.release()
 
     def _wait(self, wait_s: float) -> int:
-        """Return 0 or EOWNERDEAD with the lock taken, EBUSY or ETIMEDOUT without it."""
+        """Return 0 or EOWNERDEAD with the lock acquired, EBUSY or ETIMEDOUT without it."""
         code: int = self._mutexes.trylock(self)
         end = time.monotonic() + wait_s
         while code in (errno.EBUSY, errno.ETIMEDOUT) and (left := end - time.monotonic()) > 0:
-            # By the clock that can be set, because not every library can wait by another one.
+            # By the adjustable clock, because not every library can wait by another one.
             code = self._mutexes.timedlock(self, locks.timespec(time.time() + min(left, SLICE_S)))
         return code
 
@@ -237,9 +235,9 @@ class SharedLock(ByReference):
     def __del__(self) -> None:
         # The C library links the locks that a thread holds into a list, in their memory. If that
         # were unmapped, it would write to other memory, and the kernel could not release the locks
-        # at the thread's end. So the mapping of a lock that is dropped while held here stays.
+        # at the thread's end. So the mapping of a lock that is dropped while held stays.
         if self._place is None or not (holder := self._holder()):
             return
-        # The holder may belong to another process, with a mapping of its own.
+        # The holder may belong to another process, with its own mapping.
         if self._mutexes.has_thread(holder):
             self._mutexes.keep(self._place)

@@ -1,4 +1,4 @@
-"""Which arrays keep NumPy's read-only flag in a worker: those that the user passed.
+"""Finds the arrays that keep NumPy's read-only flag in a worker: those that the user passed.
 
 ==================================================  ==============================================
 an array                                            arrives
@@ -11,8 +11,8 @@ in any other object, such as a model                writable, as the object may 
 of objects, but in a table                          writable, as it is made anew in each worker
 ==================================================  ==============================================
 
-What a worker writes to an array that was copied stays there. So does what compiled code writes that
-ignores the flag, because the memory is mapped copy-on-write (`memory.segment`).
+A worker's writes to a copied array stay in the worker. So do writes by compiled code that ignores
+the flag, because the memory is mapped copy-on-write (`memory.segment`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ import numpy as np
 from nbshare._core.functions.pickling import codes_in, is_by_value
 
 TABLES = {"pandas", "xarray"}  # packages whose objects are tables, or parts of them
-OF_PARTS = "passes_its_parts"  # attribute of a class whose objects hold what the user passed
-PLAIN = {type(None), bool, int, float, complex, str, bytes}  # what has no parts
+OF_PARTS = "passes_its_parts"  # attribute of classes whose objects hold the user's arguments
+PLAIN = {type(None), bool, int, float, complex, str, bytes}  # types without parts
 
 
 class PassedArrays:
@@ -39,12 +39,12 @@ class PassedArrays:
     Parameters
     ----------
     obj : object
-        The object. It is looked through when the first array is asked for, as far as needed.
+        The object. It is searched at the first query, as far as needed.
 
     Attributes
     ----------
     found : dict
-        Those that have been found, and containers, by ``id``. They are kept alive.
+        The arrays found so far, and containers, by ``id``. They are kept alive.
     columns : set
         The ``id`` of arrays of objects in tables.
     """
@@ -62,7 +62,7 @@ class PassedArrays:
         return True
 
     def add_parts(self, parts: Any, *, of_table: bool = False) -> None:
-        """Add what an array or a table is made of."""
+        """Add the parts of an array or a table."""
         left = deque([parts])
         while left:
             self._look_at(left.popleft(), left, of_table=of_table)
@@ -78,14 +78,14 @@ class PassedArrays:
         elif (parts := _parts_of(obj)) is not None:
             self.found[id(obj)] = obj
             kinds = {*map(type, parts)} - PLAIN
-            if kinds == {np.ndarray} and not of_table:  # at once, as there may be many
+            if kinds == {np.ndarray} and not of_table:  # together, because there may be many
                 self.found |= zip(map(id, parts), parts, strict=True)
             elif kinds:
                 left += parts
 
 
 def _parts_of(obj: Any) -> Collection[Any] | None:
-    """Return the parts of a container, or of a function that goes by value."""
+    """Return the parts of a container, or of a function that is sent by value."""
     if isinstance(obj, list | tuple):
         return obj
     if isinstance(obj, dict):
@@ -95,7 +95,7 @@ def _parts_of(obj: Any) -> Collection[Any] | None:
     if isinstance(obj, partial):
         return obj.func, obj.args, obj.keywords
     if isinstance(obj, MethodType):
-        return [obj.__func__]  # its object has arrays of its own
+        return [obj.__func__]  # its object holds arrays of its own
     if isinstance(obj, FunctionType) and is_by_value(obj):
         return [*_variables_of(obj)]
     return None

@@ -1,9 +1,9 @@
-"""The table of types whose objects are taken apart, as their memory goes next to the pickle.
+"""The table of types whose objects are split, because their memory is sent next to the pickle.
 
-A function takes an object apart. Its arrays and buffers then go by reference, or into the segment
-of a call, or into the log of a worker, and not into the pickle. The table has the functions that
-users and libraries have registered, and those of `known_types`. Picklers read it as their
-``dispatch_table``, which costs nothing for objects of other types.
+A reducer splits an object. Its arrays and buffers are then sent by reference, in the segment of a
+call, or in the log of a worker, and not in the pickle. The table contains the reducers that users
+and libraries have registered, and those of `known_types`. Picklers read it as their
+``dispatch_table``, at no cost for objects of other types.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ Reduce = Callable[[Any], Any]
 
 
 class Entry(NamedTuple):
-    """What is registered for a class."""
+    """The entry of a class."""
 
     reduce: Reduce
     serves_subclasses: bool
 
 
 _entries: dict[type, Entry] = {}
-_waiting = dict(PACKAGES)  # whose types have not been registered so far
+_waiting = dict(PACKAGES)  # packages whose types are not registered yet
 _found: weakref.WeakKeyDictionary[type, Reduce | None] = weakref.WeakKeyDictionary()
 
-# What pickle writes without asking anybody.
+# Types that pickle writes itself.
 _BY_PICKLE = {type(None), bool, int, float, str, bytes, bytearray, pickle.PickleBuffer}
 _BY_PICKLE |= {list, tuple, dict, set, frozenset, type, FunctionType, BuiltinFunctionType}
 
-# What decides how objects of a class are pickled.
+# Attributes that define the pickles of a class.
 _WAYS = ["__reduce_ex__", "__reduce__", "__getstate__", "__setstate__"]
 _WAYS += ["__getnewargs_ex__", "__getnewargs__"]
 
 
 @shown_from_the_call
 def register_type(cls: type[T], reduce: Callable[[T], Any], /, *, subclasses: bool = False) -> None:
-    """Tell how to send objects of a type so that their memory is held once.
+    """Register how to send objects of a type, so that their memory is held once.
 
     Examples
     --------
-    The data of this class are bytes in its pickle, so each worker would have a copy of its own:
+    The data of this class are bytes in its pickle, so each worker would hold its own copy:
 
     >>> import numpy as np
     >>> import nbshare
@@ -82,22 +82,22 @@ def register_type(cls: type[T], reduce: Callable[[T], Any], /, *, subclasses: bo
     Parameters
     ----------
     cls : type
-        The type. A type that is registered already gets the new function.
+        The type. A second registration replaces the first.
     reduce : callable
-        ``reduce(obj)`` returns what `object.__reduce__` may return, such as a tuple of a callable
-        and its arguments, which make the object anew. Arrays, Arrow tables, `pickle.PickleBuffer`
-        and objects of registered types in them are not copied into the pickle. Or it returns
+        ``reduce(obj)`` returns a value of `object.__reduce__`, such as a tuple of a callable and
+        its arguments, which rebuild the object. Arrays, Arrow tables, `pickle.PickleBuffer` and
+        objects of registered types in them are not copied into the pickle. Or it returns
         ``NotImplemented``, and the object is pickled as if its type were not registered.
     subclasses : bool, default False
         Whether `reduce` also serves subclasses, except those that define how they are pickled, by
-        ``__reduce__`` or ``__getstate__`` for example. It should use ``type(obj)`` then, and keep
-        what such classes add.
+        ``__reduce__`` or ``__getstate__`` for example. It should then use ``type(obj)``, and keep
+        added attributes.
 
     Raises
     ------
     TypeError
-        `cls` is not a class, or one that pickle writes without asking, such as list and str, or one
-        that nbshare sends itself, such as ndarray. Or `reduce` is not callable.
+        `cls` is not a class, or one that pickle writes itself, such as list and str, or one that
+        nbshare sends itself, such as ndarray. Or `reduce` is not callable.
 
     See Also
     --------
@@ -106,7 +106,7 @@ def register_type(cls: type[T], reduce: Callable[[T], Any], /, *, subclasses: bo
 
     Notes
     -----
-    This applies to what nbshare sends to its workers, to what they return, and to `share`. Plain
+    This applies to arguments and results of nbshare's workers, and to `share`. Plain
     `pickle` does not change. For results, a worker must have made this call too: make it in the
     module that defines the class.
 
@@ -119,8 +119,8 @@ def register_type(cls: type[T], reduce: Callable[[T], Any], /, *, subclasses: bo
         raise TypeError(f"cls={cls!r}: pass a class, such as type(obj)")
     if cls in _BY_PICKLE or issubclass(cls, type):
         raise TypeError(
-            f"cls={cls.__name__}: pickle writes objects of this type without asking. Put them into "
-            "an object of a class of your own, and register that"
+            f"cls={cls.__name__}: pickle writes objects of this type itself. Put them into "
+            "an object of your own class, and register that"
         )
     if cls is np.ndarray or issubclass(cls, ByReference):
         raise TypeError(f"cls={cls.__name__}: nbshare sends objects of this type itself")
@@ -130,7 +130,7 @@ def register_type(cls: type[T], reduce: Callable[[T], Any], /, *, subclasses: bo
 
 
 def reducer_of(cls: type) -> Reduce | None:
-    """Return the function that takes objects of a class apart, or None to leave them to pickle."""
+    """Return the reducer of a class, or None to leave its objects to pickle."""
     try:
         return _found[cls]
     except KeyError:
@@ -151,10 +151,10 @@ def _register_packages(cls: type) -> None:
     """Register the types of the packages that a class is from."""
     for package, types in [*_waiting.items()]:
         if any(f"{base.__module__}.".startswith(f"{package}.") for base in cls.__mro__):
-            with suppress(ImportError, AttributeError):  # another version has them elsewhere
+            with suppress(ImportError, AttributeError):  # versions of the package differ
                 for known, reduce, serves_subclasses in types():
                     _entries.setdefault(known, Entry(reduce, serves_subclasses))
-            _waiting.pop(package, None)  # last, as another thread looks here first
+            _waiting.pop(package, None)  # last, because other threads check it first
 
 
 def _alike(cls: type, base: type) -> bool:
@@ -166,18 +166,18 @@ by_itself: Reduce = methodcaller("__reduce_ex__", 5)
 
 
 class DispatchTable(dict[type, Reduce]):
-    """How a pickler takes objects apart, by their types, as it meets them.
+    """A pickler's reducers by type, found when it reaches an object.
 
     Parameters
     ----------
     own : mapping
-        What this pickler does with some types.
+        This pickler's own reducers.
     others : mapping
         The table that pickle or cloudpickle would use.
 
     Notes
     -----
-    For as long as what it pickles, because it keeps classes alive.
+    Used for a single pickle, because it keeps classes alive.
     """
 
     def __init__(self, own: Mapping[type, Reduce], others: Mapping[type, Reduce]) -> None:
@@ -185,13 +185,13 @@ class DispatchTable(dict[type, Reduce]):
         self._others = others
 
     def __missing__(self, cls: type) -> Reduce:
-        """Find out what to do with a type."""
+        """Find the reducer of a type."""
         reduce, other = reducer_of(cls), self._others.get(cls)
         found = other or by_itself
         if reduce is not None and (other is None or cls in _entries):
             found = partial(_reduced, reduce, found)
         elif other is None and issubclass(cls, type):
-            raise KeyError(cls)  # pickle looks for the name of a class only then
+            raise KeyError(cls)  # only then pickle searches for the name of a class
         self[cls] = found
         return found
 
@@ -202,12 +202,12 @@ def _reduced(reduce: Reduce, otherwise: Reduce, obj: Any) -> Any:
 
 
 class DispatchTables(dict[bool, DispatchTable]):
-    """The tables of picklers by reference, False, and by value, True, as they are needed.
+    """The tables of picklers by reference, False, and by value, True, created when needed.
 
     Parameters
     ----------
     own : mapping
-        What these picklers do with some types.
+        These picklers' own reducers.
     """
 
     def __init__(self, own: Mapping[type, Reduce]) -> None:

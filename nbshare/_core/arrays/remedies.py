@@ -42,7 +42,7 @@ OTHERS = "Pass plain data instead, and create the object inside the function."
 
 
 def remedy_for(kind: type) -> str | None:
-    """Return what to do about an object of a class, or None if nothing special."""
+    """Return the advice for an object of a class, or None."""
     for base in kind.__mro__[:-1]:
         module = base.__module__.partition(".")[0]
         if module in _REMEDIES:

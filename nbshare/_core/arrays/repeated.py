@@ -1,17 +1,17 @@
 """Objects that several blocks of items hold, such as a table next to each index.
 
 Blocks of items are pickled one by one. A large object that two of them hold is pickled once, as a
-part of its own, and blocks name it, as `pickle.Pickler.persistent_id` is meant for. They also name
-what is in it, so an item that holds the object and something of it has one object of each.
+separate part, and blocks name it by `pickle.Pickler.persistent_id`. They also name objects in it,
+so an item with the object and a part of it receives one object of each.
 
 ::
 
     caller                                        worker
     pickled_once(blocks)    blocks, parts  ────►  NamedParts(load_part)
-                                                  load(block), which asks for parts by name
+                                                  load(block), which requests parts by name
 
-A worker keeps a part while the items that it loads next name it, too. But if there is memory next
-to it, of arrays, each block has it anew, because items may write to that memory.
+A worker keeps a part while the next items name it, too. But a part with memory of arrays next to it
+is loaded again for each block, because items may write to that memory.
 
 Which objects may be repeated is a guess: those near the top of items whose pickles are large. It
 decides about speed and memory only, because a name is given by the identity of what a pickler
@@ -30,14 +30,14 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.known import LoadedObjects, Memo
 
-LEAST_BYTES = 32 << 10  # of a part. Below, a copy in each block costs less than to find it
-LARGE_BLOCK = 128 << 10  # bytes of a block of several items, which are more than small items take
+LEAST_BYTES = 32 << 10  # of a part. Smaller ones are cheaper to copy than to find
+LARGE_BLOCK = 128 << 10  # bytes of a block of several items, more than for small items
 MOST_NEAR = 128  # objects of a block that are looked at
 MOST_INNER = 256  # parts of an object that are looked at
-DEPTH = 5  # of objects in objects
-SAMPLES = 16  # of the items of a block
+DEPTH = 5  # levels of nested objects
+SAMPLES = 16  # items of a block that are searched
 
-Name = int | tuple[int, int]  # of a part, or of what its memo has at a place
+Name = int | tuple[int, int]  # a part, or the object at a place of its memo
 Names = dict[int, Name]  # by id
 
 _NUMBERS = {bool, int, float, complex, type(None)}
@@ -47,14 +47,14 @@ _CONTAINERS: tuple[Any, ...] = tuple, list, dict, set, frozenset
 
 
 class Pickled(NamedTuple):
-    """A pickle, with what is next to it."""
+    """A pickle, and the memory next to it."""
 
     data: bytes
     buffers: list[memoryview]
-    copied: list[npt.NDArray[Any]]  # arrays in it that go to the arena
+    copied: list[npt.NDArray[Any]]  # its arrays that are copied to the arena
 
 
-Columns = Sequence[Sequence[Any]]  # of some items
+Columns = Sequence[Sequence[Any]]  # values of some items
 
 
 def pickled_once(
@@ -64,8 +64,9 @@ def pickled_once(
 ) -> tuple[list[Pickled], list[Pickled]]:
     """Return the pickles of blocks of items, and of the large objects that several of them hold.
 
-    `pickle` pickles an object of a block, and returns what copies the pickler's memo, too.
-    `pickle_block` does so with a block, by its number. Both send names of objects that have one.
+    `pickle` pickles an object of a block, and also returns a function that copies the pickler's
+    memo. `pickle_block` does the same for a block, by its number. Both send objects with a name by
+    name.
     """
     finder = _Finder(blocks, pickle, pickle_block)
     for k in range(len(blocks)):
@@ -86,13 +87,13 @@ class _Finder:
         self.pickles: list[Pickled] = []
         self.parts: list[Pickled] = []
         self._names: Names = {}
-        self._memos: list[Memo] = []  # which keep the named objects alive
+        self._memos: list[Memo] = []  # they keep the named objects alive
         self._is_looking = False  # since a block was large
         self._seen: dict[int, tuple[Any, int]] = {}  # objects by id, and the first block of each
         self._others: set[int] = set()  # ids of those of them that are too small
 
     def add(self, k: int) -> None:
-        """Pickle a block. Pickle an earlier one again if it holds what this one repeats."""
+        """Pickle a block. Pickle an earlier one again if this one repeats its objects."""
         if self._is_looking:
             self._look(k)
         self.pickles.append(pickled := self._pickle_block(k, self._names))
@@ -116,10 +117,10 @@ class _Finder:
             self.pickles[each] = self._pickle_block(each, self._names)
 
     def _make_part(self, obj: Any, first: int) -> bool:
-        """Give an object a name, and what it holds, if it is large. It is in the block `first`."""
+        """Name an object, and the objects in it, if it is large. It is in the block `first`."""
         try:
             pickled, copy_memo = self._pickle(obj, self._names, self._blocks[first])
-        except Exception:  # noqa: BLE001 - its block will tell
+        except Exception:  # noqa: BLE001 - its block raises the error
             self._others.add(id(obj))
             return False
         memo = copy_memo()
@@ -149,7 +150,7 @@ def _memory_of(part: Any) -> tuple[int, int]:
 
 
 def _nbytes_beyond(pickled: Pickled, placed_once: set[tuple[int, int]]) -> int:
-    """Return the bytes of a pickle, and of what is next to it and not placed once anyway."""
+    """Return the size of a pickle, and of memory next to it that is not placed once anyway."""
     others = _memory_next_to(pickled)
     if placed_once:
         others = [part for part in others if _memory_of(part) not in placed_once]
@@ -185,7 +186,7 @@ def _length(obj: Any) -> int:
 
 
 def _is_value(obj: Any) -> bool:
-    """Return whether an object takes no less space if it is named."""
+    """Return whether an object takes as much space if it is named."""
     kind = type(obj)
     if kind in _TEXTS:
         return len(obj) < LEAST_BYTES
@@ -193,22 +194,22 @@ def _is_value(obj: Any) -> bool:
 
 
 class _Loaded(NamedTuple):
-    """A part, as a worker has loaded it."""
+    """A part that a worker has loaded."""
 
     obj: Any
-    objects: LoadedObjects  # that may be named, too
+    objects: LoadedObjects  # objects that may be named, too
     named: set[int]  # the parts in it
-    has_memory: bool  # that items may write to, in it or them
+    has_memory: bool  # whether items may write to memory in it or them
 
 
 class NamedParts:
-    """The worker's side, the parts that blocks name, each loaded when it is named first.
+    """The worker's side: the parts that blocks name, each loaded at its first use.
 
     Parameters
     ----------
     load : callable
-        Loads a part by its number, with these parts, and returns it, the objects in it, and whether
-        there is memory next to its pickle.
+        Loads a part by its number, with these parts, and returns it, its objects, and whether it
+        has memory next to its pickle.
     """
 
     def __init__(self, load: Callable[[int, NamedParts], tuple[Any, LoadedObjects, bool]]) -> None:
@@ -232,11 +233,11 @@ class NamedParts:
         return found.obj if place is None else found.objects[place]
 
     def begin_block(self) -> None:
-        """Drop the parts with memory, to which the items of an earlier block may have written."""
+        """Drop the parts with memory, because items of an earlier block may have written to it."""
         self._parts = {k: part for k, part in self._parts.items() if not part.has_memory}
 
     def drop_others(self) -> None:
-        """Drop the parts that have not been named since the last time."""
+        """Drop the parts that were not named since the last time."""
         kept, left = set[int](), [*self._named]
         while left:
             part = left.pop()

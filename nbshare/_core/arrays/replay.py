@@ -1,4 +1,4 @@
-"""Tells which object of a pickle cannot be loaded, by loading the pickle once more."""
+"""Finds the object of a pickle that cannot be loaded, by loading the pickle once more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from nbshare._core.arrays.remedies import OTHERS, remedy_for
 from nbshare.errors import noted
 
-# The opcodes that call what makes an object, and how deep on the stack that is.
+# The opcodes that call a constructor, and the depth of its stack entry.
 _CALLS = {pickle.REDUCE: -2, pickle.NEWOBJ: -2, pickle.NEWOBJ_EX: -3}
 
 
@@ -22,7 +22,7 @@ def name_object(
     buffers: Sequence[memoryview],
     named: Callable[[Any], Any] | None,
 ) -> None:
-    """Note in an error which object cannot be loaded, though it was pickled in the caller.
+    """Add to an error the object that cannot be loaded, though it was pickled in the caller.
 
     An import that fails names itself, and must not run again.
     """
@@ -42,8 +42,8 @@ def name_object(
         told, remedy = f"raised by {_path(maker)}, which was called to unpickle an object", None
     noted(
         error,
-        f"{told}. {remedy or OTHERS} If it needs what was registered in the caller's process, do "
-        "so in initializer=, too.",
+        f"{told}. {remedy or OTHERS} If it needs a registration in the caller's process, repeat "
+        "that in initializer=.",
     )
 
 
@@ -52,10 +52,10 @@ def _path(maker: Any) -> str:
 
 
 class _Replay(pickle._Unpickler):
-    """Python's unpickler in Python, because its steps can be watched, as joblib does."""
+    """Python's unpickler in Python, because its steps can be watched, as in joblib."""
 
-    named: Callable[[Any], Any] | None = None  # returns what a name means
-    making: tuple[Any, tuple[Any, ...]] | None = None  # what makes an object now, its arguments
+    named: Callable[[Any], Any] | None = None  # returns the object of a name
+    making: tuple[Any, tuple[Any, ...]] | None = None  # the present constructor, its arguments
     dispatch = dict(pickle._Unpickler.dispatch)  # noqa: RUF012 - as in the base class
 
     def persistent_load(self, name: Any) -> Any:
@@ -63,9 +63,9 @@ class _Replay(pickle._Unpickler):
 
 
 def _watched(step: Any, depth: int | None) -> Any:
-    """Return a step that notes what runs in it, at that depth of the stack or the object's class.
+    """Return a step that records its constructor, at a depth of the stack or the object's class.
 
-    An error leaves the note.
+    After an error, the record remains.
     """
 
     def run(replay: Any) -> None:
@@ -85,10 +85,10 @@ for _code, _depth in [*_CALLS.items(), (pickle.BUILD, None)]:
 
 
 def _class_of(maker: Any, arguments: tuple[Any, ...]) -> Any:
-    """Return the class of the object that is made, or what makes it if the class is not known."""
+    """Return the class of the new object, or its constructor if the class is unknown."""
     if isinstance(maker, type):
         return maker
-    if isinstance(owner := getattr(maker, "__self__", None), type):  # of a class method
+    if isinstance(owner := getattr(maker, "__self__", None), type):  # a class method
         return owner
     first = next(iter(arguments), None)
     is_of_package = isinstance(first, type) and _package_of(maker) in (

@@ -31,9 +31,9 @@ OnDeath = Literal["reclaim", "leave"]
 class RingBuffer(ByReference):
     """A queue of array slots between processes, filled and read in place.
 
-    Producers fill slots and consumers read them. Nothing is copied or pickled, because a slot is an
-    array in shared memory, and only the right to use it moves. When all slots are full, producers
-    wait. Any number of producers and consumers, in threads and processes.
+    Producers fill slots and consumers read them. No data are copied or pickled, because a slot is
+    an array in shared memory, and only the right to use it moves. When all slots are full,
+    producers wait. There can be any number of producers and consumers, in threads and processes.
 
     Examples
     --------
@@ -74,14 +74,14 @@ class RingBuffer(ByReference):
     on_death : {"reclaim", "leave"}, optional
         The action on a slot if the process that holds it dies. With ``"reclaim"`` (default), a
         producer's slot is freed and its contents are dropped, and a consumer's slot is queued
-        again, in its old place, for another consumer. With ``"leave"``, the slot is lost, for a
-        program that watches its processes and aborts the ring itself.
+        again, in its old place, for another consumer. With ``"leave"``, the slot is lost, for
+        programs that watch their processes and abort the ring themselves.
     in_order : bool, optional
-        If False (default), first come, first served. If True, consumers get slot number 0 first,
-        then 1, and so on, in whatever order several producers fill them. A producer sets the
-        number: ``lease = ring.put()`` and, inside ``with lease as slot:``, ``lease.number = 7``. A
-        consumer reads the same attribute. Take the slot first, then the next number. Otherwise all
-        slots may hold later numbers, and all wait.
+        If False (default), slots are consumed in the order of their commits. If True, consumers
+        receive slot number 0 first, then 1, and so on, in whatever order several producers fill
+        them. A producer sets the number: ``lease = ring.put()`` and, inside ``with lease as
+        slot:``, ``lease.number = 7``. A consumer reads the same attribute. Take the slot first,
+        then the next number. Otherwise all slots may hold later numbers, and all wait.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class RingBuffer(ByReference):
 
     See Also
     --------
-    pipeline : stages in processes of their own, joined by ring buffers.
+    pipeline : stages in separate processes, joined by ring buffers.
     SharedBuffer : one block of shared memory, without a queue.
 
     Notes
@@ -109,7 +109,7 @@ class RingBuffer(ByReference):
     Slots arrive in the order in which their put blocks ended. A new slot holds the values of an
     earlier one (zeros at first).
 
-    **A slot is yours until its block ends, or the loop asks for the next one.** After that it is
+    **A slot is valid until its block ends, or the loop requests the next one.** After that it is
     filled again, and every view of it, such as ``slot[:5]``, changes too. To keep values, copy them
     with ``slot.copy()``.
 
@@ -118,13 +118,13 @@ class RingBuffer(ByReference):
     ``on_death="leave"``. They notice within some tenths of a second. A consumer's slot that is
     queued again may have been read in part or in whole (*at least once*), and may kill the next
     consumer in the same way. At the end of the data consumers do not wait for each other. If one
-    dies after the others are done, its slot stays queued, as `stats` shows, for the next one that
-    asks.
+    dies after the others have finished, its slot stays queued, as `stats` shows, for the next
+    consumer.
 
     The ring cannot notice the death of a producer without a slot. Close the ring when a producer
     ends, however it ends, as by ``future.add_done_callback(lambda _: ring.close())``.
 
-    The ring travels by reference, as an item, in a `functools.partial`, in ``shared=``, and through
+    The ring is sent by reference, as an item, in a `functools.partial`, in ``shared=``, and through
     the pools, queues and Process arguments of `multiprocessing` and joblib. Plain `pickle` and
     `copy` refuse it.
 
@@ -151,7 +151,7 @@ class RingBuffer(ByReference):
         if on_death not in get_args(OnDeath):
             raise ValueError(f"on_death={on_death!r}: must be 'reclaim' or 'leave'")
         need_shared("RingBuffer", "send arrays through a multiprocessing.Queue")
-        waiting.futex()  # an error where there is none
+        waiting.futex()  # raises where it is missing
         form = n_slots, *checked_form(shape, dtype)
         memory = SharedBuffer(SharedBuffer.nbytes_for(layout_of(*form)))._parts()
         self._attach(*memory, *form, on_death, bool(in_order))
@@ -214,7 +214,7 @@ class RingBuffer(ByReference):
         return SlotLease(self._monitor, FREED, _checked_timeout(timeout))
 
     def trim(self, slot: npt.NDArray[Any], rows: int) -> None:
-        """Set how many rows of a slot are filled, if not all. The consumer gets only these.
+        """Set the number of filled rows of a slot. The consumer receives only these.
 
         Examples
         --------
@@ -245,7 +245,7 @@ class RingBuffer(ByReference):
         Parameters
         ----------
         slot : SharedArray
-            A slot that this process got from `put`.
+            A slot that this process received from `put`.
         rows : int
             Rows along axis 0 that are queued when the block of `put` ends. 0 queues nothing.
 
@@ -288,12 +288,12 @@ class RingBuffer(ByReference):
         Returns
         -------
         context manager of SharedArray
-            A writable slot, with fewer rows if `trim` set so.
+            A writable slot, with the rows of `trim`.
 
         Raises
         ------
         nbshare.errors.RingClosedError
-            The ring is closed, and all slots are read or taken by other consumers. An `EOFError`.
+            The ring is closed, and all slots are read or held by other consumers. An `EOFError`.
         nbshare.errors.RingAbortedError
             The ring was aborted.
         nbshare.errors.RingTimeoutError
@@ -302,7 +302,7 @@ class RingBuffer(ByReference):
         return SlotLease(self._monitor, FILLED, _checked_timeout(timeout))
 
     def __iter__(self) -> Iterator[SharedArray]:
-        """Yield the slots until the end of the data. Each is valid until the next is asked for."""
+        """Yield the slots until the end of the data. Each is valid until the next is requested."""
         while True:
             try:
                 with self.get() as slot:
@@ -311,14 +311,14 @@ class RingBuffer(ByReference):
                 return
 
     def close(self) -> None:
-        """Mark the end of the data. Consumers finish what is queued, then their loops end.
+        """Mark the end of the data. Consumers finish the queued slots, then their loops end.
 
         Blocks of `put` that have begun may end. With several producers, close when the last one is
-        done. Closing twice does nothing.
+        done. A second call has no effect.
 
         Examples
         --------
-        Consumers read what is queued, then their loops end:
+        Consumers read the queued slots, then their loops end:
 
         >>> import nbshare
         >>> ring = nbshare.RingBuffer(2, 1)
@@ -328,7 +328,7 @@ class RingBuffer(ByReference):
         >>> [float(slot[0]) for slot in ring]
         [3.0]
 
-        Close when the last of several producers is done:
+        Close when the last of several producers has finished:
 
         >>> ring = nbshare.RingBuffer(8, 1, int)
         >>> def measure(station, ring):
@@ -347,11 +347,11 @@ class RingBuffer(ByReference):
         self._monitor.do(self._states.close)
 
     def abort(self, reason: str = "") -> None:
-        """Stop now. All producers and consumers get a RingAbortedError.
+        """Stop now. All producers and consumers receive a RingAbortedError.
 
         Examples
         --------
-        All users of the ring get the error:
+        All users of the ring receive the error:
 
         >>> import nbshare
         >>> ring = nbshare.RingBuffer(2, 1)
@@ -386,7 +386,7 @@ class RingBuffer(ByReference):
 
         Examples
         --------
-        How many slots are queued, free, put and got:
+        The numbers of queued and free slots, and of slots put and got:
 
         >>> import nbshare
         >>> ring = nbshare.RingBuffer(2, 3)

@@ -1,4 +1,4 @@
-"""The slots of a ring buffer, their memory, and which process may use which, without any waiting.
+"""The slots of a ring buffer, their memory, and the rights of processes to them, without waiting.
 
 ::
 
@@ -6,12 +6,12 @@
       ▲                  │ release (an error,      ▲          │
       └──────────────────┘ or its holder died)     └──────────┘ its holder died
 
-One word in shared memory says all about a slot, namely its state and the number of its last commit.
-Each transition is the one store that changes this word. Everything that the new word refers to is
-written before. So there is nothing to repair after a process is killed or a thread interrupted,
-wherever that happens, because either the transition has happened or it has not.
+One word in shared memory describes a slot: its state and the number of its last commit. Each
+transition is the one store that changes this word. All data that the new word refers to are written
+before. So no repair is needed after a process is killed or a thread interrupted at any point,
+because either the transition has happened or it has not.
 
-Each method is called under the ring's lock, and looks once. Waiting and waking are left to
+Each method is called under the ring's lock, and checks once. Waiting and waking are left to
 `arrays.ring_waiting`, so that a test can walk through all interleavings.
 """
 
@@ -29,16 +29,16 @@ from nbshare._core.memory import aligned
 from nbshare._core.system import processes, waiting
 from nbshare.errors import RingAbortedError, RingClosedError
 
-# In this order, because the smallest word is the slot that was committed first, if one is ready,
-# the largest the one that was freed last, so that few slots stay in the cache where few are needed.
-# FREE is 0, as in fresh memory.
+# In this order, the smallest word is the slot that was committed first, if one is ready, and the
+# largest is the one that was freed last: if few slots are needed, few stay in the cache. FREE is 0,
+# as in fresh memory.
 READY, READING, FILLING, FREE = range(-3, 1)
 SHIFT = 56
-NUMBER = (1 << SHIFT) - 1  # of the last commit, in the low bits of a word
+NUMBER = (1 << SHIFT) - 1  # the last commit's, in the low bits of a word
 
 PHASE, N_PUT, N_RECLAIMED, NEXT = range(4)  # places in `counts`
 OPEN, CLOSED, ABORTED = range(3)  # phases
-FREED, FILLED = range(2)  # what producers wait for, and consumers
+FREED, FILLED = range(2)  # events for producers, and for consumers
 REASON_NBYTES = 1024
 
 
@@ -51,20 +51,20 @@ class RingStats(NamedTuple):
     Attributes
     ----------
     queued, reading, filling, free : int
-        Numbers of slots now that are waiting for a consumer, held by a consumer, held by a
-        producer, free.
+        Present numbers of slots that wait for a consumer, are held by a consumer, are held by a
+        producer, are free.
     n_put, n_got : int
         Numbers of slots that producers queued and consumers freed so far. (A slot may count
         although its producer was killed while queueing it.)
     n_reclaimed : int
-        Number of slots taken back from processes that died.
+        Number of slots reclaimed from processes that died.
     producers_waited_s, consumers_waited_s : float
-        Seconds that all of them together waited for a slot. A wait that goes on counts up to 0.1 s
-        ago.
+        Total time that they waited for a slot, in seconds. A wait in progress may lack its last 0.1
+        s.
 
     Examples
     --------
-    How many slots are queued, and how many are free:
+    The numbers of queued and of free slots:
 
     >>> import nbshare
     >>> ring = nbshare.RingBuffer(4, (3,))
@@ -101,20 +101,20 @@ RingStats.__module__ = "nbshare.types"
 class Holder:
     """A holder of a slot, which is a lease."""
 
-    index: int | None = None  # of the slot that is held
+    index: int | None = None  # the held slot
     number: int | None = None  # its place in the order, or None for that of the commit
 
 
 def layout_of(slots: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return what a ring needs of shared memory, as `SharedBuffer.layout` takes it."""
+    """Return the layout of a ring in shared memory, for `SharedBuffer.layout`."""
     return {
         "data": ((slots, aligned(max(1, math.prod(shape) * dtype.itemsize))), "u1"),
         "words": (slots, "i8"),
         "holders": ((slots, 2), "i8"),
         "rows": (slots, "i8"),  # filled, of the slot
         "counts": (4, "i8"),
-        "waited_s": (2, "f8"),  # by what was waited for
-        "changes": (1, "u4"),  # how many there were that somebody may wait for, modulo 2**32
+        "waited_s": (2, "f8"),  # by event
+        "changes": (1, "u4"),  # number of changes that may end a wait, modulo 2**32
         "reason": (REASON_NBYTES, "u1"),
     }
 
@@ -131,7 +131,7 @@ class SlotStates:
     dtype : numpy.dtype
         The dtype of each slot.
     in_order : bool
-        Whether consumers get number 0 first, then 1, and so on, whenever each was put.
+        Whether consumers receive number 0 first, then 1, and so on, whenever each was put.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class SlotStates:
     change_address : int
         The address of that word.
     waited_s : memoryview of float
-        How long producers and consumers have waited.
+        Waiting times of producers and consumers.
     """
 
     waited_s: Any
@@ -156,7 +156,7 @@ class SlotStates:
         self._shape, self._dtype, self._in_order = shape, dtype, in_order
         self._data, self._words = arrays["data"], arrays["words"]
         self.holders, self.reason = arrays["holders"], arrays["reason"]
-        # One number at a time, which is four times as fast as through NumPy.
+        # One number at a time, four times as fast as through NumPy.
         self.words, self.rows, self.changes, self.counts, self.waited_s = (
             arrays[name].data for name in ("words", "rows", "changes", "counts", "waited_s")
         )
@@ -171,18 +171,18 @@ class SlotStates:
     # ------------------------------------------------------------------ producers
 
     def reserve(self, lease: Holder, me: processes.Identity) -> bool:
-        """Give a producer a free slot. Return False if there is none yet.
+        """Assign a free slot to a producer. Return False if there is none yet.
 
         Raises
         ------
         RingClosedError, RingAbortedError
-            If there will be none any more.
+            If no further slot will be available.
         """
         if self.counts[PHASE] != OPEN:
             self._check_running()
             raise RingClosedError(
-                "put() into a ring buffer after its close(): nothing more can be queued. Close it "
-                "when all producers are done."
+                "put() into a ring buffer after its close(): no more slots can be queued. Close it "
+                "when all producers have finished."
             )
         index = int(self._words.argmax())
         word = self.words[index]
@@ -193,7 +193,7 @@ class SlotStates:
         return True
 
     def trim(self, slot: npt.NDArray[Any], rows: int) -> None:
-        """Note how many rows of a slot that this process is filling are filled.
+        """Record the number of filled rows of a slot that this process is filling.
 
         Raises
         ------
@@ -210,12 +210,12 @@ class SlotStates:
         self.rows[index] = rows
 
     def commit(self, lease: Holder) -> None:
-        """Queue the slot that a producer has filled. One of no rows only if it has a number.
+        """Queue the slot that a producer has filled. One without rows only if it has a number.
 
         Raises
         ------
         RingAbortedError
-            If no consumer will read it. It is free then.
+            If no consumer will read it. Then it is free.
         """
         index, number = lease.index, lease.number
         if index is None or (number is None and not self.rows[index] and self._n_rows):
@@ -234,12 +234,12 @@ class SlotStates:
     # ------------------------------------------------------------------ consumers
 
     def take(self, lease: Holder, me: processes.Identity) -> bool:
-        """Give a consumer the slot with the smallest number. Return False if it is not there yet.
+        """Assign the slot with the smallest number to a consumer. Return False if it is not ready.
 
         Raises
         ------
         RingClosedError, RingAbortedError
-            If there will be none any more.
+            If no further slot will be available.
         """
         self._check_running()
         index = int(self._words.argmin())
@@ -250,7 +250,7 @@ class SlotStates:
                 return False
             if not is_ready:
                 raise RingClosedError("the ring buffer is closed, and all that was put is taken")
-            # Else numbers are left out, and will not come any more.
+            # Otherwise numbers were skipped, and will not arrive.
         self.counts[NEXT] = max(self.counts[NEXT], number + 1)
         lease.number = number
         self._grant(lease, index, me, READING << SHIFT | number)
@@ -270,7 +270,7 @@ class SlotStates:
         """Release a slot of this process without the lock. Only its holder changes its word.
 
         It is free, or queued again if no consumer has seen its contents. The change is not counted,
-        so a sleeper may sleep a while longer.
+        so a sleeper may sleep slightly longer.
         """
         word = self.words[index]
         state = READY if is_unseen and word >> SHIFT == READING else FREE
@@ -279,7 +279,7 @@ class SlotStates:
         self.words[index] = state << SHIFT | word & NUMBER
 
     def close(self) -> None:
-        """Refuse new producers. Slots that are queued or being filled are still to be read."""
+        """Refuse new producers. Slots that are queued or being filled can still be read."""
         self._note_change()
         self.counts[PHASE] = max(self.counts[PHASE], CLOSED)
 
@@ -302,7 +302,7 @@ class SlotStates:
         return [(index, self._holder(index)) for index in places]
 
     def reclaim(self, index: int) -> None:
-        """Take a slot back from a holder that has ended.
+        """Reclaim a slot from a holder that has ended.
 
         A producer's slot is free again, and a consumer's is queued again, in its old place.
         """
@@ -313,7 +313,7 @@ class SlotStates:
     # -------------------------------------------------------------------- figures
 
     def stats(self) -> RingStats:
-        """Return what has been done, and how many slots are in each state."""
+        """Return the counters, and the number of slots in each state."""
         in_states = np.bincount((self._words >> SHIFT) - READY, minlength=4).tolist()
         queued, reading, *_ = in_states
         n_put, n_reclaimed = self.counts[N_PUT], self.counts[N_RECLAIMED]
@@ -331,7 +331,7 @@ class SlotStates:
         lease.index = index
 
     def _note_change(self) -> None:
-        """Count a change, before the store that makes it. No process looks in between."""
+        """Count a change, before the store that makes it. No process reads in between."""
         self.changes[0] = (self.changes[0] + 1) % 2**32
 
     def _holder(self, index: int) -> processes.Identity:

@@ -1,12 +1,12 @@
-"""Waiting for a slot of a ring buffer, with leases, sleep and wake-ups, and the slots of the dead.
+"""Waits for slots of a ring buffer: leases, sleep, wake-ups, and slots of dead processes.
 
-A process that finds no slot sleeps until something changes, in slices. Between them it looks
-whether a holder of a slot has died. Each change wakes all sleepers. Any of them may be the one that
-can go on, at the end of the data, or if slots come in order. And one that was woken may have died.
+A process that finds no slot sleeps until the next change, in slices. Between them it checks whether
+a holder of a slot has died. Each change wakes all sleepers, because any of them may be the one to
+continue, at the end of the data or with slots in order, and a woken one may have died.
 
-The sleep is a futex, the system call under every lock of Linux. Nothing is kept in memory for a
-sleeper, so one that is killed leaves nothing behind. A POSIX condition variable, built on the same
-call, counts its waiters in memory. One killed inside it can block those that signal it, for ever.
+The sleep is a futex, the system call under every lock of Linux. It keeps no state of a sleeper in
+memory, so a killed one leaves none behind. A POSIX condition variable, built on the same call,
+counts its waiters in memory. A waiter killed inside it can block those that signal it, forever.
 
 From a producer's commit to its consumer, it takes 25 to 35 µs on 2 CPUs, most of it Python, whether
 the CPUs are busy or not. Spinning for 50 µs before the sleep made it 17 to 60 µs on idle CPUs, but
@@ -32,11 +32,11 @@ from nbshare._core.interrupts import uninterrupted
 from nbshare._core.system import processes, waiting
 from nbshare.errors import NbshareError, RingClosedError, RingTimeoutError
 
-SLICE_S = 0.1  # of sleep, and between looks for the dead
+SLICE_S = 0.1  # length of a sleep, and interval of checks for dead processes
 
 
 class Monitor:
-    """Hands slots out and takes them back, by the transitions with lock, waiting and waking.
+    """Lends slots and receives them back: the transitions, with lock, waiting and waking.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Monitor:
     lock : SharedLock
         Held during each.
     reclaims : bool
-        True if it takes slots back from processes that have died.
+        True if it reclaims slots from processes that have died.
 
     Notes
     -----
@@ -66,7 +66,7 @@ class Monitor:
         self.wake()
 
     def unlock(self) -> None:
-        """Release the lock if an interrupt, as `claim` ended, has left it held."""
+        """Release the lock if an interrupt at the end of `claim` has left it held."""
         with suppress(RuntimeError):  # this thread does not hold it
             self._lock.release()
 
@@ -75,15 +75,15 @@ class Monitor:
         waiting.wake_all(self.states.change_address)
 
     def claim(self, lease: Holder, event: int, timeout: float) -> SharedArray:
-        """Wait until the lease has a slot. Return its array.
+        """Wait until the lease holds a slot. Return its array.
 
-        From now on the slot is freed if the lease is gone before its block has ended (see
+        From now on the slot is freed if the lease is deleted before its block has ended (see
         `SlotLease`).
 
         Raises
         ------
         RingClosedError, RingAbortedError, RingTimeoutError
-            If it cannot have one.
+            If no slot is available.
         """
         states, me = self.states, processes.identity()
         attempt = (states.reserve, states.take)[event]
@@ -97,7 +97,7 @@ class Monitor:
                         break
                     seen = states.changes[0]
             except RingClosedError:
-                # The slot of a dead consumer is still to be read.
+                # The slot of a dead consumer can still be read.
                 if event == FREED or not self.look_for_the_dead():
                     raise
                 continue
@@ -111,7 +111,7 @@ class Monitor:
                     f"no slot of the ring buffer was {('free', 'filled')[event]} within "
                     f"{timeout:g} s"
                 )
-            # Not at all if something has changed since we looked. A signal ends a sleep too.
+            # It does not sleep if a change has happened since the check. A signal ends a sleep too.
             waiting.sleep_while(states.change_address, seen, min(end - now, SLICE_S))
         index = lease.index
         assert index is not None
@@ -119,7 +119,7 @@ class Monitor:
         return states.array(index)
 
     def look_for_the_dead(self) -> bool:
-        """Take back the slots of processes that have ended. Return whether there were any."""
+        """Reclaim the slots of processes that have ended. Return whether there were any."""
         self._next_look = time.monotonic() + SLICE_S
         if not self._reclaims:
             return False
@@ -146,12 +146,12 @@ class Monitor:
 
 
 class SlotLease(Holder):
-    """A slot for the length of a with block, given back whatever happens.
+    """A slot for the length of a with block, released in any case.
 
     Parameters
     ----------
     monitor : Monitor
-        The monitor that hands it out.
+        The monitor that lends it.
     event : {FREED, FILLED}
         The event to wait for, a producer's lease or a consumer's.
     timeout : float
@@ -196,8 +196,8 @@ class SlotLease(Holder):
             raise
 
     def end(self, *, publish: bool) -> None:
-        """Give the slot back, a producer's to the consumers, if `publish`."""
-        if self._pid != os.getpid():  # a fork has left the block, and the slot is its parent's
+        """Release the slot, a producer's to the consumers, if `publish`."""
+        if self._pid != os.getpid():  # a fork has left the block: the slot belongs to its parent
             return
         self._monitor.unwatch(self)
         states = self._monitor.states
@@ -205,11 +205,11 @@ class SlotLease(Holder):
         self._monitor.do(states.commit if is_filled else states.release, self)
 
     def give_up(self, *, is_unseen: bool = False) -> None:
-        """Give back what is still held, after an error or interrupt wherever it came."""
+        """Release a slot that is still held, after an error or interrupt at any point."""
         self._monitor.unlock()
         self._monitor.unwatch(self)
         if self.index is not None and self._pid == os.getpid():
             self._monitor.states.drop(self.index, is_unseen=is_unseen)
             self.index = None
-        # A wake-up that was for us, or by us, may be lost.
+        # A wake-up for us, or by us, may be lost.
         self._monitor.wake()

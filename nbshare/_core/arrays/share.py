@@ -24,8 +24,8 @@ T = TypeVar("T")
 class SharedObject(ByReference):
     """An object in shared memory that any process of this machine can use.
 
-    Made by ``share(obj, wrap=True)``. It travels as a few hundred bytes through nbshare's calls and
-    through the picklers of `multiprocessing` and joblib. `get` returns the object.
+    Created by ``share(obj, wrap=True)``. It is sent as a few hundred bytes by nbshare's calls and
+    by the picklers of `multiprocessing` and joblib. `get` returns the object.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     ...     return data[::k].mean()
     >>> nbshare.parallel_map(mean_of_every, [1, 10], shared={"data": data})
     SharedArray([499.5, 495. ])
-    >>> nbshare.parallel_map(np.sum, [data[:500], data[500:]])  # views go by reference
+    >>> nbshare.parallel_map(np.sum, [data[:500], data[500:]])  # views are sent by reference
     SharedArray([124750., 374750.])
 
     Parameters
@@ -135,22 +135,22 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
         anything that can be pickled, such as a DataFrame, an Arrow table, a sparse matrix, a masked
         array, a dict or dataclass of arrays.
     mode : {'r+', 'r', 'c'}, optional
-        The access, as in `numpy.memmap`. With ``'r+'`` (default), every process that has the array
-        may write to it. With ``'r'``, it is read-only in all processes, enforced by the kernel.
-        With ``'c'``, copy-on-write, each process may write, but sees only its own changes. In
-        other objects, also in mode ``'r+'``, arrays that you passed are read-only (those in lists,
-        dicts and tables), and those inside objects, such as a model, are as in mode ``'c'``.
+        The access, as in `numpy.memmap`. With ``'r+'`` (default), every process may write to the
+        array. With ``'r'``, it is read-only in all processes, enforced by the kernel. With ``'c'``,
+        copy-on-write, each process may write, but sees only its own changes. In other objects, even
+        in mode ``'r+'``, arrays in lists, dicts and tables are read-only, and those inside objects,
+        such as a model, are as in mode ``'c'``.
     wrap : bool, optional
-        Return a `SharedObject`, which travels by reference through any pool. Default False.
+        Return a `SharedObject`, which any pool sends by reference. Default False.
 
     Returns
     -------
     SharedArray
-        If `obj` is an ndarray, a copy in the memory order of the source. A SharedArray that has the
-        mode already is returned as it is.
+        If `obj` is an ndarray, a copy in the memory order of the source. A SharedArray of this mode
+        is returned as it is.
     object
         If `obj` is any other object, an equal one of its type whose buffers are in shared memory,
-        and stay there when it goes through nbshare's calls.
+        and stay there when nbshare's calls send it.
     SharedObject
         If `wrap` is True. Its ``get()`` returns the object in any process.
 
@@ -167,7 +167,7 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     See Also
     --------
     empty, zeros, ones, full : new arrays in shared memory.
-    register_type : how objects of a type of your own are held once.
+    register_type : hold the memory of your own types once.
 
     Notes
     -----
@@ -179,13 +179,12 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     Sharing an array and using it in one call takes as long as passing the array to the call. Each
     later call saves the copy.
 
-    Of an object, the memory that can be kept apart goes to shared memory: arrays of any stride,
-    masked arrays, subclasses of ndarray without a pickle of their own, buffers of
-    `pickle protocol 5 <https://peps.python.org/pep-0574/>`_, and the other types that
-    `register_type` names. Python objects, such as the strings of an object column, are rebuilt in
-    each process. So are the trees of a scikit-learn forest, whose class copies what it loads. A
-    tensor can be written to, which only this process sees. Each call copies it again, unless it is
-    wrapped.
+    Of other objects, these parts are copied to shared memory: arrays of any stride, masked arrays,
+    subclasses of ndarray without a pickle of their own, buffers of `pickle protocol 5
+    <https://peps.python.org/pep-0574/>`_, and the other types that `register_type` names. Python
+    objects, such as the strings of an object column, are rebuilt in each process. So are the trees
+    of a scikit-learn forest, because its class copies its data. Writes to a tensor stay in this
+    process, and each call copies it again, unless it is wrapped.
     """
     if mode not in ("r+", "r", "c"):
         raise ValueError(f"mode={mode!r}: allowed are 'r+', 'r' and 'c'")
@@ -211,10 +210,10 @@ def _share_array(array: npt.NDArray[Any], mode: Mode) -> SharedArray:
 
 
 def _share_object(obj: Any, mode: Mode) -> SharedObject:
-    """Put an object into shared memory that is read-only from now on.
+    """Copy an object to shared memory that is read-only from now on.
 
-    Arrays that the user passed are read-only in mode ``"r"``. In ``"c"``, each process has copies
-    of its own of the pages that it writes to.
+    Arrays that the user passed are read-only in mode ``"r"``. In ``"c"``, each process has its own
+    copies of the pages that it writes to.
     """
     arena = Arena(copies_files=True, passed=mode)
     packed = arena.pack(obj, "the object")
@@ -228,4 +227,4 @@ def _share_object(obj: Any, mode: Mode) -> SharedObject:
 
 
 def _filled(nbytes: int, parts: Any, mode: Mode) -> Segment:
-    return Segment.filled(nbytes, parts).again(mode)  # the mapping that could still write goes
+    return Segment.filled(nbytes, parts).again(mode)  # drops the mapping that could still write

@@ -16,13 +16,13 @@ from nbshare._core.memory import Segment, segment_of
 class SharedArray(np.ndarray[Any, np.dtype[Any]]):
     """An ndarray in shared memory.
 
-    Made by `share`, `empty`, `zeros`, `ones` and `full`, and returned by `parallel_map`. Slices,
-    transposes, reshapes and other views are SharedArrays too. Anything that NumPy makes elsewhere
-    (arithmetic, ``copy``, ``astype``, fancy indexing, reductions) is a plain ndarray or scalar.
-    ``a += 1`` and ``out=a`` stay in place.
+    Created by `share`, `empty`, `zeros`, `ones` and `full`, and returned by `parallel_map`. Slices,
+    transposes, reshapes and other views are SharedArrays too. Results in new memory (arithmetic,
+    ``copy``, ``astype``, fancy indexing, reductions) are plain ndarrays or scalars. ``a += 1`` and
+    ``out=a`` stay in place.
 
     In nbshare's calls, and through the pools and queues of `multiprocessing` and joblib, an array
-    and every view of it travel by reference, in a few hundred bytes, whatever its size. A worker
+    and every view of it are sent by reference, in a few hundred bytes, whatever its size. A worker
     that writes to it writes to the caller's memory. Plain `pickle`, `copy.copy` and `numpy.save`
     store values.
 
@@ -58,7 +58,7 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
     Notes
     -----
     As safe in threads as any ndarray. NumPy does not lock. Use a `SharedLock` if several processes
-    update the same values. The memory is freed when the last view in any process is gone.
+    update the same values. The memory is freed with the last view in any process.
     """
 
     __module__ = "nbshare"
@@ -77,7 +77,7 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
         if out:
             kwargs["out"] = tuple(map(_as_plain, out))
         result = getattr(ufunc, method)(*map(_as_plain, inputs), **kwargs)
-        # In-place results keep the class they came with.
+        # In-place results keep their class.
         return out[0] if len(out) == 1 and result is kwargs["out"][0] else (out or result)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -94,10 +94,10 @@ def shared_view(array: npt.NDArray[Any]) -> SharedArray:
 
 
 def unchanged_segment_of(array: np.ndarray[Any, Any]) -> tuple[Segment, int] | None:
-    """Find the segment of an array, as `segment_of`, if others find the same values there.
+    """Find the segment of an array, as `segment_of`, if others see the same values there.
 
-    They do not if this process has changed an array that is private, such as that of a matrix that
-    has sorted itself. The changes of a SharedArray are private because the user wants them to be.
+    They do not if this process has changed a private array, such as that of a sparse matrix that
+    sorted itself. Changes of a private SharedArray are the user's choice.
     """
     found = segment_of(array)
     if found is None or not array.flags.writeable or isinstance(array, SharedArray):
@@ -138,14 +138,14 @@ def _settling(method: Callable[..., Any]) -> Callable[..., Any]:
     def settling(*args: Any, **kwargs: Any) -> Any:
         return _settled(method(*args, **kwargs))
 
-    settling.__annotations__ = {}  # those of the method that it wraps could not be evaluated
+    settling.__annotations__ = {}  # the wrapped method's could not be evaluated
     # NumPy's docstring, without its examples, which would be run as ours.
     settling.__doc__ = re.split(r"\n\s*Examples\n", method.__doc__ or "")[0]
     return settling
 
 
-# NumPy gives the results of these methods the class of the array, wherever their bytes lie. (Its
-# functions go through __array_function__, its operators through __array_ufunc__.)
+# Results of these methods have the class of the array in NumPy, wherever their bytes are. (Its
+# functions use __array_function__, its operators __array_ufunc__.)
 _MAKERS = """
     __copy__ __deepcopy__ __getitem__ argmax argmin argpartition argsort astype byteswap choose clip
     compress conj conjugate copy cumprod cumsum dot flatten max mean min nonzero prod ravel repeat
