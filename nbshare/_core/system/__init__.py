@@ -1,25 +1,25 @@
 """Processes, shared memory, files, messages, waits and locks of this system.
 
-nbshare asks the operating system for things here, and nowhere else. The rest of the package is the
-same on all systems. Each has a folder with these modules, of which one folder is chosen::
+Only this package calls the operating system. The rest of nbshare is the same on all systems. Each
+system has a folder with these modules, and one folder is chosen::
 
     linux/ macos/ windows/
         waiting      packets and pipes between processes, waits, events, the order of memory
         processes    identity, memory, CPUs, signals; workers, which end with their owner
         sections     memory that several processes map
         files        reading and writing at an offset, renaming, flushing, the space on a disk
-        locks        between processes, released if their holder dies
-    macos/library    functions of its library that neither Python nor psutil has
-    windows/handles  handles, and functions of the system that take them
+        locks        locks between processes, released if their holder dies
+    macos/library    functions of its library that Python and psutil lack
+    windows/handles  handles, and the system's functions on them
     windows/starting the start of a worker in a job
 
-    posix            what Linux and macOS share
-    portable         what needs no particular system, and stubs for what one lacks
+    posix            code shared by Linux and macOS
+    portable         code for any system, and stubs for missing functions
     descriptors      descriptors that an object owns and closes, and the limit of open files
     shell            words of command lines
 
-So `macos/` has all that macOS does differently, and names what it takes from `posix` and
-`portable`. A system without worker processes has `portable` alone.
+So `macos/` contains everything specific to macOS, and imports the rest from `posix` and `portable`.
+A system without worker processes uses `portable` alone.
 """
 
 import os
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from nbshare._core.interrupts import refuse_patched_modules
 from nbshare._core.system.descriptors import Descriptor, close, opened, owned, with_room
 
-refuse_patched_modules()  # or an import below would fail for what they lack
+refuse_patched_modules()  # otherwise an import below would fail for lack of a name
 
 _SYSTEMS = {"linux": "linux", "win32": "windows", "darwin": "macos"}
 

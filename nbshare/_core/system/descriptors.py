@@ -1,12 +1,12 @@
 """Descriptors that are closed with their owner, and cannot be lost on the way to it.
 
-Python looks for signals between any two calls. In ``fd = os.open(path)`` an interrupt can come when
-the file is open and its number is not stored yet. In a ``__del__`` that closes it, Python would
-even swallow the interrupt. So a file is opened and stored in its owner inside one call of C, and
-closed by one.
+Python checks for signals between any two calls. In ``fd = os.open(path)`` an interrupt can arrive
+when the file is open and its number is not stored yet. In a ``__del__`` that closes it, Python
+would even swallow the interrupt. So a file is opened and stored in its owner inside one call of C,
+and closed by one.
 
-The number of open files is limited. When it is reached, the soft limit is raised to the hard one,
-which processes that are started later inherit it.
+The number of open files is limited. When it is reached, the soft limit is raised to the hard one.
+Processes that are started later inherit it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-# The usual hard limit, as some programs are slow with a much higher one; and what any system allows
-# whose hard limit is none, such as macOS up to version 11 (OPEN_MAX of its syslimits.h).
+# The usual hard limit, because some programs are slow with a much higher one; and the limit allowed
+# by any system without a hard one, such as macOS up to version 11 (OPEN_MAX of its syslimits.h).
 MOST, SAFE = 1 << 20, 10_240
 
 NOT_MINE = (
-    "this thread does not hold the SharedLock, and cannot release it: only the thread that has "
-    "taken it can, and once"
+    "this thread does not hold the SharedLock, and cannot release it: only the thread that "
+    "acquired it can, and once"
 )
 
 T = TypeVar("T")
@@ -42,16 +42,16 @@ class Descriptor(Protocol):
 
 
 class Handle(int):
-    """The number of a descriptor of shared memory, and what the system does not tell of it.
+    """The number of a descriptor of shared memory, and facts that the system does not report.
 
     Attributes
     ----------
     name : str
-        The name of the memory, which no other has.
+        The unique name of the memory.
     nbytes, reserved : int
-        Its size, 0 for a small file of Windows, and the size to which it may grow.
+        Its size, 0 for a small file of Windows, and its largest size.
     reader : int
-        The number of a descriptor through which it can only be read, or -1 if there is none.
+        The number of a read-only descriptor of it, or -1.
     """
 
     name = ""
@@ -64,7 +64,7 @@ class Handle(int):
         return self
 
     def facts(self) -> tuple[str, int, int]:
-        """Return the name and the sizes, as `of` takes them."""
+        """Return the name and the sizes, for `of`."""
         return self.name, self.nbytes, self.reserved
 
 
@@ -87,7 +87,7 @@ class File:
     __del__ = close
 
 
-# This object is made for event queues of Linux, but can own and close any descriptor.
+# This class is meant for event queues of Linux, but its objects can own and close any descriptor.
 owned: Callable[[int], Descriptor] = getattr(getattr(select, "epoll", None), "fromfd", File)
 """Take over a descriptor."""
 
@@ -97,7 +97,7 @@ close: Callable[[int], None] = os.close
 
 
 def opened(opener: Callable[..., int], *args: Any) -> Descriptor:
-    """Open a descriptor with a function of C that takes one argument or more. Return it."""
+    """Open a descriptor with a function of C of one argument or more. Return it."""
     return with_room(lambda: next(map(owned, map(opener, *zip(args)))))
 
 
@@ -120,7 +120,7 @@ def with_room(action: Callable[[], T]) -> T:
 
 
 def raise_limit() -> None:
-    """Raise the limit of open files to the hard limit, or as far as the system lets us."""
+    """Raise the limit of open files to the hard limit, or as far as the system allows."""
     with suppress(ImportError):
         import resource  # late, as it is not on every system
 

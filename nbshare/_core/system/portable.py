@@ -1,7 +1,7 @@
-"""What needs no particular system: plain Python, and stubs for what a system lacks.
+"""Code for any system: plain Python, and stubs for functions that a system lacks.
 
-The modules of the systems take names from here. A system that nbshare has no worker processes for
-has only these, which calls in this process need.
+The modules of the systems import names from here. A system without worker processes uses only
+these, for calls within this process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def interrupt(_pid: int = 0) -> None:
 
 
 def stamp(path: str) -> tuple[int, int, int, int]:
-    """Return what changes when a file is edited or replaced (mtime, size, inode, ctime)."""
+    """Return metadata that changes with an edit or replacement (mtime, size, inode, ctime)."""
     status = os.stat(path)
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
 
@@ -49,14 +49,14 @@ def new_name() -> str:
 
 
 def interruptible(wait: Callable[[Any], bool], timeout_s: float | None) -> bool:
-    """Call what waits at most some seconds, or endlessly. An interrupt ends any wait."""
+    """Call a function that waits for a limited time or forever. An interrupt ends any wait."""
     return wait(timeout_s)
 
 
 def sleep_while(address: int, value: int, timeout_s: float) -> None:
     """Sleep while a word of shared memory has a value.
 
-    It looks every millisecond, which takes some per cent of a CPU, as no process can wake a sleeper
+    It checks every millisecond, at a few per cent of a CPU, because no process can wake a sleeper
     of another one (on macOS before 14.4, and by WaitOnAddress of Windows).
     """
     word, until_s = ctypes.c_uint32.from_address(address), time.monotonic() + timeout_s
@@ -64,14 +64,14 @@ def sleep_while(address: int, value: int, timeout_s: float) -> None:
         time.sleep(LOOK_S)
 
 
-# ----------------------------------------------------------------- stubs for what a system lacks
+# -------------------------------------------------------- stubs for functions a system lacks
 
 IS_WEAKLY_ORDERED = False  # one process needs no order of memory between processes
-Waiter = object  # it has none
+Waiter = object  # there is none
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """Do nothing."""
+    """No-op."""
 
 
 def _unknown(*_: object) -> Any:
@@ -79,12 +79,12 @@ def _unknown(*_: object) -> Any:
 
 
 def _no_figure(*_: object) -> int:
-    """Return that a figure is unknown, or that there is none."""
+    """Return 0, for an unknown figure or none."""
     return 0
 
 
 def _no_figures(*_: object) -> Any:
-    """Return that there are none."""
+    """Return an empty tuple, for no figures."""
     return ()
 
 
@@ -99,7 +99,7 @@ replace = os.replace
 
 
 def boot_id() -> str:
-    """Return what differs after each start of the machine, empty as it is unknown."""
+    """Return an empty id of the machine's start, because it is unknown."""
     return ""
 
 
@@ -109,17 +109,17 @@ def private_bytes(_pid: int) -> tuple[int, int, int]:
 
 
 def available_bytes() -> int:
-    """Return the bytes that can be allocated, none of which are refused."""
+    """Return a huge number, because no allocation is refused."""
     return 1 << 62
 
 
 def total_bytes() -> tuple[int, int]:
-    """Return the bytes of the machine's memory, and of its usable part, which are unknown."""
+    """Return 0 for the bytes of the machine's memory and of its usable part: unknown."""
     return 0, 0
 
 
 def is_written(_address: int, _nbytes: int) -> bool:
-    """Return whether a part of private memory was written to, which matters to nobody else."""
+    """Return whether a part of private memory was written. No other process depends on it."""
     return False
 
 
@@ -134,5 +134,5 @@ def in_folder(setting: str, _folder: str) -> NoReturn:
 
 
 def mapped_file(_address: int, _memmap: object) -> NoReturn:
-    """Find the file that is mapped at an address, which is unknown."""
+    """Raise OSError, because the file mapped at an address is unknown."""
     raise FileNotFoundError

@@ -1,8 +1,8 @@
-"""What Linux and macOS share, for the modules of these systems, which take names from here."""
+"""Code shared by Linux and macOS. The modules of these systems import names from here."""
 
 from __future__ import annotations
 
-import _socket  # `socket` takes 2 ms to import, and all workers would wait
+import _socket  # `socket` would take each worker 2 ms to import
 import ctypes
 import fcntl
 import mmap
@@ -42,17 +42,17 @@ def room_for(n: int) -> int:
 
 
 def rights_of(fds: Sequence[int]) -> list[Any]:
-    """Return what is sent beside a packet."""
+    """Return the ancillary data for a packet."""
     return [(*_RIGHTS, array("i", fds))] if fds else []
 
 
 def given_in(ancillary: Sequence[Any], flags: int) -> list[int]:
-    """Return the descriptors that came beside a packet.
+    """Return the descriptors that arrived with a packet.
 
     Raises
     ------
     OSError
-        If this process may not have so many. It has none of them then.
+        If they exceed this process's limit. It then has none of them.
     """
     fds = array("i")
     for level, kind, rights in ancillary:
@@ -88,7 +88,7 @@ def has_unread(fd: int) -> bool:
     return count[0] > 0
 
 
-LONGEST_S = 3600.0  # of a wait (poll takes some more, but not what a user may call a time-out)
+LONGEST_S = 3600.0  # longest wait (poll accepts some more, but not every time-out of users)
 
 
 def is_readable(fd: int | _socket.socket, timeout_s: float | None = None) -> bool:
@@ -133,7 +133,7 @@ TIMERS = {signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF}
 Identity = tuple[int, int]  # process number, and start, as numbers are used again
 
 Limits = list[tuple[int, int]]  # a soft and a hard limit for each resource
-LEAST_FILES = 256  # that may be open, as a message brings up to 200
+LEAST_FILES = 256  # open files, because a message may contain 200
 
 
 def user_in_words(uid: int) -> str:
@@ -202,7 +202,7 @@ def set_limits(wanted: Limits) -> None:
 
 @cache
 def _resources() -> tuple[Callable[[int], tuple[int, int]], list[int]]:
-    """Return what asks for a limit, in 0.4 µs, and the numbers of those that programs meet."""
+    """Return a function that reads a limit in 0.4 µs, and the numbers of the common limits."""
     import resource  # late, because `import nbshare` needs no limits
 
     names = ["AS", "CORE", "CPU", "DATA", "FSIZE", "MEMLOCK", "NOFILE", "NPROC", "STACK"]
@@ -225,7 +225,7 @@ def set_priority(wanted: tuple[int, int | None]) -> None:
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, niceness)
     if policy is not None:
-        with suppress(OSError):  # a real-time policy would need a priority of its own
+        with suppress(OSError):  # a real-time policy would need its own priority
             os.sched_setscheduler(0, policy, os.sched_param(0))
 
 
@@ -238,12 +238,12 @@ LINE_BUFFERED = 1  # _IOLBF of stdio.h
 
 
 def kill_group() -> None:
-    """End this process, and those that it has started."""
+    """Kill this process, and those that it has started."""
     os.killpg(0, signal.SIGKILL)
 
 
 def kill_group_after(owner_fd: int) -> None:
-    """End them when a descriptor becomes readable."""
+    """Kill them when a descriptor becomes readable."""
     is_readable(owner_fd)
     kill_group()
 
@@ -251,7 +251,7 @@ def kill_group_after(owner_fd: int) -> None:
 def detached(
     command: Sequence[str], env: Mapping[str, str], log: Descriptor
 ) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one, and gets none of its signals."""
+    """Start a process that outlives this one, and receives none of its signals."""
     import subprocess
 
     return subprocess.Popen(
@@ -270,7 +270,7 @@ def c_descriptor(fd: int) -> int:
 
 
 def buffer_lines() -> None:
-    """Have C send each line that it prints, because its buffers are lost when a worker is ended."""
+    """Set C's stdout to flush each line, because its buffers are lost when a worker is killed."""
     libc = ctypes.CDLL(None)
     for name in ("stdout", "__stdoutp"):  # Linux, macOS
         with suppress(Exception):  # another C library
@@ -299,7 +299,7 @@ def file_at(path: str) -> tuple[int, int]:
 
 
 def unnamed_file(folder: str, has_ended: Callable[[Identity], bool | None]) -> Descriptor:
-    """Make an empty file in a directory, which loses its name at once."""
+    """Create an empty file in a directory, which loses its name immediately."""
     sweep(folder, has_ended)
     path = os.path.join(folder, new_name())
     with uninterrupted():
@@ -311,7 +311,7 @@ def unnamed_file(folder: str, has_ended: Callable[[Identity], bool | None]) -> D
 
 @cache
 def sweep(folder: str, has_ended: Callable[[Identity], bool | None]) -> None:
-    """Remove files of processes that were killed before they could do it.
+    """Remove files left by killed processes.
 
     Once per process and folder. Another process number space (a container's, another machine's) may
     share the folder. At worst, a name is removed that was about to be.
@@ -327,12 +327,12 @@ def sweep(folder: str, has_ended: Callable[[Identity], bool | None]) -> None:
 # -------------------------------------------------------------------------------------------- files
 
 CAN_SYNC_FOLDERS = True
-TO_SYNC = os.O_RDONLY  # how a file is opened that the disk is to have
+TO_SYNC = os.O_RDONLY  # flags for opening a file to fsync
 MODE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # no link is followed, no pipe waited for
 
 read_at, write_at, cut = os.pread, os.pwrite, os.ftruncate
 replace, move, remove = os.replace, os.rename, os.unlink
-enter = os.chdir  # always, because a new folder may have the old name
+enter = os.chdir  # always, because a new folder may reuse the name
 
 
 def open_safely(path: str | os.PathLike[str], flags: int) -> int:
@@ -350,7 +350,7 @@ def is_open(fd: int) -> bool:
 
 
 def remove_old(folder: str | os.PathLike[str]) -> None:
-    """Do nothing, because a file can be removed while it is open."""
+    """No-op, because a file can be removed while it is open."""
 
 
 def free_in(folder: str) -> int:

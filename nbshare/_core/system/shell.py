@@ -29,7 +29,7 @@ def _unquoted(word: str) -> str:
 
 
 def with_limits(text: str, *letters: str) -> str:
-    """Return a text about limits of the system, with the commands that show them, if any do."""
+    """Return a text about limits of the system, with the commands that show them, if any."""
     return text if IS_WINDOWS else f"{text} ({', '.join(f'ulimit -{each}' for each in letters)})"
 
 
@@ -39,4 +39,4 @@ def as_word(path: str, *, is_windows: bool = IS_WINDOWS) -> str:
         import shlex
 
         return shlex.quote(path)
-    return path if re.fullmatch(_PLAIN, path) else f'"{path}"'  # no path has that character there
+    return path if re.fullmatch(_PLAIN, path) else f'"{path}"'  # no path contains it

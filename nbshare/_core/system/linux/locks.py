@@ -24,12 +24,12 @@ class _Mutexes:
     Attributes
     ----------
     holder_offset : int
-        The offset in a mutex of its futex word, which the kernel prescribes for a robust one. It
-        has the number of the thread that holds it, and flags.
+        The offset of a mutex's futex word, in the kernel's format for a robust one: the number of
+        the thread that holds it, and flags.
     """
 
-    HOLDER = 0x3FFFFFFF  # FUTEX_TID_MASK of linux/futex.h, of the word there (the rest are flags)
-    # Bound here, because at exit the modules' names may be gone before the last lock is.
+    HOLDER = 0x3FFFFFFF  # FUTEX_TID_MASK of linux/futex.h, for that word (the rest are flags)
+    # Bound here, because at exit the modules' names may be deleted before the last lock.
     has_thread = staticmethod(has_thread)
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class _Mutexes:
         self.trylock, self.timedlock = c.pthread_mutex_trylock, c.pthread_mutex_timedlock
         self.consistent, self.unlock = c.pthread_mutex_consistent, c.pthread_mutex_unlock
         self.unlock.errcheck = _check_unlocked
-        # A reference that is never given up.
+        # A reference that is never dropped.
         self.keep = ctypes.PyDLL(None).Py_IncRef
         self.keep.argtypes, self.keep.restype = (ctypes.py_object,), None
         self.holder_offset = 0 if hasattr(c, "gnu_get_libc_version") else 4  # glibc or musl

@@ -5,7 +5,7 @@ Containers, batch systems and systemd slices limit a process by control groups (
 The system calls that workers need are tried once, before the first one starts:
 
 ===========================  ============================  ========================================
-system call                  for                           where it is missing or refused
+system call                  for                           if it is missing or refused
 ===========================  ============================  ========================================
 eventfd, epoll_create1       waking up                     an error that names it
 pipe2                        prints, the owner's end       likewise
@@ -15,10 +15,10 @@ fcntl(O_ASYNC, F_SETSIG)     the end of orphans            a thread with the own
                                                            channel's end
 membarrier, not on x86-64    the order of memory           likewise
 memfd_create, F_ADD_SEALS    memory                        other kinds
-EPOLLEXCLUSIVE               waking up one worker          Linux before 4.5 wakes all that wait
+EPOLLEXCLUSIVE               waking up one worker          Linux before 4.5 wakes all waiters
 ===========================  ============================  ========================================
 
-`nbshare.RingBuffer` checks itself what it needs.
+`nbshare.RingBuffer` checks its own system calls.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _known: Identity = (0, 0)
 
 
 def identity() -> Identity:
-    """Return the identity of this process, whose start is 0 without ``/proc``."""
+    """Return the identity of this process. Its start is 0 without ``/proc``."""
     global _known
     pid = os.getpid()
     if _known[0] != pid:  # the first time, and after a fork
@@ -78,7 +78,7 @@ def identity() -> Identity:
 
 
 def begun_ns() -> int:
-    """Return when this process began, in ns since 1970, rounded up to a tick, 0 if unknown.
+    """Return the start time of this process, in ns since 1970, rounded up to a tick, 0 if unknown.
 
     The interpreter takes longer than a tick, of 10 ms, to start.
     """
@@ -89,14 +89,14 @@ def begun_ns() -> int:
 
 
 def has_ended(who: Identity) -> bool | None:
-    """Return whether a process, with all its threads, will never touch memory again.
+    """Return whether a process, with all its threads, can no longer access memory.
 
-    None if that cannot be known, which callers that reuse its memory take for False.
+    None if unknown. Callers that reuse its memory treat that as False.
     """
     pid, start = who
     try:
         status = _status(pid)
-    except OSError:  # it has ended, or is hidden; or there is no /proc, or no descriptor left
+    except OSError:  # it has ended or is hidden, or /proc or a free descriptor is missing
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
@@ -134,20 +134,20 @@ def private_bytes(pid: int) -> tuple[int, int, int]:
             lines = dict(line.split(":", 1) for line in file)
         names = "RssAnon", "RssFile", "RssShmem", "VmHWM"
         now, file_bytes, shared, peak = (int(lines[name].split()[0]) << 10 for name in names)
-    except (OSError, LookupError):  # it has just ended, or a kernel of another kind
+    except (OSError, LookupError):  # it has just ended, or the kernel is of another kind
         return 0, 0, 0
     return now, max(now, peak - file_bytes - shared), peak
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process has had at a time."""
+    """Return the peak memory of this process."""
     import resource  # late, once a call
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def n_faults() -> int:
-    """Return how often this process has accessed a page that it did not have, to write to it."""
+    """Return the number of page faults of this process, by which written pages are detected."""
     import resource  # late, once a call
 
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -155,19 +155,19 @@ def n_faults() -> int:
 
 
 def umask() -> int | None:
-    """Return the umask, or None if only a call that sets it would tell it."""
+    """Return the umask, or None if only a call that sets it would return it."""
     try:
         file = opened(os.open, "/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     status = os.read(file.fileno(), 1 << 12)
     file.close()
-    _, _, umask = status.partition(b"\nUmask:")  # not in a name, where lines do not break
+    _, _, umask = status.partition(b"\nUmask:")  # a name contains no line break
     return int(umask[:6], 8) if umask else None
 
 
 def number_space() -> int:
-    """Return what tells in which container (namespace) process numbers mean the same processes.
+    """Return the id of the namespace (container) in which process ids are unique.
 
     Raises
     ------
@@ -178,13 +178,13 @@ def number_space() -> int:
 
 
 def boot_id() -> str:
-    """Return what differs after each start of the machine, empty if the system does not tell."""
+    """Return an id that differs after each start of the machine, empty if unknown."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
     return ""
 
 
-# Bound here, because at exit the modules' names may be gone.
+# Bound here, because at exit the modules' names may be deleted.
 def has_thread(number: int, access: Callable[..., bool] = os.access) -> bool:
     """Return whether this process has a thread of that number."""
     return access(f"/proc/self/task/{number}", 0)
@@ -204,7 +204,7 @@ def members_of(session: int) -> list[int]:
 def opened_process(pid: int) -> int:
     """Return a descriptor that becomes readable when a process ends.
 
-    Return -1 where the system has none (Linux before 5.3), or refuses it.
+    Return -1 if the system lacks the call (Linux before 5.3), or refuses it.
     """
     try:
         return with_room(lambda: os.pidfd_open(pid))
@@ -213,25 +213,25 @@ def opened_process(pid: int) -> int:
 
 
 class Child:
-    """A process that leads a group, and whose number means no other one until it is reaped.
+    """A process that leads a group. No other process has its id until it is reaped.
 
     Attributes
     ----------
     pid : int
         Its number, or 0 if it has not started.
     fd : int
-        A descriptor that becomes readable when it ends, or -1 if the system has none.
+        A descriptor that becomes readable when it ends, or -1 if the system lacks them.
     """
 
     def __init__(self) -> None:
         self.pid, self.fd = 0, -1
 
     def note(self, pid: int) -> None:
-        """Note the number of the process, which has started."""
+        """Record the id of the started process."""
         self.pid, self.fd = pid, opened_process(pid)
 
     def kill(self) -> None:
-        """End it and the processes that it has started."""
+        """Kill it and the processes that it has started."""
         if self.pid:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -255,11 +255,11 @@ class Child:
 
 # ---------------------------------------------------------------------------------- memory and CPUs
 
-QUOTA_S = 5.0  # before the CPU quota is read again, which costs 100 µs, and it rarely changes
+QUOTA_S = 5.0  # before the CPU quota is read again: that costs 100 µs, and it rarely changes
 
 
 def available_bytes() -> int:
-    """Bytes that can be allocated now, the minimum over the machine and each cgroup."""
+    """Return the bytes that can be allocated now, the minimum over the machine and each cgroup."""
     return min([_machine_room(), *(room for _, room in _cgroups())])
 
 
@@ -270,7 +270,7 @@ def total_bytes() -> tuple[int, int]:
 
 
 def n_killed() -> int:
-    """Return how many processes the system has ended for lack of memory."""
+    """Return the number of processes that the system has killed for lack of memory."""
     with suppress(OSError), open("/proc/vmstat") as file:
         for line in file:
             if line.startswith("oom_kill "):
@@ -374,8 +374,8 @@ F_SETSIG = 10  # linux/fcntl.h (not in the module fcntl)
 # When memory runs out, the system ends the process with the higher score. A worker can be replaced,
 # the notebook's kernel cannot.
 OOM_SCORE = b"500"
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-KEPT = 64 << 20  # bytes free at the end of the heap, by which it may exceed what a worker uses
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h
+KEPT = 64 << 20  # free bytes at the end of the heap, by which it may exceed the used part
 LARGEST = 32 << 20  # bytes of a block that is part of the heap, the most that glibc allows
 
 
@@ -397,13 +397,13 @@ NEEDED: dict[str, Callable[[], object]] = {
 
 
 def lead_group(owner_fd: int, life_fd: int) -> None:
-    """Make a group of this process and those that it will start. It dies with the owner.
+    """Create a group for this process and those that it will start. It ends with the owner.
 
-    `owner_fd` comes from `opened_owner`.
+    `owner_fd` is from `opened_owner`.
     """
     os.setpgid(0, 0)
     die_with(life_fd)
-    # For the one case that the life pipe misses, when an unrelated fork of the owner has its other
+    # For the one case that the life pipe misses: an unrelated fork of the owner holds its other
     # end.
     if owner_fd >= 0:
         _thread.start_new_thread(kill_group_after, (owner_fd,))
@@ -411,25 +411,25 @@ def lead_group(owner_fd: int, life_fd: int) -> None:
 
 def die_with(life_fd: int) -> None:
     """Make the kernel kill this process group when the life pipe's other end closes."""
-    # The owner of a descriptor (F_SETOWN) belongs to the open file description, which forked
-    # processes share, and only the last one to set it would be killed. So we open it again, and
-    # keep it open.
+    # The owner of a descriptor (F_SETOWN) belongs to the open file description. Forked processes
+    # share that, and only the last one to set it would be killed. So we open it again, and keep it
+    # open.
     try:
         fd = os.open(f"/proc/self/fd/{life_fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:  # without /proc there is only `_kill_after`
+    except FileNotFoundError:  # without /proc, only `_kill_after` remains
         return
-    with suppress(OSError):  # some systems refuse it, and then there is only `_kill_after`
+    with suppress(OSError):  # if the system refuses it, only `_kill_after` remains
         fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    if waiting.is_readable(fd, 0.0):  # the owner had died before we asked
+    if waiting.is_readable(fd, 0.0):  # the owner had died before
         kill_group()
 
 
 def opened_owner(owner: int) -> int:
-    """Open the owner, which must be the parent, because a dead process's number may be reused.
+    """Open the owner. It must be the parent, because a dead process's id may be reused.
 
-    Return a descriptor that becomes readable when it ends, or -1 if the system has none.
+    Return a descriptor that becomes readable when it ends, or -1 if the system lacks them.
     """
     fd = opened_process(owner)
     if os.getppid() != owner:
@@ -438,7 +438,7 @@ def opened_owner(owner: int) -> int:
 
 
 def raise_oom_score() -> None:
-    """Have the system end this process before others, when memory runs out."""
+    """Mark this process as the first to be killed when memory runs out."""
     # Some containers forbid it. Then the kernel chooses by size alone.
     with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
         file.write(OOM_SCORE)
@@ -448,12 +448,12 @@ def keep_freed_memory() -> None:
     """Keep freed memory in this process and its forks, unless the user has configured malloc.
 
     By default glibc returns freed memory of some megabytes to the kernel immediately, so that each
-    temporary array of a long computation is made of fresh pages. Zeroing and mapping these can take
-    twice as long as the computation itself.
+    temporary array of a long computation consists of fresh pages. Zeroing and mapping these can
+    take twice as long as the computation itself.
     """
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         return
-    with suppress(AttributeError):  # other C libraries have no such settings
+    with suppress(AttributeError):  # other C libraries lack these settings
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_THRESHOLD, LARGEST)
         libc.mallopt(M_TRIM_THRESHOLD, KEPT)
@@ -461,5 +461,5 @@ def keep_freed_memory() -> None:
 
 def return_freed_memory() -> None:
     """Return freed memory to the system."""
-    with suppress(AttributeError):  # other C libraries have no such function
+    with suppress(AttributeError):  # other C libraries lack this function
         ctypes.CDLL(None).malloc_trim(0)

@@ -21,12 +21,12 @@ from nbshare._core.system.posix import file_at, free_in, unnamed_file
 F_ADD_SEALS = 1033
 F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE = 0x0002, 0x0010
 
-# For copy-on-write mappings, of which only pages that are written take memory. Python before 3.13
-# lacks it. The few processors on which it has another value ignore this one.
+# For copy-on-write mappings: only their written pages take memory. Python before 3.13 lacks it. The
+# few processors with another value ignore this one.
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
-# The highest byte of an entry in /proc/self/pagemap, if the page is not a copy, which is in memory
-# or swapped out (of the highest three bits), but not of a file or shared (of the third).
+# The highest byte of an entry in /proc/self/pagemap of a page that is no copy. A copy is in memory
+# or swapped out (the highest two bits), but not of a file or shared (the third).
 PAGES = 1 << 18  # looked at at a time
 NO_COPY = bytes(byte for byte in range(256) if byte >> 5 not in (0b100, 0b010))
 
@@ -34,53 +34,53 @@ NO_COPY = bytes(byte for byte in range(256) if byte >> 5 not in (0b100, 0b010))
 # one for ever.
 PIECE = 64 << 20
 
-# In /proc/self/maps, a file that is mapped, but not copy-on-write, by its first address, the one
-# past the last, offset, inode and path, which ends in " (deleted)" if the file was.
+# In /proc/self/maps, a file that is mapped, but not copy-on-write: its first address, the one past
+# the last, offset, inode and path. The path of a deleted file ends in " (deleted)".
 ROW = rb"(?m)^(\w+)-(\w+) r..s (\w+) \S+ (\d+) +(/.*)"
 
 
-# Whether fresh memory can also be written as a file is, which costs half of the page faults through
-# a mapping.
-CAN_BE_FILES = True  # of any directory
+# Whether fresh memory can also be written like a file, at half the cost of page faults through a
+# mapping.
+CAN_BE_FILES = True  # in any directory
 CAN_WRITE = True
 
 
 class Memfd(NamedTuple):
-    """Anonymous memory, which never has a name, and can be sealed."""
+    """Anonymous memory, without a name, that can be sealed."""
 
-    setting: str = "memfd"  # what a user calls it
-    folder: str = ""  # whose space it takes
+    setting: str = "memfd"  # its name for users
+    folder: str = ""  # the directory whose space it takes
 
     def open(self) -> Descriptor:
-        """Make an empty file, which grows as it is written."""
+        """Create an empty file, which grows as it is written."""
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         return opened(os.memfd_create, new_name(), flags)
 
     def grow(self, fd: int, nbytes: int) -> None:
-        """Give it a fixed size, so that no access can fail."""
+        """Set a fixed size, so that no access can fail."""
         os.ftruncate(fd, nbytes)
         fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)
 
     def protect(self, fd: int) -> None:
         """Make it read-only for other processes."""
-        with suppress(OSError):  # Linux before 5.1 has no such seal
+        with suppress(OSError):  # Linux before 5.1 lacks this seal
             fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
 
 
 class MappedFile(NamedTuple):
-    """An unnamed file, whose space is allocated, and whose writers can change its size."""
+    """An unnamed file with allocated space. Its writers can change its size."""
 
     setting: str
     folder: str
 
     def open(self) -> Descriptor:
-        """Make an empty file, which grows as it is written."""
+        """Create an empty file, which grows as it is written."""
         if not has_proc():
             raise OSError(errno.ENOTSUP, "needs /proc, which is not mounted here")
         return unnamed_file(self.folder, has_ended)
 
     def grow(self, fd: int, nbytes: int) -> None:
-        """Give it a size, and allocate its space."""
+        """Set the size, and allocate its space."""
         if nbytes > free_in(self.folder):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.ftruncate(fd, nbytes)
@@ -90,7 +90,7 @@ class MappedFile(NamedTuple):
 
     def protect(self, fd: int) -> None:
         """Make it read-only for other processes, except on purpose."""
-        with suppress(OSError):  # some file systems have no modes
+        with suppress(OSError):  # some file systems lack modes
             os.fchmod(fd, 0o400)
 
 
@@ -98,7 +98,7 @@ Shared = Memfd | MappedFile
 
 
 def kinds(temporary: str) -> dict[str, Shared]:
-    """Return the kinds by their settings, the best one first. One has files in a directory."""
+    """Return the kinds by their settings, the best one first. One uses files in a directory."""
     return {
         "memfd": Memfd(),
         "named": MappedFile("named", "/dev/shm"),  # noqa: S108
@@ -107,12 +107,12 @@ def kinds(temporary: str) -> dict[str, Shared]:
 
 
 def in_folder(setting: str, folder: str) -> Shared:
-    """Return the kind that has files in a directory."""
+    """Return the kind with files in a directory."""
     return MappedFile(setting, folder)
 
 
 def made(kind: Shared, nbytes: int, *, grows: bool) -> Descriptor:  # noqa: ARG001 - all can
-    """Make memory of a kind, zeroed and of this size, which can grow."""
+    """Allocate zeroed memory of a kind and size, which can grow."""
     file = kind.open()
     kind.grow(file.fileno(), nbytes)
     return file
@@ -140,7 +140,7 @@ def is_written(address: int, nbytes: int) -> bool:
 
 
 def free(memory: mmap.mmap, start: int, nbytes: int) -> None:
-    """Free a part of mapped memory, which becomes zero. Raise OSError for kinds that cannot."""
+    """Free a part of mapped memory, which becomes zero. Raise OSError for unsuitable kinds."""
     memory.madvise(mmap.MADV_REMOVE, start, nbytes)
 
 
@@ -150,13 +150,13 @@ def size_of(fd: int) -> int:
 
 
 def key_of(fd: int) -> tuple[int, ...]:
-    """Return what tells memory from any other that is open, and its size."""
+    """Return the key of memory, unique among open memory, and its size."""
     status = os.fstat(fd)
     return status.st_dev, status.st_ino, status.st_size
 
 
 def inode_of(fd: int) -> int:
-    """Return the number of the file under memory, which no other has now."""
+    """Return the number of the file under memory, unique at this time."""
     return os.fstat(fd).st_ino
 
 
@@ -167,7 +167,7 @@ def duplicate(fd: int) -> Descriptor:
 
 def has_proc() -> bool:
     """Return whether ``/proc`` leads from descriptors to files here."""
-    return os.path.exists("/proc/self/fd")  # checked each time, as it may be unmounted
+    return os.path.exists("/proc/self/fd")  # checked each time, because it may be unmounted
 
 
 def name_of(fd: int) -> str:
@@ -182,19 +182,19 @@ def reopened(fd: int, flags: int, pid: int | str = "self") -> Descriptor:
 
 
 def read_only(fd: int) -> Descriptor:
-    """Open a descriptor through which shared memory can only be read."""
+    """Open a read-only descriptor of shared memory."""
     if has_proc():
         return reopened(fd, os.O_RDONLY)
     return opened(os.dup, fd)  # a memfd is read-only by its seal
 
 
 def open_of(pid: int, fd: int, inode: int, name: str, access: int) -> Descriptor:
-    """Open a descriptor of another process, if it is of the right file.
+    """Open a descriptor of another process, if it refers to the right file.
 
     Raises
     ------
     OSError
-        If it is not, or not any more, or cannot be opened.
+        If it does not (any more), or cannot be opened.
     """
     # O_PATH first, because a plain open of a descriptor number that means a pipe now could block.
     found = reopened(fd, os.O_PATH, pid)
@@ -204,7 +204,7 @@ def open_of(pid: int, fd: int, inode: int, name: str, access: int) -> Descriptor
 
 
 def bytes_held() -> int:
-    """Return the bytes of shared memory that this process has open."""
+    """Return the bytes of open shared memory of this process."""
     nbytes = 0
     with suppress(OSError):  # no /proc
         for fd in map(int, os.listdir("/proc/self/fd")):
@@ -225,7 +225,7 @@ def mapped_file(address: int, _memmap: object) -> tuple[str, tuple[int, int], in
     Raises
     ------
     OSError
-        None is, or a part of one that is copied when it is written to, or the file is gone.
+        No file is mapped, or the mapping is copy-on-write, or the file was removed.
     """
     with open("/proc/self/maps", "rb") as rows:
         for first, end, offset, inode, path in re.findall(ROW, rows.read()):

@@ -1,33 +1,33 @@
 """Packets and pipes between processes, waiting for them, events, and the order of memory.
 
-**Packets** of bytes and descriptors go over a local socket. ``SOCK_SEQPACKET`` keeps them whole, so
-that none is ever half read. A send either succeeds immediately or fails, so a process that has
-stopped reading cannot block the sender.
+**Packets** of bytes and descriptors are sent over a local socket. ``SOCK_SEQPACKET`` keeps them
+whole, so that none is ever half read. A send either succeeds immediately or fails, so a process
+that has stopped reading cannot block the sender.
 
 **The order of memory.** Other CPUs must see data that were written before a mark when they see the
 mark. A process that publishes data writes them first and a mark last. Examples are a result and its
-``done`` byte, a block of items and their count, the last look at a block and its release. Another
+``done`` byte, a block of items and their count, the last read of a block and its release. Another
 one reads the mark and then uses the data. Both must be seen in that order.
 
-x86-64 keeps it, because stores are seen in the order of the program, and loads are made in it
+x86-64 keeps the order, because stores are seen, and loads are made, in the order of the program
 (Intel's Software Developer's Manual, volume 3, "Memory Ordering"). Other machines do not, ARM among
 them (Arm Architecture Reference Manual, "The AArch64 Application Level Memory Model"). There the
-mark can come first.
+mark can be seen first.
 
 Python has no fence, and glibc exports none, because its atomics are compiled into each program. To
-lock and unlock a mutex is no fence either, as what comes before and after both may meet in between.
-But Linux has membarrier(2), for programs in which one side is much more frequent. The reader of a
-mark calls it, and the writer does nothing. When it returns, every running thread of all processes
-that have registered has passed a point where its accesses to memory match the order of its program,
-and so has the caller. A thread that does not run has passed one when it was switched off. A mark
-that was seen before the call was written before that point of its writer, so the data were, too. It
-remains that the writer's program has that order. The two stores are in different calls of compiled
+lock and unlock a mutex is no fence either, because accesses before and after both may move in
+between. But Linux has membarrier(2), for programs in which one side is much more frequent. Only the
+reader of a mark calls it. When it returns, every running thread of all processes that have
+registered has passed a point where its accesses to memory match the order of its program, and so
+has the caller. A thread that does not run has passed one when it was switched off. A mark that was
+seen before the call was written before that point of its writer, so the data were, too. It remains
+to ensure the order in the writer's program. The two stores are in different calls of compiled
 functions, which no compiler exchanges.
 
-Messages, events, file locks and the end of a process need no mark, because the kernel orders what a
-system call hands over by locks of its own. So do the mutexes of ring buffers and
-`nbshare.SharedLock`, by POSIX ("Memory Synchronization"). Figures that are only shown (the progress
-of an item, stats) are read without care.
+Messages, events, file locks and the end of a process need no mark, because the kernel orders the
+data of a system call by its own locks. So do the mutexes of ring buffers and `nbshare.SharedLock`,
+by POSIX ("Memory Synchronization"). Displayed figures (the progress of an item, stats) are read
+without a fence.
 
 It takes a microsecond, and more if many CPUs run workers.
 """
@@ -67,7 +67,7 @@ MAX_FDS = 200  # a packet, while the kernel takes 253
 ARRIVE_S = 2.0  # until descriptors in flight are received, as a receiver starts in 5 ms
 PAUSE_S = 0.001
 
-End = _socket.socket  # of a connection. One thread may send, and one receive
+End = _socket.socket  # an end of a connection. One thread may send, and one receive
 
 _SEND, _RECEIVE = _socket.MSG_NOSIGNAL, _socket.MSG_CMSG_CLOEXEC
 _ROOM = room_for(MAX_FDS)
@@ -82,7 +82,7 @@ def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
     Raises
     ------
     OSError
-        The other end is gone or, with ``wait=False``, does not read its packets.
+        The other end has closed or, with ``wait=False``, does not read its packets.
     """
     rights = rights_of(fds)
     flags = _SEND if wait else _SEND | _socket.MSG_DONTWAIT
@@ -91,8 +91,8 @@ def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
         try:
             end.sendmsg([data], rights, flags)
         except OSError as error:
-            # An ordinary user may have at most `ulimit -n` descriptors in flight. Starting
-            # processes take theirs within a few milliseconds.
+            # An ordinary user is limited to `ulimit -n` descriptors in flight. Starting processes
+            # receive theirs within a few milliseconds.
             now = time.monotonic()
             until_s = until_s or now + ARRIVE_S
             if error.errno != errno.ETOOMANYREFS or now > until_s:
@@ -105,12 +105,12 @@ def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
 def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:
     """Return the next packet, of at most `nbytes`, and its descriptors.
 
-    It is empty if the other end is gone.
+    It is empty if the other end has closed.
 
     Raises
     ------
     BlockingIOError
-        If there is none, with ``wait=False``.
+        If there is no packet, with ``wait=False``.
     """
     flags = _RECEIVE if wait else _RECEIVE | _socket.MSG_DONTWAIT
     data, ancillary, flags, _ = end.recvmsg(nbytes, _ROOM, flags)
@@ -121,7 +121,7 @@ def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:
 
 
 def end_from(fd: int, _owner: int) -> End:
-    """Take over the end of a connection that was inherited from the owner."""
+    """Open the end of a connection that was inherited from the owner."""
     return End(fileno=fd)
 
 
@@ -146,19 +146,19 @@ class Waiter(FdWaiter):
     """Waits for several descriptors, and for `OwnerEvent`s. Each stands for an object."""
 
     def waker(self, what: object) -> OwnerEvent:
-        """Return an event that has this report `what`. Its `set` is for any thread."""
+        """Return an event with the report `what`. Its `set` is for any thread."""
         event = OwnerEvent()
         self.watch(event.fd, what)
         return event
 
 
 class NewData:
-    """Knows which pipes have got new data. Data that is left in one is not new again.
+    """Finds the pipes with new data. Data that is left in a pipe is not new again.
 
     Parameters
     ----------
     waiter : Waiter
-        Reports it when there is one.
+        Reports the object when a pipe has new data.
     what : object
         The object that it reports.
     """
@@ -168,7 +168,7 @@ class NewData:
         waiter.watch(self._epoll.fileno(), what)
 
     def watch(self, fd: int) -> None:
-        """Report a pipe that gets data from now on, or has some."""
+        """Report a pipe that receives data from now on, or has some."""
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
 
     def unwatch(self, fd: int) -> None:
@@ -180,10 +180,10 @@ class NewData:
         return [fd for fd, _ in self._epoll.poll(0)]
 
     def look(self) -> None:
-        """Do nothing, because `read` sees all data."""
+        """No-op, because `read` sees all data."""
 
     def read(self, fd: int, nbytes: int) -> bytes:
-        """Read at most so many bytes of a pipe. Raise BlockingIOError if there are none."""
+        """Read at most `nbytes` of a pipe. Raise BlockingIOError if there are none."""
         return os.read(fd, nbytes)
 
     def close(self) -> None:
@@ -247,7 +247,7 @@ class OwnerEvent(WorkerEvent):
 
 
 class TokenWaiter:
-    """Waits for a `WorkerEvent`, as several processes do. Each token wakes one of them.
+    """Waits for a `WorkerEvent`, in several processes. Each token wakes one of them.
 
     Linux before 4.5 wakes all.
     """
@@ -258,7 +258,7 @@ class TokenWaiter:
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a token, and take it if no other process was quicker. Return if there was."""
+        """Wait for a token, and take it unless another process did. Return whether it was taken."""
         if not self._epoll.poll(timeout_s):
             return False
         with suppress(BlockingIOError):
@@ -276,7 +276,7 @@ def set_event(fd: int) -> None:
 
 
 def timespec(seconds: float) -> Any:
-    """Return a time as the C library's functions take it."""
+    """Return a time for the C library's functions."""
     whole, part = divmod(seconds, 1)
     return ctypes.byref((ctypes.c_long * 2)(int(whole), int(part * 1e9)))
 
@@ -304,7 +304,7 @@ def futex() -> Any:
 
 
 def sleep_while(address: int, value: int, timeout_s: float) -> None:
-    """Sleep while a word of shared memory has a value and nobody wakes. A signal ends it, too."""
+    """Sleep while a word of shared memory has a value, until a wake-up or a signal."""
     futex()(address, FUTEX_WAIT, value, timespec(timeout_s))
 
 
@@ -316,9 +316,9 @@ def wake_all(address: int) -> None:
 # ------------------------------------------------------------------------------ the order of memory
 
 MACHINE = os.uname().machine
-IS_WEAKLY_ORDERED = MACHINE != "x86_64"  # where a mark may be seen before its data
+IS_WEAKLY_ORDERED = MACHINE != "x86_64"  # a mark may be seen before its data
 
-# From linux/membarrier.h and each machine's unistd.h. Linux has the commands since 4.16.
+# From linux/membarrier.h and each machine's unistd.h. The commands exist since Linux 4.16.
 GLOBAL_EXPEDITED, REGISTER_GLOBAL_EXPEDITED = 1 << 1, 1 << 2
 SYS_MEMBARRIER = {"x86_64": 324, "aarch64": 283, "riscv64": 283, "ppc64le": 365, "s390x": 356}
 
@@ -327,7 +327,7 @@ _call.argtypes, _call.restype = (ctypes.c_long,) * 4, ctypes.c_long
 
 
 def after_marks() -> None:
-    """Wait until what was written before the marks that were read can be read.
+    """Wait until data written before the marks that were read can be read.
 
     Only needed if `IS_WEAKLY_ORDERED`. If the system refuses it, no worker starts (`processes`).
     """
@@ -335,7 +335,7 @@ def after_marks() -> None:
 
 
 def register_fences() -> None:
-    """Have this process heed `after_marks` of others, if needed. Raise OSError if refused."""
+    """Register this process for `after_marks` of others, if needed. Raise OSError if refused."""
     if IS_WEAKLY_ORDERED and _call(
         SYS_MEMBARRIER.get(MACHINE, -1), REGISTER_GLOBAL_EXPEDITED, 0, 0
     ):

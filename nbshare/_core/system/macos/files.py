@@ -24,7 +24,7 @@ from nbshare._core.system.posix import (
     write_at,
 )
 
-F_FULLFSYNC = 51  # sys/fcntl.h (the module fcntl has it on macOS only)
+F_FULLFSYNC = 51  # sys/fcntl.h (in the module fcntl on macOS only)
 
 
 def sync(fd: int) -> None:
@@ -36,6 +36,6 @@ def sync(fd: int) -> None:
 
 
 def allocate(fd: int, start: int, stop: int) -> None:  # noqa: ARG001
-    """Make a file so large that a part of it is there."""
+    """Enlarge a file so that a part of it exists."""
     if os.fstat(fd).st_size < stop:
         os.ftruncate(fd, stop)

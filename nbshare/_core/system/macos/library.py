@@ -1,11 +1,11 @@
-"""Functions of the system's library that neither Python nor psutil has, from its headers."""
+"""Functions of the system's library that Python and psutil lack, from its headers."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any
 
-# A library of its own, for which tests on Linux have another.
+# A separate library, which tests on Linux replace.
 _system: Any = ctypes.CDLL("/usr/lib/libSystem.B.dylib")
 
 
@@ -47,9 +47,9 @@ FLAVORS = {ProcessInfo: 3, Region: 8}  # PROC_PIDTBSDINFO, PROC_PIDREGIONPATHINF
 
 
 def process(pid: int, kind: type[Any], address: int = 0) -> Any:
-    """Return what the system tells of a process of this user, or None if it has ended.
+    """Return the system's data on a process of this user, or None if it has ended.
 
-    Of its memory it tells what is at an address, or after it.
+    For its memory, it is the region at an address, or the next one.
     """
     info = kind()
     _system.proc_pidinfo.argtypes = (

@@ -1,11 +1,11 @@
 """Locks between processes, which the kernel releases if their holder dies.
 
 macOS has no mutexes that outlive their holder. So a `nbshare.SharedLock` is a byte, at a random
-place, of one empty file that all processes of the user have. The kernel lets one process at a time
-lock it, and a table says which of its threads that is.
+place, of one empty file that all processes of the user open. The kernel allows one process at a
+time to lock it, and a table records the holding thread.
 
-A process that finds another file under the name, because somebody has removed it, would exclude
-nobody. So the memory of a lock tells which file it was made with.
+If the file was removed and created again, a process that opens the new one would exclude no other.
+So the memory of a lock records its file.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from nbshare.errors import StaleReferenceError
 
 PLACE_AT, FILE_AT = 8, 16  # bytes from the number of the holder to the place, and the inode
 PLACES = 1 << 62
-SHORT_S, LONG_S = 1e-4, 5e-3  # between looks of a waiting thread
-FLOCK = "qqihh"  # of sys/fcntl.h (start, length, process, type, whence)
+SHORT_S, LONG_S = 1e-4, 5e-3  # intervals of a waiting thread's checks
+FLOCK = "qqihh"  # from sys/fcntl.h (start, length, process, type, whence)
 
 _BUSY = (BlockingIOError, PermissionError)
-SUPPORT = "Library", "Application Support", "nbshare"  # a folder in the user's own
+SUPPORT = "Library", "Application Support", "nbshare"  # a folder in the user's home
 GONE = (
-    "this SharedLock cannot exclude this process from those that have it already, because the file "
+    "this SharedLock cannot exclude this process from those that hold it open, because the file "
     f"~/{'/'.join(SUPPORT)}/locks, or nbshare-{os.geteuid()}.locks in the folder for temporary "
     "files, was removed since it was made. Restart this notebook's kernel, and all programs that "
     "share the lock, and keep the file while they run."
@@ -43,16 +43,16 @@ GONE = (
 
 
 class _Thread:
-    """The data that go with a thread."""
+    """The data of a thread."""
 
 
 class _Mutex(NamedTuple):
     place: int
-    holder: ctypes.c_uint32  # a dead one stays until the next thread takes the mutex
+    holder: ctypes.c_uint32  # a dead one stays until the next thread acquires the mutex
 
     @property
     def value(self) -> int:
-        """The number of the thread that holds it, 0 if no living one does."""
+        """The number of the living thread that holds it, or 0."""
         holder = self.holder.value
         return holder if holder and mutexes().is_held(self.place) else 0
 
@@ -60,7 +60,7 @@ class _Mutex(NamedTuple):
 class _Mutexes:
     """Functions for mutexes in shared memory. Each takes a lock and returns an errno.
 
-    The memory has the number of the thread that holds the mutex, and its place in the file.
+    The memory stores the number of the thread that holds the mutex, and its place in the file.
     """
 
     HOLDER = 0xFFFFFFFF
@@ -75,7 +75,7 @@ class _Mutexes:
     def _begin(self) -> None:
         self._guard = threading.Lock()
         self._held: dict[int, weakref.ref[_Thread]] = {}  # by place, in this process
-        self._asked: dict[int, float] = {}  # by place, when a waiting thread has looked
+        self._asked: dict[int, float] = {}  # by place, the last check of a waiting thread
 
     def initialise(self, address: int) -> None:
         """Make a mutex in zeroed memory."""
@@ -84,12 +84,12 @@ class _Mutexes:
         ctypes.c_uint64.from_address(address + FILE_AT).value = self._inode
 
     def at(self, address: int) -> tuple[_Mutex, _Mutex]:
-        """Return the mutex at an address, as a parameter, and what has the number of its holder.
+        """Return the mutex at an address, as a parameter, and the place of its holder's number.
 
         Raises
         ------
         StaleReferenceError
-            It was made with another file than that of this process.
+            It was created with another file than this process's.
         """
         if ctypes.c_uint64.from_address(address + FILE_AT).value != self._inode:
             raise StaleReferenceError(GONE)
@@ -98,7 +98,7 @@ class _Mutexes:
         return mutex, mutex
 
     def is_held(self, place: int) -> bool:
-        """Return whether a living thread holds a mutex, which is not taken for that."""
+        """Return whether a living thread holds a mutex, without acquiring it."""
         if (holder := self._held.get(place)) is not None:
             return holder() is not None
         wanted = struct.pack(FLOCK, place, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
@@ -110,11 +110,11 @@ class _Mutexes:
             self._local.me = _Thread()
         return weakref.ref(self._local.me)
 
-    # An interrupt may come between any two of the steps below. The thread that the table names may
-    # then take the lock again, as long as the word has no number.
+    # An interrupt may arrive between any two of the steps below. The thread that the table names
+    # may then acquire the lock again, as long as the word is 0.
 
     def trylock(self, lock: Any) -> int:
-        """Take it, if it is free."""
+        """Acquire it, if it is free."""
         mutex: _Mutex = lock._as_parameter_
         with self._guard:
             if not self._lock(mutex):
@@ -139,7 +139,7 @@ class _Mutexes:
         del self._held[mutex.place]
 
     def timedlock(self, lock: Any, until: float) -> int:
-        """Wait for it, until a time of the clock that can be set."""
+        """Wait for it, until a time of the adjustable clock."""
         place, wait_s = lock._as_parameter_.place, SHORT_S
         while (code := self.trylock(lock)) == errno.EBUSY and time.time() < until:
             self._asked[place] = time.monotonic()
@@ -149,7 +149,7 @@ class _Mutexes:
         return code
 
     def consistent(self, lock: Any) -> None:
-        """Do nothing, because a mutex taken over from a dead holder is whole."""
+        """No-op, because a mutex of a dead holder is whole."""
 
     def unlock(self, lock: Any) -> None:
         """Release it.
@@ -167,10 +167,10 @@ class _Mutexes:
                 mutex.holder.value = 0
             self._unlock(mutex)
         if time.monotonic() < self._asked.get(mutex.place, 0.0) + LONG_S:
-            time.sleep(0)  # let the other thread run now, as this one may take it again soon
+            time.sleep(0)  # yield to the other thread, because this one may soon acquire it again
 
     def has_thread(self, number: int) -> bool:  # noqa: ARG002
-        """Return that no memory has to stay for a lock that is held."""
+        """Return False: no memory has to stay for a held lock."""
         return False
 
 
@@ -180,8 +180,9 @@ mutexes = cache(_Mutexes)
 def _file() -> Descriptor:
     """Open the file of all locks of this user.
 
-    It is where the system removes nothing. The other place, where it removes what was not used for
-    three days, is for users without a home folder, or with one on a server that refuses locks.
+    It is in a place where the system removes no files. The other place, where files unused for
+    three days are removed, is for users without a home folder, or with one on a server that refuses
+    locks.
     """
     with suppress(OSError, KeyError):
         os.makedirs(support := _support(), exist_ok=True)
@@ -194,7 +195,7 @@ def _file() -> Descriptor:
 
 
 def _support() -> str:
-    """Return our folder for files that stay, of this user, whatever the variable HOME is."""
+    """Return nbshare's folder for this user's permanent files, whatever the variable HOME is."""
     import pwd  # late, as few processes need it
 
     return os.path.join(pwd.getpwuid(os.geteuid()).pw_dir, *SUPPORT)
@@ -206,5 +207,5 @@ def _opened(path: str) -> Descriptor:
 
 
 def timespec(until: float) -> float:
-    """Return a time as `timedlock` takes it."""
+    """Return a time for `timedlock`."""
     return until

@@ -4,7 +4,7 @@ Workers are new interpreters, each the leader of a group. A fork without exec is
 because the framework that NumPy uses, Accelerate, may have threads, and one of them may hold a
 lock.
 
-A shell beside each worker reads a pipe, the *life pipe*, whose other end only the owner has. When
+A shell next to each worker reads a pipe, the *life pipe*. Only the owner holds the other end. When
 the owner ends, the kernel closes that end, and the shell kills the group. So a worker in C code
 that holds the interpreter lock ends, too.
 """
@@ -76,7 +76,7 @@ def identity() -> Identity:
 
 
 def _start(info: library.ProcessInfo | None) -> int:
-    """Return when a process began, in µs since 1970, 0 if the system does not tell."""
+    """Return the start time of a process, in µs since 1970, 0 if unknown."""
     return 0 if info is None else info.start_s * 10**6 + info.start_us
 
 
@@ -86,7 +86,7 @@ def begun_ns() -> int:
 
 
 def has_ended(who: Identity) -> bool | None:
-    """Return whether a process will never touch memory again, None if that cannot be known."""
+    """Return whether a process can no longer access memory, None if unknown."""
     pid, start = who
     try:
         os.kill(pid, 0)
@@ -94,14 +94,14 @@ def has_ended(who: Identity) -> bool | None:
         return True
     except OSError:  # another user's
         return None
-    # A dead process exists until its parent reaps it. The system tells nothing of it, or this.
+    # A dead process exists until its parent reaps it. The system has no data on it, or this.
     info = library.process(pid, library.ProcessInfo)
     return info is None or info.status == ZOMBIE or (start != 0 and _start(info) != start)
 
 
 def resident_bytes(pid: int) -> int:
     """Return the memory of a process that is not swapped out, 0 if unknown."""
-    import psutil  # late, because few calls ask
+    import psutil  # imported late: few calls need it
 
     try:
         return int(psutil.Process(pid).memory_info().rss)
@@ -110,7 +110,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process has had at a time."""
+    """Return the peak memory of this process."""
     import resource  # late, once a call
 
     unit = 1 if sys.platform == "darwin" else 1 << 10  # where tests play macOS
@@ -118,7 +118,7 @@ def peak_bytes() -> int:
 
 
 def n_faults() -> int:
-    """Return how often this process has accessed a page that it did not have, to write to it."""
+    """Return the number of page faults of this process, by which written pages are detected."""
     import resource  # late, once a call
 
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -136,9 +136,9 @@ class Child:
     Attributes
     ----------
     pid : int
-        Its number.
+        Its id.
     fd : int
-        Always -1, because the end of its channel tells that it has ended.
+        Always -1, because the end of its channel shows that it has ended.
     """
 
     fd = -1
@@ -148,12 +148,12 @@ class Child:
         self.pid = 0 if process is None else process.pid
 
     def note(self, pid: int) -> None:
-        """Do nothing, because the number is known."""
+        """No-op, because the id is known."""
 
     def kill(self) -> None:
-        """End it and the processes that it has started."""
+        """Kill it and the processes that it has started."""
         if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):  # it has ended, as has the group
+            with suppress(ProcessLookupError, PermissionError):  # it and the group have ended
                 os.killpg(self.pid, signal.SIGKILL)
 
     def await_end(self, timeout_s: float) -> bool:
@@ -176,28 +176,28 @@ class Child:
         return self._process.returncode
 
     def close(self) -> None:
-        """Do nothing, because it has been reaped."""
+        """No-op, because it has been reaped."""
 
 
 # ---------------------------------------------------------------------------------- memory and CPUs
 
 
 def available_bytes() -> int:
-    """Bytes that can be allocated now, without compressing what others have."""
-    import psutil  # late, because few calls ask
+    """Return the bytes that can be allocated now, without compressing others' memory."""
+    import psutil  # imported late: few calls need it
 
     return int(psutil.virtual_memory().available)
 
 
 def total_bytes() -> tuple[int, int]:
-    """Bytes of the machine's memory, and of those that can be used."""
+    """Return the bytes of the machine's memory, and of its usable part."""
     nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return nbytes, nbytes
 
 
 # ------------------------------------------------------------------------------------------ workers
 
-# In the background, so that it is no child of the worker, which may wait for all of its own.
+# In the background, so that it is no child of the worker, which may wait for all its children.
 WATCH = "exec 3<&0; (read _ <&3; kill -9 0) &"
 
 NEEDED: dict[str, Callable[[], object]] = {}
@@ -210,7 +210,7 @@ class Life:
         self.reading, self._writing = map(File, waiting.pipe())
 
     def close(self) -> None:
-        """Close it. In a forked child, which has inherited it, that ends nobody."""
+        """Close it. In a forked child, which has inherited it, this ends no process."""
         self._writing.close()
         self.reading.close()
 
@@ -222,7 +222,7 @@ def spawned(
     end: waiting.End,  # noqa: ARG001
     life: Life,
 ) -> Child:
-    """Start an interpreter that takes over duplicates of descriptors (see `inherited`)."""
+    """Start an interpreter that inherits duplicates of descriptors (see `inherited`)."""
     import subprocess
 
     raise_limit()
@@ -249,12 +249,12 @@ def inherited() -> tuple[int, list[int]]:
 
 
 def lead_group(owner_fd: int, life_fd: int) -> None:  # noqa: ARG001
-    """Have this process and those that it will start end with the owner."""
+    """Bind this process, and those that it will start, to the owner's end."""
     raise_limit()  # descriptors beyond the limit are lost
     stdin = os.POSIX_SPAWN_DUP2, owner_fd, 0
     os.waitpid(os.posix_spawn("/bin/sh", ["sh", "-c", WATCH], {}, file_actions=[stdin]), 0)
 
 
 def return_freed_memory() -> None:
-    """Close what has arrived (see `waiting`)."""
+    """Close arrived descriptors (see `waiting`)."""
     waiting.End.forget_all()

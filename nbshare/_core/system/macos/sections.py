@@ -1,15 +1,15 @@
-"""Memory that processes share, as objects of POSIX shared memory, which lose their names at once.
+"""Memory that processes share, as objects of POSIX shared memory that lose their names immediately.
 
-The system tells neither an inode nor a name of such an object, its size can be set once, and it can
-be mapped but not read, written or locked as a file. So a descriptor of one knows its name and size,
-and takes them along to other processes (`waiting`). Memory that grows reserves as much as the
-machine has, because pages take memory when they are first touched. Each object is opened twice, the
-second time to read only, so that workers cannot write through that.
+The system reports neither an inode nor a name of such an object, its size can be set once, and it
+can be mapped but not read, written or locked as a file. So a descriptor of one stores its name and
+size, and they are sent with it to other processes (`waiting`). Memory that grows reserves as much
+as the machine has, because pages take memory when they are first touched. Each object is opened
+twice, the second time read-only, for workers that must not write.
 
-A process that is killed between two calls, the one that makes an object and the one that removes
-its name, leaves that name until the machine is started again.
+A process that is killed between the call that creates an object and the one that removes its name
+leaves that name until the machine is restarted.
 
-Processes ask for memory that they know by name, such as the readers of a queue.
+Processes such as the readers of a queue request memory by name.
 
 ::
 
@@ -52,23 +52,23 @@ from nbshare._core.system.posix import at_fork, file_at, sweep, unnamed_file
 class SharedObject(NamedTuple):
     """Memory that is no file, but a small file of `temporary` is."""
 
-    setting: str = "shm"  # what a user calls it
+    setting: str = "shm"  # its name for users
     folder: str = ""
     temporary: str = ""
 
     def open(self) -> Descriptor:
-        """Make an empty file, which grows as it is written."""
+        """Create an empty file, which grows as it is written."""
         return unnamed_file(self.temporary, has_ended)
 
     def grow(self, fd: int, nbytes: int) -> None:
-        """Use a larger part of what is reserved."""
+        """Use a larger part of the reserved memory."""
         assert isinstance(fd, Handle)
         if nbytes > fd.reserved:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fd.nbytes = nbytes
 
     def protect(self, fd: int) -> None:
-        """Do nothing, because workers get a descriptor that only reads."""
+        """No-op, because workers receive a read-only descriptor."""
 
 
 Shared = SharedObject
@@ -98,7 +98,7 @@ def kinds(temporary: str) -> dict[str, SharedObject]:
 
 
 def made(_kind: SharedObject, nbytes: int, *, grows: bool) -> Descriptor:
-    """Make memory, zeroed and of this size. If it grows, reserve as much as the machine has."""
+    """Allocate zeroed memory of this size. If it grows, reserve as much as the machine has."""
     reserved = max(nbytes, processes.total_bytes()[0]) if grows else nbytes
     name = new_name()
     with uninterrupted():
@@ -125,7 +125,7 @@ def _opened(name: str, flags: int) -> int:
 def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of `mmap.mmap` that map memory, with the `mode` of `numpy.memmap`.
 
-    They map all that is reserved, so that it need not be mapped again when it has grown.
+    They map all reserved memory, so that it need not be mapped again after it has grown.
     """
     most = max(nbytes, fd.reserved) if isinstance(fd, Handle) else nbytes
     return posix.mapping(int(fd), most, mode)
@@ -142,18 +142,18 @@ def size_of(fd: int) -> int:
 
 
 def key_of(fd: int) -> tuple[Any, ...]:
-    """Return what tells memory from any other that is open, and its size."""
+    """Return the key of memory, unique among open memory, and its size."""
     return name_of(fd), size_of(fd)
 
 
 def inode_of(_fd: int) -> int:
-    """Return the number of the file under memory, of which others will ask. There is none."""
+    """Return the number of the file under memory for other processes. There is none."""
     lend()
     return 0
 
 
 def owned(fd: int) -> Descriptor:
-    """Take over the descriptor of memory, or of a small file."""
+    """Wrap the descriptor of memory, or of a small file, which is closed with it."""
     return Memory(fd) if isinstance(fd, Handle) else File(fd)
 
 
@@ -163,7 +163,7 @@ def duplicate(fd: int) -> Descriptor:
 
 
 def read_only(fd: int) -> Descriptor:
-    """Open a descriptor through which shared memory can only be read."""
+    """Open a read-only descriptor of shared memory."""
     assert isinstance(fd, Handle)
     return _again(fd, fd if fd.reader < 0 else fd.reader)
 
@@ -179,7 +179,7 @@ def open_of(pid: int, fd: int, _inode: int, name: str, access: int) -> Descripto
     Raises
     ------
     FileNotFoundError
-        That has ended, or has it no more.
+        The process has ended, or has closed it.
     """
     return borrowed(pid, fd, name, access)
 
@@ -195,7 +195,7 @@ def mapped_file(address: int, memmap: Any) -> tuple[str, tuple[int, int], int]:
     Raises
     ------
     OSError
-        Writes to it are copied, or the file is gone.
+        Its mapping is copy-on-write, or the file was removed.
     """
     region = library.process(os.getpid(), library.Region, address)
     if memmap.mode == "c" or region is None or region.address > address:
@@ -207,14 +207,14 @@ def mapped_file(address: int, memmap: Any) -> tuple[str, tuple[int, int], int]:
     return path, identity, region.address - region.offset
 
 
-# ------------------------------------------------------------ handles that other processes ask for
+# ------------------------------------------------------------- handles for other processes
 
 USER_TEMPORARY = 65537  # _CS_DARWIN_USER_TEMP_DIR of unistd.h
 MOST = 1 << 12  # bytes of a question
-REPLY_S = 10.0  # for the other side, which may be paused
-FILE = "file-"  # begins the names of files, which end with the inode
+REPLY_S = 10.0  # time for the other side, which may be paused
+FILE = "file-"  # first part of the names of files. The rest is the inode
 
-_listening: list[_socket.socket] = []  # the last one can be reached
+_listening: list[_socket.socket] = []  # only the last one can be reached
 
 
 def folder() -> str:
@@ -230,9 +230,9 @@ def _path(pid: int) -> str:
 
 
 def lend() -> None:
-    """Answer those that ask this process for descriptors, from now on.
+    """Serve other processes' requests for descriptors from now on.
 
-    The system removes temporary files that nobody has used for three days.
+    The system removes temporary files that were not used for three days.
     """
     path = _path(os.getpid())
     if _listening and _touched(path):
@@ -240,7 +240,7 @@ def lend() -> None:
     sweep(folder(), has_ended)
     listening = _socket.socket(_socket.AF_UNIX)
     with suppress(FileNotFoundError):
-        os.unlink(path)  # of an earlier process of that number
+        os.unlink(path)  # left by an earlier process with this id
     listening.bind(path)
     os.chmod(path, 0o600)
     listening.listen()
@@ -250,7 +250,7 @@ def lend() -> None:
 
 
 def _touched(path: str) -> bool:
-    """Have a file count as used just now. Return whether it exists."""
+    """Update the time of a file's last use. Return whether it exists."""
     with suppress(OSError):
         os.utime(path)
     return os.path.exists(path)
@@ -273,13 +273,13 @@ at_fork(after_in_child=_forget)
 
 def _serve(listening: _socket.socket) -> None:
     while True:
-        fd, _ = listening._accept()  # type: ignore[attr-defined]  # as socket.socket does it
+        fd, _ = listening._accept()  # type: ignore[attr-defined]  # as in socket.socket
         with suppress(OSError, EOFError), closing(waiting.End(fd)) as end:
             end.settimeout(REPLY_S)
             question, _ = waiting.receive(end, MOST, wait=True)
             number, name, access = pickle.loads(question)
             waiting.send(end, b"1", _wanted(number, name, access), wait=True)
-            waiting.receive(end, MOST, wait=True)  # it closes when it has the descriptor
+            waiting.receive(end, MOST, wait=True)  # it closes after it has received the descriptor
 
 
 def _wanted(number: int, name: str, access: int) -> list[int]:
@@ -302,12 +302,12 @@ def name_of(fd: int) -> str:
 
 
 def borrowed(pid: int, number: int, name: str, access: int) -> File:
-    """Get a descriptor of another process.
+    """Request a descriptor of another process.
 
     Raises
     ------
     FileNotFoundError
-        It has ended, or has it no more.
+        The process has ended, or has closed it.
     """
     with closing(waiting.End(_socket.socket(_socket.AF_UNIX).detach())) as end:
         end.settimeout(REPLY_S)

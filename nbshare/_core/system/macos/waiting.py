@@ -1,27 +1,27 @@
 """Packets and pipes between processes, waiting for them, events, and the order of memory.
 
-**Packets** of bytes and descriptors go over a local socket. macOS has local sockets that are
-streams, so a packet begins with its length. It may lose descriptors that their sender closes while
-they are on their way (CPython's multiprocessing waits for an answer there,
-https://bugs.python.org/issue14669). So the sender keeps duplicates of what it has sent until the
-other end says something, which it does after it has received them. If that says nothing more, it
-keeps them until it has been idle for a while (`processes.return_freed_memory`).
+**Packets** of bytes and descriptors are sent over a local socket. Local sockets of macOS are
+streams, so a packet begins with its length. The system may lose descriptors that their sender
+closes while they are in transit (CPython's multiprocessing waits for a reply there,
+https://bugs.python.org/issue14669). So the sender keeps duplicates of the sent ones until the next
+message of the other end, which follows their receipt. Without a message, it keeps them until it has
+been idle for a while (`processes.return_freed_memory`).
 
-**The order of memory.** See `system.linux.waiting` for what a mark is, and what needs none. Apple's
-own CPUs are ARM's, so a mark can be seen before its data. macOS has no call by which a reader alone
-has all writers pass a fence. So the writer has one between the data and the mark, and the reader
-one between the mark and the data. It is OSMemoryBarrier, a full barrier, "to strictly order memory
-accesses on a weakly ordered architecture", on the memory of all processors (barrier(3),
-libkern/OSAtomic.h). Newer programs of C use atomic_thread_fence(memory_order_seq_cst) of C11, which
-is compiled into them, so no library has it. Both sides' accesses are in other calls of compiled
-functions than the fence, which no compiler moves across them.
+**The order of memory.** See `system.linux.waiting` for marks, and for data that need none. Apple's
+own CPUs are ARM's, so a mark can be seen before its data. macOS lacks a call by which a reader
+alone makes all writers pass a fence. So the writer passes one between the data and the mark, and
+the reader one between the mark and the data. It is OSMemoryBarrier, a full barrier, "to strictly
+order memory accesses on a weakly ordered architecture", on the memory of all processors
+(barrier(3), libkern/OSAtomic.h). Newer programs of C use atomic_thread_fence(memory_order_seq_cst)
+of C11, which is compiled into them, so no library exports it. Accesses and fence are in different
+calls of compiled functions, so no compiler moves one across the other.
 
 A fence takes some nanoseconds, its call through ctypes half a microsecond.
 """
 
 from __future__ import annotations
 
-import _socket  # `socket` takes 2 ms to import, and all workers would wait
+import _socket  # `socket` would take each worker 2 ms to import
 import os
 import pickle
 import select
@@ -53,8 +53,8 @@ from nbshare._core.system.posix import (
 
 # -------------------------------------------------------------------------------- packets and pipes
 
-MAX_FDS = 100  # a packet (what comes with it has to fit 2 KiB)
-LENGTH = 4  # bytes of a packet that tell its length
+MAX_FDS = 100  # per packet (the ancillary data must fit 2 KiB)
+LENGTH = 4  # size of a packet's length, in bytes
 BUFFER = 1 << 18  # bytes of packets on their way (the default is 8 KiB)
 SO_NOSIGPIPE = 0x1022  # sys/socket.h (not in the module)
 
@@ -73,7 +73,7 @@ class End(_socket.socket):
             self.setsockopt(_socket.SOL_SOCKET, option, BUFFER)
         if sys.platform == "darwin":
             self.setsockopt(_socket.SOL_SOCKET, SO_NOSIGPIPE, 1)
-        self.sent: list[File] = []  # that may be on their way
+        self.sent: list[File] = []  # descriptors that may be in transit
         self.all.add(self)
 
     def close(self) -> None:
@@ -83,13 +83,13 @@ class End(_socket.socket):
 
     @classmethod
     def forget_all(cls) -> None:
-        """Take what has been sent for received."""
+        """Treat all sent descriptors as received."""
         for end in cls.all:
             end.sent.clear()
 
 
 def end_from(fd: int, _owner: int) -> End:
-    """Take over the end of a connection that was inherited from the owner."""
+    """Open the end of a connection that was inherited from the owner."""
     return End(fd)
 
 
@@ -105,7 +105,7 @@ def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
     Raises
     ------
     OSError
-        The other end is gone or, with ``wait=False``, does not read its packets.
+        The other end has closed or, with ``wait=False``, does not read its packets.
     """
     content = pickle.dumps((data, [fd.facts() if isinstance(fd, Handle) else None for fd in fds]))
     packet = len(content).to_bytes(LENGTH, "little") + content
@@ -116,17 +116,17 @@ def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
     if wait:
         end.sendall(packet[n:])
         return
-    end.shutdown(_socket.SHUT_RDWR)  # the rest of a packet cannot come later
+    end.shutdown(_socket.SHUT_RDWR)  # the rest of a packet cannot be sent later
     raise BlockingIOError("the other end does not read its packets")
 
 
 def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:  # noqa: ARG001
-    """Return the next packet and its descriptors, empty if the other end is gone.
+    """Return the next packet and its descriptors, empty if the other end has closed.
 
     Raises
     ------
     BlockingIOError
-        If there is none, with ``wait=False``.
+        If there is no packet, with ``wait=False``.
     """
     flags = 0 if wait else _socket.MSG_DONTWAIT
     head, ancillary, flags, _ = end.recvmsg(LENGTH, _ROOM, flags)
@@ -147,7 +147,7 @@ def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:  #
 
 
 def _exactly(end: End, nbytes: int) -> bytes:
-    """Return so many bytes of a packet that has begun, or nothing if the other end has ended."""
+    """Return `nbytes` of a packet that has begun, or none if the other end has closed."""
     parts = bytearray()
     while len(parts) < nbytes:
         if not (part := end.recv(nbytes - len(parts))):
@@ -165,21 +165,21 @@ class Waiter(FdWaiter):
     """Waits for several descriptors, and for `OwnerEvent`s. Each stands for an object."""
 
     def waker(self, what: object) -> OwnerEvent:
-        """Return an event that has this report `what`. Its `set` is for any thread."""
+        """Return an event with the report `what`. Its `set` is for any thread."""
         event = OwnerEvent()
         self.watch(event.reading, what)
         return event
 
 
 class NewData:
-    """Knows which pipes have got new data. Data that is left in one is not new again.
+    """Finds the pipes with new data. Data that is left in a pipe is not new again.
 
-    A pipe is watched until it has data, and again when that has been read.
+    A pipe is watched until it has data, and again after these were read.
 
     Parameters
     ----------
     waiter : Waiter
-        Reports it when there is one.
+        Reports the object when a pipe has new data.
     what : object
         The object that it reports.
     """
@@ -189,7 +189,7 @@ class NewData:
         self._watched: set[int] = set()
 
     def watch(self, fd: int) -> None:
-        """Report a pipe that gets data from now on, or has some."""
+        """Report a pipe that receives data from now on, or has some."""
         if fd not in self._watched:
             self._watched.add(fd)
             self._waiter.watch(fd, self._what)
@@ -211,27 +211,27 @@ class NewData:
         return found
 
     def look(self) -> None:
-        """Do nothing, because `read` sees all data."""
+        """No-op, because `read` sees all data."""
 
     def read(self, fd: int, nbytes: int) -> bytes:
-        """Read at most so many bytes of a pipe. Raise BlockingIOError if there are none."""
+        """Read at most `nbytes` of a pipe. Raise BlockingIOError if there are none."""
         try:
             data = os.read(fd, nbytes)
         except BlockingIOError:
             self.watch(fd)
             raise
-        if data:  # else it has ended
+        if data:  # empty at its end
             self.watch(fd)
         return data
 
     def close(self) -> None:
-        """Do nothing, because the pipes have been closed."""
+        """No-op, because the pipes have been closed."""
 
 
 class _Pipe:
-    """A pipe that nobody waits at. It is read when there is something, and written to with room."""
+    """A non-blocking pipe. It is read when it has data, and written to when there is room."""
 
-    _close = staticmethod(close)  # at exit the module's names may be gone
+    _close = staticmethod(close)  # at exit the module's names may be deleted
 
     def __init__(self) -> None:
         self.reading, self.writing = with_room(os.pipe)
@@ -264,12 +264,12 @@ class WorkerEvent(_Pipe):
 
     def set(self, n: int = 1) -> None:
         """Set it, `n` times."""
-        with suppress(BlockingIOError):  # more than all workers can take
+        with suppress(BlockingIOError):  # more tokens than all workers can take
             os.write(self.writing, bytes(n))
 
 
 class OwnerEvent(_Pipe):
-    """Wakes a waiting thread, once however often it was set.
+    """Wakes a waiting thread, once, however often it was set.
 
     Attributes
     ----------
@@ -309,7 +309,7 @@ class TokenWaiter:
         self._fd = fd
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a token, and take it if no other process was quicker. Return if there was."""
+        """Wait for a token, and take it unless another process did. Return whether it was taken."""
         if not is_readable(self._fd, timeout_s):
             return False
         with suppress(BlockingIOError):
@@ -317,7 +317,7 @@ class TokenWaiter:
         return True
 
     def close(self) -> None:
-        """Do nothing, because the descriptor is the caller's."""
+        """No-op, because the descriptor is the caller's."""
 
 
 def set_event(fd: int) -> None:
@@ -333,7 +333,7 @@ IS_WEAKLY_ORDERED = os.uname().machine != "x86_64"
 
 
 def after_marks() -> None:
-    """Have what is read next be no older than the marks that were read, if `IS_WEAKLY_ORDERED`."""
+    """Order the next reads after those of the marks, if `IS_WEAKLY_ORDERED`."""
     library.fence()
 
 

@@ -1,6 +1,6 @@
 """Reading and writing at a place in a file, its space on the disk, and its owner.
 
-A file that is mapped can get another name, and cannot be removed. So it is moved aside (`OLD`).
+A mapped file can be renamed, but not removed. So it is moved aside (`OLD`).
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from nbshare._core.system.portable import other_owner
 from nbshare._core.system.windows import handles, sections
 
 CAN_SYNC_FOLDERS = False
-TO_SYNC = os.O_RDWR  # what is open for reading only, the system does not sync
+TO_SYNC = os.O_RDWR  # the system syncs no file opened for reading only
 MODE = os.O_BINARY | os.O_NOINHERIT
 EPOCH_100NS = 116444736000000000  # from 1601, where the system's times begin, to 1970
 OLD = ".old."  # names of files that were removed or replaced begin with it, until they are closed
 READ, WRITE = _winapi.GENERIC_READ, _winapi.GENERIC_WRITE
 ACCESS = {os.O_RDONLY: READ, os.O_WRONLY: WRITE, os.O_RDWR: READ | WRITE}
-OPEN_ALWAYS, CREATE_ALWAYS = 4, 2  # an empty file is made if there is none, or in any case
+OPEN_ALWAYS, CREATE_ALWAYS = 4, 2  # create an empty file if there is none, or in any case
 SHARE_ALL = 7
 
 # A virus scanner, a backup or a program that copies a folder to the cloud opens new files for some
-# seconds, and does not share all of what we do with them.
+# seconds, and does not allow all our operations on them.
 HELD = {32, 33}  # ERROR_SHARING_VIOLATION, ERROR_LOCK_VIOLATION
 MAYBE_HELD = {*HELD, 5}  # ERROR_ACCESS_DENIED, if it is the target, or in a folder, or unlinked
-HELD_S = 10.0  # that we wait for it
-READ_S = 2.0  # in which another process of ours has read a file
+HELD_S = 10.0  # time to wait for such a program
+READ_S = 2.0  # time for another process of ours to read a file
 PAUSE_S = 0.01
 STAYS_HELD = (
     f"Another program, maybe a virus scanner or a backup, has had it open for {HELD_S:g} s. Close "
@@ -57,7 +57,7 @@ sync = os.fsync
 
 
 def open_safely(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file, which others may move aside meanwhile (`os.open` forbids it)."""
+    """Open a file that others may move aside meanwhile (`os.open` forbids that)."""
     access = ACCESS[flags & (os.O_WRONLY | os.O_RDWR)]
     made = CREATE_ALWAYS if flags & os.O_TRUNC else OPEN_ALWAYS
     how = made if flags & os.O_CREAT else _winapi.OPEN_EXISTING
@@ -98,13 +98,13 @@ def cut(fd: int, nbytes: int) -> None:
 
 
 def allocate(fd: int, start: int, stop: int) -> None:  # noqa: ARG001
-    """Make a file so large that a part of it is there."""
+    """Enlarge a file so that a part of it exists."""
     if os.fstat(fd).st_size < stop:
         cut(fd, stop)
 
 
 def _when_free(codes: Collection[int], action: Callable[..., T], *args: Any) -> T:
-    """Do something with files, once no other program holds one, which the system's `codes` tell."""
+    """Call a function of files again until no other program holds one, by the system's `codes`."""
     until_s = time.monotonic() + HELD_S
     while True:
         try:
@@ -120,21 +120,21 @@ def _when_free(codes: Collection[int], action: Callable[..., T], *args: Any) -> 
 
 
 def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Give a folder another name. No file in it may be open."""
+    """Rename a folder. No file in it may be open."""
     _when_free(MAYBE_HELD, os.rename, source, target)
 
 
 def replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Put a file in the place of another. One that stays open is moved aside.
+    """Replace a file by another. A file that stays open is moved aside.
 
-    If that fails, the other is still in its place.
+    If that fails, the old file is still in place.
 
     Raises
     ------
     IsADirectoryError
         It is a folder.
     PermissionError
-        A program that does not let one of them be moved has it open.
+        A program has one of them open and forbids to move it.
     """
     begun_s = time.monotonic()
 
@@ -154,7 +154,7 @@ def replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> N
 
 
 def _exchange(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Put a file in the place of another, which is moved aside, or neither."""
+    """Replace a file by another, and move it aside; or neither."""
     old = _name_aside(target)
     os.rename(target, old)
     try:
@@ -174,7 +174,7 @@ def remove(path: str | os.PathLike[str]) -> None:
     IsADirectoryError
         It is a folder.
     PermissionError
-        A program that does not let it be moved has it open.
+        A program has it open and forbids to move it.
     """
     _check_file(path)
     old = _name_aside(path)
@@ -238,9 +238,9 @@ def _unix_ns(time_100ns: int) -> int:
 
 
 def stamp(path: str) -> tuple[int, int, int, int]:
-    """Return what changes when a file is edited or replaced (mtime, size, nothing, ctime).
+    """Return metadata that changes when a file is edited or replaced (mtime, size, 0, ctime).
 
-    `os.stat` knows the time of the creation only. It also opens the file, which takes much longer.
+    `os.stat` returns only the time of creation. It also opens the file, which takes much longer.
     """
     found = _attributes(path)
     if found.flags & LINK:
@@ -250,7 +250,7 @@ def stamp(path: str) -> tuple[int, int, int, int]:
 
 def _attributes(path: str) -> _Attributes:
     path = os.path.abspath(path)
-    if path.startswith("\\\\"):  # of another machine, or in the long form
+    if path.startswith("\\\\"):  # on another machine, or in the long form
         path = path[4:] if path.startswith("\\\\?\\") else f"UNC{path[1:]}"
     text = ctypes.create_unicode_buffer(f"\\??\\{path}")
     nbytes = ctypes.sizeof(text) - ctypes.sizeof(ctypes.c_wchar)  # without its end
@@ -269,7 +269,7 @@ def enter(folder: str) -> None:
 
 
 def is_open(fd: int) -> bool:
-    """Return whether a descriptor is open, which the C library knows."""
+    """Return whether a descriptor is open, by the C library."""
     try:
         msvcrt.get_osfhandle(fd)
     except OSError:
@@ -277,7 +277,7 @@ def is_open(fd: int) -> bool:
     return True
 
 
-# As `shutil.disk_usage`, whose module takes a worker 30 ms to import.
+# As in `shutil.disk_usage`, whose module takes a worker 30 ms to import.
 _disk = handles.function(
     "GetDiskFreeSpaceExW", handles.BOOL, wintypes.LPCWSTR, *[handles.POINTER] * 3
 )

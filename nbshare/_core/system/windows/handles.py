@@ -1,4 +1,4 @@
-"""Handles, which stand for descriptors here, and the functions of the system that take them."""
+"""Handles, used as descriptors here, and the system's functions on them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OwnedHandle:
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
-        # It is made for the handles of events, but can own and close any, without a `__del__` (see
+        # It is meant for the handles of events, but can own and close any, without a `__del__` (see
         # `system.descriptors`).
         self._owner: Any = _overlapped.Overlapped(handle)
 
@@ -55,7 +55,7 @@ def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
 
 
 def duplicate(handle: int, process: int = HERE, access: int | None = None) -> Handle:
-    """Open what a handle stands for once more, in this process or another one."""
+    """Duplicate a handle, in this process or another one."""
     options = SAME_ACCESS if access is None else 0
     number = _winapi.DuplicateHandle(HERE, handle, process, access or 0, False, options)
     copy = Handle(number)
@@ -65,7 +65,7 @@ def duplicate(handle: int, process: int = HERE, access: int | None = None) -> Ha
 
 
 def aligned(nbytes: int) -> int:
-    """Return the next multiple of what a section is reserved in."""
+    """Return the next multiple of the granularity of sections."""
     return -(-nbytes // GRAIN) * GRAIN
 
 

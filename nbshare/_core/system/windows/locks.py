@@ -21,21 +21,21 @@ from nbshare._core.system.windows.sections import name_of
 
 WAIT_ABANDONED, WAIT_TIMEOUT = 0x80, 0x102
 FAR = 1 << 30  # a place in a file
-NAME_AT, NAME_BYTES = 8, 16  # of a mutex in memory
+NAME_AT, NAME_BYTES = 8, 16  # the name of a mutex in memory
 
 _new_mutex = handles.function(
     "CreateMutexW", handles.HANDLE, handles.POINTER, handles.BOOL, wintypes.LPCWSTR
 )
 _release = handles.function("ReleaseMutex", handles.BOOL, handles.HANDLE)
-# `msvcrt.locking` does not tell a file that is locked from one that cannot be.
+# `msvcrt.locking` does not distinguish a locked file from one that cannot be locked.
 _lock = handles.function("LockFile", handles.BOOL, handles.HANDLE, *[handles.DWORD] * 4)
-# It tells the count of a mutex, which is 1 if no thread holds it, without taking it.
+# It returns the count of a mutex, 1 if no thread holds it, without acquiring it.
 _query: Any = ctypes.WinDLL("ntdll").NtQueryMutant
 _query.argtypes = handles.HANDLE, ctypes.c_int, handles.POINTER, handles.DWORD, handles.POINTER
 
 
 class FileLock:
-    """A lock between processes, a mutex with the name of a file.
+    """A lock between processes, a mutex named after a file.
 
     It does not exclude a thread of this process from itself.
 
@@ -48,7 +48,7 @@ class FileLock:
     def __init__(self, fd: int) -> None:
         self._name = f"{name_of(fd)}-lock"
 
-    @cached_property  # a worker that comes late needs none
+    @cached_property  # a late worker needs none
     def _mutex(self) -> OwnedHandle:
         return OwnedHandle(_new_mutex(None, False, self._name))
 
@@ -67,13 +67,13 @@ def lock_file(fd: int) -> None:
     PermissionError
         Another process has locked it.
     """
-    _lock(msvcrt.get_osfhandle(fd), FAR, 0, 1, 0)  # what is locked, others cannot read
+    _lock(msvcrt.get_osfhandle(fd), FAR, 0, 1, 0)  # others cannot read a locked range
 
 
 class _Mutexes:
     """Functions for mutexes in shared memory. Each takes a lock and returns an errno.
 
-    The memory has the number of the thread that holds the mutex, and what its name ends with.
+    The memory stores the number of the thread that holds the mutex, and the end of its name.
     """
 
     HOLDER = 0xFFFFFFFF
@@ -83,18 +83,18 @@ class _Mutexes:
         ctypes.memmove(address + NAME_AT, os.urandom(NAME_BYTES), NAME_BYTES)
 
     def at(self, address: int) -> tuple[_Mutex, _Mutex]:
-        """Return the mutex at an address, as a parameter, and what has the number of its holder."""
+        """Return the mutex at an address, as a parameter, and the place of its holder's number."""
         word = ctypes.c_uint32.from_address(address)
         name = ctypes.string_at(address + NAME_AT, NAME_BYTES).hex()
         mutex = _Mutex(OwnedHandle(_new_mutex(None, False, f"nbshare-{name}")), word)
         return mutex, mutex
 
     def trylock(self, lock: Any) -> int:
-        """Take it, if it is free."""
+        """Acquire it, if it is free."""
         return self._wait(lock, 0)
 
     def timedlock(self, lock: Any, until: float) -> int:
-        """Wait for it, until a time of the clock that can be set."""
+        """Wait for it, until a time of the adjustable clock."""
         return self._wait(lock, max(0.0, until - time.time()))
 
     def _wait(self, lock: Any, timeout_s: float) -> int:
@@ -107,7 +107,7 @@ class _Mutexes:
         return errno.EOWNERDEAD if code == WAIT_ABANDONED else 0
 
     def consistent(self, lock: Any) -> None:
-        """Do nothing, because a mutex taken over from a dead holder is whole."""
+        """No-op, because a mutex of a dead holder is whole."""
 
     def unlock(self, lock: Any) -> None:
         """Release it.
@@ -124,17 +124,17 @@ class _Mutexes:
         _release(mutex.handle.fileno())
 
     def has_thread(self, number: int) -> bool:  # noqa: ARG002
-        """Return that no memory has to stay for a lock that is held."""
+        """Return False: no memory has to stay for a held lock."""
         return False
 
 
 class _Mutex(NamedTuple):
     handle: OwnedHandle
-    holder: ctypes.c_uint32  # a dead one stays until the next thread takes the mutex
+    holder: ctypes.c_uint32  # a dead one stays until the next thread acquires the mutex
 
     @property
     def value(self) -> int:
-        """The number of the thread that holds it, 0 if no living one does."""
+        """The number of the living thread that holds it, or 0."""
         holder, state = self.holder.value, (ctypes.c_int32 * 2)()
         if holder:
             _query(self.handle.fileno(), 0, state, ctypes.sizeof(state), None)
@@ -145,5 +145,5 @@ mutexes = cache(_Mutexes)
 
 
 def timespec(seconds: float) -> float:
-    """Return a time as `timedlock` takes it."""
+    """Return a time for `timedlock`."""
     return seconds

@@ -1,6 +1,6 @@
 """Processes: identity, memory, CPUs, signals; how workers start, and end with their owner.
 
-Workers are new interpreters in a job, which ends with its owner. No console is there, so none
+Workers are new interpreters in a job, which ends with its owner. They have no console, so none
 flashes up, and no interrupt reaches a worker. Its owner ends it.
 """
 
@@ -66,12 +66,12 @@ def identity() -> Identity:
 
 
 def _start(pid: int) -> int:
-    """Return when a process began, in µs since 1970.
+    """Return the start time of a process, in µs since 1970.
 
     Raises
     ------
     ProcessLookupError, PermissionError
-        There is no such process, or it is another user's.
+        There is no such process, or it belongs to another user.
     """
     import psutil  # late, as each worker would wait
 
@@ -90,12 +90,12 @@ def begun_ns() -> int:
 
 
 def opened_process(pid: int) -> handles.OwnedHandle:
-    """Open a process, to ask about it and await its end."""
+    """Open a process, to query it and await its end."""
     return handles.OwnedHandle(_winapi.OpenProcess(QUERY | SYNCHRONIZE, False, pid))
 
 
 def has_ended(who: Identity) -> bool | None:
-    """Return whether a process will never touch memory again, None if that cannot be known."""
+    """Return whether a process can no longer access memory, None if unknown."""
     pid, start = who
     try:
         process = opened_process(pid)
@@ -111,7 +111,7 @@ def has_ended(who: Identity) -> bool | None:
 
 
 def _memory(pid: int) -> Any:
-    """Return what psutil tells of the memory of a process, or None if it has ended."""
+    """Return psutil's data on the memory of a process, or None if it has ended."""
     import psutil
 
     with suppress(psutil.Error):
@@ -137,17 +137,17 @@ def private_bytes(pid: int) -> tuple[int, int, int]:
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process has had at a time."""
+    """Return the peak memory of this process."""
     return int(_memory(os.getpid()).peak_wset)
 
 
 def n_faults() -> int:
-    """Return another number each time, as Wine does not tell how many page faults there were."""
+    """Return a new number each time, because Wine does not report the number of page faults."""
     return time.perf_counter_ns()
 
 
 def interrupt(pid: int = 0) -> None:
-    """Interrupt a process as Ctrl-C does, by default this one. Another one has to heed it."""
+    """Interrupt a process as Ctrl-C does, by default this one. Another one has to listen for it."""
     if not pid:
         signal.raise_signal(signal.SIGINT)
         return
@@ -156,7 +156,7 @@ def interrupt(pid: int = 0) -> None:
 
 
 def heed_interrupts() -> None:
-    """Heed interrupts of other processes from now on. There may be no console to send them."""
+    """Listen for other processes' interrupts from now on. A console to send them may be missing."""
     event = _interrupts_of(os.getpid())
 
     def heed() -> None:
@@ -168,12 +168,12 @@ def heed_interrupts() -> None:
 
 
 def _interrupts_of(pid: int) -> handles.OwnedHandle:
-    """Open the event by which a process is interrupted, also one of another session.
+    """Open the event by which a process is interrupted, even one of another session.
 
     Raises
     ------
     ProcessLookupError, PermissionError
-        There is no such process, or it is another user's.
+        There is no such process, or it belongs to another user.
     """
     # Other users of the machine cannot know the name before.
     name = f"Global\\nbshare-interrupts-{pid}-{_start(pid)}"
@@ -199,7 +199,7 @@ _limit_job = handles.function(
     *(ctypes.c_int, handles.POINTER, handles.DWORD),
 )
 _end_job = handles.function("TerminateJobObject", handles.BOOL, handles.HANDLE, wintypes.UINT)
-ENDED = 9  # the exit code of what we end
+ENDED = 9  # the exit code of processes that we kill
 
 
 def new_job() -> handles.OwnedHandle:
@@ -211,19 +211,19 @@ def new_job() -> handles.OwnedHandle:
 
 
 class Child:
-    """A process in a job, which holds what it starts, too.
+    """A process in a job, together with its children.
 
     Parameters
     ----------
     job : OwnedHandle
-        The job in which it has started.
+        The job in which it was started.
     process, pid : int
-        The handle of the process, and its number, which no other has while it is held.
+        The handle of the process, and its id, unique while the handle is open.
 
     Attributes
     ----------
     fd : int
-        Always -1, because the end of its channel tells that it has ended.
+        Always -1, because the end of its channel shows that it has ended.
     """
 
     fd = NO_HANDLE
@@ -237,10 +237,10 @@ class Child:
         return self._process.fileno()
 
     def note(self, pid: int) -> None:
-        """Do nothing, because the number is known."""
+        """No-op, because the id is known."""
 
     def kill(self) -> None:
-        """End it and the processes that it has started."""
+        """Kill it and the processes that it has started."""
         _end_job(self._job.fileno(), ENDED)
 
     def await_end(self, timeout_s: float) -> bool:
@@ -253,7 +253,7 @@ class Child:
         return _winapi.GetExitCodeProcess(self.handle) if self.await_end(0.0) else None
 
     def close(self) -> None:
-        """Close the job, which ends what is left in it."""
+        """Close the job, which ends its remaining processes."""
         self._job.close()
 
 
@@ -279,13 +279,13 @@ def _status() -> _Status:
 
 
 def available_bytes() -> int:
-    """Bytes that can be allocated now, in memory, and without a larger paging file."""
+    """Return the bytes that can be allocated now, in memory, and without a larger paging file."""
     status = _status()
     return int(min(status.free, status.free_page))
 
 
 def total_bytes() -> tuple[int, int]:
-    """Bytes of the machine's memory, and of those that can be used."""
+    """Return the bytes of the machine's memory, and of its usable part."""
     nbytes = int(_status().total)
     return nbytes, nbytes
 
@@ -302,10 +302,10 @@ NEEDED: dict[str, Callable[[], object]] = {"order of memory": waiting.register_f
 
 
 class Life:
-    """The end of workers with their job, so that this has nothing to do."""
+    """A stub, because workers end with their job."""
 
     def close(self) -> None:
-        """Do nothing, because the pool has ended them."""
+        """No-op, because the pool has ended them."""
 
 
 def spawned(
@@ -315,7 +315,7 @@ def spawned(
     end: waiting.End,
     life: Life,  # noqa: ARG001
 ) -> Child:
-    """Start an interpreter that takes over duplicates of handles, to which a connection leads."""
+    """Start an interpreter that receives duplicates of handles by a connection."""
     from nbshare._core.system.windows.starting import start_in
 
     job, (reading, writing) = new_job(), os.pipe()
@@ -335,7 +335,7 @@ class Detached:
     Parameters
     ----------
     pid : int
-        Its number, which no other process has while this object holds it.
+        Its id, unique while this object exists.
     """
 
     def __init__(self, pid: int) -> None:
@@ -353,8 +353,8 @@ class Detached:
             os.kill(self.pid, signal.SIGTERM)
 
 
-# Jupyter ends all children of a kernel that is shut down, and theirs. A process that a program
-# started which has ended is none of them. The job of this process may end what is in it, too.
+# Jupyter ends all children of a kernel that is shut down, and theirs, but no process whose starter
+# has ended. The job of this process may end its members, too.
 START_DETACHED = """
 import pickle, subprocess, sys
 command, env, flags = pickle.load(sys.stdin.buffer)
@@ -374,7 +374,7 @@ sys.stdin.buffer.read()  # until its number is known
 
 
 def detached(command: Sequence[str], env: Mapping[str, str], log: Descriptor) -> Detached:
-    """Start an interpreter that outlives this process, and gets none of its console's signals."""
+    """Start an interpreter that outlives this process, and receives no signals of its console."""
     import subprocess
 
     from nbshare._core.system.windows.starting import QUIET
@@ -400,10 +400,10 @@ def detached(command: Sequence[str], env: Mapping[str, str], log: Descriptor) ->
 def _of_base(
     command: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[Sequence[str], Mapping[str, str]]:
-    """Return what starts an interpreter of a virtual environment without one in between."""
+    """Return the command that starts a virtual environment's interpreter directly."""
     executable, *arguments = command
     base = getattr(sys, "_base_executable", executable)
-    if executable != base:  # that of a virtual environment is a program that starts this one
+    if executable != base:  # a virtual environment's is a program that starts this one
         environ = {**environ, "__PYVENV_LAUNCHER__": executable}
     return [base, *arguments], environ
 
@@ -420,5 +420,5 @@ def c_descriptor(fd: int) -> int:
 
 
 def kill_group() -> None:
-    """End this process, and those that it has started. Its job ends with the owner."""
+    """Kill this process, and those that it has started. Its job ends with the owner."""
     os._exit(1)

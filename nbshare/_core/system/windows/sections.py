@@ -1,4 +1,4 @@
-"""Memory that processes share, as sections of the system's paging file, which have random names."""
+"""Memory that processes share, as sections of the system's paging file with random names."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from nbshare._core.system.windows.handles import OwnedHandle
 
 PAGE_READWRITE, SEC_RESERVE, MEM_COMMIT = 0x4, 0x4000000, 0x1000
 FILE_MAP_READ, FILE_MAP_WRITE = 0x4, 0x2
-LENGTH = 8  # bytes that are zero after what was written
-SCRATCH = 64 << 20  # bytes that a small file may have (reserved, so only used ones take memory)
+LENGTH = 8  # zero bytes after the written part
+SCRATCH = 64 << 20  # largest size of a small file, in bytes (reserved: only used ones take memory)
 
 _ACCESS = {"r": mmap.ACCESS_READ, "r+": mmap.ACCESS_WRITE, "c": mmap.ACCESS_COPY}
 
@@ -39,15 +39,15 @@ _commit = handles.function(
 class Section(NamedTuple):
     """Memory of the paging file. Others find it by its name."""
 
-    setting: str = "section"  # what a user calls it
+    setting: str = "section"  # its name for users
     folder: str = ""
 
     def open(self) -> Descriptor:
-        """Make an empty file, which grows as it is written."""
+        """Create an empty file, which grows as it is written."""
         return _Scratch(_new(0, SCRATCH))
 
     def grow(self, fd: int, nbytes: int) -> None:
-        """Give a section that grows a larger part of what is reserved for it."""
+        """Commit a larger part of the memory that is reserved for a growing section."""
         assert isinstance(fd, Handle)
         if nbytes > fd.reserved:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -55,7 +55,7 @@ class Section(NamedTuple):
         fd.nbytes = nbytes
 
     def protect(self, fd: int) -> None:
-        """Do nothing, because workers map it read-only, and the processor enforces that."""
+        """No-op, because workers map it read-only, and the processor enforces that."""
 
 
 Shared = Section
@@ -67,7 +67,7 @@ def kinds(_temporary: str) -> dict[str, Section]:
 
 
 def made(_kind: Section, nbytes: int, *, grows: bool) -> Descriptor:
-    """Make memory, zeroed and of this size. If it grows, reserve as much as the machine has."""
+    """Allocate zeroed memory of this size. If it grows, reserve as much as the machine has."""
     if not grows:
         return OwnedHandle(_new(nbytes, nbytes))
     handle = _new(nbytes, max(nbytes, handles.aligned(processes.total_bytes()[0])))
@@ -95,8 +95,8 @@ def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str,
     """Return the arguments of `mmap.mmap` that map memory, with the `mode` of `numpy.memmap`."""
     if not isinstance(fd, Handle):
         return (fd, nbytes), {"access": _ACCESS[mode]}
-    # All that is reserved, so that it need not be mapped again when it has grown. Of copies, all
-    # would count as promised memory.
+    # All reserved memory, so that it need not be mapped again after it has grown. In copies, all of
+    # it would count as promised memory.
     most = nbytes if mode == "c" else max(nbytes, fd.reserved)
     return (-1, most, fd.name), {"access": _ACCESS[mode]}
 
@@ -118,12 +118,12 @@ def size_of(fd: int) -> int:
 
 
 def key_of(fd: int) -> tuple[Any, ...]:
-    """Return what tells memory from any other that is open, and its size."""
+    """Return the key of memory, unique among open memory, and its size."""
     return name_of(fd), size_of(fd)
 
 
 def owned(fd: int) -> Descriptor:
-    """Take over the descriptor of memory, or of a small file."""
+    """Wrap the descriptor of memory, or of a small file, which is closed with it."""
     return OwnedHandle(fd) if size_of(fd) else _Scratch(fd)
 
 
@@ -133,7 +133,7 @@ def duplicate(fd: int) -> Descriptor:
 
 
 def read_only(fd: int) -> Descriptor:
-    """Open a descriptor through which shared memory can only be read."""
+    """Open a read-only descriptor of shared memory."""
     return OwnedHandle(handles.duplicate(fd, access=FILE_MAP_READ))
 
 
@@ -143,24 +143,24 @@ def open_of(_pid: int, fd: int, _inode: int, name: str, access: int) -> Descript
     Raises
     ------
     FileNotFoundError
-        No process has it any more.
+        No process holds it any more.
     """
     rights = FILE_MAP_READ if access == os.O_RDONLY else FILE_MAP_READ | FILE_MAP_WRITE
     handle = _winapi.OpenFileMapping(rights, False, name)
-    assert isinstance(fd, Handle)  # it comes from where the memory was made, as the name does
+    assert isinstance(fd, Handle)  # from the creator of the memory, like the name
     return owned(Handle(handle).of(name, fd.nbytes, fd.reserved))
 
 
 def file_at(path: str) -> tuple[int, int]:
     """Return the inode and the device of the file that a path leads to, if others can open it."""
-    with open(path, "rb") as file:  # the path alone does not tell of all that are open elsewhere
+    with open(path, "rb") as file:  # the path alone does not show all files open elsewhere
         return os.fstat(file.fileno())[1:3]
 
 
 def mapped_file(address: int, memmap: Any) -> tuple[str, tuple[int, int], int]:
     """Find the file that `numpy.memmap` has mapped at an address.
 
-    Nobody can replace, rename or remove a file that is mapped here, so it has its name still.
+    A mapped file cannot be replaced, renamed or removed, so it still has its name.
 
     Returns
     -------
@@ -170,12 +170,12 @@ def mapped_file(address: int, memmap: Any) -> tuple[str, tuple[int, int], int]:
     Raises
     ------
     OSError
-        Writes to it are copied, it has no name, or nobody else can open it.
+        Its mapping is copy-on-write, it has no name, or no other process can open it.
     """
     if memmap.mode == "c" or memmap.filename is None:
         raise FileNotFoundError
     identity = file_at(memmap.filename)
-    begin = memmap.offset // handles.GRAIN * handles.GRAIN  # of the mapping, in the file
+    begin = memmap.offset // handles.GRAIN * handles.GRAIN  # start of the mapping in the file
     return os.fspath(memmap.filename), identity, address - begin
 
 
@@ -197,7 +197,7 @@ class _Scratch(OwnedHandle):
         self.commit(mmap.PAGESIZE)
 
     def commit(self, nbytes: int) -> None:
-        """Give it memory up to a place. Memory that it has already stays."""
+        """Commit memory up to an offset. Committed memory stays."""
         if nbytes <= self._n_committed:
             return
         if nbytes > SCRATCH:
@@ -212,7 +212,7 @@ class _Scratch(OwnedHandle):
 
 
 def read_scratch(fd: int, nbytes: int, offset: int) -> bytes:
-    """Read from a small file. Bytes that have not been written are zeros."""
+    """Read from a small file. Bytes that were not written are zero."""
     scratch = _Scratch.all[int(fd)]
     scratch.commit(offset + nbytes)
     return scratch.memory[offset : offset + nbytes]

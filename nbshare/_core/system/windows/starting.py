@@ -1,7 +1,7 @@
 """The start of a process in a job, which `subprocess` cannot do in one step.
 
-The system itself makes a process that waits, and then has it run. One that its owner puts into a
-job only later waits forever if the owner is killed meanwhile.
+A process that is created suspended, and put into a job later, would wait forever if its owner is
+killed meanwhile.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def start_in(
         os.set_handle_inheritable(stream, True)
     lists = {HANDLE_LIST: _array(set(streams)), JOB_LIST: _array([job])}
     size = SIZE()
-    with suppress(OSError):  # it only tells the size
+    with suppress(OSError):  # this call only returns the size
         _new_list(None, len(lists), 0, byref(size))
     attributes = ctypes.create_string_buffer(size.value)
     _new_list(attributes, len(lists), 0, byref(size))
@@ -70,7 +70,7 @@ def start_in(
     startup.size, startup.streams = sizeof(startup), _array(streams)
     startup.attributes = ctypes.addressof(attributes)
     line = ctypes.create_unicode_buffer(subprocess.list2cmdline(command))
-    # In the order that the system asks for.
+    # In the order that the system requires.
     variables = sorted(environ.items(), key=lambda variable: variable[0].upper())
     block = ctypes.create_unicode_buffer("".join(f"{k}={v}\0" for k, v in variables))
     try:

@@ -1,7 +1,7 @@
 """Packets and pipes between processes, waiting for them, events, and the order of memory.
 
-**Packets** of bytes and handles go over a named pipe that keeps them whole. Handles are duplicated
-into the other process by the sender, so it has to know that process (see `End.connect`). A
+**Packets** of bytes and handles are sent over a named pipe that keeps them whole. The sender
+duplicates handles into the other process, so it has to know that process (see `End.connect`). A
 duplicate keeps memory until the receiver has closed it.
 
 **The order of memory** is that of x86-64 (see `system.linux.waiting`). No worker starts elsewhere.
@@ -34,7 +34,7 @@ ROOM = 1 << 17  # bytes of packets on their way, of a few or one with `MAX_FDS` 
 BROKEN = {109, 232}  # ERROR_BROKEN_PIPE, ERROR_NO_DATA
 ABORTED = _winapi.ERROR_OPERATION_ABORTED
 PAUSE_S = 0.001
-NO_EVENT = 0  # for an operation whose end a completion port tells
+NO_EVENT = 0  # for an operation whose end a completion port reports
 
 _MESSAGES = _winapi.PIPE_TYPE_MESSAGE | _winapi.PIPE_READMODE_MESSAGE
 
@@ -42,13 +42,13 @@ _MESSAGES = _winapi.PIPE_TYPE_MESSAGE | _winapi.PIPE_READMODE_MESSAGE
 class End:
     """One end of a connection. One thread may send, and one receive.
 
-    It reads a packet before it comes, because each question to the system whether there is one
-    takes as long as to read it.
+    It starts to read a packet before one arrives, because checking for one takes as long as reading
+    it.
 
     Attributes
     ----------
     look : callable or None
-        Has the reads whose end a completion port tells end, if it watches this.
+        Completes the reads of a completion port, if one watches this.
     """
 
     def __init__(self, handle: int) -> None:
@@ -59,7 +59,7 @@ class End:
         ends[handle] = self
 
     def connect(self, process: int) -> None:
-        """Tell it in which process the other end is."""
+        """Set the process of the other end."""
         self._peer = process
 
     def fileno(self) -> int:
@@ -72,21 +72,21 @@ class End:
         self._file.close()
 
     def has_packet(self) -> bool:
-        """Return whether the next packet has come, or the other end is closed."""
+        """Return whether the next packet has arrived, or the other end is closed."""
         if self._reading is None:
             event = _overlapped.INVALID_HANDLE_VALUE if self.look is None else NO_EVENT
             self._reading = _overlapped.Overlapped(event)
-            with suppress(BrokenPipeError):  # which `packet` raises
+            with suppress(BrokenPipeError):  # `packet` raises it
                 self._reading.ReadFile(self.fileno(), ROOM)
         return not self._reading.pending
 
     def packet(self) -> bytes:
-        """Return the packet that has come, and do not read another one yet."""
+        """Return the packet that has arrived. Do not read another one yet."""
         reading, self._reading = self._reading, None
         return bytes(reading.getresult(True))
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait for the next packet, or the end of the other end. Return whether it has come."""
+        """Wait for the next packet, or the close of the other end. Return False if neither came."""
         if self.has_packet():
             return True
         ms = _winapi.INFINITE if timeout_s is None else math.ceil(timeout_s * 1e3)
@@ -101,10 +101,10 @@ class End:
                 reading.getresult(True)
 
     def given(self, fd: int) -> Handle:
-        """Return what a handle is in the other process, from now on."""
+        """Duplicate a handle into the other process. Return its number there."""
         try:
             return handles.duplicate(fd, self._peer)
-        except PermissionError:  # of a process that has ended
+        except PermissionError:  # the process has ended
             raise BrokenPipeError("the other end is gone") from None
 
 
@@ -112,7 +112,7 @@ ends: weakref.WeakValueDictionary[int, End] = weakref.WeakValueDictionary()  # b
 
 
 def end_from(fd: int, owner: int) -> End:
-    """Take over the end of a connection that the owner has given to this process."""
+    """Open the end of a connection that the owner has passed to this process."""
     end = End(fd)
     end.connect(owner)
     return end
@@ -124,7 +124,7 @@ def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
     Raises
     ------
     OSError
-        The other end is gone or, with ``wait=False``, does not read its packets.
+        The other end has closed or, with ``wait=False``, does not read its packets.
     """
     packet = pickle.dumps((data, [end.given(fd) for fd in fds]))
     try:
@@ -132,7 +132,7 @@ def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
         writing.WriteFile(end.fileno(), packet)
         if writing.pending and not wait:
             writing.cancel()
-        while writing.pending:  # rarely, because there is room for some packets
+        while writing.pending:  # rarely, because there is room for several packets
             time.sleep(PAUSE_S)
             if end.look is not None:
                 end.look()
@@ -147,12 +147,12 @@ def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
 
 
 def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:  # noqa: ARG001
-    """Return the next packet and its handles, empty if the other end is gone.
+    """Return the next packet and its handles, empty if the other end has closed.
 
     Raises
     ------
     BlockingIOError
-        If there is none, with ``wait=False``.
+        If there is no packet, with ``wait=False``.
     """
     if not end.has_packet() and end.look is not None:
         end.look()
@@ -205,18 +205,18 @@ def print_pipe() -> tuple[int, int]:
 
 
 def has_unread(fd: int) -> bool:  # noqa: ARG001
-    """Return whether a pipe has bytes that have not been read. In doubt it has."""
+    """Return whether a pipe has unread bytes. In doubt, return True."""
     return True
 
 
 # ------------------------------------------------------------------------------- waiting and events
 
-LONGEST_S = 3600.0  # of a wait
-# An interrupt of Jupyter sets a flag, which Python looks at between two waits of the main thread.
+LONGEST_S = 3600.0  # longest wait
+# An interrupt of Jupyter sets a flag, and Python checks it between two waits of the main thread.
 SLICE_S = 0.05
-WOKEN = 1  # stands for the address of an operation, of which none has this
+WOKEN = 1  # in place of the address of an operation. None has this one
 
-_LARGE = 1 << 30  # of a semaphore
+_LARGE = 1 << 30  # largest count of a semaphore
 
 
 class _Packet(ctypes.Structure):
@@ -227,7 +227,7 @@ class _Packet(ctypes.Structure):
     )
 
 
-MOST_PACKETS = 64  # of a port, at a time
+MOST_PACKETS = 64  # packets read from a port at a time
 WAIT_TIMEOUT = 258
 _get_packets: Any = ctypes.WinDLL("kernel32", use_last_error=True).GetQueuedCompletionStatusEx
 _get_packets.restype = handles.BOOL
@@ -235,7 +235,7 @@ _get_packets.argtypes = (
     *(handles.HANDLE, handles.POINTER, handles.DWORD, handles.POINTER),
     *(handles.DWORD, handles.BOOL),
 )
-# What ends at once is not reported, because its caller knows.
+# Operations that end immediately are not reported, because the caller knows.
 SKIP_ON_SUCCESS = 1
 _set_modes = handles.function(
     "SetFileCompletionNotificationModes", handles.BOOL, handles.HANDLE, ctypes.c_ubyte
@@ -243,17 +243,17 @@ _set_modes = handles.function(
 
 
 class _Reading:
-    """A read of no bytes, which ends when there is something to read."""
+    """A read of no bytes, which ends when there is data to read."""
 
     def __init__(self, handle: int) -> None:
         self._operation = _overlapped.Overlapped(0)
-        with suppress(OSError):  # the other end is gone, which is to be read
+        with suppress(OSError):  # the other end has closed: the next read reports it
             self._operation.ReadFile(handle, 0)
         self.address = self._operation.address
 
     @property
     def is_over(self) -> bool:
-        """Whether there is something, or the other end is closed."""
+        """Whether there is data, or the other end is closed."""
         return not self._operation.pending
 
     def cancel(self) -> None:
@@ -277,12 +277,12 @@ class Waiter:
         self._port = OwnedHandle(_overlapped.CreateIoCompletionPort(invalid, 0, 0, 1))
         self._packets = (_Packet * MOST_PACKETS)()
         self._watched: dict[int, tuple[End, object]] = {}
-        self._new: dict[int, object] = {}  # of `NewData`, by pipe
+        self._new: dict[int, object] = {}  # `NewData` by pipe
         self._woken: object = None
         self._found: dict[object, None] = {}  # to report
 
     def waker(self, what: object) -> OwnerEvent:
-        """Return an event that has this report `what`. Its `set` is for any thread."""
+        """Return an event with the report `what`. Its `set` is for any thread."""
         self._woken = what
         return Waker(self._port)
 
@@ -305,7 +305,7 @@ class Waiter:
         end.cancel()
 
     def look(self, timeout_s: float = 0.0) -> None:
-        """Note what has ended, and wait for it if nothing has."""
+        """Record operations that have ended. If there are none, wait for one."""
         n, ms = handles.DWORD(), math.ceil(timeout_s * 1e3)
         packets = self._packets
         if not _get_packets(self._port.fileno(), packets, MOST_PACKETS, ctypes.byref(n), ms, False):
@@ -331,12 +331,12 @@ class Waiter:
 
 
 class NewData:
-    """Knows which pipes have got new data. Data that is left in one is not new again.
+    """Finds the pipes with new data. Data that is left in a pipe is not new again.
 
     Parameters
     ----------
     waiter : Waiter
-        Reports it when there is one.
+        Reports the object when a pipe has new data.
     what : object
         The object that it reports.
     """
@@ -346,7 +346,7 @@ class NewData:
         self._readings: dict[int, _Reading] = {}
 
     def watch(self, fd: int) -> None:
-        """Report a pipe that gets data from now on, or has some."""
+        """Report a pipe that receives data from now on, or has some."""
         self._waiter.watch_new(fd, self._what)
         self._readings[fd] = _Reading(fd)
 
@@ -359,11 +359,11 @@ class NewData:
         return [fd for fd, reading in self._readings.items() if reading.is_over]
 
     def look(self) -> None:
-        """Note which pipes have data now, so that `read` asks no others."""
+        """Record the pipes with data, so that `read` skips the others."""
         self._waiter.look()
 
     def read(self, fd: int, nbytes: int) -> bytes:
-        """Read at most so many bytes of a pipe. Raise BlockingIOError if there are none."""
+        """Read at most `nbytes` of a pipe. Raise BlockingIOError if there are none."""
         if not self._readings[fd].is_over:
             raise BlockingIOError
         try:
@@ -373,14 +373,14 @@ class NewData:
             reading, _ = _winapi.ReadFile(fd, min(n, nbytes), overlapped=True)
             reading.GetOverlappedResult(True)
             return bytes(reading.getbuffer() or b"").replace(b"\r\n", b"\n")
-        except BrokenPipeError:  # it has ended
+        except BrokenPipeError:  # the pipe has ended
             return b""
         finally:
             if self._readings[fd].is_over:  # only now, because unread data must not wake
                 self._readings[fd] = _Reading(fd)
 
     def close(self) -> None:
-        """Do nothing, because the pipes have been closed."""
+        """No-op, because the pipes have been closed."""
 
 
 def is_readable(end: End, timeout_s: float | None = None) -> bool:
@@ -397,7 +397,7 @@ def _wait(handle: int, timeout_s: float) -> bool:
 
 
 def interruptible(wait: Callable[[Any], bool], timeout_s: float | None) -> bool:
-    """Call what waits at most some seconds, or endlessly, in slices. An interrupt ends it."""
+    """Call a function that waits for a limited time or forever, in slices. An interrupt ends it."""
     until_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     while True:
         left_s = max(0.0, until_s - time.monotonic())
@@ -482,11 +482,11 @@ class Waker(OwnerEvent):
         _overlapped.PostQueuedCompletionStatus(self._port.fileno(), 0, 0, WOKEN)
 
     def clear(self) -> None:
-        """Do nothing."""
+        """No-op."""
 
 
 class TokenWaiter:
-    """Waits for a `WorkerEvent`, as several processes do. Each token wakes one of them."""
+    """Waits for a `WorkerEvent`, in several processes. Each token wakes one of them."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -496,7 +496,7 @@ class TokenWaiter:
         return _wait(self._fd, timeout_s)
 
     def close(self) -> None:
-        """Do nothing, because the handle is the caller's."""
+        """No-op, because the handle is the caller's."""
 
 
 def set_event(fd: int) -> None:
