@@ -1,1 +1,1 @@
-"""Items that have a form, which their results take: grids, tables, groups and tiles."""
+"""Items with a form, which becomes that of their results: grids, tables, groups and tiles."""

@@ -25,7 +25,7 @@ from nbshare._core.shapes.shaped import (
 )
 from nbshare._core.tracebacks import shown_from_the_call
 
-MOST_STORED = 10_000  # values of parameters, which are read again and again with a checkpoint
+MOST_STORED = 10_000  # values of parameters in a checkpoint, because they are read repeatedly
 
 
 @shown_from_the_call
@@ -60,19 +60,19 @@ def grid(**axes: Iterable[Any]) -> Grid:
     ----------
     **axes : iterable
         The values of each parameter, by its name. The last one varies fastest. ``order="coarse"``
-        is not a parameter of the function. With it, items that are far apart come first, then those
-        between them, so that a live plot soon shows the whole. It takes 8 bytes for each item, and
-        the results are copied once. Loops over a job and errors number the items in this order.
+        is not a parameter of the function. With it, items that are far apart run first, then those
+        between them, so that a live plot soon shows the whole. It takes 8 bytes per item, and the
+        results are copied once. Loops over a job and errors number the items in this order.
 
     Returns
     -------
     Grid
-        A sequence of dicts, made when they are needed, so that a grid of 10⁸ items takes no memory.
+        A sequence of dicts, created on access, so that a grid of 10⁸ items takes no memory.
 
     Raises
     ------
     TypeError
-        There is no parameter, or one has no values to go through, such as a number or a str.
+        There is no parameter, or one is not a sequence of values, such as a number or a str.
 
     See Also
     --------
@@ -85,14 +85,14 @@ def grid(**axes: Iterable[Any]) -> Grid:
 
 
 class Grid(ShapedItems):
-    """All combinations of the values of some parameters, made by `nbshare.grid`.
+    """All combinations of the values of some parameters, created by `nbshare.grid`.
 
     Parameters
     ----------
     axes : mapping
         The values of each parameter, by its name.
     is_coarse : bool, default False
-        Whether items that are far apart come first.
+        Whether items that are far apart run first.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class Grid(ShapedItems):
 
     Notes
     -----
-    It does not change, so any thread may use it.
+    It is immutable, so any thread may use it.
     """
 
     __module__ = "nbshare.types"
@@ -126,7 +126,7 @@ class Grid(ShapedItems):
         if not axes:
             raise TypeError("grid() needs a parameter or more: grid(current=[1, 2], radius=[3, 4])")
         self._values = {name: _values_of(name, given) for name, given in axes.items()}
-        # Of a Series or an Index, whose elements may be objects, such as time stamps.
+        # For a Series or an Index, whose elements may be objects, such as time stamps.
         self._coords = {
             name: np.array(given)
             for name, given in axes.items()
@@ -137,8 +137,8 @@ class Grid(ShapedItems):
             len(self)
         except OverflowError:
             raise ValueError(f"a grid has at most {sys.maxsize} items") from None
-        self._places = coarse_first(self.shape) if is_coarse else None  # of the items
-        self._is_labelled = False  # the results go to xarray
+        self._places = coarse_first(self.shape) if is_coarse else None  # the items' places
+        self._is_labelled = False  # results are converted to xarray
 
     @property
     def coords(self) -> dict[str, npt.NDArray[Any]]:
@@ -168,7 +168,7 @@ class Grid(ShapedItems):
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Grid:
-        """Return a grid of which a checkpoint keeps the parameters."""
+        """Return a grid from the parameters in a checkpoint."""
         axes = stored["grid"]["axes"].items()
         arrays = {name: np.array(values, dtype) for name, (dtype, values) in axes}
         grid = cls(arrays, is_coarse=stored["grid"]["is_coarse"])
@@ -208,7 +208,7 @@ class Grid(ShapedItems):
         return ByName(func)
 
     def with_out(self, out: Any) -> tuple[Grid, Any]:
-        """Return the grid, which may put its results in xarray, and a view of an array."""
+        """Return the grid, which may convert its results to xarray, and a view of an array."""
         if isinstance(out, str) and out == "xarray":
             _need_xarray()
             labelled = copy(self)
@@ -220,22 +220,22 @@ class Grid(ShapedItems):
     def shaped(self, results: Any) -> Any:
         """Return the results of all items in the shape of the grid, with `coords`.
 
-        A list becomes an array of objects.
+        A list is converted to an array of objects.
         """
         if isinstance(results, tuple):
             return tuple(map(self.shaped, results))
         return self.shaped_partly(self.in_order(results))
 
     def named(self, results: Any, name: str) -> Any:
-        """Return what `shaped` does, or the same in xarray if that was asked for."""
+        """Return the result of `shaped`, in xarray if requested."""
         return self._labelled(results, name) if self._is_labelled else self.shaped(results)
 
     def shaped_partly(self, results: Any) -> Any:
-        """Return results that are in their own order in the shape of the grid, with `coords`."""
+        """Return results in their own order in the shape of the grid, with `coords`."""
         if isinstance(results, list):
             results = np.fromiter(results, object, len(results))
         shaped: Any = results.reshape(*self.shape, *results.shape[1:])
-        if type(shaped) is np.ndarray:  # which has no attributes
+        if type(shaped) is np.ndarray:  # it has no attributes
             shaped = shaped.view(GridArray)
         shaped.coords = self.coords
         return shaped
@@ -246,11 +246,11 @@ class Grid(ShapedItems):
         Parameters
         ----------
         results : array or list
-            One result for each item. Dicts and tuples become the variables of a Dataset.
+            One result for each item. Dicts and tuples are converted to the variables of a Dataset.
         name : str
             The name of the results, or of the first variables of tuples.
         """
-        import xarray  # the caller has asked for it
+        import xarray  # requested by the caller
 
         keys = _keys_of(results) if isinstance(results, list) else []
         if not keys:
@@ -275,11 +275,11 @@ class Grid(ShapedItems):
         Raises
         ------
         ValueError
-            It has another shape, or such a view is not possible.
+            It has a different shape, or such a view is impossible.
         """
         n = len(self.shape)
         if self._places is not None:
-            raise ValueError('out= takes no array for a grid with order="coarse": leave out one')
+            raise ValueError('out= must not be an array for a grid with order="coarse": omit one')
         if out.shape[:n] != self.shape:
             raise ValueError(
                 f"out= has shape {out.shape}: for this grid its first {n} axes must have the "
@@ -301,7 +301,7 @@ class GridArray(np.ndarray[Any, np.dtype[Any]]):
 
 
 class ByName(Adapted):
-    """A function that takes the item of a grid as its keyword arguments."""
+    """A function that is called with the item of a grid as its keyword arguments."""
 
     def __call__(self, item: Mapping[str, Any], /, **others: Any) -> Any:
         """Call the function."""
@@ -338,13 +338,13 @@ def _keys_of(results: list[Any]) -> Sequence[Any]:
 
 
 def _variable(results: list[Any], key: Any) -> npt.NDArray[Any]:
-    """Return one variable of all results, with gaps where there is none."""
+    """Return one variable of all results, with gaps for missing values."""
     parts = [_part(result, key) for result in results]
     there = np.array([part is not None for part in parts])
     given = [part for part in parts if part is not None]
     try:
         found = _as_array(given) if all(map(is_single, given)) else np.array(given)
-    except ValueError:  # of several shapes
+    except ValueError:  # shapes differ
         found = np.fromiter(given, object, len(given))
     whole = np.zeros((len(parts), *found.shape[1:]), found.dtype)
     whole[there] = found
@@ -359,18 +359,18 @@ def _part(result: Any, key: Any) -> Any:
 
 
 def _values_of(name: str, given: Any) -> Sequence[Any]:
-    """Return the values of a parameter, as they can be indexed."""
+    """Return the values of a parameter in a form that can be indexed."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise TypeError(
-            f"grid({name}=...) takes the values of a parameter in a list, an array or a range, not "
-            f"{given!r:.100}. Pass [{name}] for a single one, or shared= for what all calls need"
+            f"grid({name}=...): must be a list, an array or a range of values, not "
+            f"{given!r:.100}. Pass [{name}] for a single one, or shared= for arguments of all calls"
         )
     if isinstance(given, range):
         return given
     is_array = type(given) in (np.ndarray, np.memmap, SharedArray) or hasattr(given, "dims")
-    values: Any = np.array(given) if is_array else list(given)  # its own, which does not change
+    values: Any = np.array(given) if is_array else list(given)  # an own copy, which does not change
     if isinstance(values, np.ndarray) and values.ndim != 1:
-        raise TypeError(f"grid({name}=...) takes an array of one dimension, not {values.ndim}")
+        raise TypeError(f"grid({name}=...): must be an array of one dimension, not {values.ndim}")
     return values  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""Which items have a form: those among the iterables of a call, and those of a checkpoint."""
+"""Finds items with a form, among the iterables of a call and in a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from nbshare._core.shapes.tiles import Tiles
 
 
 def shaped_among(iterables: Sequence[Any]) -> ShapedItems | None:
-    """Return the items that have a shape, such as a grid's. Raise TypeError if there are others."""
+    """Return the items with a shape, such as a grid's. Raise TypeError if there are others."""
     shaped = [x for x in iterables if isinstance(x, ShapedItems) or is_grouped(x)]
     if not shaped:
         return None
     if len(iterables) > 1:
         raise TypeError(
             f"a {type(shaped[0]).__name__} gives all arguments that differ between the calls: pass "
-            "it alone, and what all calls need in shared="
+            "it alone, and arguments of all calls in shared="
         )
     return shaped[0] if isinstance(shaped[0], ShapedItems) else groups_of(shaped[0])
 
 
 def shaped_from(stored: Mapping[str, Any]) -> ShapedItems | None:
-    """Return the items of which a checkpoint keeps the form, as `ShapedItems.as_json` gave it."""
+    """Return the items from their form in a checkpoint, stored by `ShapedItems.as_json`."""
     if stored.get("grid"):
         return Grid.from_json(stored)
     return Tiles.from_json(stored) if "tiles" in stored else None

@@ -1,4 +1,4 @@
-"""Items that say how a function takes one of them, and what form all results have."""
+"""Items that define how a function is called with one of them, and the form of all results."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from nbshare.errors import cut
 
 
 class ShapedItems(Sequence[Any]):
-    """Items that are made when they are needed, such as the combinations of a grid.
+    """Items that are created on access, such as the combinations of a grid.
 
-    Workers get them as a whole, and make those that they run.
+    Workers receive them as a whole, and create those that they run.
     """
 
     passes_its_parts = True  # see `arrays.passed`
@@ -39,7 +39,7 @@ class ShapedItems(Sequence[Any]):
         return [results[i] for i in numbers] if isinstance(results, list) else results[numbers]
 
     def with_out(self, out: Any) -> tuple[ShapedItems, Any]:
-        """Return the items that give their results the form of ``out=``, and what rows go to.
+        """Return the items with results in the form of ``out=``, and the array for their rows.
 
         Raises
         ------
@@ -59,18 +59,18 @@ class ShapedItems(Sequence[Any]):
         func : callable
             The user's.
         shared : mapping
-            The objects of ``shared=``, which it gets by name.
+            The objects of ``shared=``, passed by name.
         extra : sequence of str
-            Names of other arguments that it gets.
+            Names of other arguments.
 
         Raises
         ------
         TypeError
-            It does not take these items.
+            It does not accept these items.
         """
 
     def note_on(self, error: BaseException) -> None:
-        """Note on the error of an item how the function takes the items, if that may be it."""
+        """Add to the error of an item how the function is called, if that may be the cause."""
 
     @abstractmethod
     def shaped(self, results: Any) -> Any:
@@ -83,16 +83,16 @@ class ShapedItems(Sequence[Any]):
         """
 
     def named(self, results: Any, name: str) -> Any:
-        """Return what `shaped` does, with a name if that form has one."""
+        """Return the result of `shaped`, with a name if that form has one."""
         del name
         return self.shaped(results)
 
     def shaped_partly(self, results: Any) -> Any:
-        """Return results with gaps, which are in their own order, in the form that they have."""
+        """Return results with gaps, in their own order, in their form."""
         return results
 
     def as_json(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the items, for those who only see their results."""
+        """Return the form of the items for a checkpoint, for readers of the results alone."""
         return {}
 
 
@@ -123,7 +123,7 @@ def checked_out(out: Any, n_items: int | None) -> Any:
 
 
 class Adapted(partial[Any]):
-    """A user's function, called as some items need it. A partial in it becomes a part of it."""
+    """A user's function, called in the way of some items. A partial in it is unpacked."""
 
     @property
     def users(self) -> Callable[..., Any]:
@@ -159,7 +159,7 @@ def survives(stored: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
         stored = stored.real  # casting the whole would warn
     if stored.dtype.kind == "f" and value.dtype.kind in "iu":
         too_large = 2.0 ** (8 * value.itemsize - (value.dtype.kind == "i"))
-        if (stored >= too_large).any():  # to which the largest ones are rounded
+        if (stored >= too_large).any():  # the largest ones are rounded to it
             return False
     with np.errstate(all="ignore"):  # for casts that lose values
         back = stored.astype(value.dtype)

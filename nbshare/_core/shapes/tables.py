@@ -53,8 +53,8 @@ def rows(table: Any) -> Rows:
     Returns
     -------
     Rows
-        A sequence of named tuples, as of `pandas.DataFrame.itertuples`, with ``row.Index``, and
-        each column by its name.
+        A sequence of named tuples, as in `pandas.DataFrame.itertuples`, with ``row.Index`` and each
+        column by its name.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def rows(table: Any) -> Rows:
 
     See Also
     --------
-    parallel_map : takes ``table.groupby(...)`` as items, too.
+    parallel_map : also accepts ``table.groupby(...)`` as items.
 
     Notes
     -----
@@ -73,7 +73,7 @@ def rows(table: Any) -> Rows:
 
 
 class _TableItems(ShapedItems):
-    """Parts of a table. Their results get its index.
+    """Parts of a table. Their results are labelled with its index.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class _TableItems(ShapedItems):
 
     def shaped(self, results: Any) -> Any:
         """Return a Series of numbers and the like, a DataFrame of dicts or Series, else a list."""
-        import pandas as pd  # which the caller has
+        import pandas as pd  # imported by the caller already
 
         if isinstance(results, tuple):
             return tuple(map(self.shaped, results))
@@ -144,7 +144,7 @@ class Rows(_TableItems):
 
     def __init__(self, table: Any) -> None:
         if not (hasattr(table, "itertuples") and hasattr(table, "iloc")):
-            raise TypeError(f"rows() takes a pandas.DataFrame, not {type(table).__name__}")
+            raise TypeError(f"rows(): must be a pandas.DataFrame, not {type(table).__name__}")
         self._table = table
         self.index = table.index
 
@@ -156,7 +156,7 @@ class Rows(_TableItems):
     def taken_by(
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
     ) -> Callable[..., Any]:
-        """Return the function, which takes a row."""
+        """Return the function of a row."""
         bind_arguments(func, [None], shared, extra)
         return func
 
@@ -169,9 +169,9 @@ def is_grouped(items: Any) -> bool:
 
 
 def gives_pairs(items: Any) -> bool:
-    """Return whether an object gives pairs of a key and a frame, as windows of time do."""
+    """Return whether an object yields pairs of a key and a frame, as windows of time do."""
     kind = type(items)
-    is_polars = kind.__module__.startswith("polars")  # windows of pandas give frames
+    is_polars = kind.__module__.startswith("polars")  # windows of pandas yield frames
     return kind.__name__.endswith("Resampler") or (is_polars and kind.__name__ in _WINDOWS)
 
 
@@ -184,10 +184,10 @@ def groups_of(grouped: Any) -> ShapedItems:
 
 
 _AS_PAIRS = (
-    "A function of one argument gets the frame of each group, without its key. For the key, too, "
-    "let it take two: def f(key, frame). For pairs, as in map, pass list(...) of the groups."
+    "A function of one argument receives the frame of each group, without its key. For the key, "
+    "use two: def f(key, frame). For pairs, as in map, pass list(...) of the groups."
 )
-# How errors begin of functions that take a frame for a pair.
+# First words of the errors of functions that use a frame as a pair.
 _OF_A_PAIR = (
     "KeyError: [01]$|ValueError: .*unpack|TypeError: .*positional argument|"
     "(IndexError|OutOfBoundsError): .*(index|bounds)"
@@ -195,24 +195,24 @@ _OF_A_PAIR = (
 
 
 class _Keyed(ShapedItems):
-    """Groups that a function gets with their keys, or without."""
+    """Groups that a function receives with or without their keys."""
 
-    _has_keys = False  # the function takes them
-    _gives_rows = False  # a frame gives its rows by their numbers
+    _has_keys = False  # whether the function receives them
+    _gives_rows = False  # whether a frame returns its rows by their numbers
 
     def taken_by(
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
     ) -> Callable[..., Any]:
-        """Return a function of one group. The user's takes the frame, or its key and the frame."""
+        """Return a function of one group. The user's receives the frame, or key and frame."""
         func = users_function(func)
         given = {*shared, *extra}
         needed = [name for name in needed_by(func) if name not in given]
         self._has_keys = len(needed) == 2
         if self._has_keys and re.search(_FRAME, needed[0]) and not re.search(_FRAME, needed[1]):
             raise TypeError(
-                f"{label_of(func)}({', '.join(needed)}) would get the key of a group as "
-                f"{needed[0]} and its frame as {needed[1]}. Pass what all calls need in shared="
-                f"{{{needed[1]!r}: ...}}; if it is to take both, name them key and frame"
+                f"{label_of(func)}({', '.join(needed)}) would receive the key of a group as "
+                f"{needed[0]} and its frame as {needed[1]}. Pass arguments of all calls in shared="
+                f"{{{needed[1]!r}: ...}}; if it needs both, name them key and frame"
             )
         bind_arguments(func, [None] * (1 + self._has_keys), shared, extra)
         if len(needed) == 1 and "unpacked" in (uses := uses_of(func, needed[0])):
@@ -222,14 +222,14 @@ class _Keyed(ShapedItems):
             )
         if len(needed) == 1 and self._gives_rows and "[1]" in uses:
             warn(
-                f"{label_of(func)} takes {needed[0]}[1], which is a row of the frame of a group. "
+                f"{label_of(func)} uses {needed[0]}[1], which is a row of the frame of a group. "
                 f"{_AS_PAIRS} For a row, write {needed[0]}.slice(1, 1)",
                 UserWarning,
             )
         return WithKey(func) if self._has_keys else func
 
     def note_on(self, error: BaseException) -> None:
-        """Note on the error of a function which takes a frame for a pair."""
+        """Add a note to the error of a function that uses a frame as a pair."""
         try:
             said = f"{type(error).__name__}: {error}"
         except Exception:  # noqa: BLE001 - a user's __str__
@@ -239,10 +239,9 @@ class _Keyed(ShapedItems):
 
 
 class _Frames(Sequence[Any]):
-    """Parts of a table, each made when its turn comes.
+    """Parts of a table, each created on access.
 
-    Many at the same time would keep the garbage collector busy, for a third of the time of small
-    ones.
+    Many at the same time would cost a third of the time of small ones in the garbage collector.
     """
 
     def __init__(self, table: Any, starts: Sequence[int], stops: Sequence[int]) -> None:
@@ -252,7 +251,7 @@ class _Frames(Sequence[Any]):
         return len(self._places)
 
     def __iter__(self) -> Iterator[Any]:
-        # The function behind iloc[a:b], half of whose time goes into other questions.
+        # The function behind iloc[a:b], which takes half of its time.
         return map(self._table._slice, self._places)
 
     def __getitem__(self, i: Any) -> Any:
@@ -260,9 +259,9 @@ class _Frames(Sequence[Any]):
 
 
 class Groups(_Keyed, _TableItems):
-    """The groups of a table, which ``table.groupby(...)`` describes.
+    """The groups of a table, from ``table.groupby(...)``.
 
-    One copy of the table has its rows group by group, so that each group is a view of it.
+    A copy of the table stores its rows group by group, so that each group is a view of it.
 
     Parameters
     ----------
@@ -273,12 +272,12 @@ class Groups(_Keyed, _TableItems):
     def __init__(self, grouped: Any) -> None:
         numbers = np.nan_to_num(grouped.ngroup().to_numpy(), nan=-1).astype(np.int64)
         order = np.argsort(numbers, kind="stable")[np.count_nonzero(numbers < 0) :]  # -1 is in none
-        # `head` and others take its rows. Counting those takes a third of all this.
+        # `head` and others drop rows. Counting them takes a third of the time here.
         self._table = grouped._selected_obj.iloc[order]
         self.index, sizes = _keys_and_sizes(grouped)
         self._starts = np.concatenate([[0], np.cumsum(sizes)])
         by = grouped.level if grouped.keys is None else grouped.keys
-        self._is_tuple = isinstance(by, list) and len(by) == 1  # a key of one, as pandas gives it
+        self._is_tuple = isinstance(by, list) and len(by) == 1  # a key of length one, as in pandas
 
     def __getitem__(self, i: Any) -> Any:
         if not isinstance(i, slice):
@@ -297,7 +296,7 @@ RESULT, ROW = "result", "nbshare row"  # columns
 class PolarsGroups(_Keyed):
     """The groups of a table of polars, in the order in which they begin.
 
-    One copy of the table has its rows group by group, and travels as Arrow's buffers.
+    A copy of the table stores its rows group by group, and is sent as Arrow's buffers.
 
     Parameters
     ----------
@@ -308,9 +307,9 @@ class PolarsGroups(_Keyed):
     _gives_rows = True
 
     def __init__(self, grouped: Any) -> None:
-        import polars as pl  # type: ignore[import-not-found, unused-ignore]  # which the caller has
+        import polars as pl  # type: ignore[import-not-found, unused-ignore]  # loaded by the caller
 
-        again = copy(grouped)  # with all that it says, such as `having`
+        again = copy(grouped)  # with all its settings, such as `having`
         again.df, again.maintain_order = grouped.df.with_row_index(ROW), True
         found = again.agg(pl.col(ROW))
         self._keys, rows = found.drop(ROW), found[ROW]
@@ -318,11 +317,11 @@ class PolarsGroups(_Keyed):
         self._table = grouped.df[rows.explode().to_numpy()]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the tables as Arrow's, whose buffers travel by reference."""
+        """Return the tables as Arrow's, whose buffers are sent by reference."""
         return vars(self) | {"_table": self._table.to_arrow(), "_keys": self._keys.to_arrow()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        import polars as pl  # which the caller has
+        import polars as pl  # imported by the caller already
 
         vars(self).update(state)
         self._table, self._keys = map(pl.from_arrow, (self._table, self._keys))
@@ -350,7 +349,7 @@ class PolarsGroups(_Keyed):
         if not isinstance(results, list):
             if results.ndim > 1:
                 return results
-            is_time = results.dtype.kind in "mM"  # Python has no nanoseconds, but integers
+            is_time = results.dtype.kind in "mM"  # Python would return nanoseconds as integers
             values = with_gaps(results) if is_time else results.tolist()
             return self._with_columns({RESULT: values}, results)
         values = [None if isinstance(value, BaseException) else value for value in results]
@@ -361,7 +360,7 @@ class PolarsGroups(_Keyed):
         return self._with_columns({RESULT: values}, results) if is_column else results
 
     def _with_columns(self, columns: Any, results: Any) -> Any:
-        """Return the keys with more columns, or just the results if a key has the name of one."""
+        """Return the keys with more columns, or only the results if a key has the name of one."""
         import polars as pl
 
         with suppress(pl.exceptions.PolarsError):
@@ -370,7 +369,7 @@ class PolarsGroups(_Keyed):
 
 
 class WithKey(Adapted):
-    """A function that takes the key of a group and its frame."""
+    """A function of the key of a group and its frame."""
 
     def __call__(self, item: tuple[Any, Any], /, **others: Any) -> Any:
         """Call the function."""
@@ -380,7 +379,7 @@ class WithKey(Adapted):
 def _keys_and_sizes(grouped: Any) -> tuple[Any, Any]:
     """Return the keys of all groups in the order of a loop over them, and their numbers of rows."""
     indexed = copy(grouped)
-    indexed.as_index = True  # else the sizes are a column, which a key may be called as well
+    indexed.as_index = True  # otherwise the sizes are a column, whose name may be a key's
     sizes = indexed.size()
     return sizes.index, sizes.to_numpy()
 

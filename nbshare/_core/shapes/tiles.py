@@ -33,7 +33,7 @@ def tiles(
     *,
     edges: str = "shrink",
 ) -> Tiles:
-    """Return the tiles of an array as items of a run, whose results are put together.
+    """Return the tiles of an array as items of a run, and combine their results.
 
     Examples
     --------
@@ -58,37 +58,36 @@ def tiles(
     Parameters
     ----------
     array : ndarray
-        An image, a volume or a series, of which at most 4 axes are tiled. Workers see parts of one
-        copy of it. There is no copy of a SharedArray, or of a `numpy.memmap` of 1 MiB or more.
+        An image, a volume or a series, with at most 4 tiled axes. Workers see parts of one copy of
+        it. A SharedArray, or a `numpy.memmap` of 1 MiB or more, is not copied.
     shape : int or sequence of int, default (512, 512)
         Lengths of a tile along the first axes of the array, without the overlap. Further axes, such
         as the colours of an image, are not cut.
     overlap : int or sequence of int, default 16
-        Elements that the function sees around a tile, on each side, at least as many as a result
-        depends on, such as the radius of a filter. One for each tiled axis, or one for all.
+        Number of elements around a tile, on each side, that the function receives. At least the
+        reach of a result, such as the radius of a filter. One for each tiled axis, or one for all.
     edges : {"shrink", "reflect", "symmetric", "edge", "constant"}, default "shrink"
-        Overlap at the edges of the array. With ``"shrink"`` there is none, so the function does
-        there what it does at its own edges. The others extend the array like the mode of
-        `numpy.pad` with this name, ``"constant"`` with zeros. Only tiles at an edge are copied for
-        that.
+        Overlap at the edges of the array. With ``"shrink"`` there is none, so the function treats
+        them as its own edges. The others extend the array like the mode of `numpy.pad` with this
+        name, ``"constant"`` with zeros. Only tiles at an edge are copied for that.
 
     Returns
     -------
     Tiles
-        A sequence of tiles, row by row, which a function gets as read-only arrays. Its result is an
-        array for the tile, with the overlap or without it. `parallel_map` cuts the overlap off, and
-        returns one array of the shape of `array`, whose further axes are those of the results.
+        A sequence of tiles, row by row, passed to a function as read-only arrays. It must return an
+        array for the tile, with or without the overlap. `parallel_map` removes the overlap, and
+        returns one array of the shape of `array`, with the further axes of the results.
 
     Raises
     ------
     TypeError
-        `array` is not an ndarray of numbers or the like.
+        `array` is not an ndarray of a numeric or similar dtype.
     ValueError
         It has no elements, or fewer axes than `shape`, or another argument is not as described.
 
     See Also
     --------
-    parallel_map : takes tiles as items. ``out=`` may be a SharedArray or a `numpy.memmap`.
+    parallel_map : accepts tiles as items. ``out=`` may be a SharedArray or a `numpy.memmap`.
     """
     return Tiles(array, shape, overlap, edges)
 
@@ -112,31 +111,31 @@ class Layout(NamedTuple):
 
 
 class OutputForm(NamedTuple):
-    """What ``out=`` holds of a tile."""
+    """The part of ``out=`` for a tile."""
 
     dtype: np.dtype[Any]
     further: tuple[int, ...]  # lengths of the axes after the tiled ones
 
 
 class Tile(NamedTuple):
-    """One tile, as a worker gets it."""
+    """One tile, as sent to a worker."""
 
     place: Slices  # in the array
-    values: npt.NDArray[Any]  # with the overlap, as far as the array has it
-    missing: tuple[tuple[int, int], ...]  # elements of the overlap that it has not, by axis
-    inside: Slices  # the tile without overlap, in what the function gets
-    shape: tuple[int, ...]  # of tiles without overlap that are not the last ones
+    values: npt.NDArray[Any]  # with the overlap within the array
+    missing: tuple[tuple[int, int], ...]  # elements of the overlap outside the array, by axis
+    inside: Slices  # the tile without overlap, within the function's argument
+    shape: tuple[int, ...]  # of all but the last tiles, without overlap
     edges: str
-    out: OutputForm | None  # which a result must fit
+    out: OutputForm | None  # a result must fit it
 
     def __repr__(self) -> str:
         return f"<tile {', '.join(f'{part.start}:{part.stop}' for part in self.place)}>"
 
     def extended(self) -> npt.NDArray[Any]:
-        """Return what the user's function gets."""
+        """Return the argument of the user's function."""
         if not any(map(any, self.missing)):
             return self.values
-        pad: Any = np.pad  # with a mode that type checkers do not know
+        pad: Any = np.pad  # type checkers do not know the mode
         extended: npt.NDArray[Any] = pad(self.values, self.missing, self.edges)
         extended.flags.writeable = False
         return extended
@@ -149,12 +148,12 @@ class Tile(NamedTuple):
         result : array_like
             The result of the user's function.
         given : tuple of int
-            The shape of what it got.
+            The shape of its argument.
 
         Raises
         ------
         ValueError, TypeError
-            It has another shape, a mask, or what ``out=`` cannot hold.
+            It has another shape, a mask, or values that ``out=`` cannot hold.
         """
         if is_masked(result):
             raise TypeError(
@@ -167,8 +166,8 @@ class Tile(NamedTuple):
             row = row[self.inside]
         elif row.shape[:n] != inner:
             raise ValueError(
-                f"the result has shape {row.shape}, but it is put in the place of a tile: return "
-                f"an array whose first axes are {given[:n]}, as the function got them, or {inner}, "
+                f"the result has shape {row.shape}, but it must fit the place of a tile: return "
+                f"an array whose first axes are {given[:n]}, as in its argument, or {inner}, "
                 "without the overlap"
             )
         if self.out is not None:
@@ -196,32 +195,32 @@ class Tile(NamedTuple):
 
 
 class OfTile(Adapted):
-    """A function that takes the values of a tile."""
+    """A function of the values of a tile."""
 
     def __call__(self, tile: Tile, /, **others: Any) -> Any:
-        """Call the function. Return its result as `Tile.row` does."""
+        """Call the function. Return its result by `Tile.row`."""
         given = tile.extended()
         return tile.row(super().__call__(given, **others), given.shape)
 
 
 class Tiles(ShapedItems):
-    """The tiles of an array, made by `nbshare.tiles`.
+    """The tiles of an array, created by `nbshare.tiles`.
 
     Parameters
     ----------
     array : ndarray
         The array.
     shape, overlap : int or sequence of int
-        Lengths of a tile, and of what is around it.
+        Lengths of a tile, and of the overlap.
     edges : str
         The mode of the overlap at the edges of the array.
 
     Attributes
     ----------
     layout : Layout
-        How the array is cut.
+        The places of the tiles in the array.
     out : ndarray or None
-        The array that results go to, in shared memory or in a mapped file. None for a new array.
+        The array for the results, in shared memory or in a mapped file. None for a new array.
 
     Examples
     --------
@@ -271,14 +270,14 @@ class Tiles(ShapedItems):
             raise ValueError(f"tiles(edges={edges!r}): allowed are {', '.join(map(repr, EDGES))}")
         self._edges = edges
         self.out: npt.NDArray[Any] | None = None
-        self._form: OutputForm | None = None  # of `out`
+        self._form: OutputForm | None = None  # form of `out`
         self._array = array.view()
         self._array.flags.writeable = False
         whole = array.shape[: len(tile)]
         self.layout = Layout(whole, tuple(map(min, tile, whole)))
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"out": None}  # workers write to it where the first result goes
+        return vars(self) | {"out": None}  # workers receive it with the place of the first result
 
     def __len__(self) -> int:
         return math.prod(self.layout.counts)
@@ -306,7 +305,7 @@ class Tiles(ShapedItems):
         return f"<Tiles: {len(self)} of an array of shape {self._array.shape}>"
 
     def with_out(self, out: Any) -> tuple[Tiles, None]:
-        """Return the same tiles, with the array that ``out=`` asks for.
+        """Return the same tiles, with the array of ``out=``.
 
         Raises
         ------
@@ -338,7 +337,7 @@ class Tiles(ShapedItems):
     def taken_by(
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
     ) -> OfTile:
-        """Return a function of one tile. The user's takes its values."""
+        """Return a function of one tile. The user's receives its values."""
         func = users_function(func)
         bind_arguments(func, [None], shared, extra)
         return OfTile(func)
@@ -354,7 +353,7 @@ class Tiles(ShapedItems):
         return cls(np.broadcast_to(np.uint8(0), whole), tile, 0, EDGES[0])
 
     def shaped(self, results: Any) -> Any:
-        """Return what `shaped_partly` does. Warn if it is a list."""
+        """Return the result of `shaped_partly`. Warn if it is a list."""
         shaped = self.shaped_partly(results)
         if isinstance(shaped, list):
             warn(
@@ -400,20 +399,20 @@ class Tiles(ShapedItems):
 
 
 class Mosaic:
-    """The places of tiles in one array, which is indexed like an array with a row for each.
+    """The places of tiles in one array, indexed like an array with a row for each.
 
     Parameters
     ----------
     whole : ndarray
         The array.
     layout : Layout
-        How it is cut.
+        The places of the tiles.
     there : ndarray of bool, optional
-        The tiles that have a result. Default: all.
+        The tiles with a result. Default: all.
 
     Notes
     -----
-    The last tiles may be smaller. Of a row for them, the part that fits is stored.
+    The last tiles may be smaller. Only the fitting part of their row is stored.
     """
 
     def __init__(
@@ -442,7 +441,7 @@ class Mosaic:
             part[...] = value[tuple(map(slice, part.shape[: value.ndim]))]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """Return the rows, which are tiles of the same shape."""
+        """Return the rows, for tiles of the same shape."""
         n = len(self.layout.whole)
         rows = np.zeros((len(self), *self.layout.tile, *self.whole.shape[n:]), self.dtype)
         for row, i in zip(rows, range(len(self)), strict=True):
@@ -478,13 +477,13 @@ class MosaicTarget(NamedTuple):
     layout: Layout
 
     def rows(self, views: Sequence[View]) -> Callable[[int, int], Any]:
-        """Return what returns the places of some tiles, by the first and how many."""
+        """Return a function that returns the places of tiles, by the first and their number."""
         mosaic = Mosaic(Inputs(views).array(self.reference), self.layout)
         return lambda first, n: mosaic[first : first + n]
 
 
 def _dtype_of_all(rows: Sequence[npt.NDArray[Any]]) -> np.dtype[Any] | None:
-    """Return a dtype that each value of some rows survives, or None if there is none."""
+    """Return a dtype that preserves each value of some rows, or None."""
     try:
         dtype = np.result_type(*rows)
     except TypeError:
