@@ -1,4 +1,4 @@
-"""What compiled code does and uses, for functions whose source is not in a file that is read."""
+"""The form and the uses of compiled code, for functions without a source file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Any
 from nbshare._core.functions.installed import is_installed
 from nbshare._core.source.file import ALL, Dependency, dependency_on
 
-# Attributes that Python adds to a class, and that do not change what it does.
+# Attributes that Python adds to a class without an effect on its behaviour.
 NOT_OF_A_CLASS = {
     "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__",
     "__static_attributes__", "__annotations__", "__annotate_func__", "__annotations_cache__",
     "__abstractmethods__", "_abc_impl", "__slotnames__", "__orig_bases__", "__parameters__",
     "__classdictcell__",
-    # What pydantic makes of the annotations and of `__pydantic_fields__`, with the class's address.
+    # Pydantic derives these from the annotations and `__pydantic_fields__`. They contain addresses.
     "__pydantic_core_schema__", "__pydantic_serializer__", "__pydantic_validator__",
     "__pydantic_complete__", "__pydantic_fields_complete__", "__pydantic_parent_namespace__",
     "__pydantic_setattr_handlers__", "__signature__",
@@ -32,14 +32,14 @@ OF_VALUES, OF_ATTRIBUTES = (
     re.compile("CONST|ATTR|METHOD"),
     re.compile("ATTR|METHOD"),
 )  # instructions
-OF_OTHERS = "STORE_GLOBAL", "STORE_NAME"  # instructions that set what other code may use
+OF_OTHERS = "STORE_GLOBAL", "STORE_NAME"  # instructions that set names for other code
 
 
 def form_of(code: CodeType, steps: list[Instruction]) -> list[Any]:
-    """Return what a function's code does, without its place and docstring. Add to its `steps`."""
+    """Return the form of a function's code, without its place and docstring. Add to its `steps`."""
     here = list(get_instructions(code))
     for k, step in enumerate(here):
-        if step.opname == "KW_NAMES":  # of Python 3.11 and 3.12, for which `dis` has no value
+        if step.opname == "KW_NAMES":  # in Python 3.11 and 3.12 `dis` has no value for it
             here[k] = step._replace(argval=code.co_consts[step.arg or 0])
     steps += here
     form: list[Any] = [code.co_varnames, code.co_argcount, code.co_posonlyargcount]
@@ -54,7 +54,7 @@ def form_of(code: CodeType, steps: list[Instruction]) -> list[Any]:
 
 
 def uses_in(steps: list[Instruction], package: str) -> tuple[dict[str, set[str]], set[Dependency]]:
-    """Return the attributes that variables are asked for, like ``of.it``, and what imports lead to.
+    """Return the attributes used of variables, like ``of.it``, and the targets of imports.
 
     The attributes are ``*`` where a variable is used otherwise.
     """
@@ -63,7 +63,7 @@ def uses_in(steps: list[Instruction], package: str) -> tuple[dict[str, set[str]]
     imported = set[Dependency]()
     module, has_names, target = "", False, ""
     for i, step in enumerate(steps):
-        # Two variables, if one instruction does the work of two.
+        # Two variables, for a combined instruction.
         names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
         if step.opname == "IMPORT_NAME":
             level, has_names = steps[i - 2].argval, steps[i - 1].argval is not None
@@ -89,7 +89,7 @@ def uses_in(steps: list[Instruction], package: str) -> tuple[dict[str, set[str]]
 
 
 def keywords_in(steps: list[Instruction]) -> set[str]:
-    """Return the names of keywords in calls, which are constants."""
+    """Return the names of keywords in calls (constants)."""
     values = [step.argval for step in steps if isinstance(step.argval, tuple)]
     return {each for value in values for each in value if isinstance(each, str)}
 
@@ -99,11 +99,11 @@ def _stored_by(step: Instruction) -> Any:
 
 
 def uses_of(func: Any, parameter: str) -> set[str]:
-    """Return which of the uses of a pair a function makes of a parameter.
+    """Return the ways in which a function uses a parameter as a pair.
 
-    They are ``a, b = pair`` or ``f(*pair)``, "unpacked", and ``pair[1]``, "[1]". Those of the
-    user's functions that it calls as ``g(pair)`` are seen, too. Others are not, nor is code in C,
-    or behind ``*args``.
+    They are ``a, b = pair`` or ``f(*pair)``, "unpacked", and ``pair[1]``, "[1]". Uses in the user's
+    functions that it calls as ``g(pair)`` are included. Other functions, code in C, and ``*args``
+    are not.
     """
     found, todo, known = set[str](), [(func, parameter)], set[Any]()
     while todo:
@@ -129,7 +129,7 @@ def uses_of(func: Any, parameter: str) -> set[str]:
             if step.opname == "CALL" and step.argval == 1 and before is not None:
                 called = _value_of(before, function)
                 called = _plain(called) if type(called) is FunctionType else None
-                # Those of libraries take whatever comes.
+                # Functions of libraries accept anything.
                 if called is not None and not is_installed(called.__code__.co_filename):
                     todo += [(called, name) for name in called.__code__.co_varnames[:1]]
     return found
@@ -146,7 +146,7 @@ def _plain(func: Any) -> FunctionType | None:
         func = inspect.unwrap(func)
     if not hasattr(func, "__code__"):
         func = getattr(type(func), "__call__", None)  # noqa: B004 - of an object
-    func = getattr(func, "__func__", func)  # of a method
+    func = getattr(func, "__func__", func)  # a method's
     return func if type(func) is FunctionType else None
 
 
@@ -156,7 +156,7 @@ def _value_of(loads: Instruction, function: FunctionType) -> Any:
     if loads.opname == "LOAD_GLOBAL":
         return function.__globals__.get(name)
     if loads.opname == "LOAD_DEREF" and name in code.co_freevars:
-        with suppress(ValueError):  # it has none yet
+        with suppress(ValueError):  # it has no value yet
             return (function.__closure__ or ())[code.co_freevars.index(name)].cell_contents
     return None
 

@@ -1,13 +1,13 @@
-"""Tells what was changed in this process of modules whose files workers run.
+"""Warns of changes made in this process to modules whose files workers run.
 
-A value that a notebook sets, as by ``consts.SCALE = 10``, or a function that it replaces does not
-travel, because workers import the files. So a call compares the modules that it reaches with their
+A value that a notebook sets, as by ``consts.SCALE = 10``, or a function that it replaces is not
+sent, because workers import the files. So a call compares the modules that it reaches with their
 files, and warns once of each change. These are no changes:
 
-- An edit of a file. Workers run it as it is now. A file is compared only while it is surely the
+- An edit of a file. Workers run the present version. A file is compared only while it is surely the
   version that was imported here.
-- Changes by the code that workers run, such as of counters, caches and registries, and what
-  is in a list, dict or set that the file leaves empty.
+- Changes by the code that workers run, such as of counters, caches and registries, and the contents
+  of a list, dict or set that the file leaves empty.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from nbshare._core.source.file import ANYTHING, File, parsed_file
 from nbshare.errors import warn
 
 MOST_OF_FILE = 1 << 18  # bytes of a file that is compared, as more is data mostly
-MOST = 1 << 19  # bytes of all files that a call compares, as parsing them takes 0.2 s
+MOST = 1 << 19  # bytes of all files that a call compares. Parsing them takes 0.2 s
 MOST_NAMED = 5  # changes in a message
 
 
@@ -57,14 +57,13 @@ class Change(NamedTuple):
 
 
 _seen: dict[str, _Seen] = {}  # module name -> how it was when it was compared
-_told: dict[str, Collection[Change]] = {}  # module name -> the present changes, all told
+_told: dict[str, Collection[Change]] = {}  # module name -> its present changes, all reported
 
 
 def warn_of_changes(*objects: Any) -> None:
-    """Warn of what was changed in the modules that functions, or other objects, reach.
+    """Warn of changes in the modules that functions, or other objects, reach.
 
-    Once of each change. Users' objects may raise when they are looked at, but no call fails by
-    that.
+    Each change is reported once. Errors raised by inspecting users' objects are ignored.
     """
     new: list[str] = []
     with suppress(Exception):
@@ -78,16 +77,16 @@ def warn_of_changes(*objects: Any) -> None:
         new = [*new[: MOST_NAMED - 1], f"{len(new) - MOST_NAMED + 1} more changes"]
     if new:
         warn(
-            f"{'; '.join(new)}. Workers run the files, so they do not see what was changed in this "
+            f"{'; '.join(new)}. Workers run the files, so they do not see changes made in this "
             "process. Pass such a value as an argument or in shared=, or edit the file.",
             UserWarning,
         )
 
 
 def changes(objects: Iterable[Any]) -> dict[str, list[Change]]:
-    """Return what was changed in each module that some objects reach, as far as it is compared.
+    """Return the changes in each module that some objects reach, among compared values.
 
-    The nearest ones come first, because a large package may reach all of its files.
+    The nearest ones are first, because a large package may reach all of its files.
     """
     seen: dict[str, _Seen] = {}
     own, names = own_files(), dict.fromkeys(_modules_of(objects))
@@ -104,7 +103,7 @@ def changes(objects: Iterable[Any]) -> dict[str, list[Change]]:
 
 
 def _look_at(name: str, own: Mapping[str, str], most: int) -> _Seen | None:
-    """Return a module as it is now, if it is an own one whose file has so many bytes at most."""
+    """Return the present state of an own module, if its file has at most `most` bytes."""
     path = own.get(name)
     if path is None or not path.endswith(".py") or name in MAINS:  # these are sent by value
         return None
@@ -121,7 +120,7 @@ def _look_at(name: str, own: Mapping[str, str], most: int) -> _Seen | None:
     return seen
 
 
-# ------------------------------------------------------------------------- what a call reaches
+# ----------------------------------------------------------------------- the reach of a call
 
 
 def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
@@ -151,7 +150,7 @@ def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
                 todo += [*found, *(value.__defaults__ or ())]
                 todo += [cell.cell_contents for cell in value.__closure__ or ()]
         elif type(value) not in SIMPLE:
-            # A function with a cache, because other objects might do anything when they are asked.
+            # A function with a cache only, because other objects may react in any way to an access.
             todo += [type(value), getattr(value, "__dict__", {}).get("__wrapped__")]
 
 
@@ -166,7 +165,7 @@ def _may_change(file: File, definition: Definition) -> bool:
 
 
 class _Seen:
-    """A module, how it was when it was compared with its file.
+    """The state of a module when it was compared with its file.
 
     Attributes
     ----------
@@ -194,7 +193,7 @@ class _Seen:
         ignored = file.changed if found else set[str]()
         found = [each for each in found if not _may_change(file, each)]
         self._changes = [(each, self._change(each)) for each in found]
-        # The values of names may change, the code of functions, and what is in containers.
+        # The values of names, the code of functions, and the contents of containers may change.
         watched = [each for each in defined if not each.is_changed_by(ignored)]
         self._watched = [(each.names, each.key) for each in watched]
         self._ids = self._ids_now()
@@ -204,14 +203,14 @@ class _Seen:
         others = {id(each.value) for each in found}
         given = [(each.value, each.given) for each in watched if type(each.value) in CONTAINERS]
         self._contents = [x for x in given if x[1] is not ABSENT]
-        # No other object gets the ids of these.
+        # Keeps these alive, so that their ids are not reused.
         self._kept = [each for each in values if type(each) in SIMPLE or id(each) in others]
 
     def is_still(self, module: ModuleType | None) -> bool:
         """Return whether nothing has changed in the module since."""
         if variables_of(module) is not self._names or self._ids_now() != self._ids:
             return False
-        if self._changes and stamp_of(self.file.path) != self.file.stamp:  # it may have them now
+        if self._changes and stamp_of(self.file.path) != self.file.stamp:  # edited since
             return False
         with suppress(Exception):  # such as of arrays in a list
             is_same = [each.__code__ for each in self._functions] == self._codes
@@ -230,7 +229,7 @@ class _Seen:
         return Change(definition.name, text, id(definition.value))
 
     def changes(self, files: Collection[File]) -> list[Change]:
-        """Return what was changed, but not by these files, which workers run as well."""
+        """Return the changes, except those made by these files, because workers run them too."""
         return [
             change
             for definition, change in self._changes
@@ -239,25 +238,25 @@ class _Seen:
 
 
 def _is_of_main(value: Any) -> bool:
-    """Whether a function, a class, or an object of such a class is defined in ``__main__``."""
+    """Return whether ``__main__`` defines a function, a class, or the class of an object."""
     for part in parts_of(value):
         if isinstance(part, FunctionType) and part.__globals__.get("__name__") in MAINS:
             return True
     return (value if isinstance(value, type) else type(value)).__module__ in MAINS
 
 
-# ------------------------------------------------------------------- which version was imported
+# ------------------------------------------------------------------------ imported versions
 
 
 class _Recorder:
-    """Notes the stamps of own files before they are imported."""
+    """Records the stamps of own files before they are imported."""
 
     @classmethod
     def find_spec(
         cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         finders = [*sys.meta_path]
-        if cls not in finders:  # within another finder, that of a driver, whose loader notes them
+        if cls not in finders:  # within a driver's finder, whose loader records them
             return None
         for finder in finders[finders.index(cls) + 1 :]:
             if not hasattr(finder, "find_spec"):  # Python skips it, too
@@ -270,6 +269,6 @@ class _Recorder:
 
 
 def record_imports() -> None:
-    """Note from now on which versions of files are imported."""
+    """Record the imported versions of files from now on."""
     if _Recorder not in sys.meta_path:
         sys.meta_path.insert(0, _Recorder)

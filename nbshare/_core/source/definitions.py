@@ -1,8 +1,8 @@
 """The definitions of a file, compared with those of a process.
 
-A definition is a statement at the top level of a file, or of a class in it, that gives a name its
-only value. This is a function, a class, or a simple value (numbers, texts, None, and tuples, lists,
-dicts and sets of them). These may have any value, and are not compared:
+A definition is a statement at the top level of a file, or of a class in it, that binds a name to
+its only value. This is a function, a class, or a simple value (numbers, texts, None, and tuples,
+lists, dicts and sets of them). These may have any value, and are not compared:
 
 - A name that code changes later, such as a counter or a cache (see `changed_by`).
 - A name that other statements bind as well, such as a loop or ``try``.
@@ -29,7 +29,7 @@ from nbshare._core.source.file import ALL, FUNCTIONS, OF_PROPERTIES, File, bindi
 SIMPLE = {bool, int, float, complex, str, bytes, tuple, list, dict, set, type(None)}
 CONTAINERS = {list, dict, set}
 WRAPPERS = (classmethod, staticmethod, cached_property, _lru_cache_wrapper)
-# Decorators that keep the functions of what they decorate.
+# Decorators that keep the decorated functions.
 KEEPING = {"property", "classmethod", "staticmethod", "abc.abstractmethod", "dataclasses.dataclass"}
 KEEPING |= {
     f"functools.{x}" for x in ("cache", "lru_cache", "cached_property", "wraps", "total_ordering")
@@ -47,14 +47,14 @@ ABSENT = object()
 
 
 class Definition(NamedTuple):
-    """A name of a module or class, and what gives its value in the file."""
+    """A name of a module or class, and the node of its value in the file."""
 
     name: str  # with that of its class
     key: str  # the name in the module, or in the class
-    names: Mapping[str, Any]  # the values that the module or class has here
+    names: Mapping[str, Any]  # the module's or class's values in this process
     nodes: list[ast.AST | None]  # the values in the file, None for one that is not clear
     file: File
-    is_plain: bool  # not of a class that a decorator or metaclass has made
+    is_plain: bool  # False in a class created by a decorator or metaclass
 
     @property
     def value(self) -> Any:
@@ -71,7 +71,7 @@ class Definition(NamedTuple):
         return ABSENT
 
     def is_as_written(self) -> bool:
-        """Return whether the value here may be that of the file, from which it was imported."""
+        """Return whether the value here may be that of the file."""
         value, given = self.value, self.given
         if value is ABSENT:
             return True
@@ -79,7 +79,7 @@ class Definition(NamedTuple):
             # Such as an enumeration's member.
             is_made = "." in self.name and type(value) not in SIMPLE
             return is_made or is_same(given, value)
-        # A decorator, or what made the class, may have made something else of a function.
+        # A decorator, or the creator of the class, may have replaced a function.
         if self.is_plain and all(isinstance(x, FUNCTIONS) and self.keeps(x) for x in self.nodes):
             return self._is_function_of(cast("list[ast.FunctionDef]", self.nodes))
         return True
@@ -100,7 +100,7 @@ class Definition(NamedTuple):
 
 
 def definitions_in(file: File) -> Iterator[Definition]:
-    """Yield what a file defines, with the values in its module, and in the classes there."""
+    """Yield the definitions of a file, with the values in its module and its classes."""
     return _definitions(file, file.statements, variables_of(sys.modules.get(file.name)))
 
 
@@ -115,7 +115,7 @@ def _definitions(
     given = defaultdict[str, list[ast.AST | None]](list)
     for statement in statements:
         for name, node in bindings_in(statement):
-            if name == ALL:  # it may give all of these
+            if name == ALL:  # it may bind all of these
                 for nodes in given.values():
                     nodes.append(None)
             given[name].append(node)
@@ -139,9 +139,9 @@ def _keeps_functions(decorator: str) -> bool:
 
 
 def parts_of(value: Any) -> list[Any]:
-    """Return the function or class that a value is, or the functions of a property or wrapper.
+    """Return a function or class itself, or the functions of a property or wrapper.
 
-    Without what installed code has put around them.
+    Wrappers by installed code are removed.
     """
     if isinstance(value, property):
         return [
@@ -164,14 +164,14 @@ def _place_in(path: str, node: ast.FunctionDef) -> tuple[str, str, int]:
 
 
 def simple_value(node: ast.AST) -> Any:
-    """Return the value of an expression of literals. Raise ValueError if there is more in it."""
-    if isinstance(node, ast.Constant):  # most of them, as compiling takes some time
+    """Return the value of an expression of literals. Raise ValueError for any other."""
+    if isinstance(node, ast.Constant):  # the usual case, without the time to compile
         return node.value
     if not all(isinstance(each, LITERALS) for each in ast.walk(node)):
         raise ValueError("not a simple value")
     try:
         code = compile(ast.Expression(cast("ast.expr", node)), "<literals>", "eval")
-        return eval(code)  # noqa: S307 - of literals alone, as the import of the file does
+        return eval(code)  # noqa: S307 - literals alone, as in the import of the file
     except Exception as error:
         raise ValueError("not a simple value") from error
 

@@ -1,6 +1,6 @@
-"""The source of a module: what its statements bind, what they use, and where imports lead.
+"""The source of a module: the names that its statements bind and use, and targets of imports.
 
-Nothing is imported or executed. A file is parsed once for all who ask.
+No code is imported or executed. A file is parsed once for all callers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from nbshare._core.functions.freshness import Stamp, read_source
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 DEFINITIONS = FUNCTIONS | ast.ClassDef
 ASSIGNMENTS = ast.Assign | ast.AnnAssign
-EXPRESSION = re.compile(r"[(@~*/+<>=]")  # a text with one of these may be one (pandas, formulas)
-# Methods that change a list, a dict or a set, which their constant counterparts lack them.
+EXPRESSION = re.compile(r"[(@~*/+<>=]")  # texts with one of these may be code (pandas, formulas)
+# Methods that change a list, a dict or a set. Their immutable counterparts lack them.
 CHANGING = {*dir(list), *dir(dict), *dir(set)}.difference(
     dir(tuple), dir(MappingProxyType), dir(frozenset)
 )
@@ -31,10 +31,10 @@ ANYTHING = {"exec", "setattr", "delattr", "globals", "locals", "vars", "__dict__
 DOTTED = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
 NOT_IN_WORKERS = {"__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"}
 OF_PROPERTIES = ".setter", ".getter", ".deleter"
-ALL = "*"  # as a name, all of a module
+ALL = "*"  # as a name: all of a module
 
 Dependency = tuple[str, str]  # a module, and a name in it ("" for its import)
-Binding = tuple[str, ast.AST | None]  # a name, and what gives its value, if that is clear
+Binding = tuple[str, ast.AST | None]  # a name, and the node of its value, if that is clear
 
 
 class File:
@@ -54,7 +54,7 @@ class File:
 
     def __init__(self, name: str, path: str, _stamp: Stamp | None) -> None:
         if (source := read_source(path, sys.maxsize)) is None:
-            raise OSError(f"{path!r} is being edited, or gone")
+            raise OSError(f"{path!r} is being edited, or was removed")
         self.name, self.path, self.stamp = name, path, source.stamp
         is_package = os.path.basename(path) == "__init__.py"
         self.package = name if is_package else name.rpartition(".")[0]
@@ -68,7 +68,7 @@ class File:
 
     @cached_property
     def named(self) -> Mapping[str, list[ast.stmt]]:
-        """The statements that define a name, and do nothing else."""
+        """The statements that only define a name."""
         return _grouped((name, x) for x in self.statements for name in bound_by(x))
 
     @cached_property
@@ -103,7 +103,7 @@ class File:
         return name in self.named or name in self.targets
 
     def full_names(self, called: ast.expr) -> list[str]:
-        """Return what is called, or derived from, such as ``functools.cache`` or ``property``.
+        """Return the full name of a call or base, such as ``functools.cache`` or ``property``.
 
         None, if the file itself defines it.
         """
@@ -115,21 +115,21 @@ class File:
         return [f"{target}.{rest}".rstrip(".") for target in self.targets.get(name, [])]
 
     def leads_to(self, dotted: str) -> list[Dependency]:
-        """Return what a name means that imports bind, with its attributes."""
+        """Return the target of a name that an import binds, with its attributes."""
         name, _, rest = dotted.partition(".")
         return [dependency_on(target, rest) for target in self.targets.get(name, [])]
 
 
-parsed_file = lru_cache(256)(File)  # as each call asks again
+parsed_file = lru_cache(256)(File)  # because each call asks again
 
 
 def parsed(source: bytes) -> ast.Module:
-    """Return the syntax tree of a file, without docstrings unless it asks for them."""
+    """Return the syntax tree of a file, without docstrings unless it reads them."""
     for left in (2, 1, 0):
         try:
             tree = ast.parse(source)
             break
-        except SystemError:  # of CPython 3.11, if another thread parses at the same time
+        except SystemError:  # raised by CPython 3.11 if another thread parses at the same time
             if not left:
                 raise
     for part in () if b"__doc__" in source else (tree, *statements_in(tree.body)):
@@ -149,7 +149,7 @@ def _grouped(pairs: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:
 
 
 def statements_in(statements: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield statements, and those within each, which are many times fewer than all nodes."""
+    """Yield statements, and those within each. They are many times fewer than all nodes."""
     for statement in statements:
         todo = deque([statement])
         while todo:
@@ -174,7 +174,7 @@ def run_by_import(statement: ast.AST) -> Iterator[ast.AST]:
 
 
 def bindings_in(statement: ast.stmt) -> Iterator[Binding]:
-    """Yield the names that a statement binds, and what gives their values, if that is clear."""
+    """Yield the names that a statement binds, and the nodes of their values, if clear."""
     match statement:
         case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
             yield name, statement
@@ -234,7 +234,7 @@ def bound_by(statement: ast.stmt) -> set[str]:
 
 
 def imports_in(parts: Iterable[ast.AST], package: str) -> Iterator[tuple[str, str]]:
-    """Yield the names that imports bind, and to what, such as ``module.name``.
+    """Yield the names that imports bind, and their targets, such as ``module.name``.
 
     The name is ``*`` for all names of a module, and empty for a module that is imported only.
     """
@@ -252,7 +252,7 @@ def imports_in(parts: Iterable[ast.AST], package: str) -> Iterator[tuple[str, st
 
 
 def dependency_on(target: str, rest: str = "") -> Dependency:
-    """Return what an import binds, or its attributes, as a dependency."""
+    """Return the object that an import binds, or its attributes, as a dependency."""
     module, _, name = target.rpartition(".")
     return (module, f"{name}.{rest}".rstrip(".")) if module else (target, rest or ALL)
 
@@ -274,7 +274,7 @@ def uses_in(node: ast.AST) -> Iterator[str]:
 
 
 def names_in(node: ast.AST) -> list[ast.Name]:
-    """Return the names that code has, without what they are asked for."""
+    """Return the names in code, without their attributes."""
     return [each for each in ast.walk(node) if isinstance(each, ast.Name)]
 
 
@@ -316,7 +316,7 @@ def changed_by(statements: Iterable[ast.stmt]) -> set[str]:
 
 
 def _path(node: Any) -> set[str]:
-    """Return the names on the way to what an expression gives, ``a`` and ``b`` of ``a.b[0]``."""
+    """Return the names on the path to the value of an expression, ``a`` and ``b`` in ``a.b[0]``."""
     names = set[str]()
     while isinstance(node, ast.expr):
         names.add(getattr(node, "id", getattr(node, "attr", "")))
