@@ -1,6 +1,6 @@
-"""Signatures and annotations, also those that name what exists for type checkers only.
+"""Signatures and annotations, including names that exist for type checkers only.
 
-From Python 3.14 on, annotations are evaluated when somebody asks for them.
+From Python 3.14 on, annotations are evaluated on access.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ if sys.version_info >= (3, 14):
     from annotationlib import Format, call_evaluate_function, get_annotations
 
     def _value_of(alias: Any) -> Any:
-        """Return what a type alias stands for."""
+        """Return the value of a type alias."""
         return call_evaluate_function(alias.evaluate_value, Format.FORWARDREF, owner=alias)
 
 else:
     from inspect import get_annotations
 
     def _value_of(alias: Any) -> Any:
-        """Return what a type alias stands for, or a reference if it cannot be evaluated."""
+        """Return the value of a type alias, or a reference if it cannot be evaluated."""
         try:
             return alias.__value__
         except Exception:  # noqa: BLE001 - it may call anything
             return typing.ForwardRef(alias.__name__)
 
 
-Alias: Any = getattr(typing, "TypeAliasType", ())  # of Python 3.12 and later
+Alias: Any = getattr(typing, "TypeAliasType", ())  # since Python 3.12
 # Objects in annotations whose pickles refer to them by name.
 NAMED = tuple(
     kind
     for name in ("NewType", "TypeAliasType", "ParamSpec", "TypeVarTuple", "TypeVar")
     if (kind := getattr(typing, name, None)) is not None
 )
-# Others that cannot be pickled, or not without all that their module has.
+# Others that cannot be pickled, or only with all names of their module.
 OF_ANNOTATIONS = *NAMED, typing.ForwardRef, typing.ParamSpecArgs, typing.ParamSpecKwargs
 OF_VARIABLES = "bound", "covariant", "contravariant", "infer_variance"
 
 
 def signature_of(func: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature of a function, with annotations as texts where they are not evaluated.
+    """Return the signature of a function, with unevaluated annotations as texts.
 
     Raises
     ------
     TypeError, ValueError
-        It has none, as some functions in C.
+        It has none, like some functions in C.
     """
     if sys.version_info >= (3, 14):
         return inspect.signature(func, annotation_format=Format.STRING)
@@ -89,7 +89,7 @@ def parts_of(obj: Any) -> tuple[str, Any, dict[str, Any]]:
 
 
 def with_references(func: FunctionType) -> FunctionType:
-    """Return a copy of a function whose annotations can be asked for, whatever they name."""
+    """Return a copy of a function whose annotations can be read, whatever they name."""
     copy = FunctionType(
         func.__code__, func.__globals__, func.__name__, func.__defaults__, func.__closure__
     )
@@ -137,8 +137,8 @@ def _generic_alias(name: str, value: Any, options: dict[str, Any]) -> Any:
 
 
 def _alias(name: str, names: dict[str, Any]) -> Any:
-    """Return an alias of what is called ``value`` there, which may lead to the alias."""
-    exec(f"type {name} = value", names)  # noqa: S102 - a statement that Python 3.11 has not
+    """Return an alias of the object named ``value`` there, which may refer to the alias."""
+    exec(f"type {name} = value", names)  # noqa: S102 - a statement that Python 3.11 lacks
     return names[name]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _paths: dict[str, str] = {}  # module name -> path of its file
 _stamps: dict[str, Stamp | None] = {}  # module name -> its file when it was executed
-_importing = threading.RLock()  # or a thread would get a module that another one has not executed
+_importing = threading.RLock()  # so that no thread uses a half-executed module
 
 
 class _FileFinder:
@@ -36,13 +36,13 @@ class _FileFinder:
         file = _paths.get(name)
         if file is None or not (os.path.exists(file) or source_of(file)):
             return None
-        # Types want load_module, which 3.15 has not.
+        # Type stubs require load_module, missing in 3.15.
         loader: Any = FreshLoader(name, file) if file.endswith(".py") else None
         return spec_from_file_location(name, file, loader=loader)
 
 
 class _FolderFinder:
-    """Finds packages of registered modules that have no file of their own, and are nowhere else."""
+    """Finds packages of registered modules without a file of their own, if found nowhere else."""
 
     @staticmethod
     def find_spec(
@@ -73,7 +73,7 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
 
     Examples
     --------
-    A file that is anywhere:
+    A file in any folder:
 
     >>> import pathlib, tempfile
     >>> from nbshare import import_file
@@ -92,18 +92,18 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
     Parameters
     ----------
     path : str or path-like
-        A Python source file, absolute or relative to the current directory. Its folder does not
-        have to be on ``sys.path``.
+        A Python source file, absolute or relative to the current directory. Its folder need not be
+        on ``sys.path``.
 
     Returns
     -------
     module
         The module, named like the file (with a suffix if another module has that name). Pass its
         functions to `parallel_map`, because workers import the same file. It is the same object
-        each time, as with `importlib.reload`, but names that the file no longer defines are gone.
-        If this process has imported the file by that name, and it has surely not changed since,
-        that module is returned as it is. It is sure if nbshare was in use before that import, or
-        if the file is older than the process.
+        each time, as with `importlib.reload`, but names that the file no longer defines are
+        removed. If this process has imported the file by that name, and it has surely not changed
+        since, that module is returned as it is. This is certain if nbshare was in use before that
+        import, or if the file is older than the process.
 
     Raises
     ------
@@ -114,12 +114,10 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
     Exception
         Any error of the module during its import. The previous module then stays.
 
-    Notes
-    -----
-    Not safe while other threads run functions of the module, which miss its names while a changed
-    file is imported again.
+    Notes ----- Not safe while other threads run functions of the module, because its names are
+    missing while a changed file is imported again.
     """
-    from pathlib import Path  # late, as it takes 6 ms, and workers do not need it
+    from pathlib import Path  # imported late: it takes 6 ms, and workers do not need it
 
     file = Path(path).expanduser().resolve()
     if file.suffix != ".py":
@@ -150,23 +148,23 @@ def imported_files() -> dict[str, str]:
 def register_files(paths: Mapping[str, str]) -> None:
     """Make the modules of these files importable by name."""
     if not any(finder is _FileFinder for finder in sys.meta_path):
-        # First, so that no other module of that name may take its place.
+        # First, so that no other module of that name can replace it.
         sys.meta_path.insert(0, _FileFinder)
-        # Last, as packages that have been installed, or are on the path, are what they are.
+        # Last, because packages that are installed, or on the path, take precedence.
         sys.meta_path.append(_FolderFinder)
     _paths.update(paths)
 
 
 class Origins(NamedTuple):
-    """The places that the modules of this process come from.
+    """The origins of this process's modules.
 
     Attributes
     ----------
     path : list of str
         The import path, with relative folders as this process found modules in them.
-    files : dict The files of imported modules to which this path does not lead, by the modules'
-    names, because the working directory or the path has changed since, or they were loaded by their
-    file.
+    files : dict
+        The files of imported modules outside this path, by the modules' names: the working
+        directory or the path has changed since, or they were loaded by their file.
     """
 
     path: list[str]
@@ -177,9 +175,9 @@ _looked_at: tuple[Any, Origins] = None, Origins([], {})
 
 
 def origins(path: list[str], cwd: str | None) -> Origins:
-    """Return where modules come from, with the import path and working directory of this process.
+    """Return the origins of modules, with the import path and working directory of this process.
 
-    Modules of `import_file` are left out.
+    Modules of `import_file` are omitted.
     """
     global _looked_at
     modules = loaded()
@@ -194,7 +192,7 @@ def origins(path: list[str], cwd: str | None) -> Origins:
             for name, file in modules.elsewhere.items()
             if os.path.dirname(_place_of(file)) not in folders and not _file_of(name, folders)
         }
-        # Pickle imports the package of a module that it names, though the module is there.
+        # Pickle imports the package of a module that it names, even if the module is loaded.
         packages = {name: _package_of(name) for name in lost}
         register_files({n: lost[n] for n, p in packages.items() if p and p not in sys.modules})
         found = Origins(folders, lost)
@@ -206,12 +204,12 @@ def _absolute(path: list[str], cwd: str | None) -> list[str]:
     folders = []
     for folder in path:
         if isinstance(folder, str):  # Python skips others
-            # Python goes on searching a relative folder where it was when it was first searched.
-            # But '' is the working directory of the moment.
+            # Python searches a relative folder where it was at the first search. But '' is the
+            # present working directory.
             finder = sys.path_importer_cache.get(folder) if folder else None
             place = getattr(finder, "path", folder)
             if not os.path.isabs(place):
-                if cwd is None:  # it was removed, so nothing is found there
+                if cwd is None:  # it was removed, so no module is found there
                     continue
                 place = os.path.normpath(os.path.join(cwd, place))
             folders.append(place)
@@ -229,7 +227,7 @@ def _is_lost(name: str, file: str, path: Sequence[str]) -> bool:
     found = _file_of(name, path)
     if file.endswith(".py"):
         return found != file
-    # A package may have put a compiled module in its place.
+    # A package may have replaced it by a compiled module.
     return found is None and file.endswith(tuple(EXTENSION_SUFFIXES))
 
 
@@ -255,10 +253,10 @@ def _file_of(name: str, path: Sequence[str]) -> str | None:
 
 
 def other_module(file: Path) -> str | None:
-    """Return what the plain name of a file already means, if that is another module."""
+    """Return the module under the plain name of a file, if that is another module."""
     known = sys.modules.get(file.stem)
     try:
-        # If it is loaded, nothing is searched, and it may be of any kind.
+        # A loaded module needs no search, and may be of any kind.
         spec = find_spec(file.stem) if known is None else variables_of(known).get("__spec__")
     except (ImportError, ValueError):
         spec = None
@@ -315,8 +313,8 @@ def _execute(name: str) -> ModuleType:
             del sys.modules[name]
         if isinstance(error, SystemExit):
             raise ImportError(  # noqa: TRY004
-                f"{spec.origin} ends the program as soon as it is imported ({error!r}); put what "
-                'only a script should do below: if __name__ == "__main__":'
+                f"{spec.origin} ends the program as soon as it is imported ({error!r}); put code "
+                'for scripts only below: if __name__ == "__main__":'
             ) from error
         raise
     return module

@@ -1,4 +1,4 @@
-"""Source files as they are when a call begins, for workers that import them later.
+"""Source files in their version at the start of a call, for workers that import them later.
 
 A file may be edited while workers import it at different times. They must not run different or
 half-saved versions. So the owner keeps the bytes of all files that it or a worker imported before
@@ -21,8 +21,8 @@ from nbshare._core.functions.modules import own_files
 from nbshare._core.system import Descriptor, files, processes, sections
 
 ATTEMPTS = 3  # at a file that changes while it is read
-MOST = 16 << 20  # bytes that are kept, as larger source files have data in them
-LENGTH = 8  # bytes that tell how many come
+MOST = 16 << 20  # largest file that is kept, in bytes. Larger source files contain data
+LENGTH = 8  # size of the length of a record
 
 
 class Stamp(NamedTuple):
@@ -35,10 +35,10 @@ class Stamp(NamedTuple):
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """Return the stamp of a file, or None if it is gone."""
+    """Return the stamp of a file, or None if it does not exist."""
     try:
         return Stamp(*files.stamp(path))
-    except (OSError, ValueError):  # of a name that no file may have
+    except (OSError, ValueError):  # ValueError: not a valid file name
         return None
 
 
@@ -51,7 +51,7 @@ def note_reading(path: str, stamp: Stamp | None) -> None:
 
 
 def is_as_read(path: str, stamp: Stamp) -> bool:
-    """Whether a file with this stamp is surely the version that this process has imported."""
+    """Return whether a file with this stamp is surely the version imported by this process."""
     if path in _read:
         return _read[path] == stamp
     return max(stamp.mtime_ns, stamp.ctime_ns) < processes.begun_ns()
@@ -60,7 +60,7 @@ def is_as_read(path: str, stamp: Stamp) -> bool:
 n_executed = [0]  # files, so that a change is noticed quickly
 
 
-@cache  # once in a process, as a hook stays
+@cache  # once in a process, because a hook stays
 def _listen() -> None:
     sys.addaudithook(_note_execution)
 
@@ -74,7 +74,7 @@ def _note_execution(event: str, args: tuple[Any, ...]) -> None:
         path = args[0]
     if not isinstance(path, str) or path.startswith("<"):  # code without a file
         return
-    with suppress(OSError, ValueError):  # an error here would be one of the code that runs
+    with suppress(OSError, ValueError):  # an error here would appear in the running code
         path = os.path.abspath(path)
         if not is_installed(path) and (stamp := stamp_of(path)) is not None:
             for ref in list(_logs):
@@ -84,10 +84,10 @@ def _note_execution(event: str, args: tuple[Any, ...]) -> None:
 
 
 class ImportLog:
-    """Stamps of the files that this process executes from now on, as they were when read.
+    """Stamps, at the time of reading, of the files that this process executes from now on.
 
     They may be imported, loaded by their path, run by `runpy` or `exec`. Files of the standard
-    library and of site-packages are left out.
+    library and of site-packages are omitted.
     """
 
     def __init__(self) -> None:
@@ -98,11 +98,11 @@ class ImportLog:
 
     def take(self) -> dict[str, Stamp | None]:
         """Return the stamps of the files executed since the last time."""
-        if not self.executed and len(sys.modules) == self._n_seen:  # as after nearly every chunk
+        if not self.executed and len(sys.modules) == self._n_seen:  # after nearly every chunk
             return {}
         self._n_seen = len(sys.modules)
         taken: dict[str, Stamp | None] = {}
-        with suppress(KeyError):  # nothing is left, as other threads add and take, too
+        with suppress(KeyError):  # empty: other threads add and take, too
             while True:
                 executed, stamp = self.executed.popitem()
                 if stamp_of(executed) is not None:  # else it was a temporary one
@@ -114,8 +114,8 @@ class ImportLog:
         return taken
 
 
-# No WeakSet, because it runs Python code while it goes through its members, and others may come
-# meanwhile.
+# No WeakSet, because it runs Python code while it iterates over its members, and others may be
+# added meanwhile.
 _logs: dict[weakref.ref[ImportLog], None] = {}
 
 
@@ -127,18 +127,16 @@ class SourceFile(NamedTuple):
 
 
 class Snapshot:
-    """Source files as the owner read them, for all workers.
+    """Source files in the owner's version, for all workers.
 
     Parameters
     ----------
     file : Descriptor
         An empty file, or in a worker the owner's.
 
-    Notes
-    -----
-    The owner adds to it in one thread. Any thread, and any process that has its descriptor, may
-    read. The file is a sequence of records. Each is the length of a pickle, and the pickle, of
-    sources by path, None for one that is not kept.
+    Notes ----- The owner adds to it in one thread. Any thread, and any process with its descriptor,
+    may read. The file is a sequence of records: the length of a pickle, and the pickle of sources
+    by path, None for one that is not kept.
     """
 
     def __init__(self, file: Descriptor) -> None:
@@ -181,14 +179,14 @@ class Snapshot:
             files.cut(self._fd, end)  # a partial record must not be read as a length
             if files.write_at(self._fd, data, end + LENGTH) == len(data):
                 length = len(data).to_bytes(LENGTH, "little")
-                files.write_at(self._fd, length, end)  # now it can be read
+                files.write_at(self._fd, length, end)  # publishes the record
         self.sources()
 
 
 class CodeVersion(NamedTuple):
     """The version of code that the workers of a call run."""
 
-    generation: int  # of workers started for these files, environment and initializer
+    generation: int  # for workers started for these files, environment and initializer
     snapshot: Snapshot | None  # the files that they import
     environ: Mapping[str, str]
 
@@ -207,7 +205,7 @@ def packed_sources(paths: Iterable[str]) -> bytes:
 
 
 def read_source(path: str, most: int) -> SourceFile | None:
-    """Return a file of at most so many bytes in one version, or None if there is none."""
+    """Return a file of limited size in one version, or None if there is none."""
     for _ in range(ATTEMPTS):
         stamp = stamp_of(path)
         if stamp is None or stamp.size > most:

@@ -1,4 +1,4 @@
-"""What to do with a module when something imports it, which nbshare itself does not."""
+"""Actions on modules that nbshare does not import itself, once they are imported."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class _Watcher:
         target: ModuleType | None = None,  # noqa: ARG003
     ) -> ModuleSpec | None:
         if (action := cls.actions.pop(name, None)) is None:
-            return None  # as for the search below, which comes here again
+            return None  # the search below calls this again
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def execute_and_act(module: ModuleType) -> None:
                 execute(module)
-                if module.__name__ == name:  # the loader of a zip file has other modules too
+                if module.__name__ == name:  # the loader of a zip file loads other modules too
                     action(module)
 
             spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]

@@ -21,8 +21,8 @@ from nbshare._core.functions.installed import STANDARD_LIBRARY, is_installed
 from nbshare._core.functions.modules import own_files
 
 # A cache stores times in whole seconds, so it hides an edit in the second of the last import. A
-# cache written this long after its source is of this version, unless compiling took longer (1 µs
-# per byte).
+# cache written this long after its source belongs to this version, unless compiling took longer (1
+# µs per byte).
 SETTLED_NS = 2_000_000_000
 SETTLED_NS_PER_BYTE = 10_000
 
@@ -57,20 +57,20 @@ def _is_settled(path: str) -> bool:
     if now is None or (given is not None and given.stamp != now):
         return False
     try:
-        # A copied file, or a switched link, may have the time of another version.
+        # A copied file, or a switched link, may show the time of another version.
         link = os.lstat(path)
         changed_ns = max(now.mtime_ns, now.ctime_ns, link.st_mtime_ns, link.st_ctime_ns)
         settled_ns = changed_ns + SETTLED_NS + SETTLED_NS_PER_BYTE * now.size
         return os.stat(cache_from_source(path)).st_mtime_ns > settled_ns
-    except OSError:  # there is none
+    except OSError:  # there is no cache
         return False
 
 
 class _StandardLibraryFirst:
     """Finds standard modules before any file of that name in the import path.
 
-    The caller usually imported them before the notebook's folder was in its path. A worker did not.
-    There a random.py next to the notebook would replace random.
+    The caller usually imported them before the notebook's folder was in its path. In a worker, a
+    random.py next to the notebook would replace random.
     """
 
     overridden: Collection[str] = ()
@@ -104,7 +104,7 @@ class _Fresh:
 
 
 def import_as_the_caller(overridden: Collection[str]) -> None:
-    """Set up a worker's imports. The caller's own modules have the standard names `overridden`."""
+    """Set up a worker's imports. The caller's own modules use the standard names `overridden`."""
     _StandardLibraryFirst.overridden = overridden
     if _StandardLibraryFirst in sys.meta_path:
         return

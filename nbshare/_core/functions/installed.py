@@ -1,19 +1,20 @@
-"""Which files are installed, and which ones are the user's own.
+"""Distinguishes installed files from the user's own.
 
-A user edits own files. Workers run them as they are at each call, changes of their values are told,
-and results in a checkpoint depend on them. All of this costs time for each file. Installed code
-does not change under a running program. A file is installed if it is
+A user edits own files. Workers run their version at each call, changes of their values are
+reported, and results in a checkpoint depend on them. All of this costs time for each file.
+Installed code does not change under a running program. A file is installed if it is
 
-- of the standard library, or of this package;
-- below a folder that is called ``site-packages`` or ``dist-packages``, of this or any other
+- part of the standard library, or of this package;
+- below a folder named ``site-packages`` or ``dist-packages``, of this or any other
   interpreter: virtual environments, conda, Colab, and the module systems of clusters, which put
   such folders on PYTHONPATH;
 - in a folder of the import path, and in the ``RECORD`` of a distribution there, as
   ``pip install --target`` leaves it. Only the package's name is looked up.
 
-All others are own: the folder of the notebook or script, other folders on the path that nobody has
-installed, editable installs (their ``RECORD`` lists no code), and modules loaded by their path. A
-link to a package or module counts by where it leads. Links within a package are not followed.
+All others are own: the folder of the notebook or script, other folders on the path that no
+installer created, editable installs (their ``RECORD`` lists no code), and modules loaded by their
+path. A link to a package or module counts by its target. Links within a package are not
+followed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SITES = {"site-packages", "dist-packages"}
 def _standard_library() -> tuple[str, str]:
     """Return the folders of its source and of its compiled modules.
 
-    As the interpreter finds them, because `sysconfig` takes 2 ms.
+    Found as by the interpreter, because `sysconfig` takes 2 ms.
     """
     library, home = os.path.dirname(os.__file__), sys.base_exec_prefix
     compiled = os.path.join(home, sys.platlibdir)
@@ -41,7 +42,7 @@ def _standard_library() -> tuple[str, str]:
         return library, os.path.join(compiled, os.path.basename(library), "lib-dynload")
     if os.path.isdir(compiled):
         return library, compiled
-    # The embeddable Python has a zip file, and compiled modules next to python.exe.
+    # The embeddable Python consists of a zip file, and compiled modules next to python.exe.
     return os.path.join(home, f"python{sys.version_info[0]}{sys.version_info[1]}.zip"), home
 
 
@@ -56,7 +57,7 @@ _NAMES = rb"(?m)^([^/,\r\n]+)(?:.*\n\1/)*"
 
 def is_installed(path: str) -> bool:
     """Return whether the file of a module is installed."""
-    folder = path.rpartition(os.sep)[0]  # os.path.dirname takes 1 µs, and there are thousands
+    folder = path.rpartition(os.sep)[0]  # os.path.dirname takes 1 µs, for thousands of files
     is_of_installed = _has_installed(folder)
     return _is_there(path) if is_of_installed is None else is_of_installed
 
@@ -70,11 +71,11 @@ def _has_installed(folder: str) -> bool | None:
 
 @cache
 def _package_of(folder: str) -> str | None:
-    """Return the folder of the package that a folder belongs to, or None if there is none."""
+    """Return the folder of the package that contains a folder, or None."""
     above = os.path.dirname(folder)
     if above == folder or _is_root(folder):
         return None
-    # The nearest root counts, as a project may have an environment in one of its folders.
+    # The nearest root counts, because a project may contain an environment.
     return folder if _is_root(above) else _package_of(above)
 
 
@@ -97,22 +98,22 @@ def _is_there(place: str) -> bool:
         if os.path.islink(place):
             root, name = os.path.split(os.path.realpath(place))
         root = _real(root)
-    except ValueError:  # no file may be called so
+    except ValueError:  # not a valid file name
         return False
     is_of_python = os.path.join(root, name, "").startswith(_INSTALLED)
     return is_of_python or not SITES.isdisjoint(root.split(os.sep)) or _is_recorded(root, name)
 
 
-_real = cache(os.path.realpath)  # which takes 15 µs
+_real = cache(os.path.realpath)  # a call takes 15 µs
 
 
 def _is_recorded(root: str, name: str) -> bool:
     """Return whether a distribution in a folder has installed a package or module of this name."""
-    # The folder may be gone, or part of a zip file, and no file may be called so.
+    # The folder may be removed, or part of a zip file, or the name invalid.
     with suppress(OSError, ValueError):
         found = _distributions(root, os.stat(root).st_mtime_ns)
         encoded, start = os.fsencode(name), name.partition(".")[0].lower()
-        # Those of a similar name first, as they need be the only ones that are read.
+        # Those of a similar name first: usually only they have to be read.
         likely = (record for each, record in found.items() if each.startswith(start))
         return any(encoded in _names_in(record) for record in likely) or encoded in _names_in(
             *found.values()

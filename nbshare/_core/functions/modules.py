@@ -1,8 +1,8 @@
-"""The loaded modules of this process, and what is known of each.
+"""The loaded modules of this process, and facts on each.
 
-`sys.modules` may hold anything: modules that are loaded when they are asked for something, proxies,
-mocks, None. So a module is known by the variables that it has. No code of others runs here, and
-nothing is loaded. Each module is looked at once, as there may be thousands.
+`sys.modules` may hold any object: modules that load on access, proxies, mocks, None. So a module is
+recognized by its variables. No foreign code runs here, and no module is loaded. Each module is
+examined once, because there may be thousands.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from nbshare._core.functions.installed import is_installed
 # The names of the caller's script. The second one in a process spawned by multiprocessing.
 MAIN, SPAWNED_MAIN = MAINS = "__main__", "__mp_main__"
 _OF_ZIPS = "zipimport", "zipimporter"  # not imported here, as few processes need it
-SUFFIXES = tuple(all_suffixes())  # of files that Python imports
-_variables: Any = vars(ModuleType)["__dict__"]  # which a subclass may hide
+SUFFIXES = tuple(all_suffixes())  # suffixes of files that Python imports
+_variables: Any = vars(ModuleType)["__dict__"]  # a subclass may hide it
 
 
 def is_module(value: object) -> bool:
-    """Return whether something is a module, whatever it says of itself."""
+    """Return whether an object is a module, whatever its attributes claim."""
     return issubclass(type(value), ModuleType)
 
 
 def variables_of(module: object) -> dict[str, Any]:
     """Return the variables of a module, or none for another object."""
     if type(module) is ModuleType:  # the usual case, faster
-        # Not `.__dict__`, which Python 3.11 may take for a variable of that name.
+        # Not `.__dict__`: Python 3.11 may return a variable of that name.
         return vars(module)
     return _variables.__get__(module) if is_module(module) else {}
 
@@ -51,12 +51,12 @@ def file_of(module: object) -> str | None:
 
 
 def loader_of(module: object) -> Any:
-    """Return what has loaded a module, or None if that is unknown."""
+    """Return the loader of a module, or None if unknown."""
     return variables_of(module).get("__loader__")
 
 
 def find_named(module: str, qualname: str) -> Any:
-    """Return what has this name in a loaded module, or None."""
+    """Return the object of a name in a loaded module, or None."""
     found: Any = sys.modules.get(module)
     for k, part in enumerate(qualname.split(".")):
         if is_module(found):
@@ -67,23 +67,23 @@ def find_named(module: str, qualname: str) -> Any:
 
 
 def home_of(value: Any, name: str) -> str | None:
-    """Return the loaded module that has an object by a name, other than the script."""
+    """Return the loaded module, other than the script, in which a name leads to an object."""
     modules = sys.modules.copy()
     homes = (x for x, each in modules.items() if variables_of(each).get(name) is value)
     return next((home for home in homes if home not in MAINS), None)
 
 
 class Loaded(NamedTuple):
-    """The modules that were there at the last look. Nothing in it changes, as threads share it.
+    """The loaded modules at the last check. It is immutable, because threads share it.
 
     Attributes
     ----------
     seen : dict
-        All of them, by name. Those that users may replace by others are not kept alive.
+        All of them, by name. Modules that users may replace are not kept alive.
     newest : object
         The name that was added last.
     own : dict of str to str
-        The files of own modules, by name. The same object until it is another.
+        The files of own modules, by name. The same object until they change.
     elsewhere : dict of str to str
         The files of installed modules without a package, outside of this interpreter's folders.
     unknown : dict
@@ -102,12 +102,12 @@ _PREFIXES = tuple({os.path.join(path, "") for path in (sys.prefix, sys.base_pref
 
 
 def loaded() -> Loaded:
-    """Return what is known of the loaded modules, after a look at those that are new."""
+    """Return the loaded modules, after examining new ones."""
     global _loaded
     before, now = _loaded, sys.modules
     try:
-        newest = next(reversed(now), None)  # a module that is loaded again comes last, too
-    except RuntimeError:  # another thread adds one now, so there is something to look at
+        newest = next(reversed(now), None)  # a module that is loaded again is last, too
+    except RuntimeError:  # another thread is adding one, so there is a new one
         newest = None
     if len(now) == len(before.seen) and newest is before.newest:
         for name in before.own:
@@ -135,7 +135,7 @@ def loaded() -> Loaded:
             unknown[name] = each
 
     def present(old: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-        """Return the old ones that are still there, and those that were found."""
+        """Return the old ones that are still loaded, and the new ones."""
         left = {name: x for name, x in old.items() if name in modules and name not in new} | found
         return old if left.keys() == old.keys() and not found else left
 
@@ -150,9 +150,9 @@ def loaded() -> Loaded:
 
 
 def _is_unknown(name: str, modules: Mapping[Any, Any]) -> bool:
-    """Return whether no process can import a module, nor have it by the import of its package.
+    """Return whether no process can import a module, not even by the import of its package.
 
-    Some program has made it, or a loader that only this process has, such as one of notebooks.
+    It was created by a program, or by a loader in this process only, such as one of notebooks.
     """
     top = name.partition(".")[0]
     return name not in MAINS and not (
@@ -165,7 +165,7 @@ def _is_importable(module: Any) -> bool:
     if (path := file_of(module)) is not None:
         return path.endswith(SUFFIXES)
     loader = loader_of(module)
-    kind = type(loader)  # of zip files, whose modules may have relative paths
+    kind = type(loader)  # for zip files, whose modules may have relative paths
     is_found = kind is NamespaceLoader or (kind.__module__, kind.__name__) == _OF_ZIPS
     return is_found or loader is BuiltinImporter or loader is FrozenImporter
 
@@ -176,9 +176,9 @@ def own_files() -> dict[str, str]:
 
 
 def by_value() -> list[str]:
-    """Return the names of modules whose definitions only this process has, besides the script's.
+    """Return the names of modules, besides the script, with definitions in this process only.
 
-    Those that have executed code, as compiled ones have none that may be sent.
+    Only modules that have executed code: compiled ones have none that can be sent.
     """
     unknown = loaded().unknown
     return [name for name, each in unknown.items() if "__builtins__" in variables_of(each)]

@@ -2,7 +2,7 @@
 
 Function, initializer, shared objects and items are pickled one by one. Their functions and classes
 share their variables again when they are loaded, as in the caller's process. So the function sees
-what the initializer sets.
+variables that the initializer sets.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _EMPTY: frozenset[Any] = frozenset()
 class Namespaces:
     """The variables of a call's functions, as a context while parts of the call are loaded.
 
-    A part adds the variables that it brings, and replaces those of former parts, but for those
-    that were there when `keep` was called.
+    A part adds its variables, and replaces those of former parts, except those present when `keep`
+    was called.
 
     Parameters
     ----------
     initial : Namespaces, optional
-        Those that an initializer has left. They are shared, not copied.
+        The variables of an initializer. They are shared, not copied.
 
     Notes
     -----
@@ -68,29 +68,29 @@ class Namespaces:
             self._variables.setdefault(module, names)
 
     def restore(self) -> None:
-        """Remove the variables that came after `keep`, but for those of an imported module."""
+        """Remove the variables added after `keep`, except those of an imported module."""
         for names in self._variables.values():
             if _module_of(names) is None:
                 for name in names.keys() - self._kept[id(names)]:
                     del names[name]
 
     def of(self, key: VariablesId, initial: Variables) -> Variables:
-        """Return the variables of a module. The `initial` ones have its name, for example."""
+        """Return the variables of a module. The `initial` ones include its name, for example."""
         return self._variables.setdefault(key, initial)
 
     def wanted(self, names: Variables, brought: Variables) -> Variables:
-        """Return the variables, of those that a function has brought, that are not kept."""
+        """Return the variables of a function that are not kept."""
         kept = self._kept.get(id(names), _EMPTY)
         return {name: brought[name] for name in brought.keys() - kept}
 
     def is_new(self, cls: type) -> bool:
-        """Return whether a class is to be filled, and note that it is."""
+        """Return whether a class must be filled, and record that it is."""
         self._classes.add(cls)
         return cls not in self._kept_classes
 
 
 def _module_of(names: Variables) -> str | None:
-    """Return the name of the imported module that has these variables, if there is one."""
+    """Return the name of the imported module with these variables, if any."""
     name: str | None = names.get("__name__")
     return name if vars(sys.modules.get(name or "", _NO_MODULE)) is names else None
 
@@ -98,12 +98,12 @@ def _module_of(names: Variables) -> str | None:
 _NO_MODULE = ModuleType("")
 
 
-# A class that comes back to the process that defined it is left as it is, because the attributes
-# that come with it are copies.
+# A class that returns to the process that defined it is left unchanged, because the attributes in
+# the pickle are copies.
 _own: WeakSet[type] = WeakSet()  # classes of this process that were sent by value
 _received: WeakSet[type] = WeakSet()
 
-_process = os.urandom(8)  # tells whether a pickle is of this process
+_process = os.urandom(8)  # marks pickles of this process
 
 
 def _after_fork() -> None:
@@ -170,7 +170,7 @@ def _make(make: Callable[..., FunctionType], code: Any, names: Variables, *args:
 
 
 def _fill(obj: Any, filling: tuple[Callable[[Any, Any], object], Any, bytes]) -> None:
-    """Give a function its variables, or a class its attributes."""
+    """Set a function's variables, or a class's attributes."""
     fill, state, process = filling
     namespaces = _loading.namespaces
     if not isinstance(obj, FunctionType):
@@ -181,7 +181,7 @@ def _fill(obj: Any, filling: tuple[Callable[[Any, Any], object], Any, bytes]) ->
     names, parts = obj.__globals__, state[1]
     builtins = names["__builtins__"]
     if process == _process and _module_of(names) is not None:
-        parts["__globals__"] = {}  # it has those of its module
+        parts["__globals__"] = {}  # it uses those of its module
     elif namespaces is not None:
         parts["__globals__"] = namespaces.wanted(names, parts["__globals__"])
     fill(obj, state)

@@ -1,12 +1,12 @@
 """Pickles that mean the same in another process.
 
-A function or class of a module file runs in a worker as the file is now:
+A worker runs the present version of a function or class of a module file:
 
 - The definition that its name refers to is sent by name.
-- An old version of it, from before the module was loaded again, is sent by name too, and becomes
-  the new one.
-- Another definition, such as the original of a decorated function, is sent by value while the file
-  has its code unchanged. After that it is refused.
+- An old version of it, from before the module was loaded again, is sent by name too, and replaced
+  by the new one.
+- Another definition, such as the original of a decorated function, is sent by value while its code
+  in the file is unchanged. After that it is refused.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from nbshare.errors import UnsendableError, noted
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle an object, by reference or by value if it is of ``__main__`` or has no name elsewhere.
+    """Pickle an object, by reference, or by value if ``__main__`` or no module defines it.
 
-    A class of ``__main__`` that was sent by value comes back as itself, because cloudpickle
+    A class of ``__main__`` that was sent by value is restored as itself, because cloudpickle
     recognises it.
     """
     try:
@@ -63,8 +63,8 @@ def dumps(value: Any) -> bytes:
     return data
 
 
-# Modules of classes that hold the number of a descriptor, or write their file when they end. Their
-# copies, which pickle makes, would close descriptors of the worker, and overwrite files.
+# Modules of classes whose objects hold the number of a descriptor, or write their file at their
+# end. Pickled copies would close descriptors of the worker, and overwrite files.
 _OPEN = {name: name.encode() for name in ("multiprocessing.connection", "shelve", "dbm.dumb")}
 _MAINS = b"_main__"  # the end of all names of the script, as one search of a long pickle is faster
 
@@ -81,8 +81,8 @@ def dumps_apart(
     """Pickle an object as `dumps` does, without its buffers of `threshold` bytes and more.
 
     `make` returns a pickler. The first one pickles by reference. If that fails, or if the pickle
-    may refer by name to what workers cannot import, the second one does it by value. Objects of
-    such modules or without a name can be sent so, but this takes longer.
+    may refer by name to objects that workers cannot import, the second one pickles by value. This
+    works for objects of such modules or without a name, but takes longer.
     """
     buffers: list[memoryview] = []
 
@@ -107,7 +107,7 @@ def dumps_apart(
 
 
 def may_name_unknown(data: bytes) -> bool:
-    """Whether a pickle may refer by name to what workers cannot import, such as ``__main__``."""
+    """Return whether a pickle may name objects that workers cannot import, as of ``__main__``."""
     if _MAINS in data:
         return True
     names = by_value()
@@ -115,7 +115,7 @@ def may_name_unknown(data: bytes) -> bool:
 
 
 def _needs_value(data: bytes) -> bool:
-    """Return whether a pickle may refer by name to what has to be sent by value, or refused."""
+    """Return whether a pickle may name objects that must be sent by value, or refused."""
     if may_name_unknown(data):
         return True
     names = _OPEN.keys() & sys.modules.keys()
@@ -129,8 +129,8 @@ _LOADERS = "cloudpickle.cloudpickle", SentVariables.__module__, __name__
 
 @cache
 def value_pickler() -> Any:
-    """Return the class of picklers that send by value what workers cannot import."""
-    from cloudpickle import Pickler  # late, as it takes 15 ms
+    """Return the class of picklers that send objects by value that workers cannot import."""
+    from cloudpickle import Pickler  # imported late: it takes 15 ms
 
     class ValuePickler(Pickler):  # type: ignore[misc]
         def dump(self, obj: Any) -> None:
@@ -141,15 +141,15 @@ def value_pickler() -> Any:
             if obj is sys.stdout or obj is sys.stderr:
                 return getattr, (sys, "stdout" if obj is sys.stdout else "stderr")
             if type(obj) is io.TextIOWrapper or type(obj).__module__ in _OPEN:
-                # cloudpickle would send the text, and each worker have a position of its own.
+                # cloudpickle would send the text, and each worker would have its own position.
                 raise TypeError(f"cannot pickle {type(obj).__name__!r} object")
             if type(obj) is FunctionType and obj.__module__ in _LOADERS:
-                return NotImplemented  # by name (finding that out takes 10 µs)
+                return NotImplemented  # by name (the check takes 10 µs)
             if type(obj) is _lru_cache_wrapper and is_by_value(obj):
                 return _cached, (obj.__wrapped__, obj.cache_parameters())
             if type(obj) is FunctionType and is_by_value(obj) and is_dispatching(obj):
                 return _dispatching(obj)
-            if type(obj) is CodeType:  # cloudpickle leaves out the file, which tracebacks name
+            if type(obj) is CodeType:  # cloudpickle omits the file, which tracebacks name
                 return _in_file, (obj.co_filename, self.dispatch_table[CodeType](obj)[1])
             if is_module(obj):
                 return _reduced_module(obj)
@@ -172,8 +172,8 @@ def value_pickler() -> Any:
                 return super().reducer_override(with_references(obj))
             if issubclass(type(obj), type) and isinstance(reduced, tuple) and len(reduced) == 6:
                 members = reduced[2][0]
-                members.pop("__annotations_cache__", None)  # not there if nobody has asked
-                members.pop("__classdictcell__", None)  # for those who ask
+                members.pop("__annotations_cache__", None)  # missing before the first access
+                members.pop("__classdictcell__", None)  # for later accesses
                 if found := annotations_of(obj):
                     members["__annotations__"] = found
             return reduced
@@ -182,21 +182,21 @@ def value_pickler() -> Any:
 
 
 def _is_of_unknown(obj: Any) -> bool:
-    """Whether workers cannot import an object of an annotation, such as a `typing.NewType`."""
+    """Return whether workers cannot import an annotation's object, such as a `typing.NewType`."""
     module, name = getattr(obj, "__module__", None), getattr(obj, "__name__", "")
     if isinstance(obj, NAMED) and module and module not in (*MAINS, *by_value()):
         with suppress(Exception):  # its module may raise anything
             return _named(module, getattr(obj, "__qualname__", name)) is not obj
-    return not isinstance(obj, TypeVar)  # which cloudpickle sends by value
+    return not isinstance(obj, TypeVar)  # cloudpickle sends those by value
 
 
 def _cached(func: Any, parameters: dict[str, Any]) -> Any:
-    """Return a function with a new cache, as `functools.lru_cache` and `functools.cache` do."""
+    """Return a function with a new cache, as by `functools.lru_cache` and `functools.cache`."""
     return lru_cache(**parameters)(func)
 
 
 def is_dispatching(func: FunctionType) -> bool:
-    """Whether a function chooses among others by a type, after `functools.singledispatch`."""
+    """Return whether a function dispatches by type, after `functools.singledispatch`."""
     return vars(func).keys() >= {"registry", "dispatch", "register", "__wrapped__"}
 
 
@@ -218,15 +218,15 @@ _told: set[str] = set()  # modules whose definitions cloudpickle sends by value
 
 
 def _tell_cloudpickle() -> None:
-    """Let cloudpickle send definitions by value that workers cannot import."""
+    """Register definitions that workers cannot import with cloudpickle, to be sent by value."""
     global _told
     from cloudpickle import register_pickle_by_value, unregister_pickle_by_value
 
     names = {*by_value(), SPAWNED_MAIN} & sys.modules.keys()
     for name in names - _told:
         register_pickle_by_value(ModuleType(name))  # only the name counts
-    for name in _told - names:  # a file has replaced it
-        with suppress(ValueError):  # somebody else has done this
+    for name in _told - names:  # a file replaced it
+        with suppress(ValueError):  # other code has done this
             unregister_pickle_by_value(ModuleType(name))
     _told = names
 
@@ -252,18 +252,18 @@ def _module(name: str, variables: dict[str, Any]) -> ModuleType:
 
 
 def is_by_value(obj: Any) -> bool:
-    """Whether workers cannot import a function or class, as one of ``__main__``, or a local one."""
+    """Return whether workers cannot import a function or class: of ``__main__``, or local."""
     module: str = obj.__module__
     return module in MAINS or "<" in obj.__qualname__ or module in by_value()
 
 
 def _by_name(obj: Any) -> Any:
-    """Return how to send a function or class whose file was loaded again, or else nothing.
+    """Return how to send a function or class whose file was loaded again, and otherwise None.
 
     Raises
     ------
     UnsendableError
-        The file has changed, and neither name nor value gives the present version.
+        The file has changed, and neither name nor value leads to the present version.
     """
     if not issubclass(type(obj), (type, FunctionType, _lru_cache_wrapper)):
         return NotImplemented
@@ -276,7 +276,7 @@ def _by_name(obj: Any) -> Any:
         return NotImplemented
     in_file = _codes_in(loader.get_data(path), loader)
     form, codes = _definition(obj, path)
-    if not codes and _has_methods(obj):  # of another file
+    if not codes and _has_methods(obj):  # from another file
         return NotImplemented
     new_form, new_codes = _definition(found, path)
     is_loaded_again = not any(code is new for code in codes for new in new_codes)
@@ -293,9 +293,9 @@ def _by_name(obj: Any) -> Any:
 
 
 def by_home(value: Any) -> Any:
-    """Return how to send an object that knows no module, such as a ufunc of SciPy.
+    """Return how to send an object without a module, such as a ufunc of SciPy.
 
-    Pickle asks all modules for the name, which loads lazy ones, and fails if one raises.
+    Pickle searches all modules for the name, which loads lazy ones, and fails if one raises.
     """
     home = home_of(value, value.__name__)
     return NotImplemented if home is None else (_named, (home, value.__name__))
@@ -306,7 +306,7 @@ def _named(name: str, qualname: str) -> Any:
     if name not in sys.modules:
         import_module(name)
     found = find_named(name, qualname)
-    return getattr(found, "__func__", found)  # of a class method
+    return getattr(found, "__func__", found)  # a class method's
 
 
 def _definition(obj: Any, path: str) -> tuple[Any, list[CodeType]]:
@@ -352,19 +352,19 @@ TOO_DEEP = (
 
 
 def is_too_deep(error: BaseException | None) -> bool:
-    """Return whether an error of pickling comes from the recursion limit."""
+    """Return whether the recursion limit caused an error of pickling."""
     while error is not None and not isinstance(error, RecursionError):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def note_on_result(error: BaseException, value: Any) -> None:
-    """Note on an error that a result cannot be sent, and what to return instead."""
+    """Add to an error that a result cannot be sent, and advice on a replacement."""
     advice = "return numbers, arrays, or other objects that can be pickled"
     if hasattr(value, "send"):
-        advice = "return what it gives, list(...) of it"
+        advice = "return its values, list(...) of it"
         if hasattr(value, "__await__"):
-            advice = "run it, and return what asyncio.run(...) gives"
+            advice = "run it, and return the result of asyncio.run(...)"
     noted(error, f"its result, a {type(value).__name__}, cannot be sent: {advice}")
     if is_too_deep(error):
         noted(error, TOO_DEEP)
