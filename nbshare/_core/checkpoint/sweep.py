@@ -121,7 +121,7 @@ class Sweep(Supply):
         return (self._folder / STOP).exists()
 
     def has_place(self) -> bool:
-        """Whether the run of the last call still has its parts, or others have merged them."""
+        """Return whether the last call's run still has its parts, or others have merged them."""
         return not self._id or (read_json(self._folder / SWEEP, None) or {}).get("id") == self._id
 
     # -------------------------------------------------------------- beginning and end

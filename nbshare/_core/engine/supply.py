@@ -172,7 +172,7 @@ class SourceSupply(Supply):
         return self._pace.item_s > 0 and board.n_unclaimed < size
 
     def _are_all_done(self) -> bool:
-        """Whether all workers are idle with items unclaimed, because the items are stored ones."""
+        """Return whether all workers are idle with items unclaimed, because those are stored."""
         board = self._call.board
         return bool(board.n_skipped) and board.n_done() == board.n_there
 

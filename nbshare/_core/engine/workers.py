@@ -109,7 +109,7 @@ class WorkerPool:
         return self._code
 
     def is_current(self, call: Call) -> bool:
-        """Whether a call that began now would run the same code as this one. For any thread."""
+        """Return whether a call that began now would run the same code. For any thread."""
         return (
             call.code.generation == self._code.generation
             and self._own is own_files()

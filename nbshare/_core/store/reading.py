@@ -184,7 +184,7 @@ class StoredRows:
         return np.asarray(is_there & (found == words["crc"]))
 
     def _are_there(self, rows: RowNumbers, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Whether the files are long enough for the results of some rows, with these words."""
+        """Return whether the files are long enough for the results of rows with these words."""
         is_there = (words["state"] != IN_OUTPUT) | (rows < len(self.load()))
         is_logged = words["state"] == IN_LOG
         numbers, starts, sizes, _ = _in_logs(words["at"][is_logged])
