@@ -9,7 +9,7 @@ Write a function in a module file and call it for many items, on all CPUs::
 
 ``elevation`` is copied to shared memory once and is read-only in the workers. ``maps`` is an array
 in shared memory with one row per item. A progress display and a plot show the results while they
-arrive. Stop the call at any time. ``last_job().partial()`` has what is done.
+arrive. Stop the call at any time. ``last_job().partial()`` has the finished results.
 
 =================================  ================================================================
 `parallel_map`, `map_async`        call a function for every item; wait, or get a `Job` to watch
@@ -17,25 +17,25 @@ arrive. Stop the call at any time. ``last_job().partial()`` has what is done.
 `grid`, `rows`, `tiles`            items: all combinations of parameters; the rows of a table; the
                                    tiles of an image or volume
 `share`, `empty`, `zeros`, `full`  arrays in shared memory; every view of them is sent by reference
-`register_type`                    how objects of a type are sent, so that memory is held once
+`register_type`                    send objects of a type so that their memory is held once
 `SharedBuffer`, `SharedLock`       one block laid out as different arrays in turn; a lock
 `RingBuffer`, `pipeline`           a queue of array slots between processes; stages joined by them
 `Executor`, `register_joblib`      a `concurrent.futures.Executor` on the same workers; for joblib
-`Checkpoint`, `open_checkpoint`    how a run is stored on disk; how far a stored run is
+`Checkpoint`, `open_checkpoint`    options of a run on disk; the progress of a stored run
 `attach`                           the job of a run that another process drives
 `explore`                          a panel with sliders that shows one result at a time
 `report`, `LivePlot`               progress of a long item; plots with labels and units
 `worker_index`                     the number of this worker, to choose its GPU, port or licence
-`last_job`, `jobs`, `shutdown`     the newest job that did not succeed; all that run; end workers
-`doctor`                           what nbshare finds on this machine, and a self-test
-`errors`, `types`                  all exceptions and warnings; types of what calls return
+`last_job`, `jobs`, `shutdown`     the newest unsuccessful job; all running jobs; end workers
+`doctor`                           the machine's resources, and a self-test
+`errors`, `types`                  all exceptions and warnings; types of results
 =================================  ================================================================
 
 In a notebook, ``%load_ext nbshare`` adds ``%%workerfile workers.py``, which writes a cell to a
 module file and imports it. ``python -m nbshare demo`` runs an example without a notebook, and
 ``python -m nbshare doctor`` tests whether nbshare works on this machine.
 
-Set these environment variables before a call to change what it does:
+Set these environment variables before a call to change its behaviour:
 
 ==============================  ===================================================================
 ``NBSHARE_MEMORY``              on Linux, where arrays are: ``memfd`` (memory, the default),
@@ -54,9 +54,8 @@ from nbshare import errors as errors
 
 __version__ = "0.1.0"
 
-# The modules of names, as in the stub next to this file, which is for type checkers. They are
-# imported when they are first asked for, because a worker process needs a quarter of the package,
-# and starts that much sooner.
+# The modules of names, as in the stub for type checkers next to this file. They are imported on
+# first access: a worker process needs a quarter of the package, and starts that much sooner.
 _NAMES = {
     "arrays.buffer": "SharedBuffer",
     "arrays.create": "empty empty_like full full_like ones ones_like zeros zeros_like",
@@ -116,13 +115,13 @@ def __getattr__(name: str) -> object:
     try:
         import importlib
 
-        if name == "types":  # it has parts of most modules
+        if name == "types":  # it imports parts of most modules
             return importlib.import_module("nbshare.types")
         # The package first, because two threads that import two of its modules at the same time
         # would wait for each other.
         importlib.import_module(_HOME_OF[name].rpartition(".")[0])
         value = getattr(importlib.import_module(_HOME_OF[name]), name)
-    except AttributeError as error:  # by which Python would say that there is no such name
+    except AttributeError as error:  # Python would report a missing name
         raise ImportError(f"nbshare.{name} cannot be imported: {error}") from error
     globals()[name] = value
     return value

@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _importing(error: Exception) -> list[str]:
-    """Return the lines of the function's file, and of what it imports, that an error is from."""
+    """Return the lines of an error in the function's file, and in its imports."""
     frames = traceback.extract_tb(error.__traceback__)
     is_import = [frame.filename.startswith("<frozen importlib") for frame in frames]
     users = [x for k, x in enumerate(frames) if any(is_import[:k]) and not is_import[k]]
@@ -115,7 +115,7 @@ def _add_run(commands: Any) -> None:
     common: dict[str, Any] = {
         "epilog": ENDS,
         "formatter_class": argparse.RawDescriptionHelpFormatter,
-        "argument_default": argparse.SUPPRESS,  # what is not given has the default of Python's call
+        "argument_default": argparse.SUPPRESS,  # a missing option has the default of Python's call
     }
     does = "run a function of a file for every item, and store the results"
     usage = "python -m nbshare run FILE.py:NAME --items FILE ... --checkpoint DIR [options]"

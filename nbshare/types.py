@@ -1,4 +1,4 @@
-"""Types that nbshare returns and users do not make, for annotations and `isinstance`."""
+"""Types that nbshare returns and users do not create, for annotations and `isinstance`."""
 
 from typing import Any
 

@@ -8,8 +8,8 @@ __all__ = ["NbshareError"]
 class NbshareError(Exception):
     """Root of all exceptions of nbshare except `MapInterrupted`.
 
-    Each also subclasses the built-in exception that you would catch. Exceptions of your own
-    function are raised as themselves, with a note.
+    Each also subclasses the built-in exception that you would catch. Exceptions of your function
+    are raised unchanged, with a note.
     """
 
     __module__ = "nbshare.errors"

@@ -1,11 +1,11 @@
 """`doctor`, which tests nbshare on this machine, and its report.
 
 The self-test is a small job, step by step, in a separate process. There it does not disturb the
-caller's runs, even if it crashes or hangs, and whatever remains after it belongs to it::
+caller's runs, even if it crashes or hangs, and all leftovers belong to it::
 
     caller ── new process, new session ──►  run: share, start, map, interrupt, free
            ◄── one line of JSON a step ──
-           ── looks for processes of that session ──►  none may be left
+           ── checks processes of that session   ──►  none may be left
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ PACKAGES: tuple[str, ...] = "numpy", "tqdm", "ipykernel", "ipywidgets", "matplot
 PACKAGES += "cloudpickle", "threadpoolctl", "psutil"
 WIDTH = 88  # characters of a line of text
 
-LIMIT_S = 30.0  # for all steps together, which take one second
+LIMIT_S = 30.0  # limit for all steps together, which take one second
 PRESS_S = 0.3  # until the run is interrupted
-END_S = 5.0  # for processes to end, as a busy machine may be slow
+END_S = 5.0  # limit for processes to end, because a busy machine may be slow
 N_ROWS, N_COLUMNS = 200, 1000
-MOST_HELD = 1 << 16  # bytes that stay, for locks (the table is 25 times larger)
+MOST_HELD = 1 << 16  # bytes that may stay, for locks (the table is 25 times larger)
 
 _REPORT_IT = "Report it, with this whole text."
 _NOT_STARTED = (
@@ -60,7 +60,7 @@ _NOT_STARTED = (
     "is very busy, or has a slow disk, may need longer: try again later."
 )
 _SLOW = "The machine may be very busy: try again later. If it is not: "
-# The steps, in order, and the remedy for each if its error gives none.
+# The steps, in order, each with a remedy for errors without one.
 STEPS = {
     "share an array": (
         f"Set {SETTING}=file:DIRECTORY, with a directory that you can write to."
@@ -82,7 +82,7 @@ class CheckStep:
     Attributes
     ----------
     name : str
-        What the step does.
+        The name of the step.
     state : {"ok", "failed", "not run"}
         The outcome. After a failed step only the last one is run.
     elapsed_s : float
@@ -136,7 +136,7 @@ class Report:
 
 @shown_from_the_call
 def doctor() -> Report:
-    """Show what nbshare finds on this machine, and test whether it works here.
+    """Report the machine's resources, and test whether nbshare works on it.
 
     The self-test takes about a second. In a separate process, it shares an array, starts two
     workers, checks the result of a parallel map, interrupts a run, and checks that no process and
@@ -151,7 +151,7 @@ def doctor() -> Report:
     >>> report.ok
     True
 
-    What it tried, and what it found:
+    Its steps, and the facts that it found:
 
     >>> [step.name for step in report.steps][:3]
     ['share an array', 'start workers', 'run a parallel map']
@@ -168,7 +168,7 @@ def doctor() -> Report:
     return Report({name: _answer(ask) for name, ask in _QUESTIONS.items()}, self_test())
 
 
-# ------------------------------------------------------------------------ what there is
+# ------------------------------------------------------------------------- the machine
 
 
 def _answer(ask: Callable[[], str]) -> str:
@@ -295,7 +295,7 @@ def _failed(name: str, problem: str, seconds: float = 0.0) -> CheckStep:
 
 
 def _problem(status: int, errors: str) -> str:
-    """Return how the process has failed, if so."""
+    """Return the failure of the process, if any."""
     how = name_of_signal(-status) if status < 0 else f"status {status}"
     last_line = errors.strip().rpartition("\n")[2]
     return f"the process ended with {how}: {last_line}" if status else ""

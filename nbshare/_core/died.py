@@ -22,7 +22,7 @@ class WorkerDiedError(NbshareError, BrokenProcessPool):
     Attributes
     ----------
     index : int
-        Index of the item it was working on, -1 if it had none.
+        Index of its item, -1 without one.
     """
 
     __module__ = "nbshare.errors"

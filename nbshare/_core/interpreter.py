@@ -9,16 +9,16 @@ from functools import cache
 
 from nbshare import errors
 
-CHECK_S = 10.0  # for a program that may be Python, under another name
+CHECK_S = 10.0  # time limit for a program that may be Python, under another name
 
 
 def command(code: str) -> list[str]:
-    """Return what runs code with this interpreter's options, and nothing of the working directory.
+    """Return a command for code with this interpreter's options, without the working directory.
 
     Raises
     ------
     WorkerDiedError
-        If `sys.executable` is no interpreter, as in a program that has Python inside.
+        If `sys.executable` is no interpreter, as in a program that embeds Python.
     """
     executable = sys.executable
     if not executable or not _is_python(os.fspath(executable)):
@@ -32,7 +32,7 @@ def command(code: str) -> list[str]:
 
 @cache
 def _is_python(path: str) -> bool:
-    """Return whether a program runs Python, which only one with another name is asked."""
+    """Return whether a program runs Python. Only one with another name is run to find out."""
     folder, name = os.path.split(path)
     if folder and not os.path.exists(path):
         return False

@@ -14,19 +14,19 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-_ONE_PRESS_S = 0.5  # what a key pressed twice or three times takes
+_ONE_PRESS_S = 0.5  # duration of two or three presses of a key
 
 
 class uninterrupted:  # noqa: N801 - used like the context managers of contextlib
     """Hold an interrupt back until the block ends.
 
     For a few quick steps that must run all or not at all, such as ``Thread.start``. An interrupt
-    inside it may release a lock of the new thread, or count a thread as alive that never began. The
-    interrupt is raised at the end of the block. By then, new objects must have an owner.
+    inside it could release a lock of the new thread, or count a thread as alive that never began.
+    The interrupt is raised at the end of the block. By then, new objects must have an owner.
 
     Notes
     -----
-    Interrupts arrive in the main thread only. Elsewhere there is nothing to do. A second one is not
+    Interrupts arrive in the main thread only. Elsewhere this has no effect. A second one is not
     held back, so the block may hang, or an exception that the handler of another signal has raised
     may have ended it without restoring the handler of interrupts.
     """
@@ -36,7 +36,7 @@ class uninterrupted:  # noqa: N801 - used like the context managers of contextli
 
     def __enter__(self) -> None:
         handler = _signal.getsignal(_signal.SIGINT)
-        # Not SIG_DFL and SIG_IGN, which raise nothing, and not None, which was set from C.
+        # Not SIG_DFL and SIG_IGN, which raise no exception, and not None, which was set from C.
         if callable(handler) and get_ident() == threading.main_thread().ident:
             self._handler = handler
             _signal.signal(_signal.SIGINT, self._hold)
@@ -60,10 +60,11 @@ def ignore_more_presses() -> None:
     """Ignore further interrupts for half a second after one, in a kernel.
 
     While IPython shows the error, another one would lose it, or ipykernel's reply, and the queue of
-    cells would go on. ipykernel sets its own handlers when this cell ends and the next one begins.
+    cells would continue. ipykernel sets its own handlers when this cell ends and the next one
+    begins.
     """
     is_main = get_ident() == threading.main_thread().ident
-    # Any other handler is the user's, or that of a cell that awaits, which raises nothing.
+    # Any other handler is the user's, or that of an awaiting cell, which raises no exception.
     if not is_main or _signal.getsignal(_signal.SIGINT) is not _signal.default_int_handler:
         return
     until = time.monotonic() + _ONE_PRESS_S
@@ -102,10 +103,10 @@ def cancelled_by_interrupt(cancel: Callable[[], object]) -> Iterator[list[bool]]
 
 
 def start_thread(run: Callable[..., object], *args: object) -> None:
-    """Start a thread of which `threading` knows when it ends, and does not wait for it.
+    """Start a thread whose end `threading` notices without waiting for it.
 
-    For a thread that may print or draw. ipykernel gives a socket to each thread that does, and
-    takes it back when that has ended, which it cannot see of threads that `_thread` starts.
+    For a thread that may print or draw. ipykernel creates a socket for each such thread, and closes
+    it at the thread's end, which it cannot detect for threads started by `_thread`.
 
     Raises
     ------
@@ -120,8 +121,8 @@ def start_thread(run: Callable[..., object], *args: object) -> None:
 def import_whole(name: str) -> None:
     """Import a module in a thread, where no interrupt arrives, and wait for it. Errors are lost.
 
-    Large packages fail for good if an interrupt ends their import in the middle. A wait for it can
-    be interrupted. An import of the module after this is quick, or raises the error.
+    Large packages fail permanently if an interrupt ends their import in the middle. The wait can be
+    interrupted. A later import of the module is quick, or raises the error.
     """
     is_there = allocate_lock()
     is_there.acquire()
@@ -136,8 +137,8 @@ def import_whole(name: str) -> None:
         is_there.acquire()
 
 
-NEEDED = "select", "thread", "queue", "socket", "subprocess", "signal"  # as Python has them
-# Packages that replace modules, and their functions that tell whether they have.
+NEEDED = "select", "thread", "queue", "socket", "subprocess", "signal"  # of the standard library
+# Packages that replace modules, and their functions that report it.
 _PATCHERS = {
     ("gevent", "gevent.monkey"): "is_module_patched",
     ("eventlet", "eventlet.patcher"): "is_monkey_patched",

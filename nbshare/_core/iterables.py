@@ -1,4 +1,4 @@
-"""The iterables of a run, checked, and as columns that have a row for each item."""
+"""The iterables of a run, checked, and as columns with a row for each item."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_iterable(iterable: Any) -> None:
         return
     if hasattr(type(iterable), "__aiter__") and not isinstance(iterable, Iterable):
         raise TypeError(
-            f"{type(iterable).__name__} gives its items asynchronously. Take them first: pass "
+            f"{type(iterable).__name__} yields its items asynchronously. Collect them first: pass "
             "[x async for x in items]"
         )
     is_iterable = isinstance(iterable, Iterable) or hasattr(type(iterable), "__getitem__")
@@ -60,7 +60,7 @@ def check_iterable(iterable: Any) -> None:
 
 
 def is_table(iterable: Any) -> bool:
-    """Whether an object iterates over its columns, as the data frames of pandas and polars do."""
+    """Return whether an object iterates over its columns, as frames of pandas and polars do."""
     kind = type(iterable)
     return hasattr(kind, "columns") and (hasattr(kind, "iterrows") or hasattr(kind, "iter_rows"))
 
@@ -83,7 +83,7 @@ def known_length(iterable: Any) -> int | None:
     """Return the number of items, or None if it is not known in advance."""
     try:
         return len(iterable) if isinstance(iterable, Sized) else None
-    except TypeError:  # as of a tqdm bar without a total
+    except TypeError:  # such as a tqdm bar without a total
         return None
 
 
@@ -92,13 +92,13 @@ def items_of(
 ) -> tuple[list[Any], Iterator[tuple[Any, ...]] | None, int | None]:
     """Return columns that can be indexed by item, the source of others, and the number of items.
 
-    Iterables that have a length, such as a set, are read now, if all have one. For others the
-    column is None, and so is the number of items.
+    Iterables with a length, such as a set, are read now, if all have one. For others the column is
+    None, and so is the number of items.
     """
     columns: list[Any] = [x if has_rows(x) else None for x in iterables]
     shortest = min((len(x) for x in columns if x is not None), default=None)
     are_all_sized = all(isinstance(x, Sized) for x in iterables)
-    if not are_all_sized:  # lists are pickled with the others, which may give the same objects
+    if not are_all_sized:  # lists are pickled with the others, because they may share objects
         columns = [None if isinstance(x, list | tuple) else x for x in columns]
     without_rows = [kept_items(x) for x, c in zip(iterables, columns, strict=True) if c is None]
     others = islice(zip(*without_rows, strict=False), shortest)

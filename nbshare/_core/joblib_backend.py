@@ -42,7 +42,7 @@ def run_batch(batch: Callable[[], Any], n_threads: int | None) -> Any:
 
 
 class NbshareBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
-    """The methods that joblib asks of a backend (see `joblib.parallel.ParallelBackendBase`)."""
+    """The methods of a joblib backend (see `joblib.parallel.ParallelBackendBase`)."""
 
     supports_retrieve_callback = True
     supports_inner_max_num_threads = True
@@ -86,7 +86,7 @@ class NbshareBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
         """Return the shared copy of a large array, the same for all tasks."""
         if type(value) is not np.ndarray or value.dtype.hasobject or value.nbytes < LARGE:
             return value
-        # The array is kept, so that no other gets its id.
+        # The array is kept, so that its id is not reused.
         if id(value) not in self._placed:
             self._placed[id(value)] = value, share(value, mode="r")
         return self._placed[id(value)][1]

@@ -1,9 +1,9 @@
 """The cell magic ``%%workerfile`` writes a cell to a module file, which workers can import.
 
 Line n of the file is line n of the cell. The first line of the file is a mark, because the magic
-overwrites only files that have it. An input transformer of the shell takes the cell as it was typed
+overwrites only files with it. An input transformer of the shell stores the cell as it was typed
 (others strip blanks), and rejects invalid Python before the cell runs, as IPython does. The magic
-does the rest.
+performs the other steps.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def unload_ipython_extension(shell: Any) -> None:
 class _WorkerFile:
     """The magic of one shell, and the input transformer that checks its cells."""
 
-    has_side_effects = True  # tells IPython not to call it for a cell that is still being typed
+    has_side_effects = True  # IPython does not call it for a cell that is still being typed
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -68,7 +68,7 @@ class _WorkerFile:
             %%workerfile NAME [--force]
 
         The workers of `parallel_map` can import functions from a file, not from a notebook. Run the
-        cell again after a change. The notebook and the workers then have the new functions.
+        cell again after a change. The notebook and the workers then use the new functions.
 
         Parameters
         ----------
@@ -93,7 +93,7 @@ class _WorkerFile:
 
         Notes
         -----
-        The notebook gets the names in the file's ``__all__``, or without one, the functions,
+        The notebook receives the names in the file's ``__all__``, or without one, the functions,
         classes and other callables that the file defines, except those that begin with an
         underscore. The file cannot see notebook variables and needs its own imports. It is imported
         again each time the cell runs. Line numbers are those of the cell, which begins with this
@@ -234,7 +234,7 @@ def _replace(file: Path, source: bytes) -> None:
             temporary.chmod(stat.S_IMODE(file.stat().st_mode))
         files.replace(temporary, file)
     except BaseException:
-        with contextlib.suppress(OSError):  # the first error tells the cause
+        with contextlib.suppress(OSError):  # the first error shows the cause
             temporary.unlink()
         raise
 

@@ -1,4 +1,4 @@
-"""pipeline runs stages in processes of their own, joined by ring buffers."""
+"""`pipeline` runs stages in separate processes, joined by ring buffers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ KNOWN = ["shape", "dtype", "slots", "workers", "ordered", "shared", "timeout", "
 
 @dataclass(frozen=True)
 class PipelineResult:
-    """Results of a pipeline, and what each stage did.
+    """Results of a pipeline, and the work of each stage.
 
     Attributes
     ----------
@@ -113,8 +113,8 @@ def pipeline(
 ) -> PipelineResult:
     """Load blocks of data, process them and store the results, all at the same time.
 
-    Each stage runs in one or more processes of its own. Blocks move from stage to stage through
-    slots in shared memory, so that data larger than memory can stream through.
+    Each stage runs in one or more separate processes. Blocks move from stage to stage through slots
+    in shared memory, so data may be larger than memory.
 
     Examples
     --------
@@ -142,8 +142,8 @@ def pipeline(
     ----------
     load : callable or str
         A generator function without arguments that yields arrays. Each is copied to a slot. Or a
-        generator function that takes `slots`, fills each in place and yields the number of rows
-        that it filled (None: all)::
+        generator function of `slots` that fills each in place and yields the number of filled rows
+        (None: all)::
 
             def load(slots):
                 with open("recording.raw", "rb", buffering=0) as file:
@@ -158,12 +158,12 @@ def pipeline(
     *stages : callable or str
         One or more functions, each called for every block. ``stage(block)`` returns the next
         stage's block, which is copied. ``stage(block, out)`` fills it in place, and may return the
-        number of rows. The last stage takes a block only. Its return value is the result, or it
-        writes to a file and returns None. A stage may write to its block.
+        number of rows. The last stage has no `out`. Its return value is the result, or it writes to
+        a file and returns None. A stage may write to its block.
     shape : int, sequence of ints, or list of these
-        Shape of the blocks that stages get. A number or tuple is for all stages. A list has one
-        entry for each stage, the loader not counted, as in ``[(1000, 2), (501, 2)]``. Blocks may
-        have fewer rows, as the last one often has.
+        Shape of the blocks that stages receive. A number or tuple is for all stages. A list has one
+        entry for each stage, without the loader, as in ``[(1000, 2), (501, 2)]``. Blocks may have
+        fewer rows, as the last one often has.
     dtype : data-type, or list of these, optional
         Dtype of the blocks. Default float64. Values are cast to it if they are of the same kind.
     slots : int, optional
@@ -173,28 +173,27 @@ def pipeline(
         Processes for each stage, not counting the loader. Default 1. The progress display shows
         which stage is the bottleneck.
     ordered : bool, optional
-        If True (default), each stage gets the blocks in order, so that a last stage with one worker
-        can write a file. If False, a block that is done may overtake others. The results are in the
-        order of the blocks in any case.
+        If True (default), each stage receives the blocks in order, so that a last stage with one
+        worker can write a file. If False, finished blocks may overtake others. The results are in
+        the order of the blocks in any case.
     shared : mapping of str to object, optional
         Keyword arguments that are the same for all blocks, copied to shared memory once. Loader and
-        stages get those that they have parameters for. Arrays are read-only there.
+        stages receive those that match their parameters. Arrays are read-only there.
     timeout : float, optional
-        Seconds that a stage may take for one block, without waiting, or the loader to yield one.
-        Past it all stages stop. Default: no limit.
+        Limit in seconds for a stage to process a block, without waiting, or for the loader to yield
+        one. When it is exceeded, all stages stop. Default: no limit.
     progress : None, bool, str or tqdm class, optional
         The progress display, as in `parallel_map`, with a line for each stage.
     plot : optional
         A plot of the results so far, as in `parallel_map`.
     **others
-        Arguments of `parallel_map` that a pipeline does not have are refused with what to do
-        instead.
+        Arguments of `parallel_map` that a pipeline lacks are refused with a replacement.
 
     Returns
     -------
     PipelineResult
         ``results`` is one array ``(n, *shape)`` if the results of the last stage fit one, else a
-        list. ``stages`` tells what each stage waited for. After Stop, the results that are done.
+        list. ``stages`` has the waiting times of each stage. After Stop, the finished results.
 
     Raises
     ------
@@ -215,13 +214,11 @@ def pipeline(
     RingBuffer : the queue between two stages, for other arrangements.
     parallel_map : for data in memory.
 
-    Notes
-    -----
-    If a stage fails or dies, all stages stop immediately, as they do at Stop or an interrupt.
-    ``nbshare.last_job().partial()`` has the results of the last stage so far. Blocks under way are
-    lost.
+    Notes ----- If a stage fails or dies, all stages stop immediately, as they do at Stop or an
+    interrupt. ``nbshare.last_job().partial()`` has the results of the last stage so far. Unfinished
+    blocks are lost.
 
-    At any time, as many blocks are in memory as there are slots. Results are collected in memory,
+    At any time, at most as many blocks as slots are in memory. Results are collected in memory,
     so return little, or None, from a stage that writes to a file. Several threads may run one
     pipeline each at the same time, but a worker cannot run one.
     """
@@ -242,7 +239,7 @@ def pipeline(
     made: list[Pipe] = []
 
     def make() -> Pipe:
-        # Deaths are the engine's, because a ring might tell them first, and knows less of them.
+        # The engine reports deaths, because a ring might report them first, with fewer details.
         rings = [
             RingBuffer(slots, *form, on_death="leave", in_order=ordered)
             for form in zip(shapes, dtypes, strict=True)
@@ -270,7 +267,7 @@ def pipeline(
 
 
 def _functions(load: Any, stages: Sequence[Any]) -> list[Callable[..., Any]]:
-    """Return the functions that a user means. Raise TypeError for what is none."""
+    """Return the functions of the arguments. Raise TypeError for any that is none."""
     if not callable(load) and isinstance(load, Iterable) and not isinstance(load, str):
         raise TypeError(
             f"the first argument is a {type(load).__name__}; it must be a function without "
@@ -291,9 +288,9 @@ def _requests(
     n_workers: Sequence[int],
     timeout: float | None,
 ) -> list[Request]:
-    """Return what is asked of loader and stages. Raise TypeError for those that cannot be called.
+    """Return the requests for loader and stages. Raise TypeError for any that cannot be called.
 
-    Each takes those of the shared objects that it has parameters for.
+    Each receives the shared objects that match its parameters.
     """
     if len(functions) < 2:
         raise TypeError("pipeline(load, stage, ..., shape=) needs one stage or more")
@@ -325,7 +322,7 @@ def _requests(
 def _takes(func: Callable[..., Any], name: str) -> bool:
     try:
         signature_of(func).bind_partial(**{name: None})
-    except (TypeError, ValueError):  # it does not, or some functions in C have no signature
+    except (TypeError, ValueError):  # it does not fit, or is a function in C without a signature
         return False
     return True
 

@@ -16,7 +16,7 @@ from nbshare.errors import MapInterrupted
 if TYPE_CHECKING:
     from nbshare._core.engine.run import Run
 
-INTERRUPT_S = 1.0  # an interrupted call gives the prompt back after this at the latest
+INTERRUPT_S = 1.0  # longest wait of an interrupted call before it returns
 MAX_PRESSES = 100  # during the last frame, as a plot function may raise KeyboardInterrupt by itself
 
 
@@ -79,7 +79,7 @@ def _draw_until_over(job: Job, display: Display) -> None:
 
 
 def _settle(job: Job) -> None:
-    """Stop an interrupted job and wait until all workers have left it, whatever else is pressed."""
+    """Stop an interrupted job and wait until all workers have left it, even if interrupted."""
     deadline = time.monotonic() + INTERRUPT_S
     while (left_s := deadline - time.monotonic()) > 0:
         with contextlib.suppress(KeyboardInterrupt):

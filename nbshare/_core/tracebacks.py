@@ -18,13 +18,13 @@ R = TypeVar("R")
 C = TypeVar("C")
 
 _MAX_LINES = 30
-_MAX_NOTES = 18  # lines of notes, which are the item and the worker's traceback
+_MAX_NOTES = 18  # lines of notes: the item and the worker's traceback
 _BARE_PLACE = r'(?m)^  File "(.+)", line (\d+), in .*$(?!\n    )'
 
 
 def shown_shortly(error: BaseException) -> BaseException:
     """Make IPython show an error in at most 30 lines, without our frames. Return it."""
-    with contextlib.suppress(Exception):  # a class that takes no attributes, or fails in any way
+    with contextlib.suppress(Exception):  # a class may refuse attributes, or fail in any way
         if "IPython" in sys.modules and not hasattr(error, "_render_traceback_"):
             error._render_traceback_ = _render  # type: ignore[attr-defined]
     return error
@@ -72,7 +72,7 @@ def shown_from_its_calls(cls: type[C]) -> type[C]:
 def _render() -> list[str]:
     """IPython's hook, which returns a shortened traceback.
 
-    A function that does not hold the error, or a cycle would keep it alive.
+    The function does not hold the error, because a cycle would keep it alive.
     """
     error = sys.exception() or sys.last_value
     assert error is not None
@@ -92,7 +92,7 @@ def _render() -> list[str]:
 
 
 def _with_source(place: re.Match[str]) -> str:
-    """Add the source line of a cell, which workers do not have, and name the cell."""
+    """Add the source line of a cell, because workers lack it, and name the cell."""
     source = linecache.getline(place[1], int(place[2])).strip()
     shell: Any = sys.modules["IPython"].get_ipython()
     shown = place[0]

@@ -10,19 +10,19 @@ from typing import Any
 from nbshare._core.engine.run import Run
 
 _PAUSE_S = 0.01  # at least, between two questions
-_SHARE = 0.1  # of the time, at most, that the user's function takes
+_SHARE = 0.1  # largest share of the time for the user's function
 
 
 class Until:
-    """Asks the user's function during a run. Thread-safe."""
+    """Calls the user's function during a run. Thread-safe."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._asking = _thread.allocate_lock()
-        self._due_at, self._n_asked = 0.0, 0  # when to ask again, and items at the last time
+        self._due_at, self._n_asked = 0.0, 0  # time of the next call, and items at the last one
 
     def ask(self, partial: Callable[[], Any]) -> None:
-        """Ask if it is time to, and end the run if the partial results are enough."""
+        """Call it if the time has come, and end the run if the partial results are enough."""
         run, request = self._run, self._run.request
         if request.until is None:
             return

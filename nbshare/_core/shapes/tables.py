@@ -222,7 +222,7 @@ class _Keyed(ShapedItems):
             )
         if len(needed) == 1 and self._gives_rows and "[1]" in uses:
             warn(
-                f"{label_of(func)} uses {needed[0]}[1], which is a row of the frame of a group. "
+                f"{label_of(func)} takes {needed[0]}[1], which is a row of the frame of a group. "
                 f"{_AS_PAIRS} For a row, write {needed[0]}.slice(1, 1)",
                 UserWarning,
             )
