@@ -1,0 +1,34 @@
+"""Docstrings and comments use the verbs and nouns of the trade."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.repo
+
+PACKAGE = Path(__file__).resolve().parent.parent / "nbshare"
+# Not read yet.
+UNREAD = re.compile(
+    r"_core/(hosts|notebook)/|errors\.py|_core/(executor|job|mapping|options|planning)\.py"
+    r"|functions/reference\.py"
+)
+FILES = [path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob("*.py"))]
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if not UNREAD.search(file)])
+def test_its_verbs_have_content_and_its_nouns_are_nouns(file):
+    """No docstring begins with Have, Be, Let or Do. At most one "what" stands for a noun."""
+    text = (PACKAGE / file).read_text("utf-8")
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, DOCUMENTED)]
+    docs = [ast.get_docstring(node) or "" for node in nodes]
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    assert [doc for doc in docs if re.match(r"(Have|Be|Let|Do)\b", doc)] == []
+    assert len(re.findall(r"(?<![`*])\bwhat\b(?!`)", "\n".join(docs + comments))) <= 1
