@@ -27,7 +27,7 @@ LARGE = 1 << 20  # bytes of an array that is copied once for all tasks (joblib's
 
 
 def register() -> None:
-    """Make joblib know the backend, in this process."""
+    """Register the backend with joblib, in this process."""
     register_parallel_backend("nbshare", NbshareBackend)
 
 

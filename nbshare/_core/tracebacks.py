@@ -23,7 +23,7 @@ _BARE_PLACE = r'(?m)^  File "(.+)", line (\d+), in .*$(?!\n    )'
 
 
 def shown_shortly(error: BaseException) -> BaseException:
-    """Make IPython show an error in at most 30 lines, without our frames. Return it."""
+    """Shorten IPython's display of an error to 30 lines, without our frames. Return it."""
     with contextlib.suppress(Exception):  # a class may refuse attributes, or fail in any way
         if "IPython" in sys.modules and not hasattr(error, "_render_traceback_"):
             error._render_traceback_ = _render  # type: ignore[attr-defined]
@@ -31,7 +31,7 @@ def shown_shortly(error: BaseException) -> BaseException:
 
 
 def shown_as(error: BaseException, *lines: str) -> None:
-    """Make IPython show an error as these lines."""
+    """Set the lines that IPython shows for an error."""
     if "IPython" in sys.modules:
         error._render_traceback_ = functools.partial(list, lines)  # type: ignore[attr-defined]
 

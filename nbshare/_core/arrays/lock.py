@@ -166,7 +166,7 @@ class SharedLock(ByReference):
             if not wait_s:
                 return False
             raise RuntimeError(
-                "this thread holds the SharedLock already and would wait for itself for ever: it "
+                "this thread holds the SharedLock already and would wait for itself forever: it "
                 "is not reentrant. Acquire it once, in the outermost function. If an interrupt has "
                 "left it held, release() it."
             )

@@ -104,7 +104,7 @@ class _Finder:
                 self._look(k)
 
     def _look(self, k: int) -> None:
-        """Make parts of the objects that a block repeats."""
+        """Pickle the objects that a block repeats as parts."""
         found = {id(obj): obj for obj in _near(self._blocks[k])}
         outdated: set[int] = set()
         for key, obj in found.items():

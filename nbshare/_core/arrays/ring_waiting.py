@@ -60,7 +60,7 @@ class Monitor:
         self._watched: dict[int, weakref.ref[Holder]] = {}
 
     def do(self, transition: Callable[..., None], *args: Any) -> None:
-        """Make a transition, and wake all that wait."""
+        """Run a transition, and wake all waiters."""
         with uninterrupted(), self._lock:
             transition(*args)
         self.wake()

@@ -91,7 +91,7 @@ class CodeDigests:
         return f"named {self.sources.label(module)}.{qualname}"
 
     def _by_value(self, obj: Any, qualname: str) -> str:
-        """Note an object that is sent by value. Return its name."""
+        """Record an object that is sent by value. Return its name."""
         if id(obj) not in self._names:
             name = qualname.replace("<locals>.", "").replace("<lambda>", "lambda")
             self._counts[name] += 1
@@ -125,7 +125,7 @@ class CodeDigests:
     def _uses(
         self, module: str, values: dict[str, Any], steps: list[Instruction], form: list[Any]
     ) -> None:
-        """Note the global values and the imports of a function."""
+        """Record the global values and the imports of a function."""
         paths, imported = uses_in(steps, values.get("__package__") or "")
         used = {x.argval for x in steps if "GLOBAL" in x.opname or x.opname == "LOAD_NAME"}
         used &= values.keys() - NOT_OF_A_MODULE

@@ -238,7 +238,7 @@ class CheckpointKeeper(Keeper, Medium):
         try:
             while not self._is_over.acquire(timeout=LOOK_S):
                 self.save()
-        except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
+        except BaseException as error:  # noqa: BLE001 - no thread may wait forever
             self._fail(error)
             self._is_over.acquire()
         self._finish()
@@ -273,7 +273,7 @@ class CheckpointKeeper(Keeper, Medium):
             self._is_lost = True
             gone = "the directory is gone, or another process writes to it"
             error = FileNotFoundError(2, gone, str(where))
-        if self._on_full == "stop" or (self._is_lost and writer.is_driver):  # nobody has its memory
+        if self._on_full == "stop" or (self._is_lost and writer.is_driver):  # its memory is lost
             self._is_lost = True
             noted(error, f"results cannot be stored in {where}; stored results are kept")
             self._fail(error)

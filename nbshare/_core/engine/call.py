@@ -422,7 +422,7 @@ class Call(OwnRun):
         return free[0]
 
     def clear_slot(self, slot: int) -> None:
-        """Make a slot free for another worker, and keep the figures of the last one."""
+        """Free a slot for another worker, and keep the figures of the last one."""
         self.past_slots.append(self.board.row(slot).tolist())
         self.board.clear_slot(slot)
 

@@ -98,7 +98,7 @@ class Calls:
             call.kill_at = time.monotonic() + GRACE_S
 
     def fail(self, call: Call, error: BaseException) -> None:
-        """Note the first failure and stop the rest."""
+        """Record the first failure and stop the rest."""
         if call.error is None and not call.results.is_over:
             call.note_failure(error)
             self.stop(call)
@@ -337,7 +337,7 @@ class Calls:
                 worker.end()
                 self.hear_all(worker)
                 self._pool.remove(worker)
-        finally:  # or other threads would wait for ever
+        finally:  # or other threads would wait forever
             self._pool.close()
             for call in list(self.running.values()):
                 call.workers.clear()  # they hold the call

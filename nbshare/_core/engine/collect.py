@@ -33,7 +33,7 @@ def masked(array: npt.NDArray[Any], missing: npt.NDArray[np.bool_], *, is_kept: 
 
 
 def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a view of an array that workers still fill, so that nobody here changes results."""
+    """Return a read-only view of an array that workers still fill."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -171,7 +171,7 @@ class Dispatcher(Engine):
         try:
             while not self.is_closed:
                 self._turn()
-        except BaseException as error:  # noqa: BLE001 - or other threads would wait for ever
+        except BaseException as error:  # noqa: BLE001 - or other threads would wait forever
             self._error = errors.without_frames(error)
         finally:
             self.is_closed = True

@@ -187,7 +187,7 @@ class FoldingCall(Call):
         return block  # type: ignore[no-any-return]
 
     def note_restored(self, items: npt.NDArray[np.int64]) -> None:
-        """Note blocks that need not run."""
+        """Record blocks that need not run."""
         super().note_restored(items)
         self._restored.update(items.tolist())
         self._n_restored += sum(len(self._items_in(k)) for k in items.tolist())

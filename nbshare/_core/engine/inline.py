@@ -179,7 +179,7 @@ class ThreadEngine(Engine):
                 apply({"errstate": errstate}, ["errstate"])  # in NumPy 1 each thread has its own
                 with running_items(k):
                     works[k].run()
-            except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
+            except BaseException as error:  # noqa: BLE001 - no thread may wait forever
                 call.note_failure(error)
                 call.board.stop()
             with lock:
@@ -217,7 +217,7 @@ def _work(call: Call, slot: int, lock: Any) -> Work:
 
 
 def _abort(call: Call, error: BaseException) -> None:
-    """End a call that could not begin, so that its checkpoint is free and nobody waits."""
+    """End a call that could not begin, to release its checkpoint and its waiting threads."""
     if not is_interrupt(error):
         call.note_failure(error)
     call.finish(is_whole=False)

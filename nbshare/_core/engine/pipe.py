@@ -140,7 +140,7 @@ class Pipe(OwnRun):
         """Announce the last block to the next stage, or a failed stage to all."""
         try:
             self._tell_others(k)
-        except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
+        except BaseException as error:  # noqa: BLE001 - no thread may wait forever
             self.error = self.error or error
             self._halt(f"{type(error).__name__}: {error}")
         finally:

@@ -41,7 +41,7 @@ class Write(Protocol):
         """Write to the stream of that name."""
 
     def close(self) -> None:
-        """Note that no more text follows for now."""
+        """Record that no more text follows for now."""
 
     @property
     def is_here(self) -> bool:
@@ -111,7 +111,7 @@ class Prints:
                 with self._showing:
                     self._show_waiting()
             finally:
-                self.when_shown()  # or workers with full pipes would wait for ever
+                self.when_shown()  # or workers with full pipes would wait forever
         return is_any
 
     def end(self) -> None:

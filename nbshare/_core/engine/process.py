@@ -105,7 +105,7 @@ class WorkerProcess:
         self.state, self.since = state, time.monotonic()
 
     def lend(self, *segments: Segment) -> None:
-        """Note that it was sent these segments for its call."""
+        """Record the segments that it received for its call."""
         for segment in segments:
             segment.n_borrowed += 1
         self.borrowed.extend(segments)

@@ -251,7 +251,7 @@ class OwnRun(Run):
         return self.board.n_skipped
 
     def note_restored(self, items: npt.NDArray[np.int64]) -> None:
-        """Note items that need not run."""
+        """Record items that need not run."""
         self.board.n_skipped += len(items)
 
     @property

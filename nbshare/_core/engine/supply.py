@@ -276,7 +276,7 @@ class Intake:
         return items
 
     def close(self) -> None:
-        """Read no more. A generator that nobody else holds is closed."""
+        """Read no more. A generator without other references is closed."""
         self._is_closed = True
         self._source = itertools.chain(())
         self._tell = None  # breaks a cycle, because its owner holds this object

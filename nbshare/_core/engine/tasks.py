@@ -197,7 +197,7 @@ class TaskQueue(Supply):
         self._tasks: dict[int, tuple[Task, TaskFuture]] = {}  # those in it, unless resolved
         self._context = request.context
         self._func = 0  # id of the last function whose modules were compared with their files
-        self._pace = Pace(REST_S, FIRST_TASKS)  # of tasks, and their number beyond one a worker
+        self._pace = Pace(REST_S, FIRST_TASKS)  # time of a task, and tasks beyond one a worker
         self.is_closed = self._is_cancelling = self._is_stopping = False
         self._lock = _thread.allocate_lock()  # held to queue a task, and to end the thread
         self._fate = _thread.allocate_lock()  # see `TaskFuture`
@@ -304,7 +304,7 @@ class TaskQueue(Supply):
                 if is_idle and self._call is not None:
                     self._end_call(self._call)
             prints.end()
-        except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
+        except BaseException as error:  # noqa: BLE001 - no thread may wait forever
             self._fail(error)
             self._prints.end()
         finally:
@@ -474,7 +474,7 @@ class TaskQueue(Supply):
         return call
 
     def _fail(self, error: BaseException) -> None:
-        """Fail the futures that would wait for ever."""
+        """Fail the futures that would wait forever."""
         self.stop()
         with self._lock:
             self.is_closed, self._thread = True, None

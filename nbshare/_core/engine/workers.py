@@ -48,7 +48,7 @@ class WorkerPool:
         self._members: dict[WorkerProcess, None] = {}
         self._code = NO_CODE  # the newest generation's
         self._imported_under: Any = None  # environment and import path of this generation
-        self._initializer: bytes | None = None  # which this generation may have run
+        self._initializer: bytes | None = None  # perhaps run by this generation
         self._stamps: dict[str, Stamp | None] = {}  # of the workers' imported files
         # Stamps of these and of the snapshot's files. Replaced, never changed: other threads read
         # it.

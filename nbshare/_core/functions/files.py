@@ -146,7 +146,7 @@ def imported_files() -> dict[str, str]:
 
 
 def register_files(paths: Mapping[str, str]) -> None:
-    """Make the modules of these files importable by name."""
+    """Register the modules of these files for imports by name."""
     if not any(finder is _FileFinder for finder in sys.meta_path):
         # First, so that no other module of that name can replace it.
         sys.meta_path.insert(0, _FileFinder)

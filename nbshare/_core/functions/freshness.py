@@ -66,7 +66,7 @@ def _listen() -> None:
 
 
 def _note_execution(event: str, args: tuple[Any, ...]) -> None:
-    """Note a source file that is executed, or read by code that may execute it."""
+    """Record a source file that is executed, or read by code that may execute it."""
     path: Any = None
     if event == "exec":
         path = args[0].co_filename
@@ -221,7 +221,7 @@ _snapshot: Snapshot | None = None  # in a worker
 
 
 def use_snapshot(fd: int) -> None:
-    """Make this process import files from a snapshot."""
+    """Import files from a snapshot from now on."""
     global _snapshot
     _snapshot = Snapshot(sections.owned(fd))
 

@@ -66,7 +66,7 @@ def copy_all(pieces: list[Piece]) -> None:
         for is_busy in helpers:  # until they finish their pieces, on slow memory or disks too
             with is_busy:
                 pass
-    except BaseException:  # an interrupt waits for the present pieces, but not for ever
+    except BaseException:  # an interrupt waits for the present pieces, but not forever
         pieces.clear()
         for is_busy in helpers:
             if is_busy.acquire(timeout=LONGEST_S):

@@ -97,7 +97,7 @@ class Handle(NamedTuple):
     namespace: int  # PID namespace. Process ids differ in another one
     fd: int
     inode: int
-    name: str  # of the file
+    name: str  # the file's
     mode: Mode
     receipt: Receipt | None  # None if the sender keeps the segment anyway
 

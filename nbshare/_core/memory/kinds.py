@@ -113,7 +113,7 @@ def new_memory(
 
 
 def scratch_file() -> Descriptor:
-    """Make a small file that grows as it is written, for locks and receipts."""
+    """Create a small file that grows as it is written, for locks and receipts."""
     # The setting does not apply: it is for large data, maybe on a network.
     return _chosen("", _temporary()).open()
 

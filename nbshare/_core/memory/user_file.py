@@ -101,7 +101,7 @@ def _memmap(fd: int, nbytes: int, mode: Mode) -> np.memmap[Any, Any]:
 _mapped = weakref.WeakValueDictionary[tuple[UserFile, bool], np.memmap[Any, Any]]()
 
 # The file of each mapping, and the address where the file's first byte would be, because finding it
-# takes a few tenths of a millisecond. While the mapping exists, no other file gets its inode.
+# takes a few tenths of a millisecond. While the mapping exists, its inode is not reused.
 _found: weakref.WeakKeyDictionary[Any, tuple[UserFile, int]] = weakref.WeakKeyDictionary()
 
 

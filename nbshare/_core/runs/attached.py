@@ -386,7 +386,7 @@ class AttachedRun(Run):
                     break
                 self._show_prints(n_printed)
                 time.sleep(LOOK_S)
-        except BaseException as error:  # noqa: BLE001 - no thread may wait for ever
+        except BaseException as error:  # noqa: BLE001 - no thread may wait forever
             self.error = error
         self._finish()
 

@@ -49,7 +49,7 @@ def tiles(
     >>> bool((blurred == blur(image)).all())
     True
 
-    What the function gets, and where it is:
+    The argument of the function, and its place:
 
     >>> items = nbshare.tiles(image, (128, 128), overlap=8)
     >>> len(items), items[0], items[0].values.shape

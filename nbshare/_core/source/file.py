@@ -38,7 +38,7 @@ Binding = tuple[str, ast.AST | None]  # a name, and the node of its value, if th
 
 
 class File:
-    """The source of a module. It is shared, so nobody changes it.
+    """The source of a module. It is shared, and must not be changed.
 
     Attributes
     ----------

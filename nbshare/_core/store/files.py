@@ -30,7 +30,7 @@ from nbshare._core.system import Descriptor, owned
 from nbshare._core.system import files as system_files
 from nbshare.errors import CheckpointError
 
-HEADER_BYTES = 256  # of a .npy header, or more. Fixed, so that it can be rewritten in place
+HEADER_BYTES = 256  # .npy header, at least. Fixed, so that it can be rewritten in place
 HERE = secrets.token_hex(4)  # a process of another machine may have the same id
 STALE_S = 0.0, 0.1, 0.4, 1.0  # pauses before a replaced file is read again
 UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}

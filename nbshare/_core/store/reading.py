@@ -76,7 +76,7 @@ class StoredLogs(LogReader):
         if key >= MOST_FILES:
             return super().bytes_of(key, offset, nbytes)
         path = self._folder / log_file(key)
-        remedy = "Make the same call again, which runs the items anew."
+        remedy = "Make the same call again, which reruns the items."
         if (file := self._files.get(key) or opened(path)) is None:
             raise damaged(path, "it is gone", remedy)
         self._files[key] = file
@@ -176,7 +176,7 @@ class StoredRows:
             found[some] = checksums(words[some], data[rows[some]])
         logged = np.flatnonzero(is_there & (words["state"] == IN_LOG))
         entries = self.entries(words[logged])[:3]
-        records, which = np.unique(entries, axis=1, return_inverse=True)  # of one or more results
+        records, which = np.unique(entries, axis=1, return_inverse=True)  # each one or more results
         crcs = [zlib.crc32(self.logs.bytes_of(*record)) for record in records.T.tolist()]
         found[logged] = record_checksums(words[logged], np.array(crcs, np.int64)[which].tolist())
         failed = np.flatnonzero(is_there & ~np.isin(words["state"], STORED))

@@ -188,7 +188,7 @@ class ResultStore:
         """Store the frozen results of several items, if their pickle fits."""
         try:
             self._put_batch(items, values)
-        except Exception:  # noqa: BLE001 - no memory, or one cannot be pickled, which will tell
+        except Exception:  # noqa: BLE001 - no memory, or one cannot be pickled, which raises later
             return False
         return True
 

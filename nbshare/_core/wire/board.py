@@ -3,7 +3,7 @@
 ::
 
     header   next item, stop flag, number of ranges given back, kind of results, prints,
-             whether any item has failed, how often items have come after a pause, whether
+             whether any item has failed, how often items have arrived after a pause, whether
              anything has been imported, the number of items so far, their final number, at how few
              unclaimed items to tell the owner, whether some were done before the call, the
              first items that have drawn unseeded random numbers
@@ -165,7 +165,7 @@ class Board:
 
     @classmethod
     def create(cls, n_items: int | None, n_slots: int, *, is_private: bool = False) -> Self:
-        """Make an empty board, private if possible. The numbers of a closed one are results."""
+        """Create an empty board, private if possible. The numbers of a closed one are results."""
         end = board_layout(n_items, n_slots)[-1]
         if n_items is None:
             nbytes = end + page_layout(PAGE_ITEMS)[1]
@@ -254,7 +254,7 @@ class Board:
         return self.header[TOTAL] != NOT_KNOWN
 
     def publish(self, n: int) -> None:
-        """Make so many more items visible to workers."""
+        """Make `n` more items visible to workers."""
         if waiting.IS_WEAKLY_ORDERED:
             waiting.before_marks()
         self.n_there += n
@@ -429,7 +429,7 @@ class Board:
         return self._memory[offset : offset + 8 * n].cast("q")
 
     def note_draws(self, items: range, which: int) -> None:
-        """Note that some items drew from global random numbers. Only the first ones are kept."""
+        """Record that some items drew from global random numbers. Only the first ones are kept."""
         if not self.header[DREW]:
             self.header[DREW] = items.start << DREW_BITS | min(len(items), DREW_MOST) << 2 | which
 

@@ -65,7 +65,7 @@ class Draws:
         self._since = 0.0
 
     def note(self) -> None:
-        """Note the states."""
+        """Record the states."""
         if len(_found) < 2:
             _find()
         for each in _watched:

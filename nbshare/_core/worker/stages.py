@@ -269,13 +269,13 @@ def copy_to(out: SharedArray, block: Any) -> int | None:
     if not fits:
         raise ValueError(
             f"a block of shape {array.shape} does not fit slots of shape {out.shape}: set shape= "
-            "to one shape for all stages, or to a list with the shape that each stage gets. A "
+            "to one shape for all stages, or to a list with the shape for each stage. A "
             "block may have fewer rows."
         )
     if not np.can_cast(array.dtype, out.dtype, "same_kind"):
         raise TypeError(
             f"a block of {array.dtype} does not fit slots of {out.dtype}: set dtype= to one dtype "
-            "for all stages, or to a list with the dtype that each stage gets"
+            "for all stages, or to a list with the dtype for each stage"
         )
     if not out.ndim:
         out[...] = array

@@ -29,7 +29,7 @@ class _Output:
         self.open()
 
     def open(self) -> None:
-        """Make the stream."""
+        """Create the stream."""
         # A print never fails because of its text.
         self.stream: Any = io.TextIOWrapper(
             io.BufferedWriter(io.FileIO(self._number, "w", closefd=False)),
@@ -61,7 +61,7 @@ class _Output:
 
 
 def replace_streams(fds: Sequence[int]) -> None:
-    """Make pipes the standard output and error output of this process."""
+    """Replace the standard output and error output of this process by pipes."""
     for number, (name, fd) in enumerate(zip(STREAMS, fds, strict=True), start=1):
         _outputs.append(_Output(name, number, fd))
     restore()

@@ -44,7 +44,7 @@ class _Mutexes:
         self.holder_offset = 0 if hasattr(c, "gnu_get_libc_version") else 4  # glibc or musl
 
     def initialise(self, address: int) -> None:
-        """Make a mutex in zeroed memory."""
+        """Create a mutex in zeroed memory."""
         c, attributes = self._c, (ctypes.c_uint64 * 8)()  # larger than any library's
         code = max(
             c.pthread_mutexattr_init(attributes),

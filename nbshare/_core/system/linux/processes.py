@@ -410,7 +410,7 @@ def lead_group(owner_fd: int, life_fd: int) -> None:
 
 
 def die_with(life_fd: int) -> None:
-    """Make the kernel kill this process group when the life pipe's other end closes."""
+    """Register this process group to be killed when the life pipe's other end closes."""
     # The owner of a descriptor (F_SETOWN) belongs to the open file description. Forked processes
     # share that, and only the last one to set it would be killed. So we open it again, and keep it
     # open.

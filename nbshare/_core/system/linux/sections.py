@@ -31,7 +31,7 @@ PAGES = 1 << 18  # looked at at a time
 NO_COPY = bytes(byte for byte in range(256) if byte >> 5 not in (0b100, 0b010))
 
 # Bytes per allocation. A signal undoes the present one, and a timer's signals could undo a large
-# one for ever.
+# one forever.
 PIECE = 64 << 20
 
 # In /proc/self/maps, a file that is mapped, but not copy-on-write: its first address, the one past
@@ -62,7 +62,7 @@ class Memfd(NamedTuple):
         fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)
 
     def protect(self, fd: int) -> None:
-        """Make it read-only for other processes."""
+        """Seal it: read-only for other processes."""
         with suppress(OSError):  # Linux before 5.1 lacks this seal
             fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
 
@@ -89,7 +89,7 @@ class MappedFile(NamedTuple):
             os.posix_fallocate(fd, start, min(PIECE, nbytes - start))
 
     def protect(self, fd: int) -> None:
-        """Make it read-only for other processes, except on purpose."""
+        """Set a read-only mode: other processes can write to it only on purpose."""
         with suppress(OSError):  # some file systems lack modes
             os.fchmod(fd, 0o400)
 

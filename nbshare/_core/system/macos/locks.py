@@ -78,7 +78,7 @@ class _Mutexes:
         self._asked: dict[int, float] = {}  # by place, the last check of a waiting thread
 
     def initialise(self, address: int) -> None:
-        """Make a mutex in zeroed memory."""
+        """Create a mutex in zeroed memory."""
         place = int.from_bytes(os.urandom(8), "little") % PLACES
         ctypes.c_uint64.from_address(address + PLACE_AT).value = place
         ctypes.c_uint64.from_address(address + FILE_AT).value = self._inode

@@ -263,7 +263,7 @@ def _attributes(path: str) -> _Attributes:
 
 
 def enter(folder: str) -> None:
-    """Make a folder the current one. Nobody can remove the present one, or rename it."""
+    """Change to a folder. Nobody can remove the present one, or rename it."""
     if os.getcwd() != folder:
         os.chdir(folder)
 

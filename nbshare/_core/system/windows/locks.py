@@ -79,7 +79,7 @@ class _Mutexes:
     HOLDER = 0xFFFFFFFF
 
     def initialise(self, address: int) -> None:
-        """Make a mutex in zeroed memory."""
+        """Create a mutex in zeroed memory."""
         ctypes.memmove(address + NAME_AT, os.urandom(NAME_BYTES), NAME_BYTES)
 
     def at(self, address: int) -> tuple[_Mutex, _Mutex]:
