@@ -102,8 +102,8 @@ class Contents:
             return self._seen[key][1]
         if self.by_value and writable and array.flags.writeable and type(array) is SharedArray:
             raise UnsendableError(
-                "a SharedArray among the items, or in a functools.partial, may be written to by "
-                "all workers, which is possible on one machine only. Pass it in shared=, or pass "
+                "a SharedArray among the items, or in a functools.partial, can be written to by "
+                "all workers, but only on one machine. Pass it in shared=, or pass "
                 "a copy: numpy.array(x)"
             )
         found = None if self.by_value else unchanged_segment_of(array)

@@ -298,7 +298,7 @@ class _Walk:
             if self._digests.version is not None:
                 return _of_text("object", name)
             raise CheckpointError(
-                f"{self._digests.way_to(where)} is a {name}, which has no stable digest, as it has "
+                f"{self._digests.way_to(where)} is a {name} without a stable digest: it has "
                 'no values that can be compared. Pass checkpoint=nbshare.Checkpoint(path, version="'
                 '1"), and another version when results would change: with it such objects count by '
                 "their type alone."

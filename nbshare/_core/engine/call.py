@@ -240,8 +240,8 @@ class Call(OwnRun):
         fed = self.feed.item(i) if self.feed is not None else None
         if fed is None:
             raise LookupError(
-                f"item {i} of a generator is not kept once it is done. Make a list of the items "
-                "that you want to debug, and map over that."
+                f"item {i} of a generator is not kept once it is done. To debug it, pass a list of "
+                "such items."
             )
         parts = iter(fed)
         return tuple(next(parts) if column is None else column[i] for column in columns)

@@ -45,7 +45,7 @@ def dispatcher() -> Dispatcher:
     if _dispatcher is not None and not _dispatcher.is_closed:
         return _dispatcher
     if sys.is_finalizing():  # a thread would never begin
-        raise RuntimeError("no worker can be started: the interpreter is ending")
+        raise RuntimeError("no worker can be started: the interpreter is exiting")
     outcomes: SimpleQueue[Dispatcher | BaseException] = SimpleQueue()
     try:
         _thread.start_new_thread(_live, (outcomes,))
@@ -62,7 +62,7 @@ def refuse_frozen(what: str, instead: str) -> None:
     if getattr(sys, "frozen", False):
         raise errors.NotBuiltYetError(
             f"{what} needs a Python interpreter, which a frozen program (made by PyInstaller and "
-            f"the like) does not have: {instead}."
+            f"similar tools) lacks: {instead}."
         )
 
 

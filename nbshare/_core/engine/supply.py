@@ -204,7 +204,7 @@ class SourceSupply(Supply):
         call, n = self._call, len(items)
         out = call.request.out
         if isinstance(out, np.ndarray) and call.board.n_there + n > len(out):
-            raise ValueError(f"out= has {len(out)} rows, but the iterable gives more items")
+            raise ValueError(f"out= has {len(out)} rows, but the iterable yields more items")
         columns = [list(column) for column in zip(*items, strict=True)]
         call.append(columns)
 
@@ -212,7 +212,7 @@ class SourceSupply(Supply):
         call, n = self._call, self._call.board.n_there
         out = call.request.out
         if isinstance(out, np.ndarray) and n != len(out):
-            self.error = ValueError(f"out= has {len(out)} rows, but the iterable gave {n} items")
+            self.error = ValueError(f"out= has {len(out)} rows, but the iterable yielded {n} items")
         elif self._intake.error is not None:
             self.error = raised_by_source(self._intake.error, n, by_other_thread=True)
         self._intake.close()

@@ -287,8 +287,8 @@ def _by_name(obj: Any) -> Any:
     if all(code in in_file for code in codes):
         return NotImplemented
     raise UnsendableError(
-        f"the file {path!r} has changed since {qualname!r} was imported, and has no definition of "
-        "that name that is surely its new version. Import the module again and use the new one."
+        f"the file {path!r} has changed since {qualname!r} was imported, and no definition of "
+        "that name is surely its new version. Import the module again and use the new one."
     )
 
 

@@ -169,7 +169,7 @@ def _open(handle: Handle) -> Descriptor:
         return sections.open_of(handle.pid, handle.fd, handle.inode, handle.name, access)
     except PermissionError:
         raise StaleReferenceError(
-            f"the array belongs to process {handle.pid} of another user, whose memory cannot be "
+            f"the array belongs to process {handle.pid} of another user. Its memory cannot be "
             "opened. Send a copy: numpy.array(x)."
         ) from None
     except (FileNotFoundError, ProcessLookupError):

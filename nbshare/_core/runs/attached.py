@@ -488,7 +488,7 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
     if kept is None:
         raise ValueError("detach=True needs checkpoint=, the folder in which the run is stored")
     if request.source is not None:
-        raise TypeError("detach=True takes items that have a length: make a list of them")
+        raise TypeError("detach=True requires items with a length: make a list of them")
     if isinstance(options.out, np.ndarray):
         raise TypeError("detach=True cannot fill out=, an array of this process; leave it out")
     refuse_frozen("detach=True", "run it without detach=True, with backend='threads'")

@@ -429,7 +429,7 @@ class StoredRun:
         checked = MapOptions(**options)
         request, _ = checked_request(func, iterables, checked)
         if request.source is not None:
-            raise TypeError("outdated() takes items that have a length: make a list of them")
+            raise TypeError("outdated() requires items with a length: make a list of them")
         kept = checked_checkpoint(checked)
         key = key_of(request, None if kept is None else kept.version)
         return look(self.path, lambda: self._outdated(request, key))
