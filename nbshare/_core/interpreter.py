@@ -23,7 +23,7 @@ def command(code: str) -> list[str]:
     executable = sys.executable
     if not executable or not _is_python(os.fspath(executable)):
         raise errors.WorkerDiedError(
-            f"no worker process can be started: sys.executable, {executable!r}, is not Python. "
+            f"no worker process can be started: sys.executable is {executable!r}, and no Python. "
             "Set it to the one that this process uses, as in sys.executable = '/usr/bin/python3'."
         )
     options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What a wrong name or argument was meant to be. Few calls need it, so it is imported late."""
+"""The intended name of a wrong name or argument. Few calls need it, so it is imported late."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from nbshare._core.tracebacks import shown_shortly
 from nbshare.errors import counted
 
-# Options of other libraries, and what to write here.
+# Options of other libraries, and their replacements here.
 _OPTIONS = {
     ("n_jobs", "processes", "num_workers", "n_workers", "workers", "nprocs", "num_cpus"): (
         "use max_workers= (default: all CPUs that this process may use)"
@@ -66,7 +66,7 @@ _ELSEWHERE = {
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the name that a user may have meant, if one is much like it."""
+    """Return the name that a user may have meant, if one is similar."""
     from difflib import get_close_matches
 
     names = {each.lower(): each for each in known}
@@ -90,7 +90,7 @@ def no_attribute(
     more: str = "",
     kind: type[Exception] = AttributeError,
 ) -> BaseException:
-    """Return the error for a name that a module or an object does not have, and the right one."""
+    """Return the error for a missing name of a module or an object, with the right one."""
     text = f"{owner} has no attribute {name!r}"
     if name[0] != "_":  # tools look for many of those
         elsewhere = (x for x, theirs in _ELSEWHERE.items() if x in known and name in theirs.split())
@@ -106,14 +106,14 @@ def refuse_others(
     func: Any = None,
     iterables: Sequence[Any] = (),
 ) -> None:
-    """Raise TypeError for an option that a call does not have, with what to write.
+    """Raise TypeError for an unknown option of a call, with its replacement.
 
     Parameters
     ----------
     function
         Name of the public function.
     others, known
-        Names of the wrong options, and those that it has.
+        Names of the wrong options, and of its own.
     func, iterables
         The user's function and the items, for a function that runs one.
     """
@@ -143,7 +143,7 @@ def _names_one(advice: str, known: Iterable[str]) -> bool:
 
 
 def misfit(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Return what is wrong with the arguments of a public call, empty if they fit."""
+    """Return the fault in the arguments of a public call, empty if they fit."""
     signature = inspect.signature(func)
     try:
         signature.bind(*args, **kwargs)
@@ -160,7 +160,7 @@ def misfit(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
 def _misfits(
     name: str, parameters: Sequence[inspect.Parameter], n: int, kwargs: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield what is wrong with `n` arguments by position, and others by name."""
+    """Yield the faults in `n` arguments by position, and others by name."""
     kinds = {kind: [p.name for p in parameters if p.kind is kind] for kind in _KINDS}
     first, both, star, last, stars = kinds.values()
     needed = [p.name for p in parameters if p.default is p.empty and p.name not in star + stars]

@@ -1,4 +1,4 @@
-"""Whether the functions that options take can be called as nbshare calls them."""
+"""Checks that functions passed as options accept nbshare's calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nbshare.errors import cut
 
 # Second parameters of functions of all results, such as numpy.sum, max of torch, sum and sorted.
 _OF_ALL = ("axis", "dim", "dtype", "key", "start", "weights")
-_OF_TWO = ("a", "b")  # what reduce= is called with
+_OF_TWO = ("a", "b")  # the arguments of reduce=
 _INSTEAD = (
     " Pass a function of two results, such as numpy.add, numpy.maximum or max. For a function "
     "of all results, leave reduce= out: sum(parallel_map(func, items))"
@@ -19,7 +19,7 @@ _INSTEAD = (
 
 
 def check_called(option: str, func: Any, *given: str) -> None:
-    """Raise TypeError if a function cannot be called with what its option gives it.
+    """Raise TypeError if a function does not accept the arguments of its option.
 
     Parameters
     ----------
@@ -28,14 +28,14 @@ def check_called(option: str, func: Any, *given: str) -> None:
     func
         The user's function.
     *given
-        Names of the arguments that it gets, by position.
+        Names of its arguments, by position.
     """
     if not callable(func):
         raise TypeError(f"{option}={cut(repr(func))}: must be a function")
     refuse_async(func)
     try:
         signature = signature_of(func)
-    except Exception:  # noqa: BLE001 - some functions in C have none, annotations may raise
+    except Exception:  # noqa: BLE001 - some functions in C lack one, annotations may raise
         return
     instead = _INSTEAD if given == _OF_TWO else ""
     how = f"{option}= calls {option}({', '.join(given)})"
