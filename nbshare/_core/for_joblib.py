@@ -30,12 +30,14 @@ def register_joblib() -> None:
     ImportError
         joblib is not installed.
 
-    Notes ----- Array arguments of 1 MiB and more are copied to shared memory once per
-    `joblib.Parallel` call. Arrays are read-only in the workers, whatever their size. joblib's own
-    processes receive writable copies of small ones. A `numpy.memmap` that is open for writing stays
-    writable. Nested calls of Parallel run their tasks one after the other. Without ``n_jobs=`` all
-    CPUs are used, as with joblib's Dask backend. ``initializer=``, ``initargs=`` and
-    ``inner_max_num_threads=`` work as with joblib's own processes.
+    Notes
+    -----
+    Array arguments of 1 MiB and more are copied to shared memory once per `joblib.Parallel` call.
+    Arrays are read-only in the workers, whatever their size. joblib's own processes receive
+    writable copies of small ones. A `numpy.memmap` that is open for writing stays writable. Nested
+    calls of Parallel run their tasks one after the other. Without ``n_jobs=`` all CPUs are used, as
+    with joblib's Dask backend. ``initializer=``, ``initargs=`` and ``inner_max_num_threads=`` work
+    as with joblib's own processes.
 
     References
     ----------

@@ -214,9 +214,11 @@ def pipeline(
     RingBuffer : the queue between two stages, for other arrangements.
     parallel_map : for data in memory.
 
-    Notes ----- If a stage fails or dies, all stages stop immediately, as they do at Stop or an
-    interrupt. ``nbshare.last_job().partial()`` has the results of the last stage so far. Unfinished
-    blocks are lost.
+    Notes
+    -----
+    If a stage fails or dies, all stages stop immediately, as they do at Stop or an interrupt.
+    ``nbshare.last_job().partial()`` has the results of the last stage so far. Unfinished blocks are
+    lost.
 
     At any time, at most as many blocks as slots are in memory. Results are collected in memory,
     so return little, or None, from a stage that writes to a file. Several threads may run one

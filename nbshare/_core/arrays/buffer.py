@@ -65,9 +65,11 @@ class SharedBuffer(ByReference):
     --------
     empty : a single array.
 
-    Notes ----- A layout is a view of the memory and is not stored in it. Each process that uses the
-    buffer creates its own layout. This changes no byte. A new layout therefore shows the bytes of
-    earlier arrays (zeros in a new buffer), and arrays of an earlier layout stay valid.
+    Notes
+    -----
+    A layout is a view of the memory and is not stored in it. Each process that uses the buffer
+    creates its own layout. This changes no byte. A new layout therefore shows the bytes of earlier
+    arrays (zeros in a new buffer), and arrays of an earlier layout stay valid.
 
     Buffer and arrays are sent by reference. They are writable as an item or in a
     `functools.partial`, read-only in ``shared=`` (the lock works there too). Plain `pickle` and

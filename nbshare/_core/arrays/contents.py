@@ -27,8 +27,10 @@ class Contents:
     has_views : bool
         Whether arrays or buffers, visible to workers, were copied here.
 
-    Notes ----- For one thread. Objects are kept alive until `contents`, so that an `id` means one
-    object. `nbytes` and `contents` decide the places of all parts.
+    Notes
+    -----
+    For one thread. Objects are kept alive until `contents`, so that an `id` means one object.
+    `nbytes` and `contents` decide the places of all parts.
 
     Parameters
     ----------

@@ -56,8 +56,10 @@ class KnownObjects:
     may_have : bool
         Whether an object may be found. If not, picklers skip the call, for each of many objects.
 
-    Notes ----- For one thread. Memos are read when a pickle reaches the first object that may be in
-    one, because items are mostly arrays or plain values.
+    Notes
+    -----
+    For one thread. Memos are read when a pickle reaches the first object that may be in one,
+    because items are mostly arrays or plain values.
     """
 
     def __init__(self) -> None:

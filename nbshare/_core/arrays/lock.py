@@ -83,9 +83,11 @@ class SharedLock(ByReference):
     --------
     SharedBuffer : memory with such a lock.
 
-    Notes ----- Safe from any thread. Only the thread that acquired the lock can release it. It is
-    not reentrant. A second `acquire` by its holder raises `RuntimeError` immediately. A process
-    that is forked while its parent holds the lock does not hold it.
+    Notes
+    -----
+    Safe from any thread. Only the thread that acquired the lock can release it. It is not
+    reentrant. A second `acquire` by its holder raises `RuntimeError` immediately. A process that is
+    forked while its parent holds the lock does not hold it.
 
     Waiting costs almost no CPU time. Ctrl-C ends a wait within a fraction of a second. Waiters are
     not served in order. An interrupt in the last line of a block can leave the lock held, as with

@@ -65,8 +65,10 @@ class Checkpoint:
     parallel_map : a run that stores its results with ``checkpoint=``.
     open_checkpoint : the progress of a stored run.
 
-    Notes ----- Results depend on the code that the function reaches, `shared`, `seed`, the
-    initializer and each item. See the section "Checkpoints" of ``notebooks/details.md``.
+    Notes
+    -----
+    Results depend on the code that the function reaches, `shared`, `seed`, the initializer and each
+    item. See the section "Checkpoints" of ``notebooks/details.md``.
     """
 
     __module__ = "nbshare"

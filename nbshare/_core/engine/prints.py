@@ -184,8 +184,10 @@ class PrintPipes:
     events : Events
         The events that include them, as one.
 
-    Notes ----- For the dispatcher's thread. While workers print nothing, no system call is made. It
-    would release the interpreter lock, the largest cost here for a tiny call. Workers report unread
+    Notes
+    -----
+    For the dispatcher's thread. While workers print nothing, no system call is made. It would
+    release the interpreter lock, the largest cost here for a tiny call. Workers report unread
     output on the board (`worker.work`).
     """
 

@@ -160,7 +160,7 @@ class Results:
 
     @property
     def has_objects(self) -> bool:
-        """Return whether some results are not in the output."""
+        """Whether some results are not in the output."""
         is_array = self.output.spec is not None and self.output.spec.dtype is not None
         return not is_array or any(IN_LOG in p.done.tobytes() for p in self._board.pages)
 

@@ -114,8 +114,10 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
     Exception
         Any error of the module during its import. The previous module then stays.
 
-    Notes ----- Not safe while other threads run functions of the module, because its names are
-    missing while a changed file is imported again.
+    Notes
+    -----
+    Not safe while other threads run functions of the module, because its names are missing while a
+    changed file is imported again.
     """
     from pathlib import Path  # imported late: it takes 6 ms, and workers do not need it
 

@@ -134,9 +134,11 @@ class Snapshot:
     file : Descriptor
         An empty file, or in a worker the owner's.
 
-    Notes ----- The owner adds to it in one thread. Any thread, and any process with its descriptor,
-    may read. The file is a sequence of records: the length of a pickle, and the pickle of sources
-    by path, None for one that is not kept.
+    Notes
+    -----
+    The owner adds to it in one thread. Any thread, and any process with its descriptor, may read.
+    The file is a sequence of records: the length of a pickle, and the pickle of sources by path,
+    None for one that is not kept.
     """
 
     def __init__(self, file: Descriptor) -> None:

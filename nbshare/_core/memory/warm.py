@@ -50,8 +50,10 @@ class Slab:
     is_kept : bool
         Whether to keep the present slab while no piece of it is in use.
 
-    Notes ----- Safe from any thread, and from finalizers and signal handlers, as it takes no lock.
-    Two threads at the same time cut from different slabs, and one of these is then abandoned.
+    Notes
+    -----
+    Safe from any thread, and from finalizers and signal handlers, as it takes no lock. Two threads
+    at the same time cut from different slabs, and one of these is then abandoned.
     """
 
     def __init__(self, *, is_kept: bool) -> None:
@@ -88,10 +90,11 @@ array_slab = Slab(is_kept=False)  # for users' arrays, apart from those of calls
 class WarmPool:
     """Lends segments, which return when their last view is freed.
 
-    Notes ----- Safe from any thread, and from signal handlers and finalizers, which may interrupt a
-    step of their own thread. They then receive no kept segment. A loan may end inside any
-    allocation of any thread, but this only appends to a deque, and runs no Python, which would
-    swallow an interrupt.
+    Notes
+    -----
+    Safe from any thread, and from signal handlers and finalizers, which may interrupt a step of
+    their own thread. They then receive no kept segment. A loan may end inside any allocation of any
+    thread, but this only appends to a deque, and runs no Python, which would swallow an interrupt.
     """
 
     def __init__(self) -> None:

@@ -140,10 +140,12 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     map_async : ``detach=True`` starts a run that continues without this process.
     open_checkpoint : the stored run, without a job.
 
-    Notes ----- Any number of processes of one user may attach, at the same time. A run that is not
-    detached can be watched like this, and stopped only in its own process. If several processes
-    share the run (``python -m nbshare run``), the job reports on all of them together, and
-    `Job.cancel` stops all.
+    Notes
+    -----
+    Any number of processes of one user may attach, at the same time. A run that is not detached can
+    be watched like this, and stopped only in its own process. If several processes share the run
+    (``python -m nbshare run``), the job reports on all of them together, and `Job.cancel` stops
+    all.
 
     An error that ended the run keeps its type if Python or nbshare defines it. Otherwise it is a
     `TaskError` with its text.

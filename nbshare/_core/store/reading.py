@@ -53,8 +53,10 @@ class StoredLogs(LogReader):
     folder : Path
         The folder with the files.
 
-    Notes ----- Files are read, not mapped, because they grow during a run, and a mapping that is
-    sent to other processes would lose the caller's changes to a result.
+    Notes
+    -----
+    Files are read, not mapped, because they grow during a run, and a mapping that is sent to other
+    processes would lose the caller's changes to a result.
     """
 
     def __init__(self, folder: Path) -> None:

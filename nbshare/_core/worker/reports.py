@@ -133,10 +133,11 @@ def worker_index() -> int | None:
     --------
     parallel_map
 
-    Notes ----- A worker process keeps its number while it lives, from one run to the next. So
-    resources that an initializer has opened for it stay valid. Tasks of an `Executor` and stages of
-    a `pipeline` run in the same workers. On a cluster the numbers are those of the workers of one
-    machine.
+    Notes
+    -----
+    A worker process keeps its number while it lives, from one run to the next. So resources that an
+    initializer has opened for it stay valid. Tasks of an `Executor` and stages of a `pipeline` run
+    in the same workers. On a cluster the numbers are those of the workers of one machine.
 
     Threads of ``backend="threads"`` have numbers within their run. Their initializer runs once for
     all of them, as worker 0. With ``backend="serial"`` there is only worker 0. A nested call of a
