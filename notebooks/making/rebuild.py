@@ -70,24 +70,17 @@ def without_machine(line: str) -> str:
 
 
 def shrink(png: bytes, limit: int) -> bytes:
-    """Return the picture with the largest palette, at the largest size, that fits the limit."""
+    """Return the picture at the largest size that fits the limit, in a palette if it must."""
     if len(png) <= limit:
         return png
     picture = Image.open(io.BytesIO(png)).convert("RGBA")
-    white = Image.new("RGBA", picture.size, "white")  # else what is transparent becomes grey
-    picture = Image.alpha_composite(white, picture).convert("RGB")
     for scale in (1.0, 0.8, 0.65, 0.5):
         size = (round(picture.width * scale), round(picture.height * scale))
-        scaled = picture.resize(size, Image.Resampling.LANCZOS)
-        for n_colours in (256, 128, 64, 48, 32):
-            file = io.BytesIO()
-            if n_colours == 256:  # which keeps the colours of a colour bar
-                reduced = in_palette(scaled.convert("RGBA"))
-            else:
-                reduced = scaled.quantize(n_colours, dither=Image.Dither.NONE)
-            reduced.save(file, "PNG", optimize=True)
-            if file.tell() <= limit:
-                return file.getvalue()
+        file = io.BytesIO()
+        # Keeps the colours of a colour bar, and what is transparent.
+        in_palette(picture.resize(size, Image.Resampling.LANCZOS)).save(file, "PNG", optimize=True)
+        if file.tell() <= limit:
+            return file.getvalue()
     raise ValueError(f"a picture of {len(png)} bytes cannot be brought down to {limit}")
 
 
