@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -61,9 +63,9 @@ def shift(offset: float, values: Array) -> Any:
     return values.mean()
 
 
-def count_temperatures(values: Array, counts: Array, lock: Any) -> None:
+def count_temperatures(values: Array, counts: Array, lock: Any) -> int:
     """
-    Add one station's measurements to counts that all workers share.
+    Add one station's measurements to counts that all workers share. Return their number.
 
     Parameters
     ----------
@@ -79,6 +81,7 @@ def count_temperatures(values: Array, counts: Array, lock: Any) -> None:
     mine = np.bincount(day * STEPS + step, minlength=DAYS * STEPS).reshape(DAYS, STEPS)
     with lock:  # short: the long part of the work is done
         counts += mine
+    return len(values)
 
 
 def frost_days(low: float, table: Any) -> float:
@@ -90,6 +93,12 @@ def frost_days(low: float, table: Any) -> float:
 # ----------------------------------------------------------- how much memory a worker needs
 
 _copy: Array | None = None
+
+
+def memory_with_copies(n: int, temperature: Array) -> float:
+    """Return the memory of `n` workers in MB, if a pool sends each of them a copy of an array."""
+    with ProcessPoolExecutor(n, get_context("spawn"), receive_copy, (temperature,)) as pool:
+        return sum(pool.map(memory_used, range(n)))
 
 
 def receive_copy(temperature: Array) -> None:
