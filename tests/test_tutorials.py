@@ -40,7 +40,10 @@ SMALLER = {
     "06_shared_arrays": [("years=30", "years=3")],
     "08_executor": [("start, 140", "start, 80")],
     "09_libraries": [
-        ("-4, 1, 24", "-4, 1, 8"),
+        ("N_POINTS = 24", "N_POINTS = 8"),
+        ("n_repeats=20", "n_repeats=2"),
+        ("[:900]", "[:400]"),
+        ("[900:]", "[400:]"),
         ("share(images / 16)", "share(images[:600] / 16)"),
         ("share(digits)", "share(digits[:600])"),
     ],
