@@ -29,7 +29,6 @@ FIRST = {
 }
 SECOND = {
     "votes": ((len(PLACES), BLOCK), "i4"),  # for an earthquake at each place and time
-    "most": (len(PLACES), "i8"),  # votes, at each place
 }
 
 Array = npt.NDArray[Any]
@@ -91,13 +90,9 @@ def find_arrivals(station: int, buffer: Any) -> Array:
     ndarray of int
         Samples at which the short average rises above `TRIGGER` times the long average.
     """
-    return arrivals_in(station, **buffer.layout(FIRST))
-
-
-def arrivals_in(station: int, signal: Array, energy: Array, ratio: Array) -> Array:
-    """As `find_arrivals`, in three arrays."""
-    mine, out = energy[station], ratio[station]
-    np.square(signal[station], out=mine)
+    arrays = buffer.layout(FIRST)
+    mine, out = arrays["energy"][station], arrays["ratio"][station]
+    np.square(arrays["signal"][station], out=mine)
     np.cumsum(mine, out=mine)
     out[:LONG] = 0
     short = (mine[LONG:] - mine[LONG - SHORT : -SHORT]) / SHORT
@@ -106,7 +101,7 @@ def arrivals_in(station: int, signal: Array, energy: Array, ratio: Array) -> Arr
     return np.flatnonzero(above[1:] & ~above[:-1]) + 1
 
 
-def count_votes(i: int, buffer: Any, arrivals: list[Array]) -> None:
+def count_votes(i: int, buffer: Any, arrivals: list[Array]) -> int:
     """
     Second step, one place: count the stations that felt an earthquake from there, for each time.
 
@@ -118,19 +113,20 @@ def count_votes(i: int, buffer: Any, arrivals: list[Array]) -> None:
         Row `i` of ``votes`` is filled.
     arrivals : list of ndarray
         The results of `find_arrivals`, one for each station.
+
+    Returns
+    -------
+    int
+        The most votes in that row.
     """
-    votes_in(i, arrivals, **buffer.layout(SECOND))
-
-
-def votes_in(i: int, arrivals: list[Array], votes: Array, most: Array) -> None:
-    """As `count_votes`, in two arrays."""
-    votes[i] = 0
+    votes = buffer.layout(SECOND)["votes"][i]
+    votes[:] = 0
     for at, samples in zip(AT, arrivals, strict=True):
         felt = np.zeros(BLOCK, bool)
         for sample in samples - int(delay(PLACES[i], at) * RATE):
             felt[max(sample - WINDOW, 0) : max(sample + WINDOW, 0)] = True
-        votes[i] += felt
-    most[i] = votes[i].max()
+        votes += felt
+    return int(votes.max())
 
 
 def located(votes: Array, n_stations: int = 20) -> Array:
