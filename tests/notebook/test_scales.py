@@ -7,13 +7,15 @@ import io
 import matplotlib as mpl
 import numpy as np
 import pytest
-from matplotlib.colors import LogNorm, to_rgb
+from matplotlib.colors import LogNorm, to_hex, to_rgb
+from matplotlib.text import Text
 from PIL import Image
 
 from nbshare import LivePlot, map_async, tiles
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare._core.notebook.live_plot import CannotDrawError
 from nbshare._core.notebook.reading import names_of
+from nbshare._core.notebook.values import GREY
 from tests.support.played import played
 
 
@@ -177,3 +179,26 @@ def test_a_users_plot_is_transparent_unless_the_style_is_the_users(style, alpha)
         png = figure.frame(final=True).png
     pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGBA"))
     assert pixels[2, 2, 3] == alpha
+
+
+def with_all(ax, partial):
+    """Draw what has a colour of its own: a colour bar, a title, a legend, texts."""
+    image = ax.imshow(partial.reshape(2, 3), label="values")
+    ax.figure.colorbar(image, ax=ax, label="K")
+    ax.plot([0, 1], label="a line")
+    ax.legend()
+    ax.set_title("mine")
+    ax.text(0, 0, "default")
+    ax.text(1, 1, "red", color="red")
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_all_texts_of_a_users_plot_are_grey_but_those_with_a_colour(in_background):
+    """Also in a background job, for which matplotlib's settings cannot be changed."""
+    figure = LiveFigure(played(np.arange(6.0), 6), with_all, in_users_style=in_background)
+    figure.frame(final=True)
+    colours = {text.get_text(): to_hex(text.get_color()) for text in figure.figure.findobj(Text)}
+    assert {"mine", "K", "default", "a line"} <= set(colours)
+    assert colours.pop("red") == "#ff0000"
+    assert set(colours.values()) == {GREY}
+    assert not figure.figure.axes[0].get_legend().get_frame_on()

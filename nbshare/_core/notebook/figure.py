@@ -24,6 +24,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure, FigureBase
+from matplotlib.legend import Legend
+from matplotlib.text import Text
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -435,7 +437,19 @@ class FunctionPainter:
         self._plot.draw(self._axes, _masked(partial) if isinstance(partial, list) else partial)
         if isinstance(self._axes, Axes):
             self._label(self._axes)
+        if self._is_styled and mpl.rcParams["text.color"] != GREY:
+            self._dress_drawn(mpl.rcParams["text.color"])
         return int(np.count_nonzero(present)), "{}"
+
+    def _dress_drawn(self, default: Any) -> None:
+        """Dress what the function has drawn in the background, where the style is not set."""
+        for axes in set(self._figure.axes).difference(self._own):
+            dress(axes)  # of a colour bar
+        for text in self._figure.findobj(Text):
+            if text.get_color() == default:
+                text.set_color(GREY)
+        for legend in self._figure.findobj(Legend):
+            legend.set_frame_on(False)
 
     def show_done(self) -> None:
         """Leave the axes as the function has made them."""
