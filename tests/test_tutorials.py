@@ -19,6 +19,9 @@ MACHINE_PATH = re.compile(r"(/home/|/root/|/tmp/|/work/|/Users/|/var/|site-packa
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
+MOST_CHARACTERS = 88  # of a line of code; longer ones are cut in a narrow window
+WIDE = {"13_clusters"}
+
 FAILS = {"tags": ["raises-exception"]}  # of a cell that shows what a failure looks like
 
 
@@ -57,6 +60,7 @@ NEEDS = {  # packages that may be missing
     "08_executor": ["emcee"],
     "09_libraries": ["sklearn"],
     "13_clusters": ["distributed", "ray"],
+    "15_models": ["sklearn"],
 }
 
 
@@ -157,6 +161,15 @@ def test_shows_results_and_a_picture(path):
     assert "0%|" not in text
     assert len(text) < 1_500_000
     assert len(notebook.cells) <= 20
+
+
+@each_notebook
+def test_lines_of_code_fit_the_page(path):
+    """Also beside the side bar of JupyterLab."""
+    if path.stem in WIDE:
+        pytest.skip("its lines are longer")
+    lines = [x for c in read(path).cells if c.cell_type == "code" for x in c.source.split("\n")]
+    assert not [line for line in lines if len(line) > MOST_CHARACTERS]
 
 
 @each_notebook
