@@ -60,7 +60,7 @@ NEEDS = {  # packages that may be missing
     "08_executor": ["emcee"],
     "09_libraries": ["sklearn"],
     "13_clusters": ["distributed", "ray"],
-    "15_models": ["sklearn"],
+    "15_a_model_in_each_worker": ["sklearn"],
 }
 
 

@@ -66,7 +66,7 @@ TOPICS = {
     "number of workers": "parallel_map.max_workers",
     "plots of your own": "LivePlot.kind",
     "prints and logs": "details.prints",
-    "progress display: label, or none": "parallel_map.progress",
+    "progress bar: label, or none": "parallel_map.progress",
     "progress of one long item": "report",
     "random numbers": "parallel_map.seed",
     "results: an array or a list": "parallel_map.out",
@@ -101,17 +101,19 @@ TUTORIALS = {
     "14_tables": ["rows"],
     "06_shared_arrays": [
         *("parallel_map.shared", "share", "SharedArray", "SharedObject", "register_type"),
+        "SharedLock",
     ],
     "07_background_jobs": ["map_async", "Job", "explore"],
     "08_executor": ["Executor"],
     "09_libraries": ["register_joblib"],
     "10_pipelines": ["pipeline", "RingBuffer"],
-    "11_one_buffer_many_arrays": ["SharedBuffer", "SharedLock"],
+    "11_one_buffer_many_arrays": ["SharedBuffer"],
     "12_long_runs": [
         *("parallel_map.checkpoint", "map_async.detach"),
         *("Checkpoint", "open_checkpoint", "attach"),
     ],
     "13_clusters": ["parallel_map.backend"],
+    "15_a_model_in_each_worker": ["parallel_map.initializer", "worker_index"],
 }
 TUTORIAL_OF = {thing: tutorial for tutorial, things in TUTORIALS.items() for thing in things}
 LISTS = ("Parameters", "Other Parameters", "Attributes", "Returns", "Yields", "Raises", "Warns")
