@@ -247,6 +247,12 @@ def test_public_functions_answer_every_question(name):
     assert ">>>" in found["Examples"]
 
 
+def test_titles_of_sections_have_lines_of_their_own():
+    """A rewrap of paragraphs may put them into the text below."""
+    sources = {path: path.read_text() for path in (ROOT / "nbshare").rglob("*.py")}
+    assert not [path for path, text in sources.items() if re.search(r"(?m)^ *[A-Z].* -{4,} ", text)]
+
+
 def n_examples(text: str) -> int:
     """Count the doctests of a docstring that follow a sentence about them."""
     shown = sections(text).get("Examples", "")
