@@ -330,6 +330,16 @@ def test_the_place_after_the_last_result_is_not_hatched():
     assert not hatch.get_visible()
 
 
+def test_an_image_of_more_pixels_than_the_screen_has_shows_their_means():
+    """Some of the pixels would show stripes that are wide, and are not there."""
+    stripes = np.zeros((1000, 1000))
+    stripes[::2] = 1
+    frame = LiveFigure(played(stripes[None], 1), "image").frame(final=False)
+    picture = np.asarray(Image.open(io.BytesIO(frame.png)).convert("RGB")).astype(int)
+    middle = picture[100:300, 100:300]
+    assert np.ptp(middle, axis=(0, 1)).max() < 60  # of 255
+
+
 def test_what_an_image_leaves_out_or_combines_is_said():
     rng = np.random.default_rng(9)
     _, bar = image_of(rng.random((2, 1500, 1100), np.float32))

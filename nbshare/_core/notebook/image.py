@@ -242,7 +242,9 @@ class ImagePainter(Painter):
     def _add_image(self, kind: type[AxesImage], **look: Any) -> Any:
         """Return a new image, in the units of the scales of the axes, which it fills evenly."""
         axes: Any = self._axes
-        image = kind(axes, origin="upper", extent=[*self._extent], **look)  # type: ignore[arg-type]
+        # Resampled, as pixels of the screen would otherwise be some of the image, not means.
+        look |= {"origin": "upper", "extent": self._extent, "resample": True}
+        image = kind(axes, **look)
         image.set_data(np.zeros((1, 1) if kind is EvenImage else (1, 1, 4)))
         image.set_transform(axes.transLimits + axes.transAxes)
         image.set_clip_path(axes.patch)
