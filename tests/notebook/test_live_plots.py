@@ -340,6 +340,30 @@ def test_an_image_of_more_pixels_than_the_screen_has_shows_their_means():
     assert np.ptp(middle, axis=(0, 1)).max() < 60  # of 255
 
 
+@pytest.mark.parametrize("n", [30, 61, 256, 1000, 12345])
+def test_bars_of_whole_numbers_have_as_many_each(n):
+    """Otherwise some would be higher, though no number is more frequent."""
+    figure = LiveFigure(played(np.arange(n), 1), "hist")
+    figure.frame(final=True)
+    (axes,) = figure.figure.axes
+    counts, edges, _ = axes.patches[0].get_data()
+    assert len(set(counts[:-1].tolist())) == 1
+    assert counts.sum() == n
+    assert axes.get_xlim()[0] == edges[0] == -0.5
+
+
+@pytest.mark.parametrize("kind", ["line", "hist", "image"])
+def test_numbers_that_differ_by_rounding_are_drawn_as_equal_ones(kind):
+    results = np.abs(np.exp(1j * np.linspace(0, 4, 40)))
+    figure = LiveFigure(played(results, 1), kind)
+    figure.frame(final=True)
+    axes = figure.figure.axes[0]
+    ends = {"line": axes.get_ylim, "hist": axes.get_xlim}.get(kind)
+    low, high = ends() if ends else axes.images[0].get_clim()
+    assert low <= 0.9
+    assert high >= 1.1
+
+
 def test_what_an_image_leaves_out_or_combines_is_said():
     rng = np.random.default_rng(9)
     _, bar = image_of(rng.random((2, 1500, 1100), np.float32))
@@ -360,7 +384,7 @@ def test_a_colour_image_shows_nan_and_counts_what_is_outside():
     results = np.full((1, 4, 5, 3), 0.5)
     results[0, 1, 2, 0], results[0, 2, 2, 0] = np.nan, 7.0
     figure = LiveFigure(played(results, 1), "image")
-    assert figure.frame(final=True).title == "horizon: mean of 1 of 1, 1 outside"
+    assert figure.frame(final=True).title == "horizon: mean of 1 of 1, as colours, 1 outside"
     drawn_colours = colours(figure)[..., :3].astype(int)
     assert (abs(drawn_colours[0, 0] - 127) <= 1).all()
     assert (abs(drawn_colours[1, 2] - 127) > 40).all()

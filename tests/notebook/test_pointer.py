@@ -197,6 +197,9 @@ def test_categories_and_dates_are_shown_as_they_are():
 def test_bars_of_whole_numbers_have_one_each():
     table = table_of(np.array([3, 3, 5]), LivePlot("hist"))
     assert table["x"]["texts"] == ["result = 3", "result = 4", "result = 5"]
+    table = table_of(np.arange(0, 256, 3).repeat(3), LivePlot("hist"))
+    first, second = (text.split(" = ")[1].split(" to ") for text in table["x"]["texts"][:2])
+    assert (int(first[0]), int(first[1]) + 1) == (0, int(second[0]))
 
 
 def test_a_large_image_of_texts_has_one_of_each_block():

@@ -404,7 +404,9 @@ class HistPainter(Painter):
             higher = np.maximum(counts[1:], counts[:-1])
             lines = [[(x, 0), (x, y)] for x, y in zip(edges[1:-1], higher, strict=True)]
             self._edges_between.set_segments(lines if len(counts) <= _MOST_EDGED else [])
-            self._axes.set_xlim(self._ends(*(self.limits or (edges[0], edges[-1]))))
+            half = self._half_of(edges)
+            ends = self._ends(*(self.limits or (edges[0] + half, edges[-1] - half)))
+            self._axes.set_xlim(min(ends[0], edges[0]), max(ends[1], edges[-1]))
             self._axes.set_ylim(0, calm(0, max(1, int(counts.max())), margin=0.03)[1])
         n_odd = self._n_odd - self._n_not_positive
         n_missing = min(n_odd, self._reader.n_missing)
@@ -417,11 +419,14 @@ class HistPainter(Painter):
         if self._counted is None:
             return []
         counts, edges = self._counted
-        along = Along(edges, edges[:-1], edges[1:], names=self.categories)
-        if self._dtype.kind in "biu" and edges[0] % 1 == 0.5 and edges[1] - edges[0] == 1:
-            each = edges[:-1] + 0.5  # a bar for each whole number or name
-            along = replace(along, firsts=each, lasts=each)
+        half = self._half_of(edges)
+        along = Along(edges, edges[:-1] + half, edges[1:] - half, names=self.categories)
         return [Cells(self._axes, along, None, counts[np.newaxis], [self._axes.get_ylabel()], [])]
+
+    def _half_of(self, edges: NDArray[np.floating]) -> float:
+        """Return 0.5 if bars end between whole numbers, as far from each, otherwise 0."""
+        are_between = edges[0] % 1 == 0.5 and (edges[1] - edges[0]) % 1 == 0
+        return 0.5 if self._dtype.kind in "biu" and are_between else 0.0
 
     def _edges(self, inside: Floats, low: float, high: float) -> NDArray[np.floating]:
         if self.categories is not None:
@@ -429,10 +434,12 @@ class HistPainter(Painter):
         is_whole = not self._is_log and self._dtype.kind in "biu" and max(-low, high) < MAX_EXACT
         if is_whole and not isinstance(self._plot.limits, tuple):
             low, high = max(low, self._low), min(high, self._high)
-        if is_whole and high - low < _MAX_WHOLE and self._plot.bins is None:
-            return np.arange(math.ceil(low), math.floor(high) + 2) - 0.5
         counted = np.log10(inside) if self._is_log else inside
         n_bins = self._plot.bins or (auto_bins(counted) if inside.size else 1)
+        if is_whole and self._plot.bins is None:  # each bar of as many numbers
+            first, n = math.ceil(low), max(math.floor(high) - math.ceil(low) + 1, 1)
+            each = 1 if high - low < _MAX_WHOLE else -(-n // n_bins)
+            return first + each * np.arange(-(-n // each) + 1) - 0.5
         return (np.geomspace if self._is_log else np.linspace)(low, high, n_bins + 1)
 
 

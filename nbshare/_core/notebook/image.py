@@ -438,7 +438,7 @@ class ImagePainter(Painter):
                 pixels = pixels / (65535 if has_16_bits else 255)
             n_outside = int(np.count_nonzero((pixels < 0) | (pixels > 1)))
             remark += f", blocks of {self._blocks}" if self._blocks else ""
-            remark += remark_on(0, n_outside)
+            remark += f", as colours{remark_on(0, n_outside)}" if n_outside else ""
         elif picture.low <= picture.high:
             remark += self._colour(pixels, picture)
         is_odd = self._show_odd(pixels, is_there)

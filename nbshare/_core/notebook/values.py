@@ -31,6 +31,7 @@ _ROOM, _WIDTH = 90, 760  # characters below a plot of this width in pixels
 _MOST_BESIDE = 50  # characters next to an axis
 _MOST, _MOST_NAMES = 10, 12  # ticks of an axis, and names of which none is left out
 _MOST_DECADES, _AT_THE_END = 4, 0.02  # that a linear scale shows
+_ROUNDING = 100 * np.finfo(float).eps  # relative difference of equal numbers
 _LARGEST = 1e300  # beyond, the arithmetic of axes overflows
 
 # Lighter than the data, and readable on white as well as on the background of a dark theme.
@@ -439,7 +440,8 @@ def span(finite: Floats, is_robust: bool = False) -> tuple[float, float]:
     low, high = np.percentile(finite, _ROBUST if is_robust else (0, 100)).tolist()
     if low == high:  # nearly all values are equal, so show the others
         low, high = float(finite.min()), float(finite.max())
-    margin = (abs(low) / 10 or 0.5) if low == high else 0.0
+    is_one = high - low <= _ROUNDING * max(abs(low), abs(high))
+    margin = (max(abs(low), abs(high)) / 10 or 0.5) if is_one else 0.0
     return low - margin, high + margin
 
 
