@@ -11,11 +11,12 @@ from matplotlib.colors import LogNorm, to_hex, to_rgb
 from matplotlib.text import Text
 from PIL import Image
 
-from nbshare import LivePlot, map_async, tiles
+from nbshare import LivePlot, grid, map_async, tiles
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare._core.notebook.live_plot import CannotDrawError
 from nbshare._core.notebook.reading import names_of
 from nbshare._core.notebook.values import GREY
+from tests.support import tasks
 from tests.support.played import played
 
 
@@ -151,7 +152,11 @@ def test_all_line_colours_are_readable_on_white_and_on_black():
         return linear @ [0.2126, 0.7152, 0.0722]
 
     axes, _ = drawn(np.random.default_rng(0).random((20, 8)), "line")
-    for line in axes.lines[:8]:
+    job = map_async(tasks.add, grid(x=[1, 2], y=range(12)), backend="threads", progress=False)
+    job.result()
+    of_grid = LiveFigure(job, "line")
+    of_grid.frame(final=True)
+    for line in [*axes.lines[:8], *of_grid.figure.axes[0].lines[:12]]:
         light = luminance(line.get_color())
         assert 1.05 / (light + 0.05) >= 3
         assert (light + 0.05) / (luminance("#111111") + 0.05) >= 3

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
@@ -49,8 +48,9 @@ from nbshare._core.notebook.values import (
 _COLOURS = "#0072B2", "#C07F00", "#009E73", "#D55E00", "#2E93CF", "#C66FA0", "#968A00", "#888888"
 _MARKERS = "osD^vPX*"
 
+# From blue to brown for values in order, with that contrast, too.
 _HUES = LinearSegmentedColormap.from_list(
-    "hues", mpl.colormaps["viridis"](np.linspace(0, 0.85, 64))
+    "hues", ["#0072B2", "#7A68C8", "#B85AA0", "#D05A5A", "#C06A00"]
 )
 _KEY: dict[str, Any] = {"frameon": False, "labelcolor": GREY, "handlelength": 1}
 _KEY |= {"handletextpad": 0.5, "columnspacing": 1, "alignment": "left"}
