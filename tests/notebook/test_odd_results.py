@@ -10,6 +10,7 @@ import dataclasses
 import datetime as dt
 import warnings
 from collections import namedtuple
+from types import SimpleNamespace
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -138,6 +139,39 @@ def shown(monkeypatch):
         return drawer.output.texts
 
     return draw
+
+
+class SlowOutput(Output):
+    """An output for which a frame takes some time, on a clock of its own."""
+
+    def __init__(self, clock, took_s):
+        super().__init__()
+        self._clock, self._took_s = clock, took_s
+
+    def show(self, make, *, final):
+        """Keep the text."""
+        super().show(make, final=final)
+        self._clock.now_s += self._took_s
+
+
+@pytest.mark.parametrize("took_s", [0.02, 0.05, 0.09])
+def test_the_first_frames_come_soon_and_later_ones_make_up_for_it(monkeypatch, took_s):
+    """All in all drawing takes 5 % of the time if the workers use all CPUs."""
+    clock = SimpleNamespace(now_s=0.0)
+    clock.monotonic = lambda: clock.now_s
+    monkeypatch.setattr(frames, "time", clock)
+    monkeypatch.setattr(frames.room, "usable_cpus", lambda: 2)
+    monkeypatch.setattr(frames, "kernel_output", lambda _: SlowOutput(clock, took_s))
+    job, n_frames, began = PlayedJob(np.arange(300.0)), 0, []
+    job.state = "running"
+    drawer = frames.LiveFrames(job, "line", in_background=False)
+    while clock.now_s < 40:
+        job.flags[: n_frames + 1] = True
+        n_frames += 1
+        began.append(clock.now_s)
+        clock.now_s += drawer.draw(final=False)
+    assert began[3] < 2
+    assert n_frames * took_s / clock.now_s == pytest.approx(0.05, rel=0.05)
 
 
 def fails_below(least):

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 _SHARE = 0.15  # of the time goes into drawing
 _SHARE_WHEN_FULL = 0.05  # where drawing takes a CPU away from a worker
 _MAX_PAUSE_S = 2.0  # unless the user sets a longer interval
+_MOST_OWED_S = 10.0
 _LOOK_S = 0.05  # between looks for new results
-_FIRST_FRAMES, _FIRST_PAUSE_S = 5, 0.5  # come sooner, as a short run would be over after one
+_FIRST_FRAMES, _FIRST_PAUSE_S = 3, 0.5  # come sooner, as a short run would be over after one
 
 
 class LiveFrames:
@@ -42,6 +43,8 @@ class LiveFrames:
         self._figure: LiveFigure | None = None
         self._n_done = 0  # at the last frame, -1 if it did not show all of them
         self._n_frames, self._pause_s = 0, _FIRST_PAUSE_S
+        # Pause that the frames so far need, which the first ones leave to later ones.
+        self._owed_s, self._ended_at = 0.0, time.monotonic()
         self.problem: Exception | None = None  # of a frame, or of the user's ``value=``
 
     def draw(self, *, final: bool) -> float:
@@ -64,9 +67,11 @@ class LiveFrames:
             return _LOOK_S
         is_full = self._job.n_workers >= processes.usable_cpus()
         share = _SHARE_WHEN_FULL if is_full else _SHARE
-        self._n_frames += 1
+        owed_s = max(0.0, self._owed_s - (began - self._ended_at))
+        self._n_frames, self._ended_at = self._n_frames + 1, time.monotonic()
+        self._owed_s = min(owed_s + (self._ended_at - began) / share, _MOST_OWED_S)
         most = _FIRST_PAUSE_S if self._n_frames <= _FIRST_FRAMES else _MAX_PAUSE_S
-        self._pause_s = max(min((time.monotonic() - began) / share, most), self._interval_s)
+        self._pause_s = max(min(self._owed_s, most), self._interval_s)
         return self._pause_s
 
     def _frame(self, figure: LiveFigure, *, final: bool) -> Bundle | None:
