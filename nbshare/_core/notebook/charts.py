@@ -424,14 +424,16 @@ class HistPainter(Painter):
         return [Cells(self._axes, along, None, counts[np.newaxis], [self._axes.get_ylabel()], [])]
 
     def _half_of(self, edges: NDArray[np.floating]) -> float:
-        """Return 0.5 if bars end between whole numbers, as far from each, otherwise 0."""
+        """Return 0.5 if bars end between whole numbers or days, as far from each, otherwise 0."""
         are_between = edges[0] % 1 == 0.5 and (edges[1] - edges[0]) % 1 == 0
-        return 0.5 if self._dtype.kind in "biu" and are_between else 0.0
+        return 0.5 if self._dtype.kind in "biuM" and are_between else 0.0
 
     def _edges(self, inside: Floats, low: float, high: float) -> NDArray[np.floating]:
         if self.categories is not None:
             return np.arange(len(self.categories) + 1) - 0.5
-        is_whole = not self._is_log and self._dtype.kind in "biu" and max(-low, high) < MAX_EXACT
+        are_days = self._dtype.kind == "M" and bool((inside % 1 == 0).all())
+        is_whole = not self._is_log and (self._dtype.kind in "biu" or are_days)
+        is_whole &= max(-low, high) < MAX_EXACT
         if is_whole and not isinstance(self._plot.limits, tuple):
             low, high = max(low, self._low), min(high, self._high)
         counted = np.log10(inside) if self._is_log else inside
