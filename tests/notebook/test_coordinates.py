@@ -15,6 +15,7 @@ from matplotlib.dates import date2num, num2date
 from nbshare import LivePlot, grid
 from nbshare._core.notebook.coordinates import cells_of
 from nbshare._core.notebook.figure import LiveFigure
+from nbshare._core.notebook.reading import names_of
 from tests.support.played import played
 
 LOG = np.geomspace(1e-3, 1e4, 8)
@@ -202,3 +203,17 @@ def test_a_nan_in_an_uneven_image_is_at_its_place():
     axes = drawn(values, plot=LivePlot("image", x=UNEVEN))
     assert (colour_at(axes, 3.0, 1) == 0xBB).all()
     assert not (colour_at(axes, 4.0, 1) == 0xBB).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        (np.linspace(0, 2.25, 7), ["0", "0.375", "0.75", "1.125", "1.5", "1.875", "2.25"]),
+        ([0.1, 0.2, 0.1 + 0.2], ["0.1", "0.2", "0.3"]),
+        (np.array([1, 4, 5]) / 7, ["0.143", "0.571", "0.714"]),
+        ([1000.04, 1000.06], ["1000.04", "1000.06"]),
+    ],
+)
+def test_names_of_numbers_are_exact_if_they_are_short(values, names):
+    """Otherwise they have as few digits as tell them apart."""
+    assert names_of(np.array(values)) == names

@@ -246,17 +246,24 @@ def unmasked(result: Any) -> Any:
 
 
 def names_of(values: NDArray[Any], digits: Sequence[int] = (3, 6, 17)) -> list[str]:
-    """Return values as texts, with as few digits as tell them apart."""
+    """Return values as texts, exactly if they are short, or with as few digits as differ."""
     if values.dtype.kind == "M":
         days = values.astype("M8[D]")
         return [str(x) for x in (days if (days == values).all() else values.astype("M8[s]"))]
-    for n in digits:
-        names = [_short(x, n) if isinstance(x, float) else str(x) for x in values.tolist()]
-        if len(set(names)) == len(set(values.tolist())):
-            break
-    if any("e" in name for name in names):  # one notation for all
-        return [_as_power(x, n) if isinstance(x, float) else str(x) for x in values.tolist()]
-    return names
+    if values.dtype.kind != "f":
+        return [str(x) for x in values.tolist()]
+    all_names = [_in_digits(values.tolist(), n) for n in digits]
+    for names in all_names[:-1]:
+        if np.allclose(np.array(names, float), values, rtol=1e-9, atol=0, equal_nan=True):
+            return names
+    n_values = len(set(values.tolist()))
+    return next((names for names in all_names if len(set(names)) == n_values), all_names[-1])
+
+
+def _in_digits(values: list[float], digits: int) -> list[str]:
+    """Return numbers as texts of one notation."""
+    names = [_short(x, digits) for x in values]
+    return [_as_power(x, digits) for x in values] if any("e" in each for each in names) else names
 
 
 def _as_power(x: float, digits: int) -> str:
