@@ -47,11 +47,13 @@ def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:
         try:
             return func(*args, **kwargs)
         except Exception as error:
-            # Of the call itself, as nothing has been entered.
-            if type(error) is TypeError and (at := error.__traceback__) and not at.tb_next:
+            entered = error.__traceback__ and error.__traceback__.tb_next
+            if entered is None and type(error) is TypeError:  # the arguments do not fit
                 from nbshare._core.names import misfit
 
                 error.args = (misfit(func, args, kwargs) or str(error),)
+            if entered and (last := entered.tb_next) and last.tb_frame.f_code is unwrapped.__code__:
+                entered.tb_next = None  # which says nothing to the reader of a script
             shown_shortly(error)
             raise
 

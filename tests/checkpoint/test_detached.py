@@ -210,7 +210,7 @@ def test_a_run_whose_folder_is_removed_ends(sweep, tmp_path):
     await_gate(tmp_path / "run")
     driver = driver_of(tmp_path / "run")
     (tmp_path / "run").rename(tmp_path / "away")
-    with pytest.raises(CheckpointError, match="is gone"):
+    with pytest.raises(CheckpointError, match="is missing"):
         job.result(10)
     assert job.state == "failed"
     psutil.wait_procs([driver], timeout=10)
