@@ -47,7 +47,8 @@ def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:
         try:
             return func(*args, **kwargs)
         except Exception as error:
-            entered = error.__traceback__ and error.__traceback__.tb_next
+            here = sys.exc_info()[2]  # as the attributes of an error may raise
+            entered = here and here.tb_next
             if entered is None and type(error) is TypeError:  # the arguments do not fit
                 from nbshare._core.names import misfit
 

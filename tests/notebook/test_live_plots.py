@@ -1107,7 +1107,7 @@ def test_values_that_are_no_coordinates_are_written_at_the_axes():
         [tick.get_text() for tick in axis.get_ticklabels()] for axis in (axes.xaxis, axes.yaxis)
     ]
     assert [[label for label in each if label] for each in labels] == [
-        ["0.01", "21.5", "2150"],
+        ["0.01", "21.544", "2154.4"],
         ["euler", "verlet"],
     ]
 

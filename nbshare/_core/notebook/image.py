@@ -243,7 +243,7 @@ class ImagePainter(Painter):
         """Return a new image, in the units of the scales of the axes, which it fills evenly."""
         axes: Any = self._axes
         # Resampled, as pixels of the screen would otherwise be some of the image, not means.
-        look |= {"origin": "upper", "extent": self._extent, "resample": True}
+        look |= {"origin": "upper", "extent": [*self._extent], "resample": True}
         image = kind(axes, **look)
         image.set_data(np.zeros((1, 1) if kind is EvenImage else (1, 1, 4)))
         image.set_transform(axes.transLimits + axes.transAxes)

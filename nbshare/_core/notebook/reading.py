@@ -252,18 +252,18 @@ def names_of(values: NDArray[Any], digits: Sequence[int] = (3, 6, 17)) -> list[s
         return [str(x) for x in (days if (days == values).all() else values.astype("M8[s]"))]
     if values.dtype.kind != "f":
         return [str(x) for x in values.tolist()]
-    all_names = [_in_digits(values.tolist(), n) for n in digits]
-    for names in all_names[:-1]:
-        if np.allclose(np.array(names, float), values, rtol=1e-9, atol=0, equal_nan=True):
-            return names
+    written = {n: [_short(x, n) for x in values.tolist()] for n in digits}
+    exact = (
+        n
+        for n in digits[:-1]
+        if np.allclose(np.array(written[n], float), values, rtol=1e-9, atol=0, equal_nan=True)
+    )
     n_values = len(set(values.tolist()))
-    return next((names for names in all_names if len(set(names)) == n_values), all_names[-1])
-
-
-def _in_digits(values: list[float], digits: int) -> list[str]:
-    """Return numbers as texts of one notation."""
-    names = [_short(x, digits) for x in values]
-    return [_as_power(x, digits) for x in values] if any("e" in each for each in names) else names
+    apart = (n for n in digits if len(set(written[n])) == n_values)
+    n = next(exact, None) or next(apart, digits[-1])
+    if any("e" in name for name in written[n]):  # one notation for all
+        return [_as_power(x, n) for x in values.tolist()]
+    return written[n]
 
 
 def _as_power(x: float, digits: int) -> str:
