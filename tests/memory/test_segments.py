@@ -635,3 +635,15 @@ def test_memory_may_be_taken_amid_a_step_that_takes_some():
     finally:
         sys.settrace(before)
     assert len(taken) == 4
+
+
+def test_an_array_on_an_object_that_is_its_own_base_has_no_segment():
+    """The search for a segment ends, as for arrays of Cython, which SciPy's rotations have."""
+
+    class Own:
+        def __init__(self):
+            self.memory = np.arange(9.0)
+            self.__array_interface__ = self.memory.__array_interface__
+            self.base = self
+
+    assert segment_of(np.asarray(Own())) is None

@@ -387,12 +387,14 @@ def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
     while not isinstance(base, Segment):
         if base is None:
             return None
-        # Not only ndarrays, because stride tricks put another object in between.
-        base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
+        base = base_of(base)
     return base, array.__array_interface__["data"][0] - base.address
 
 
 def base_of(array: Any) -> Any:
     """Return the object that owns an array's memory, or None."""
-    # Not only of ndarrays, because stride tricks put another object in between.
-    return array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
+    if isinstance(array, memoryview):
+        return array.obj
+    base = getattr(array, "base", None)
+    # Stride tricks put another object between arrays. The base of an array of Cython is itself.
+    return base if isinstance(array, np.ndarray) or isinstance(base, np.ndarray) else None
