@@ -43,8 +43,6 @@ Set these environment variables before a call to change its behaviour:
                                 for temporary files) or ``file:/some/directory``, for data larger
                                 than memory
 ``NBSHARE_STATIC=1``            for documents that are rebuilt: last frames only, no button or time
-``NBSHARE_ADDRESS=10.0.0.5``    with a cluster as ``backend=``: where its machines can reach this
-                                process, if need be with a port, ``10.0.0.5:7000``
 ``NBSHARE_HOST=a``              on a machine of a cluster: processes with other values count as
                                 other machines
 ==============================  ===================================================================

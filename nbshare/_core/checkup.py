@@ -42,8 +42,7 @@ from nbshare._core.wire.failures import name_of_signal
 from nbshare.errors import MapInterrupted
 
 # Settings of users. The docstring of nbshare explains each.
-VARIABLES = {SETTING, "NBSHARE_STATIC"}
-VARIABLES |= {"NBSHARE_ADDRESS", "NBSHARE_HOST"}
+VARIABLES = {SETTING, "NBSHARE_STATIC", "NBSHARE_HOST"}
 PACKAGES: tuple[str, ...] = "numpy", "tqdm", "ipykernel", "ipywidgets", "matplotlib"
 PACKAGES += "cloudpickle", "threadpoolctl", "psutil"
 WIDTH = 88  # characters of a line of text

@@ -11,6 +11,7 @@ import time
 import warnings
 
 import numpy as np
+import psutil
 import pytest
 
 import nbshare
@@ -27,7 +28,7 @@ def dask_client():
     distributed = pytest.importorskip("distributed")
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
         ) as local,
         distributed.Client(local) as client,
     ):
@@ -75,13 +76,14 @@ def test_items_with_a_shape_on_dask(dask_client, kind):
     shapes.check(kind, dask_client)
 
 
+def be_host(dask_worker):
+    """Make a worker a host of its own."""
+    farm.be_host(dask_worker.address)
+
+
 @pytest.fixture
 def two_hosts(dask_client):
     """Give the client of the cluster, whose two workers are hosts of their own."""
-
-    def be_host(dask_worker):
-        farm.be_host(dask_worker.address)
-
     # The scheduler may still count a worker that has just been killed.
     wait_until(lambda: len(dask_client.run(be_host, on_error="ignore")) == 2, 60)
     yield dask_client
@@ -115,9 +117,9 @@ def test_a_lost_dask_worker_is_named(two_hosts, tmp_path):
     assert not last_job().present[7]
 
 
-def test_inputs_come_once_to_each_dask_host(two_hosts, monkeypatch, tmp_path):
+def test_inputs_leave_this_process_once(two_hosts, monkeypatch, tmp_path):
     """And not again for a later block."""
-    asked = farm.Asked(monkeypatch)
+    given = farm.Given(monkeypatch)
     table = np.ones(1 << 18)
     found = parallel_map(
         farm.total_with_others,
@@ -128,8 +130,49 @@ def test_inputs_come_once_to_each_dask_host(two_hosts, monkeypatch, tmp_path):
         progress=False,
     )
     assert found.tolist() == [float(table.size) + i for i in range(30)]
-    assert len(asked) == len(two_hosts.nthreads()) == 2
-    assert len(asked.given) == 1  # the second host has it from the first
+    assert len(given) == 1
+    assert len(two_hosts.nthreads()) == 2
+
+
+def sockets():
+    """Return the ports where this process listens, and pairs of ports of its connections."""
+    found = psutil.Process().net_connections("inet")
+    listening = {one.laddr.port for one in found if one.status == psutil.CONN_LISTEN}
+    pairs = {(one.laddr.port, one.raddr.port) for one in found if one.raddr}
+    return listening, pairs
+
+
+def test_everything_goes_through_dask_and_its_encryption(tmp_path):
+    """The client listens nowhere else, and has no connections but Dask's."""
+    distributed = pytest.importorskip("distributed")
+    pytest.importorskip("cryptography")
+    with (
+        distributed.LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            dashboard_address=":0",
+            security=distributed.Security.temporary(),
+        ) as local,
+        distributed.Client(local) as client,
+    ):
+        places = client.run(be_host)
+        before, others = sockets()
+        dask = before | {int(address.rpartition(":")[2]) for address in places}
+        table = np.ones(1 << 18)
+        job = map_async(
+            farm.total_and_wait,
+            range(2),
+            shared={"table": table, "folder": str(tmp_path)},
+            backend=client,
+        )
+        for i in range(2):
+            wait_until((tmp_path / f"read-{i}").exists, 60)
+        listening, pairs = sockets()
+        (tmp_path / "go").touch()
+        assert job.result(30).tolist() == [float(table.size) + i for i in range(2)]
+        assert listening == before
+        assert [pair for pair in pairs - others if not dask & {*pair}] == []
+        nbshare.shutdown()
 
 
 @pytest.mark.parametrize("retries", [0, 1])

@@ -31,10 +31,21 @@ def processes(no_helpers_left):
     nbshare.shutdown()
 
 
-class TestThreadPool(BackendContract):
-    """Calls on a pool of threads."""
+class ExecutorContract(BackendContract):
+    """The promises of calls on an executor, which tells nothing but that a task has ended."""
 
     lacks = frozenset({"in place"})
+
+    def test_a_report_is_seen_while_its_item_runs(self, run, tmp_path):
+        """Not here. It comes with the end of the item."""
+        (tmp_path / "go").touch()
+        shared = {"first": 4, "folder": str(tmp_path)}
+        found = run(duties.report_from, range(5), shared=shared, chunksize=3)
+        assert found.tolist() == [0, 1, 2, 3, 4]
+
+
+class TestThreadPool(ExecutorContract):
+    """Calls on a pool of threads."""
 
     @pytest.fixture
     def backend(self, threads):
@@ -42,10 +53,8 @@ class TestThreadPool(BackendContract):
         return threads
 
 
-class TestProcessPool(BackendContract):
+class TestProcessPool(ExecutorContract):
     """Calls on a pool of processes."""
-
-    lacks = frozenset({"in place"})
 
     @pytest.fixture
     def backend(self, processes):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
 import signal
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +14,7 @@ import pytest
 
 import nbshare
 from nbshare import last_job, map_async, open_checkpoint, parallel_map
-from nbshare._core.hosts import inputs
+from nbshare._core.hosts import choice
 from nbshare._core.hosts.inbox import Inbox
 from nbshare.errors import (
     OutOfMemoryError,
@@ -26,7 +24,7 @@ from nbshare.errors import (
     WorkerDiedError,
 )
 from tests.support import duties, farm
-from tests.support.faultlab import TESTS, wait_until
+from tests.support.faultlab import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +68,9 @@ def options(hosts, **others):
 
 
 @pytest.mark.first
-def test_inputs_come_once_to_each_host(hosts, monkeypatch, tmp_path):
+def test_inputs_go_to_hosts_that_lack_them(hosts, monkeypatch, tmp_path):
     """Though many blocks use them, and hosts cannot map the client's memory."""
-    asked = farm.Asked(monkeypatch, 0)
+    given = farm.Given(monkeypatch)
     shared = {"table": np.ones(1 << 18), "n": 2}
     for k in range(2):
         shared["folder"] = str(folder := tmp_path / str(k))
@@ -82,10 +80,8 @@ def test_inputs_come_once_to_each_host(hosts, monkeypatch, tmp_path):
             farm.total_with_others, range(40), shared=shared, **options(hosts, chunksize=1)
         )
         assert found.tolist() == [float(1 << 18) + i for i in range(40)]
-        assert len(asked) == 2
-        assert sum(asked.given) == sum(asked) / 2  # the second has them from the first
-        asked.clear()
-        asked.given.clear()
+        assert 2 <= len(given) <= 4  # a task cannot choose its host, so some come in vain
+        given.clear()
 
 
 @pytest.mark.parametrize("kind", ["number", "array", "dict"])
@@ -266,7 +262,7 @@ def test_a_cluster_that_is_gone_ends_the_run():
 
 
 def test_tasks_that_end_before_they_begin(threads):
-    """Such as those of hosts that cannot talk to this process, but not again and again."""
+    """Such as those of hosts that return something else, but not again and again."""
 
     class Useless(ThreadPoolExecutor):
         def submit(self, fn, /, *args):
@@ -276,7 +272,7 @@ def test_tasks_that_end_before_they_begin(threads):
         map_async(duties.slow, range(9), **options(executor)).result(5)
 
 
-def test_an_error_of_a_thread_that_serves_a_host_ends_the_run(threads, monkeypatch):
+def test_an_error_of_this_process_ends_the_run(threads, monkeypatch):
     """Any error of it."""
 
     def fail(*_):
@@ -294,53 +290,6 @@ def test_a_host_says_why_it_cannot_run_a_block(threads):
     with pytest.raises(OutOfMemoryError, match="limit on file size") as caught:
         parallel_map(duties.identity, [np.zeros(1 << 18)] * 2, **threads)
     assert "raised by nbshare on host" in caught.value.__notes__[0]
-
-
-NO_FILES = """
-import contextlib, os, resource, threading, time
-from concurrent.futures import ProcessPoolExecutor
-import nbshare
-from tests.support import duties
-
-def fill():
-    with contextlib.suppress(OSError):
-        while True:
-            os.dup(0)
-
-def keep_full():
-    while True:  # as connections of the call before may end only now
-        fill()
-        time.sleep(1e-3)
-
-class Full(ProcessPoolExecutor):
-    is_full = False
-    def submit(self, *task):
-        if self.is_full:  # first: the host connects as soon as it has the task
-            resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
-            fill()
-            threading.Thread(target=keep_full, daemon=True).start()
-        return super().submit(*task)
-
-if __name__ == "__main__":
-    with Full(1) as executor:
-        options = {"backend": executor, "max_workers": 1, "progress": False}
-        nbshare.parallel_map(duties.identity, range(3), **options)  # starts the processes
-        executor.is_full = True
-        try:
-            nbshare.map_async(duties.identity, range(3), **options).result(20)
-        except OSError as error:
-            print("named" if "too many open files" in str(error) else error)
-"""
-
-
-def test_no_host_can_connect_any_more(tmp_path):
-    """With too many open files the run ends with an error that says so."""
-    (path := tmp_path / "full.py").write_text(NO_FILES)
-    environ = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
-    ran = subprocess.run(
-        [sys.executable, path], env=environ, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert ran.stdout == "named\n", ran.stderr
 
 
 @pytest.mark.parametrize("make", [nbshare.SharedLock, lambda: nbshare.RingBuffer(2, (3,), "f8")])
@@ -378,24 +327,25 @@ def test_stop_ends_what_hosts_compute(hosts, tmp_path):
     assert parallel_map(duties.identity, range(3), **options(hosts)).tolist() == [0, 1, 2]
 
 
-def test_stop_does_not_wait_for_inputs(hosts, monkeypatch):
+def test_stop_does_not_wait_for_inputs(hosts, monkeypatch, tmp_path):
     """They may take long to come."""
-    asked, go = threading.Event(), threading.Event()
-    give = inputs.Held.give
+    asked = threading.Event()
+    submit = choice.ExecutorHosts.submit
 
-    def give_late(*args):
-        asked.set()
-        go.wait(duties.ENOUGH_S)
-        give(*args)
+    def submit_late(cluster, number, task, *args):
+        if args[3] is not None:  # the inputs
+            asked.set()
+            task = farm.Late(task, str(tmp_path / "go"))
+        submit(cluster, number, task, *args)
 
-    monkeypatch.setattr(inputs.Held, "give", give_late)
+    monkeypatch.setattr(choice.ExecutorHosts, "submit", submit_late)
     shared = {"table": np.ones(1 << 18)}
     job = map_async(farm.total, range(2), shared=shared, backend=hosts, max_workers=2)
     assert asked.wait(duties.ENOUGH_S)
     job.cancel()
     with pytest.warns(PartialResultWarning):
         job.result(5)
-    go.set()
+    (tmp_path / "go").touch()
     assert parallel_map(duties.identity, range(3), **options(hosts)).tolist() == [0, 1, 2]
 
 

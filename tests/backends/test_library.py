@@ -15,7 +15,7 @@ import pytest
 
 import nbshare
 from nbshare import parallel_map
-from nbshare._core.hosts import line
+from nbshare._core.hosts import cluster, travel
 from tests.support import duties, machines
 from tests.support.faultlab import TESTS
 
@@ -51,8 +51,8 @@ def agents_end():
 @pytest.fixture
 def sent(monkeypatch):
     """Give a list that grows whenever the library is sent."""
-    sent, packed = [], line.packed
-    monkeypatch.setattr(line, "packed", lambda folder: sent.append(1) or packed(folder))
+    sent, library = [], travel.library
+    monkeypatch.setattr(cluster, "library", lambda: sent.append(1) or library())
     return sent
 
 
@@ -154,11 +154,11 @@ def test_the_library_travels_to_a_dask_worker(tmp_path, sent, there):
     if there == "older":
         make_older(libraries)
     with (
-        distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster,
-        distributed.Client(cluster) as client,
+        distributed.LocalCluster(n_workers=0, dashboard_address=":0") as local,
+        distributed.Client(local) as client,
         subprocess.Popen(
             [
-                *(python, "-m", "distributed.cli.dask_worker", cluster.scheduler_address),
+                *(python, "-m", "distributed.cli.dask_worker", local.scheduler_address),
                 *("--nthreads", "2", "--local-directory", str(tmp_path / "dask")),
             ],
             env={**os.environ, "PYTHONPATH": ""},

@@ -7,7 +7,10 @@ import fcntl
 import mmap
 import os
 import select
+import subprocess
+import sys
 from contextlib import closing
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
@@ -18,6 +21,8 @@ from nbshare._core import checkup, system
 from nbshare._core.memory import segment_of
 from nbshare._core.system import locks, processes, sections
 from nbshare.errors import OutOfMemoryError, StaleReferenceError
+from tests.support import duties, farm
+from tests.support.faultlab import wait_until
 
 pytestmark = pytest.mark.skipif(
     system.SYSTEM != "macos", reason="NBSHARE_SYSTEM=macos is not set: see CONTRIBUTING.md"
@@ -165,3 +170,28 @@ def test_remedies_are_possible_here(monkeypatch):
     with pytest.raises(OutOfMemoryError) as raised:
         nbshare.zeros(1 << 25)
     assert "or on Linux set NBSHARE_MEMORY=file:" in str(raised.value)
+
+
+def test_a_notebook_on_a_mac_can_use_a_cluster_of_linux(tmp_path):
+    """Results, shared objects and Stop are as on Linux."""
+    distributed = pytest.importorskip("distributed")
+    address, environ = f"--scheduler-file={tmp_path / 'address'}", {**os.environ}
+    del environ["NBSHARE_SYSTEM"], environ["PYTHONPATH"]
+    start = partial(subprocess.Popen, env=environ, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "distributed.cli.dask_{}", address, "--no-dashboard"]
+    with (
+        start([part.format("scheduler") for part in command] + ["--port=0"]) as scheduler,
+        start([part.format("worker") for part in command]) as worker,
+        distributed.Client(scheduler_file=str(tmp_path / "address")) as client,
+    ):
+        table = np.ones(1 << 18)
+        run = partial(nbshare.parallel_map, progress=False, backend=client)
+        found = run(farm.total, range(20), shared={"table": table})
+        assert found.tolist() == [float(table.size) + i for i in range(20)]
+        job = nbshare.map_async(duties.slow, range(2_000), backend=client)
+        wait_until(lambda: job.n_done > 0, 60)
+        job.cancel()
+        assert 0 < job.partial().count() < 2_000
+        nbshare.shutdown()
+        worker.kill()
+        scheduler.kill()

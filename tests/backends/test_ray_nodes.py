@@ -11,7 +11,8 @@ import pytest
 
 import nbshare
 from nbshare import last_job, map_async, parallel_map
-from nbshare._core.hosts.choice import ray_hosts
+from nbshare._core.hosts import carrier
+from nbshare._core.hosts.choice import RayHosts
 from nbshare.errors import WorkerDiedError
 from tests.support import duties, farm
 from tests.support.faultlab import SOON_S, wait_until
@@ -53,9 +54,9 @@ def add_nodes(cluster):
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """Give a list of the sizes of large inputs, one for each time that a host asks for one."""
-    return farm.Asked(monkeypatch)
+def given(monkeypatch):
+    """Give a list of the sizes of inputs, one for each time that this process gives them."""
+    return farm.Given(monkeypatch)
 
 
 def agents(table):
@@ -67,19 +68,18 @@ def agents(table):
     return {(host, agent) for _, host, agent in found}
 
 
-def test_inputs_come_once_to_each_node(add_nodes, asked):
+def test_inputs_leave_this_process_once(add_nodes, given):
     """Both nodes work, each with an agent of its own."""
     add_nodes("one", "two")
     found = agents(np.ones(1 << 18))
     assert sorted(host for host, _ in found) == ["one", "two"]
-    assert len(asked) == 2
-    assert len(asked.given) == 1  # the second node has it from the first
+    assert len(given) == 1
 
 
-def test_nodes_that_share_memory_share_an_agent(add_nodes, asked):
+def test_nodes_that_share_memory_share_an_agent(add_nodes, given):
     """Inputs are once in the memory of a machine, however many nodes it has."""
     add_nodes("same", "same")
-    assert len(agents(np.ones(1 << 18))) == len(asked) == len(asked.given) == 1
+    assert len(agents(np.ones(1 << 18))) == len(given) == 1
 
 
 @pytest.mark.parametrize("retries", [0, 1])
@@ -114,6 +114,19 @@ def test_a_lost_node_does_not_take_the_agent_of_others_along(cluster, add_nodes,
     nodes = add_nodes("same", "same")
     ((_, before),) = agents(np.ones(8))
     cluster.remove_node(nodes[0], allow_graceful=False)
-    wait_until(lambda: ray_hosts("ray").n_workers() == 1, 4 * SOON_S)
+    wait_until(lambda: RayHosts("ray").n_workers() == 1, 4 * SOON_S)
     ((_, after),) = agents(np.ones(8))
     assert after == before
+
+
+def test_stop_reaches_nodes_that_this_machine_cannot(add_nodes, monkeypatch, tmp_path):
+    """Ray brings them the news, for running items and for blocks that wait."""
+    monkeypatch.setattr(carrier, "end", lambda *_: None)
+    add_nodes("one")
+    shared = {"folder": str(tmp_path)}
+    job = map_async(farm.linger, range(4), shared=shared, chunksize=1, backend="ray")
+    worker, _ = wait_until(lambda: farm.worker_of(tmp_path, 0)).split()
+    job.cancel()
+    wait_until(lambda: not psutil.pid_exists(int(worker)), 4 * SOON_S)
+    assert parallel_map(duties.identity, range(2), backend="ray").tolist() == [0, 1]
+    assert not farm.worker_of(tmp_path, 1)

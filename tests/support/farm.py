@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from nbshare._core.hosts import inputs
+from nbshare._core.hosts import choice
 from tests.support import duties
 from tests.support.faultlab import SIGKILL, wait_until
 
@@ -63,31 +63,49 @@ class Farm(Executor):
             pool.shutdown(wait, cancel_futures=cancel_futures)
 
 
-class Asked(list):
-    """The sizes of large inputs, one for each time that a host asks the client for one.
+class Given(list):
+    """The sizes of inputs, for each time that this process gives them to a host or cluster."""
 
-    Attributes
+    def __init__(self, monkeypatch):
+        start, offers = choice.ExecutorHosts.submit, (choice.DaskHosts, choice.RayHosts)
+
+        def note_submit(hosts, number, task, *args):
+            inputs = args[4]
+            if hosts.kind == "executor" and inputs is not None:
+                self.append(len(inputs))
+            start(hosts, number, task, *args)
+
+        def noted(offer):
+            def note_offer(hosts, data, is_stopped):
+                if not hosts._inputs:
+                    self.append(len(data))
+                return offer(hosts, data, is_stopped)
+
+            return note_offer
+
+        monkeypatch.setattr(choice.ExecutorHosts, "submit", note_submit)
+        for kind in offers:
+            monkeypatch.setattr(kind, "offer", noted(kind.offer))
+
+
+class Late:
+    """A task of a cluster that waits for a file first.
+
+    Parameters
     ----------
-    given : list of int
-        Bytes that the client then sends itself.
+    task : callable
+        The task.
+    path : str
+        The file.
     """
 
-    def __init__(self, monkeypatch, at_least=1 << 20):
-        self.given = []
-        parent_of, give = inputs.Held.parent_of, inputs.Held.give
+    def __init__(self, task, path):
+        self._task, self._path = task, path
 
-        def noted(held, *about):
-            if held.nbytes > at_least:
-                self.append(held.nbytes)
-            return parent_of(held, *about)
-
-        def note_given(held, connection, start):
-            if held.nbytes > at_least:
-                self.given.append(held.nbytes - start)
-            give(held, connection, start)
-
-        monkeypatch.setattr(inputs.Held, "parent_of", noted)
-        monkeypatch.setattr(inputs.Held, "give", note_given)
+    def __call__(self, *args):
+        """Wait, and run it."""
+        wait_until(Path(self._path).exists, duties.ENOUGH_S)
+        return self._task(*args)
 
 
 def agent():

@@ -1,8 +1,8 @@
 """Executors whose process has less in common with this one than that of a pool.
 
 For a machine, networks, processes, mounts and shared memory are its own. It has a cable to a
-switch, as this machine has, and nothing else in common with it but the disk. Tasks go through
-pipes, all else through the cables.
+switch, as this machine has, and nothing else in common with it but the disk. Tasks of the executor
+go through pipes, those of a Dask cluster of machines through the cables.
 """
 
 from __future__ import annotations
@@ -245,3 +245,48 @@ class Machines(Executor):
         for machine in self.machines:
             machine.shutdown()
         subprocess.run(["ip", "link", "del", SWITCH], check=True)
+
+
+def serve_dask(address, n, folder):
+    """Start Dask workers on a machine."""
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-dashboard"]
+    command += ["--nworkers", str(n), "--nthreads", "1", "--local-directory", folder]
+    nothing = subprocess.DEVNULL
+    subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
+
+
+class DaskMachines:
+    """Several machines as a Dask cluster, whose scheduler is on this one.
+
+    Parameters
+    ----------
+    n, n_each : int
+        Machines, and workers on each of them.
+    folder : path
+        A place for files.
+    """
+
+    def __init__(self, n, n_each, folder):
+        import distributed  # late, as other executors have none
+
+        self._folder, self._stack = folder, contextlib.ExitStack()
+        self.machines = self._stack.enter_context(Machines(n, 1)).machines
+        self._local = self._stack.enter_context(
+            distributed.LocalCluster(n_workers=0, host=ADDRESS.format(1), dashboard_address=":0")
+        )
+        self.client = self._stack.enter_context(distributed.Client(self._local))
+        if n_each:
+            for machine in self.machines:
+                self.start(machine, n_each)
+            self.client.wait_for_workers(n * n_each, timeout=120)
+
+    def start(self, machine, n_each=1):
+        """Start workers on a machine."""
+        folder = f"{self._folder}/{id(machine)}"
+        machine.submit(serve_dask, self._local.scheduler_address, n_each, folder).result()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._stack.close()

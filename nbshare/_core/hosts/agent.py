@@ -1,8 +1,8 @@
 """The agent of a host, which runs blocks on the local engine, for one client.
 
 It unpickles only what nbshare itself has packed. Its workers load the users' objects. A thread for
-each carrier runs blocks, one after the other. One more listens to the client, and ends the process
-when the client is gone.
+each carrier runs one block. It ends with the last of the processes that have brought blocks, and
+when it has had nothing to do for a while.
 """
 
 from __future__ import annotations
@@ -11,164 +11,184 @@ import _thread
 import os
 import pickle
 import socket
-import sys
+import time
 from contextlib import closing, suppress
-from multiprocessing.connection import Connection
 from typing import Any
 
 from nbshare._core.engine.local import dispatcher, shutdown
 from nbshare._core.engine.placing import Placed
-from nbshare._core.hosts.carrier import Boot, dial, is_of_this_user
-from nbshare._core.hosts.choice import outward_address
-from nbshare._core.hosts.inputs import Held, InputServer
-from nbshare._core.hosts.line import receive, send
-from nbshare._core.hosts.protocol import Common
+from nbshare._core.hosts.carrier import kind_of, parts_of, receive, send, user_of
+from nbshare._core.hosts.protocol import Common, Inputs, Order, as_buffers, from_buffers
 from nbshare._core.hosts.remote import RemoteCall, call_of, host_name
-from nbshare._core.memory import open_handle
+from nbshare._core.memory import open_handle, pool, segment_of
 
 IDLE_S = 30.0  # without a carrier, before it ends
+LOOK_S = 1.0  # between looks at whether there are processes that may send one
 
 
 def main(fd: int) -> None:
     """Be the agent, to which carriers come on the socket `fd`."""
-    boot = Boot(*pickle.load(sys.stdin.buffer))
-    Agent(boot).serve(socket.socket(fileno=fd))
+    dispatcher().warm_up(1)  # while inputs come
+    Agent().serve(socket.socket(fileno=fd))
 
 
-class Agent:
-    """Runs the blocks of one client on this host.
+class Held:
+    """Inputs of a call on this host, or the memory where they will be.
 
     Parameters
     ----------
-    boot : Boot
-        How to reach the client.
+    inputs : Inputs
+        What the client says about them.
     """
 
-    def __init__(self, boot: Boot) -> None:
-        self._host, self._boot = host_name(), boot
-        self._inputs: InputServer | None = None  # until it has a line
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs, self.lock = inputs, _thread.allocate_lock()  # for those that bring them
+        placed = None if inputs.small is None else Placed(bytes(inputs.small), [])
+        if inputs.handle is not None and "NBSHARE_HOST" not in os.environ:
+            with suppress(OSError, LookupError):  # the client is on another machine
+                placed = Placed(None, [(open_handle(inputs.handle), "c")])
+        self.n_here = inputs.nbytes if placed else 0
+        if placed is None:
+            memory = pool.filled(inputs.nbytes, [])  # workers can only read it
+            found = segment_of(memory)
+            assert found is not None
+            placed = Placed(None, [(found[0], "c")], memory)
+        self.placed = placed
+        self._data = memoryview(placed.small or placed.segments[0][0])[: inputs.nbytes]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of them are here."""
+        return self.n_here == self._inputs.nbytes
+
+    def take(self, piece: Any) -> None:
+        """Put the next bytes where they belong."""
+        self._data[self.n_here : self.n_here + len(piece)] = piece
+        self.n_here += len(piece)
+
+    def part(self, place: tuple[int, int]) -> bytes:
+        """Return some bytes of them, of a start and a size."""
+        return bytes(self._data[place[0] : place[0] + place[1]])
+
+
+class Agent:
+    """Runs the blocks of one client on this host."""
+
+    def __init__(self) -> None:
+        self._host = host_name()
+        self._lock = _thread.allocate_lock()  # for the inputs
+        self._held: dict[str, Held] = {}  # by call
         self._over: set[str] = set()  # calls
-        self._lock = _thread.allocate_lock()  # for whichever carrier is first
+        self._begun: set[int] = set()  # tries of blocks
         self._running: dict[RemoteCall, str] = {}  # and the calls that they are parts of
         self._carriers: set[socket.socket] = set()
-
-    # ------------------------------------------------------------------ the client's line
-
-    def _join(self) -> InputServer:
-        """Have a line to the client. Return what gives inputs to others."""
-        with self._lock:
-            if self._inputs is None:
-                dispatcher().warm_up(1)  # while inputs come
-                line = dial(self._boot)
-                line.send(("line",))
-                self._inputs = InputServer(
-                    (outward_address(self._boot.address[0]), 0), self._boot.key
-                )
-                _thread.start_new_thread(self._listen, (line, self._inputs))
-            return self._inputs
-
-    def _listen(self, line: Any, inputs: InputServer) -> None:
-        """End what the client says is over, and this process with the client."""
-        try:
-            while (name := _received(line)) is not None:
-                self._over.add(name)
-                inputs.drop(name)
-                for call, call_name in self._running.copy().items():
-                    if call_name == name:
-                        call.stop()
-        except BaseException:  # noqa: BLE001 - the process would end without a word
-            sys.excepthook(*sys.exc_info())
-        finally:
-            end_process()
-
-    # ------------------------------------------------------------------------- carriers
+        self._senders: set[int] = set()  # processes that have sent one
 
     def serve(self, listener: socket.socket) -> None:
-        """Serve carriers until there have been none for a while."""
-        listener.settimeout(IDLE_S)
-        while True:
-            try:
+        """Serve carriers until no more will come."""
+        busy_at = time.monotonic()
+        while time.monotonic() < busy_at + IDLE_S and self._has_senders():
+            listener.settimeout(LOOK_S)
+            with suppress(TimeoutError):
                 sock, _ = listener.accept()
-            except TimeoutError:
-                if not self._carriers:
-                    end_process()
-                continue
-            self._carriers.add(sock)
-            _thread.start_new_thread(self._attend, (sock,))
+                pid, is_ours = user_of(sock)
+                if is_ours:
+                    self._senders.add(pid)
+                    self._carriers.add(sock)
+                    _thread.start_new_thread(self._attend, (sock,))
+            if self._carriers:
+                busy_at = time.monotonic()
+        end_process()
+
+    def _has_senders(self) -> bool:
+        """Whether a process that has sent a carrier lives, or none has come."""
+        pids = self._senders
+        return bool(self._carriers) or not pids or any(os.path.exists(f"/proc/{p}") for p in pids)
 
     def _attend(self, sock: socket.socket) -> None:
         try:
-            if is_of_this_user(sock):
-                with closing(Connection(sock.detach())) as connection, suppress(OSError, EOFError):
-                    problem = self._run(connection)
-                    connection.send_bytes(pickle.dumps(problem) if problem else b"")
+            with closing(sock), suppress(OSError, EOFError):
+                message = receive(sock)
+                _, *content = parts_of(message)
+                if kind_of(message) == b"end":
+                    self._end(bytes(content[0]).decode())
+                    return
+                try:
+                    self._run(sock, int(content[0]), from_buffers(content[1:]))
+                except EOFError:  # the cluster has ended the task, or the client the call
+                    return
+                except Exception as error:  # noqa: BLE001 - for the client
+                    send(sock, b"error", pickle.dumps(error))
         finally:
             self._carriers.discard(sock)
 
-    def _run(self, carrier: Any) -> Exception | None:
-        """Run blocks until the client has no more for a carrier. Return why that cannot be."""
-        name, number = carrier.recv()
-        try:
-            inputs = self._join()
-            with closing(dial(self._boot)) as client, suppress(EOFError):  # or the call is over
-                client.send(("carrier", name, number, self._host))
-                common: Common = receive(client)
-                with self._lock:
-                    held = self._get_inputs(inputs, name, common)
-                start, nbytes = common.sources
-                sources = bytes(held.data[start : start + nbytes])
-                client.send("begin")
-                try:
-                    while (block := receive(client)) is not None:
-                        call = call_of(block, common, held.placed, sources)
-                        self._work(call, name, common.news_s, client, carrier)
-                except Exception as error:  # noqa: BLE001 - the client says why items are lost
-                    send(client, error)
-        except Exception as error:  # noqa: BLE001 - for the client
-            return error
-        return None
+    def _end(self, name: str) -> None:
+        """End what runs for a call, or everything."""
+        if not name:
+            end_process()
+        self._over.add(name)
+        self._held.pop(name, None)
+        for call, of in self._running.copy().items():
+            if of == name:
+                call.stop()
 
-    def _get_inputs(self, inputs: InputServer, name: str, common: Common) -> Held:
-        """Have a call's inputs here, from the message, this machine's memory, or others, once."""
-        if (held := inputs.held.get(name)) is None:
-            placed = None if common.small is None else Placed(common.small, [])
-            if common.handle is not None and "NBSHARE_HOST" not in os.environ:
-                with suppress(OSError, LookupError):  # the client is on another machine
-                    placed = Placed(None, [(open_handle(common.handle), "c")])
-            inputs.held[name] = held = Held(common.nbytes, placed)
-        try:
-            inputs.complete(name, held, self._boot.address)
-            return held
-        finally:
-            if name in self._over:  # meanwhile, so they would stay
-                inputs.drop(name)
+    def _run(self, sock: socket.socket, number: int, order: Order) -> None:
+        """Have the inputs of a call here, and run a block, but no try of it twice."""
+        inputs = order.inputs
+        for name in self._held.keys() - set(order.running):
+            self._held.pop(name, None)
+        with self._lock:
+            if (held := self._held.get(inputs.call)) is None:
+                self._held[inputs.call] = held = Held(inputs)
+        with held.lock:  # one carrier at a time brings them
+            while not held.is_whole:
+                send(sock, b"fetch", str(held.n_here).encode(), self._host.encode())
+                held.take(parts_of(receive(sock))[1])
+                self._check(inputs.call)
+        self._check(inputs.call)
+        send(sock, b"ready", self._host.encode())
+        receive(sock)  # the word to begin
+        if number in self._begun:  # the cluster repeats a task
+            return
+        self._begun.add(number)
+        if order.block is None:
+            send(sock, b"last")
+            return
+        common: Common = pickle.loads(held.part(inputs.common))
+        call = call_of(order.block, common, held.placed, held.part(common.sources))
+        self._work(sock, call, inputs.call, common.news_s)
 
-    def _work(self, call: RemoteCall, name: str, news_s: float, client: Any, carrier: Any) -> None:
-        """Run a block. Tell the client what is done, on the way too if it takes long."""
-        is_over = False
+    def _check(self, name: str) -> None:
+        """Raise EOFError if a call is over."""
+        if name in self._over:
+            self._held.pop(name, None)
+            raise EOFError
+
+    def _work(self, sock: socket.socket, call: RemoteCall, name: str, news_s: float) -> None:
+        """Run a block. Tell what is done, on the way too if it takes long."""
         self._running[call] = name
         try:
             call.start()
             if name in self._over:  # meanwhile
                 call.stop()
+            is_over = False
             while not is_over:
                 is_over = call.await_end(news_s)
-                if carrier.poll():  # it is gone, because the cluster has ended it
-                    raise EOFError("the cluster has ended the task")  # its items are lost
-                send(client, call.next_reply(is_last=is_over))
-        except BaseException:
-            call.stop()
-            raise
+                if _is_gone(sock):
+                    raise EOFError
+                reply = call.next_reply(is_last=is_over)
+                send(sock, b"last" if is_over else b"reply", *as_buffers(reply))
         finally:
             del self._running[call]
+            call.stop()
 
 
-def _received(line: Any) -> str | None:
-    """Return which call is over, or None for everything, or if the client is gone."""
-    with suppress(EOFError, OSError):
-        name: str | None = line.recv()
-        return name
-    return None
+def _is_gone(sock: socket.socket) -> bool:
+    """Whether the carrier has gone, because the cluster has ended its task."""
+    try:
+        return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
 
 
 def end_process() -> None:

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import _thread
+import asyncio
 import importlib
 import math
-import socket
+import pickle
+import queue
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from contextlib import closing, suppress
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from nbshare._core.functions.modules import variables_of
-from nbshare._core.hosts.protocol import Hosts
-from nbshare._core.memory import need_linux
+from nbshare._core.hosts import carrier
+from nbshare._core.hosts.carrier import PIECE, Carry
+from nbshare._core.hosts.protocol import Hosts, News
+from nbshare._core.hosts.travel import boot, traveller
 from nbshare._core.system import processes
 
-# Executors whose processes or threads are on this machine.
-NEAR = ("concurrent.futures", "loky", "joblib")
-ANSWER_S = 10.0  # for a Dask client to give the result of a task that has ended
-BUSY_S = 1.0  # for its scheduler to tell how many workers there are
+ASK_S = 0.5  # between questions to a Dask scheduler how many workers there are
+BUSY_S = 1.0  # for it to answer
 NO_WORKERS_S = 5.0  # for a Dask cluster that has lost all to start others
 ENDS = "closing", "closed"  # the states of a Dask client or cluster that ends
+END_S = 0.5  # for tasks of Ray to end that have said all
+POLL_S = 0.02  # between looks at whether somebody else wakes a thread that waits for Ray
 
 
 def hosts_for(backend: Any) -> Hosts | None:
@@ -34,19 +41,14 @@ def hosts_for(backend: Any) -> Hosts | None:
         Ray is asked for, but not installed.
     ValueError
         An executor that has the workers of this machine, or sub-interpreters.
-    NotBuiltYetError
-        This system is not Linux.
     """
     client = variables_of(sys.modules.get("distributed")).get("Client")
-    is_dask = isinstance(client, type) and isinstance(backend, client)
-    is_ray = isinstance(backend, str) and (backend == "ray" or backend.startswith("ray://"))
-    if not (is_dask or is_ray or isinstance(backend, Executor)):
+    if isinstance(client, type) and isinstance(backend, client):
+        return DaskHosts(backend)
+    if isinstance(backend, str) and (backend == "ray" or backend.startswith("ray://")):
+        return RayHosts(backend)
+    if not isinstance(backend, Executor):
         return None
-    need_linux("backend= with a cluster", "use backend='threads'")
-    if is_dask:
-        return dask_hosts(backend)
-    if is_ray:
-        return ray_hosts(backend)
     if type(backend).__module__.startswith("nbshare"):
         raise ValueError(
             "backend= is an nbshare.Executor, whose workers are those of this machine: leave "
@@ -58,17 +60,119 @@ def hosts_for(backend: Any) -> Hosts | None:
             "backend= is an InterpreterPoolExecutor: NumPy refuses to run in sub-interpreters. "
             "Leave backend= out for processes, or pass backend='threads'"
         )
-    return executor_hosts(backend)
+    return ExecutorHosts(backend)
 
 
-def dask_hosts(client: Any) -> Hosts:
-    """Return the workers of a cluster, as far as its client sees them. Each thread is a place."""
-    from distributed.comm.addressing import get_address_host
+class ExecutorHosts(Hosts):
+    """The machines behind an executor, one or several, of which nothing is known.
 
-    seen_at = math.inf  # when there were workers. A cluster that has none yet may start some
+    Parameters
+    ----------
+    executor : concurrent.futures.Executor
+        The executor.
+    """
 
-    def check() -> None:
-        nonlocal seen_at
+    kind = "executor"
+
+    def __init__(self, executor: Any) -> None:
+        self.boot = boot()
+        self._executor = executor
+        self._tasks: dict[int, Any] = {}  # futures
+        self._news: queue.SimpleQueue[int | News | None] = queue.SimpleQueue()
+
+    def n_workers(self) -> int:
+        """Return how many processors this machine has, as nobody knows."""
+        return processes.usable_cpus()
+
+    def check(self) -> None:
+        """Do nothing. Its futures and `submit` raise errors."""
+
+    def submit(self, number: int, task: Carry, *args: Any) -> None:
+        """Have it run a task anywhere."""
+        self._tasks[number] = future = self._start(task, *args)
+        future.add_done_callback(lambda _: self._news.put(number))
+
+    def _start(self, *task: Any) -> Any:
+        return self._executor.submit(*task)
+
+    def wait(self, timeout_s: float) -> Sequence[News]:
+        """Wait for what tasks tell, and return it."""
+        news: list[News] = []
+        with suppress(queue.Empty):
+            one = self._news.get(timeout=timeout_s)
+            while True:
+                if isinstance(one, tuple):
+                    news.append(one)
+                elif one in self._tasks:
+                    news.append(_outcome(one, self._tasks.pop(one).result))
+                one = self._news.get_nowait()
+        return news
+
+    def wake(self) -> None:
+        """End a wait."""
+        self._news.put(None)
+
+    def offer(self, data: Any, is_stopped: Callable[[], bool]) -> Any:  # noqa: ARG002
+        """Do nothing. Inputs go with a task, to each host."""
+        return None
+
+    def end(self, call: str) -> None:
+        """Have hosts of this machine end a call. Others are only not given any more of it."""
+        carrier.end(self.boot.name, call)
+        for future in self._tasks.values():
+            future.cancel()
+
+    def close(self) -> None:
+        """Forget all tasks."""
+        for future in self._tasks.values():
+            future.cancel()
+        self._tasks.clear()
+
+
+def _outcome(number: int, result: Callable[[], Any]) -> News:
+    """Return what has become of a task."""
+    try:
+        return number, 0, _messages(result()), None
+    except BaseException as error:  # noqa: BLE001 - each cluster has its own
+        return number, 0, (), error
+
+
+def _messages(result: Any) -> Sequence[Any]:
+    if not result:
+        error = ConnectionError(f"a host has lost its connection to nbshare: it gave {result!r}")
+        return [[memoryview(b"error"), memoryview(pickle.dumps(error))]]
+    last, *others = carrier.messages_in(result)
+    return [*others, last]
+
+
+class DaskHosts(ExecutorHosts):
+    """The workers of a Dask cluster, as far as its client sees them. Each thread is a place.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The client.
+    """
+
+    kind = "dask"
+
+    def __init__(self, client: Any) -> None:
+        super().__init__(client)
+        self._client = client
+        self._seen_at = math.inf  # when there were workers. One that has none yet may start some
+        self._asked_at = -math.inf
+        self._inputs: list[Any] = []  # futures of the inputs
+        self._numbers: list[int] = []
+        self.check()
+        client.subscribe_topic(f"nbshare-{self.boot.name}", _hear)
+
+    def n_workers(self) -> int:
+        """Return the number of threads of all workers."""
+        return max(1, int(sum(self._client.nthreads().values())))
+
+    def check(self) -> None:
+        """Raise ConnectionError if the client is closed, or sees no workers any more."""
+        client = self._client
         states = client.status, getattr(client.cluster, "status", None)
         if any(str(state).endswith(ENDS) for state in states):
             raise ConnectionError(
@@ -79,91 +183,189 @@ def dask_hosts(client: Any) -> Hosts:
             raise ConnectionError(
                 f"the Dask client of backend= has lost its scheduler (status: {client.status})"
             )
-        now, has_workers = time.monotonic(), True
+        if (now := time.monotonic()) < self._asked_at + ASK_S:
+            return
+        self._asked_at, has_workers = now, True
         with suppress(OSError):  # it is busy, or lost, which its status tells
             has_workers = client.sync(
                 client.scheduler.ncores, workers=None, callback_timeout=BUSY_S
             )
         if has_workers:
-            seen_at = now
-        elif now > seen_at + NO_WORKERS_S:
+            self._seen_at = now
+        elif now > self._seen_at + NO_WORKERS_S:
             raise ConnectionError(
                 f"the Dask cluster of backend= has had no workers for {NO_WORKERS_S:.0f} s"
             )
 
-    check()
-    return Hosts(
-        n_workers=lambda: max(1, int(sum(client.nthreads().values()))),
-        address=outward_address(get_address_host(client.scheduler.address)),
-        submit=lambda *task: _DaskTask(client.submit(*task, pure=False)),
-        check=check,
-    )
+    def submit(self, number: int, task: Carry, *args: Any) -> None:
+        """Have it run a task anywhere."""
+        _inboxes[number] = self._news
+        self._numbers.append(number)
+        super().submit(number, task, *args)
+
+    def _start(self, *task: Any) -> Any:
+        result = _result_of(self._client, self._client.submit(*task, pure=False))
+        return asyncio.run_coroutine_threadsafe(result, self._client.loop.asyncio_loop)
+
+    def offer(self, data: Any, is_stopped: Callable[[], bool]) -> Any:
+        """Have pieces of the inputs on all workers. Return their keys."""
+        pieces = range(0, len(data), PIECE)
+        self._inputs += [None] * (len(pieces) - len(self._inputs))
+        for k, start in enumerate(pieces):
+            shard = self._inputs[k]
+            if shard is None or shard.status != "finished":
+                if is_stopped():
+                    break
+                piece = data[start : start + PIECE]
+                self._inputs[k] = self._client.scatter([piece], hash=False)[0]
+        return [shard.key for shard in self._inputs if shard is not None]
+
+    def end(self, call: str) -> None:
+        """Have all hosts end a call."""
+        carrier.end(self.boot.name, call)
+        _thread.start_new_thread(_end_on_dask, (self._client, self.boot.name, call))
+
+    def close(self) -> None:
+        """Forget all tasks and the inputs."""
+        for number in self._numbers:
+            _inboxes.pop(number, None)
+        super().close()
+        for piece in filter(None, self._inputs):
+            piece.release()
+        self._inputs.clear()
 
 
-class _DaskTask:
-    """The future of a task of Dask, which never waits long for a client that may be closed."""
-
-    def __init__(self, future: Any) -> None:
-        self._future = future
-
-    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        self._future.add_done_callback(callback)
-
-    def cancel(self) -> None:
-        self._future.release()
-
-    def result(self) -> Any:
-        return self._future.result(ANSWER_S)
+async def _result_of(client: Any, future: Any) -> Any:
+    """Return the result as soon as it is there, while others are stored."""
+    try:
+        return (await client.gather([future], asynchronous=True))[0]
+    finally:
+        future.release()
 
 
-def ray_hosts(address: str) -> Hosts:
-    """Return the nodes of the cluster that this process is connected to. Each CPU is a place.
+_inboxes: dict[int, Any] = {}  # by task of Dask
 
-    `address` says where to connect, if it is not yet, or is "ray" for a cluster that is found, or a
-    new local one.
+
+def _hear(event: Any) -> None:
+    """Take a message that a worker of Dask has logged as an event."""
+    number, first, messages = event[1]
+    if (inbox := _inboxes.get(number)) is not None:
+        inbox.put((number, first, carrier.messages_in(messages), None))
+
+
+def _end_on_dask(client: Any, name: str, call: str) -> None:
+    with suppress(Exception):  # it may be gone
+        client.run(traveller().end, name, call, on_error="ignore")
+
+
+class RayHosts(Hosts):
+    """The nodes of the Ray cluster that this process is connected to. Each CPU is a place.
+
+    Parameters
+    ----------
+    address : str
+        Where to connect, if it is not yet, or "ray" for a cluster that is found, or a new one here.
     """
-    ray: Any = importlib.import_module("ray")
-    if not ray.is_initialized():
-        ray.init(**({} if address == "ray" else {"address": address}))
-    # Ray sends a function without a name by value.
-    task_of_ray = ray.remote(num_cpus=1, max_retries=0)(lambda carry, *args: carry(*args))
 
-    def check() -> None:
-        if not ray.is_initialized():  # and a task would start another cluster
+    kind = "ray"
+
+    def __init__(self, address: str) -> None:
+        self.boot = boot()
+        self._ray: Any = importlib.import_module("ray")
+        if not self._ray.is_initialized():
+            self._ray.init(**({} if address == "ray" else {"address": address}))
+        # Ray sends functions of functions by value. Its client, for ray://, knows no generators.
+        self._is_streamed = not self._ray.util.client.ray.is_connected()
+        how = {"num_returns": "streaming"} if self._is_streamed else {}
+
+        def run(task: Carry, *args: Any) -> Any:
+            return task(*args)
+
+        def stream(task: Carry, *args: Any) -> Any:
+            for message in task.stream(*args):
+                yield pickle.PickleBuffer(message)  # which Ray does not copy
+
+        remote = self._ray.remote(num_cpus=1, max_retries=0, **how)
+        self._remote = remote(stream if self._is_streamed else run)
+        self._tasks: dict[Any, tuple[int, int]] = {}  # their numbers, and those of messages heard
+        self._inputs: list[Any] = []
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def n_workers(self) -> int:
+        """Return the number of CPUs of all nodes."""
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def check(self) -> None:
+        """Raise ConnectionError if Ray was shut down."""
+        if not self._ray.is_initialized():  # and a task would start another cluster
             raise ConnectionError(
                 "Ray was shut down: keep this process connected until the run has ended"
             )
 
-    def submit(*task: Any) -> Future[bytes]:
-        reference = task_of_ray.remote(*task)
-        future = reference.future()
-        # Its own would not reach Ray. After Ray's end, `ray.cancel` would end this process.
-        future.cancel = lambda: ray.is_initialized() and ray.cancel(reference)
-        return future  # type: ignore[no-any-return]
+    def submit(self, number: int, task: Carry, *args: Any) -> None:
+        """Have it run a task anywhere."""
+        self._tasks[self._remote.remote(task, *args)] = number, 0
 
-    return Hosts(
-        n_workers=lambda: max(1, int(ray.cluster_resources().get("CPU", 1))),
-        address=str(ray.util.get_node_ip_address()),
-        submit=submit,
-        check=check,
-    )
+    def wait(self, timeout_s: float) -> Sequence[News]:
+        """Wait for what tasks tell, and return it."""
+        until_s = time.monotonic() + timeout_s
+        while True:
+            with suppress(queue.Empty):
+                self._wakes.get(timeout=0 if self._tasks else timeout_s)
+                return ()
+            if not self._tasks:
+                return ()
+            self.check()
+            left_s = max(0.0, min(POLL_S, until_s - time.monotonic()))
+            tasks = list(self._tasks)
+            ready, _ = self._ray.wait(tasks, num_returns=1, timeout=left_s, fetch_local=False)
+            if ready or time.monotonic() >= until_s:
+                return [self._hear(task) for task in ready]
 
-
-def executor_hosts(executor: Executor) -> Hosts:
-    """Return the machines behind an executor, one or several."""
-    is_near = type(executor).__module__.startswith(NEAR)
-    return Hosts(
-        n_workers=processes.usable_cpus,  # nobody knows
-        address="127.0.0.1" if is_near else outward_address(),
-        submit=executor.submit,
-    )
-
-
-def outward_address(towards: str = "192.0.2.1") -> str:
-    """Return the address of this machine that another one sees, by default one far away."""
-    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sock:
+    def _hear(self, task: Any) -> News:
+        """Return the next message of a task, or its outcome."""
+        number, place = self._tasks[task]
+        if not self._is_streamed:
+            del self._tasks[task]
+            return _outcome(number, lambda: self._ray.get(task))
         try:
-            sock.connect((towards, 9))  # nothing is sent, but the system chooses the interface
-        except OSError:  # no network
-            return "127.0.0.1"
-        return str(sock.getsockname()[0])
+            message = self._ray.get(next(task))
+        except StopIteration:
+            del self._tasks[task]
+            return number, place, (), None
+        except BaseException as error:  # noqa: BLE001 - Ray has many
+            del self._tasks[task]
+            return number, place, (), error
+        self._tasks[task] = number, place + 1
+        return number, place, carrier.messages_in(message), None
+
+    def wake(self) -> None:
+        """End a wait."""
+        self._wakes.put(None)
+
+    def offer(self, data: Any, is_stopped: Callable[[], bool]) -> Any:
+        """Have the inputs in Ray's store. Return references to their pieces."""
+        for start in range(len(self._inputs) * PIECE, len(data), PIECE):
+            if is_stopped():
+                break
+            self._inputs.append(self._ray.put(np.array(data[start : start + PIECE])))
+        return self._inputs
+
+    def end(self, call: str) -> None:
+        """Have hosts end a call, those of this machine at once. Others see it within a second.
+
+        Not by `ray.cancel`: if a task ends meanwhile, Ray ends this process.
+        """
+        carrier.end(self.boot.name, call)
+        if self._ray.is_initialized():
+            store = importlib.import_module("ray.experimental.internal_kv")
+            store._internal_kv_put(carrier.over(self.boot.name, call), b"")
+
+    def close(self) -> None:
+        """Forget all tasks, after the ends of those that are about to end."""
+        end_at = time.monotonic() + END_S
+        with suppress(Exception):  # Ray was shut down
+            while self._tasks and (left_s := end_at - time.monotonic()) > 0:
+                self.wait(left_s)
+        self._tasks.clear()
+        self._inputs.clear()

@@ -1,9 +1,10 @@
 """The engine of the client, which runs a call in blocks on the hosts of a cluster.
 
-The call's thread submits tasks to the cluster, as long as there are items. Each task that begins on
-a host has a thread here::
+One thread does everything. It claims items, packs them by value, and has the cluster run them as a
+task, as long as there are items and fewer than two tasks for each place. What comes back it stores,
+as a worker does::
 
-    claim a range of items ──► pack it by value ──► host ──► store what comes, as a worker does
+    claim a range of items ──► pack it by value ──► task ──► store what comes, as a worker does
               ▲                                                     │
               └─────────────────────────────────────────────────────┘
 
@@ -20,9 +21,9 @@ import itertools
 import math
 import os
 import pickle
-import queue
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -37,14 +38,21 @@ from nbshare._core.engine.supply import Pace
 from nbshare._core.functions.freshness import own_modules, packed_sources
 from nbshare._core.functions.installed import is_installed
 from nbshare._core.hosts.inbox import Inbox
-from nbshare._core.hosts.inputs import Held
-from nbshare._core.hosts.line import lines_at, receive, send
-from nbshare._core.hosts.protocol import Block, ClusterTask, Common, Hosts, Reply
-from nbshare._core.hosts.travel import traveller
+from nbshare._core.hosts.protocol import (
+    Block,
+    Common,
+    Hosts,
+    Inputs,
+    Order,
+    as_buffers,
+    from_buffers,
+)
+from nbshare._core.hosts.travel import library, running, traveller
 from nbshare._core.memory import handle_of
 from nbshare._core.store.pages import ATTEMPTS
 from nbshare._core.store.rows import runs_of
-from nbshare._core.wire.board import ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims, give_back
+from nbshare._core.system import SYSTEM
+from nbshare._core.wire.board import ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims
 from nbshare._core.wire.orders import Sources
 from nbshare._core.wire.settings import portable
 from nbshare.errors import WorkerDiedError, noted, without_frames
@@ -53,11 +61,33 @@ BLOCK_S = 0.5  # of work
 BLOCKS_PER_S = 150  # of all workers together (client and scheduler manage about 250)
 LEAST_S = 0.05  # though fewer items are left, as a task of a cluster takes some 10 ms
 MOST_BYTES = 16 << 20  # of the items, and of the results, of a block
+SMALL_BYTES = 64 << 10  # of inputs that go with each block
+N_AHEAD = 2  # blocks for each place, so that none waits for this process
 STOP_S = 0.7  # for the replies of a stopped call, as an interrupt waits for a second
 LOOK_S = 1.0  # between looks at what no message tells
 MOST_FAILED = 3  # as of workers of this machine
+LOST = BrokenExecutor, CancelledError, OSError, EOFError  # of a task whose process has ended
 
 _numbers = itertools.count(1)
+
+
+class _Sent:
+    """A block under way.
+
+    Parameters
+    ----------
+    items : range
+        Its items.
+    block : Block
+        The same, packed.
+    """
+
+    host: str | None = None  # that has begun it
+    n_taken = 0  # messages
+    n_lost = 0  # times that inputs were no longer where the cluster had them
+
+    def __init__(self, items: range, block: Block) -> None:
+        self.items, self.block = items, block
 
 
 class Cluster(Engine):
@@ -70,7 +100,7 @@ class Cluster(Engine):
 
     Notes
     -----
-    Threads of its own do everything, under a lock where they share objects.
+    A thread of its own does everything.
     """
 
     in_process = True  # this one writes all results
@@ -78,13 +108,12 @@ class Cluster(Engine):
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
-        self._lines = lines_at(hosts.address)
-        self._news: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # tasks that have ended
-        self._tasks: dict[int, ClusterTask] = {}  # of the cluster, until they end
-        self._waiting: set[int] = set()  # those that have not begun
-        self._n_failed = 0  # tasks, one after the other, that could not begin
-        self._lock = _thread.allocate_lock()  # for what follows
-        self._blocks: dict[int, range] = {}  # under way, by the rows of the board that show them
+        self._sent: dict[int, _Sent] = {}  # by the cluster's tasks
+        self._waiting: dict[tuple[str, str], list[_Sent]] = {}  # for what is on its way to a host
+        self._bringing: dict[int, tuple[str, str]] = {}  # the tasks that bring it
+        self._again: list[range] = []  # items to run again
+        self._source: Any = None  # where the cluster has the inputs
+        self._n_failed = 0  # blocks, one after the other, that could not begin
         self._item_nbytes = 0.0  # lately
         self._end_at = math.inf
 
@@ -107,25 +136,29 @@ class Cluster(Engine):
             some = [None if column is None else column[:1] for column in request.iterables]
             pack_sources(Arena(by_value=True, known=self._known), some)
         modules = own_modules()
-        sources = arena.add(packed_sources(modules.values()))
-        nbytes = arena.nbytes  # placing empties it
-        small, segments, _ = placed = place(arena)
-        self._name = f"call {next(_numbers)}"
-        self._lines.held[self._name] = Held(nbytes, placed)
-        self._lines.calls[self._name] = self._give_blocks
         out: Any = request.out
         if isinstance(out, np.ndarray):
             out = np.empty((0, *out.shape[1:]), out.dtype)
-        self._common = Common(
-            nbytes=nbytes,
-            small=small,
-            handle=None if small else handle_of(segments[0][0], is_held=False),
-            sources=sources,
+        common = Common(
+            sources=arena.add(packed_sources(modules.values())),
             fixed=fixed,
             settings=_settings(request, modules),
             policy=request.workers_policy,
             out=out,
             news_s=self._block_s,
+        )
+        at = arena.add(pickle.dumps(common, 5))
+        nbytes = arena.nbytes  # placing empties it
+        small = arena.all_contents() if nbytes <= SMALL_BYTES else None
+        self._placed = None if small else place(arena)
+        self._inputs = Inputs(
+            call=f"call {next(_numbers)}",
+            nbytes=nbytes,
+            common=at,
+            small=small and pickle.PickleBuffer(small),
+            handle=self._placed and handle_of(self._placed.segments[0][0], is_held=False)
+            if SYSTEM == "linux"
+            else None,
         )
         return new_call(request, self, fixed, [], Sources([]))
 
@@ -139,48 +172,41 @@ class Cluster(Engine):
         try:
             _thread.start_new_thread(self._run, (call,))
         except RuntimeError as error:  # no more threads are allowed
-            self._leave()
             call.note_failure(error)
             call.finish(is_whole=False)
 
     def notify(self, call: Call) -> None:  # noqa: ARG002 - there is one
         """See that items have come, or that no more will."""
-        self._news.put(None)
+        self._hosts.wake()
 
     def stop(self, call: Call, error: BaseException | None = None) -> None:
         """End a call early, with an error if there is one."""
         super().stop(call, error)
-        self._news.put(None)
-        if call.results.is_over:
-            self._leave()
+        self._hosts.wake()
 
     # ------------------------------------------------------------------ the call's thread
 
     def _run(self, call: Call) -> None:
         self._call, self._inbox = call, Inbox(call)
         board, n_workers = call.board, call.request.max_workers
+        self._rows: dict[int, int] = {}  # of the board, by the tasks that they show
         self._free_rows, self._pace = list(range(n_workers))[::-1], Pace(0.0, n_workers)
-        # All claims are made here, under the lock, in the name of a row that shows no worker.
+        # All claims are made here, in the name of a row that shows no worker.
         own = board.n_slots - 1, nullcontext(), n_workers, call.request.chunksize
         self._claims = Claims(board, *own, block_of=None, wait=lambda: False)
         self._claims.chunk_s, self._claims.least_s = self._block_s, LEAST_S
-        ended = None
+        running.add(self._inputs.call)
         while not self._is_over():
             try:
                 if not board.stopped:
-                    self._turn(ended)
+                    self._hosts.check()  # first, as a cluster that is gone may never answer
+                    self._send_blocks()
+                for news in self._hosts.wait(self._left_s()):
+                    self._hear(*news)
             except BaseException as error:  # noqa: BLE001 - each cluster has its own
                 self._fail(self._cause_of(error))
-            ended = self._await_news()
         self._leave()
         call.finish(is_whole=call.is_complete)
-
-    def _turn(self, ended: int | None) -> None:
-        """Act on what has happened, and on the `ended` task of the cluster."""
-        self._hosts.check()  # first, as a cluster that is gone may never answer
-        if ended is not None:
-            self._end_task(ended)
-        self._send_tasks()
 
     def _cause_of(self, error: BaseException) -> BaseException:
         """Return why the cluster is gone, or the error itself if it is not."""
@@ -190,126 +216,75 @@ class Cluster(Engine):
             return cause
         return error
 
-    def _await_news(self) -> int | None:
-        """Wait until something may have happened. Return the task of the cluster that has ended."""
-        left_s = max(0.0, self._end_at - time.monotonic())
-        with suppress(queue.Empty):
-            return self._news.get(timeout=min(left_s, LOOK_S))
-        return None
+    def _left_s(self) -> float:
+        return min(max(0.0, self._end_at - time.monotonic()), LOOK_S)
 
     def _is_over(self) -> bool:
         """Whether nothing is left to wait for. A stopped call is stopped everywhere."""
         call = self._call
-        if self._lines.error is not None and not (call.error or call.board.stopped):
-            self._fail(self._lines.error)
-        if call.error is not None or self._lines.is_closed:
+        if call.error is not None or self._inputs.call not in running:
             call.board.stop()
         if not call.board.stopped:
-            return call.is_complete and not self._blocks
+            return call.is_complete and not self._sent
         if self._end_at == math.inf:
             self._end_at = time.monotonic() + STOP_S
-            self._end_tasks()
-        return not self._blocks or time.monotonic() >= self._end_at
+            self._end()
+        return not self._sent or time.monotonic() >= self._end_at
+
+    def _end(self) -> None:
+        """Have hosts end what they do for the call, and the cluster forget what has not begun."""
+        with suppress(Exception):  # the cluster may be gone
+            self._hosts.end(self._inputs.call)
 
     def _leave(self) -> None:
-        self._end_tasks()
-        with self._lock:
-            self._blocks.clear()  # what comes now is too late
-
-    def _end_tasks(self) -> None:
-        self._lines.end(self._name)
-        for number, future in self._tasks.items():
-            if number in self._waiting:
-                with suppress(Exception):  # the cluster may be gone
-                    future.cancel()
-
-    def _send_tasks(self) -> None:
-        """Have the cluster run as many tasks as there may be, or as can have items."""
-        while len(self._tasks) < self._call.request.max_workers and self._has_items():
-            self._send_task(next(_numbers))
-
-    def _send_task(self, number: int) -> None:
-        self._waiting.add(number)
-        task = traveller(), tuple(self._lines.boot), self._name, number
-        self._tasks[number] = future = self._hosts.submit(*task)
-        future.add_done_callback(lambda _: self._news.put(number))
-
-    def _has_items(self) -> bool:
-        """Whether there are more items than tasks that have not begun."""
-        board = self._call.board
-        has_more = board.n_unclaimed > len(self._waiting) and board.has_waiting()
-        return has_more and not (self._call.error or board.stopped)
-
-    def _end_task(self, number: int) -> None:
-        """Act on the end of a task of the cluster. That of its blocks is known already."""
-        future = self._tasks.pop(number)
-        if number not in self._waiting:
-            return
-        self._waiting.discard(number)
-        try:
-            if problem := future.result():
-                raise pickle.loads(problem)
-            raise ConnectionError("a host has lost its connection to the process of the call")
-        except BaseException as error:  # noqa: BLE001 - each cluster has its own
-            self._n_failed += 1
-            if self._n_failed > MOST_FAILED:
-                noted(error, "raised by the cluster that runs the call, before any item had begun")
-                self._fail(error)
+        """Forget everything that is under way. Nothing uses the cluster afterwards."""
+        running.discard(self._inputs.call)
+        if self._placed is not None or self._sent:
+            self._end()
+        if self._sent and self._hosts.kind == "executor":  # which has no way to them
+            blocks = "1 block" if len(self._sent) == 1 else f"{len(self._sent)} blocks"
+            self._call.hints.append(f"{blocks} of the stopped run may run on, on other machines")
+        with suppress(Exception):
+            self._hosts.close()
+        self._sent.clear()
+        self._source = self._placed = None
 
     def _fail(self, error: BaseException) -> None:
         self._call.note_failure(without_frames(error))
-        self._news.put(None)
 
-    # ------------------------------------------------------------------ threads of hosts
+    # ------------------------------------------------------------------------ to the cluster
 
-    def _give_blocks(self, connection: Any, number: int, host: str) -> None:
-        """Give blocks to a task that has begun on a host, as long as it may stay there."""
-        row, cause = None, None
-        try:
-            send(connection, self._common)
-            connection.recv()  # the host has all inputs
-            with self._lock:
-                self._waiting.discard(number)
-                self._n_failed = 0
-                row = self._free_rows.pop() if self._free_rows else None
-            if row is not None:  # otherwise the cluster repeats a task
-                self._give_to(row, connection, host)
-        except (OSError, EOFError) as error:  # the host is gone, or it has no memory
-            cause = error
-        except BaseException as error:  # noqa: BLE001 - an item cannot be sent, or a result stored
-            self._fail(error)
-        finally:
-            if row is not None:
-                with self._lock:
-                    self._lose(row, host, cause)
-                    self._free_rows.append(row)
-            self._news.put(None)
+    def _send_blocks(self) -> None:
+        """Have the cluster run as many blocks as there may be, or as there are items for."""
+        while self._has_room() and (items := self._next_items()):
+            block = self._packed(items)
+            self._item_nbytes = len(block.contents.raw()) / block.n
+            self._send(_Sent(items, block))
 
-    def _give_to(self, row: int, connection: Any, host: str) -> None:
-        until_s = time.monotonic() + self._block_s
-        while time.monotonic() < until_s and (block := self._next_block(row)) is not None:
-            send(connection, block)
-            while not self._take(row, host, receive(connection)):
-                pass
-        send(connection, None)
+    def _next_items(self) -> range:
+        """Return items to run, none if there are none now."""
+        return self._again.pop() if self._again else self._claims.claim(self._seconds_of_item())
 
-    def _next_block(self, row: int) -> Block | None:
-        """Return the next items as a block, or None if there are none now."""
-        call = self._call
-        with self._lock:
-            if call.error or not (items := self._claims.claim(self._seconds_of_item())):
-                return None
-            try:
-                block = self._packed(items)
-            except OSError as error:  # of this machine, so the host is not lost
-                self._fail(error)
-                raise
-            self._item_nbytes = len(block.contents) / block.n
-            self._blocks[row] = items
-            shown = call.board.row(row)
-            shown[SINCE], shown[ITEM_STOP] = time.monotonic_ns(), items.stop
-            shown[ITEM] = items.start
-            return block
+    def _has_room(self) -> bool:
+        n, call, board = len(self._sent), self._call, self._call.board
+        n += sum(map(len, self._waiting.values()))
+        has_more = self._again or (board.n_unclaimed > 0 and board.has_waiting())
+        is_going = not (call.error or board.stopped)
+        return is_going and bool(has_more) and n < N_AHEAD * call.request.max_workers
+
+    def _send(self, sent: _Sent) -> None:
+        """Have the cluster run a block."""
+        sent.host, sent.n_taken = None, 0
+        number = self._submit(sent.block, self._source)
+        self._sent[number] = sent
+        self._show(number)
+
+    def _submit(self, block: Block | None, source: Any, library: bytes | None = None) -> int:
+        order = [*map(bytes, as_buffers(Order(self._inputs, tuple(running), block)))]
+        number = next(_numbers)
+        place = self._hosts.kind, tuple(self._hosts.boot), self._inputs.call, number
+        self._hosts.submit(number, traveller(), *place, source, library, order)
+        return number
 
     def _packed(self, items: range) -> Block:
         """Return claimed items as a block."""
@@ -321,35 +296,130 @@ class Cluster(Engine):
             first=items.start,
             n=len(items),
             sources=pack_sources(arena, self._columns(items), items.start),
-            contents=arena.all_contents(),
+            contents=pickle.PickleBuffer(arena.all_contents()),
             attempts=attempts,
         )
 
-    def _take(self, row: int, host: str, reply: Reply | Exception) -> bool:
-        """Store what has become of a block. Return whether that was all."""
-        if isinstance(reply, Exception):
-            noted(reply, f"raised by nbshare on host {host}")
-            raise reply
-        with self._lock:
-            if (items := self._blocks.get(row)) is None:
-                return True
-            try:
-                self._inbox.take(items, row, host, reply)
-            except OSError as error:  # of this machine, so the host is not lost
-                self._fail(error)
-                raise
-            if reply.is_last:
-                del self._blocks[row]
-                self._call.board.row(row)[ITEM] = NO_ITEM
-            return reply.is_last
+    def _show(self, number: int) -> None:
+        """Show a block on the board, if fewer than there are places are shown."""
+        if not self._free_rows:
+            return
+        self._rows[number] = row = self._free_rows.pop()
+        shown, items = self._call.board.row(row), self._sent[number].items
+        shown[SINCE], shown[ITEM_STOP] = time.monotonic_ns(), items.stop
+        shown[ITEM] = items.start
 
-    def _lose(self, row: int, host: str, cause: BaseException | None) -> None:
-        """Count what was not done of a block whose host was lost, if there is one, as failed."""
+    def _row_of(self, number: int) -> int:
+        """Return the row of a block, or else that of the last one, which cannot have begun."""
+        if (row := self._rows.get(number)) is None:
+            self._rows[number] = row = self._rows.pop(max(self._rows))
+        return row
+
+    # ---------------------------------------------------------------------- from the cluster
+
+    def _hear(
+        self,
+        number: int,
+        first: int,
+        messages: Sequence[Sequence[memoryview]],
+        error: BaseException | None,
+    ) -> None:
+        """Act on the end of a task, or on the first of its messages, which come on the way.
+
+        `first` is the place of the first of them. `error` is that of a task that has failed, and
+        `messages` are all at its end.
+        """
+        if (lacks := self._bringing.pop(number, None)) is not None:
+            for waits in self._waiting.pop(lacks, ()):
+                self._send(waits)
+        if (sent := self._sent.get(number)) is None:
+            return
+        for k, message in enumerate(messages, first):
+            if k == sent.n_taken and number in self._sent:
+                sent.n_taken += 1
+                self._take(number, sent, bytes(message[0]), message[1:])
+        if number in self._sent and error is not None:
+            self._hosts.check()  # first, as a cluster that is gone loses all tasks
+            if sent.host is not None or isinstance(error, LOST):
+                self._lose(number, sent, error)
+            else:
+                self._fail_to_begin(number, sent, error)
+
+    def _take(self, number: int, sent: _Sent, kind: bytes, content: Sequence[memoryview]) -> None:
+        """Act on a message about a block."""
+        if kind == b"host":
+            sent.host, self._n_failed = bytes(content[0]).decode(), 0
+        elif kind in (b"reply", b"last"):
+            reply, row = from_buffers(content), self._row_of(number)
+            self._inbox.take(sent.items, row, sent.host or "", reply)
+            if reply.is_last:
+                self._forget(number)
+        elif kind == b"lost":
+            self._lose(number, sent, None)
+        elif kind == b"lacks":
+            self._forget(number)
+            self._send_with(sent, *(bytes(part).decode() for part in content))
+        elif sent.host is None:
+            self._fail_to_begin(number, sent, pickle.loads(content[0]))
+        else:
+            error = pickle.loads(content[0])
+            noted(error, f"raised by nbshare on host {sent.host}")
+            raise error
+
+    def _forget(self, number: int) -> None:
+        """Forget a block, and show one that may have begun now."""
+        del self._sent[number]
+        if (row := self._rows.pop(number, None)) is not None:
+            self._call.board.row(row)[ITEM] = NO_ITEM
+            self._free_rows.append(row)
+            if (waits := next((n for n in self._sent if n not in self._rows), None)) is not None:
+                self._show(waits)
+
+    def _send_with(self, sent: _Sent, what: str, host: str, why: str) -> None:
+        """Send a block again, once a host has what it lacks, inputs or the library."""
+        sent.n_lost += bool(why)
+        if sent.n_lost > MOST_FAILED:
+            self._fail(ConnectionError(f"host {host} cannot get the inputs of the call: {why}"))
+        if self._call.board.stopped or self._call.error:
+            return
+        if what == "inputs":
+            self._source = self._hosts.offer(self._data(), self._is_stopped)
+            if self._source is not None:
+                self._send(sent)
+                return
+        if (what, host) in self._waiting:
+            self._waiting[what, host].append(sent)
+            return
+        self._waiting[what, host] = [sent]
+        brought = (None, library()) if what == "library" else (self._data(), None)
+        self._bringing[self._submit(None, *brought)] = what, host
+
+    def _data(self) -> Any:
+        assert self._placed is not None
+        return np.frombuffer(self._placed.segments[0][0], np.uint8, self._inputs.nbytes)
+
+    def _is_stopped(self) -> bool:
+        return self._call.board.stopped
+
+    def _fail_to_begin(self, number: int, sent: _Sent, error: BaseException) -> None:
+        """Give the items of a block back, but not again and again."""
+        self._forget(number)
+        if self._call.board.stopped:  # hosts refuse it
+            return
+        self._n_failed += 1
+        if self._n_failed > MOST_FAILED:
+            noted(error, "raised by the cluster that runs the call, before any item had begun")
+            self._fail(error)
+        else:
+            self._again.append(sent.items)
+
+    def _lose(self, number: int, sent: _Sent, cause: BaseException | None) -> None:
+        """Count what was not done of a block whose host was lost as failed."""
+        self._forget(number)
         call = self._call
-        call.board.row(row)[ITEM] = NO_ITEM
-        undone = [i for i in self._blocks.pop(row, ()) if not call.board.state(i)]
+        undone = [i for i in sent.items if not call.board.state(i)]
         again: list[int] = []
-        if not undone or call.error or call.board.stopped or self._lines.is_closed:
+        if not undone or call.error or call.board.stopped:
             return
         first, last = undone[0], undone[-1]
         name = call.name_of(first) if first == last else f"items {first} to {last}"
@@ -359,7 +429,8 @@ class Cluster(Engine):
             if attempts[0] & ATTEMPTS <= call.request.policy.retries:
                 again.append(i)
                 continue
-            error = WorkerDiedError(f"host {host} was lost while it worked on {name}", i)
+            host = f"host {sent.host}" if sent.host else "a host"
+            error = WorkerDiedError(f"{host} was lost while it worked on {name}", i)
             error.__cause__ = None if cause is None else without_frames(cause)
             call.note_error(error, range(i, i + 1))
             if not call.request.policy.returns_errors:
@@ -367,7 +438,7 @@ class Cluster(Engine):
                 return
             call.board.fail(i)
         for run in runs_of(np.array(again)):
-            give_back(call.board, range(again[run.start], again[run.stop - 1] + 1), nullcontext())
+            self._again.append(range(again[run.start], again[run.stop - 1] + 1))
 
     def _seconds_of_item(self) -> float:
         """Return how long an item takes, or more if it is large, 0 if nothing is known yet."""

@@ -50,11 +50,12 @@ class RemoteCall(Call):
         index = page.index[:, is_logged] if is_logged.any() else None
         keys = () if index is None else np.unique(index[0]).tolist()
         slots = np.array(self.rows())
+        rows = results.output.some(0, len(states)) if is_row.any() else None
         return Reply(
             is_last=is_last,
             states=states.tobytes(),
             spec=results.output.spec,
-            rows=results.output.some(0, len(states))[is_row] if is_row.any() else None,
+            rows=rows if rows is None or is_row.all() else rows[is_row],
             entries=index,
             logs={key: self._cut_log(key, index) for key in keys},
             errors=errors,
@@ -113,7 +114,7 @@ def call_of(block: Block, common: Common, fixed: Placed, sources: bytes) -> Remo
         request,
         dispatcher(),
         common.fixed,
-        [fixed, place_bytes(block.contents)],
+        [fixed, place_bytes(bytes(block.contents))],
         block.sources,
         n_threads=threads_per_worker(1, 1, context.environ),  # the cluster counts CPUs, one a task
         first=block.first,

@@ -5,7 +5,6 @@ from nbshare._core.memory.copying import as_bytes
 from nbshare._core.memory.handle import Handle, handle_of, open_handle
 from nbshare._core.memory.kinds import (
     can_share,
-    need_linux,
     need_shared,
     scratch_file,
     silence_warnings,

@@ -74,15 +74,6 @@ def need_shared(what: str, instead: str) -> None:
         )
 
 
-def need_linux(what: str, instead: str) -> None:
-    """Raise NotBuiltYetError on other systems, for `what`, with a remedy."""
-    if SYSTEM != "linux":
-        raise NotBuiltYetError(
-            f"{what} needs Linux: use nbshare in WSL 2 (on Windows) or in a Linux container, or "
-            f"{instead}."
-        )
-
-
 def new_memory(
     nbytes: int, *, is_private: bool, grows: bool
 ) -> tuple[MemoryKind, Descriptor | None, int]:
