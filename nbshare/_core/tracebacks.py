@@ -54,7 +54,7 @@ def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:
 
                 error.args = (misfit(func, args, kwargs) or str(error),)
             if entered and (last := entered.tb_next) and last.tb_frame.f_code is unwrapped.__code__:
-                entered.tb_next = None  # which says nothing to the reader of a script
+                entered.tb_next = last.tb_next  # its frame says nothing to the reader of a script
             shown_shortly(error)
             raise
 
