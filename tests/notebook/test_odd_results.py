@@ -160,7 +160,7 @@ def test_the_first_frames_come_soon_and_later_ones_make_up_for_it(monkeypatch, t
     clock = SimpleNamespace(now_s=0.0)
     clock.monotonic = lambda: clock.now_s
     monkeypatch.setattr(frames, "time", clock)
-    monkeypatch.setattr(frames.room, "usable_cpus", lambda: 2)
+    monkeypatch.setattr(frames.processes, "usable_cpus", lambda: 2)
     monkeypatch.setattr(frames, "kernel_output", lambda _: SlowOutput(clock, took_s))
     job, n_frames, began = PlayedJob(np.arange(300.0)), 0, []
     job.state = "running"
