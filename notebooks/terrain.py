@@ -29,11 +29,11 @@ def load() -> tuple[Array, Array, float]:
     elevation : ndarray of float32, shape (344, 403)
         Height of each cell in metres. Row 0 is the north edge.
     dx : ndarray of float64, shape (344, 1)
-        Width of the cells of each row, in metres. Towards the pole they become narrower.
+        Width of the cells of each row, in metres. They are narrower towards the pole.
     dy : float
         Height of a cell, from north to south, in metres.
     """
-    from matplotlib import cbook  # here, not above, because the workers have no use for it
+    from matplotlib import cbook  # here, because the workers do not need it
 
     with np.load(cbook.get_sample_data("jacksboro_fault_dem.npz", asfileobj=False)) as data:
         elevation = data["elevation"].astype(np.float32)
@@ -51,14 +51,14 @@ def horizon(azimuth: float, elevation: Array, dx: Array, dy: float) -> Array:
     """
     Angle at which the horizon stands in one direction, seen from every cell of a map.
 
-    From all cells together we walk along the azimuth, one step of 40 m after the other, and keep
-    the steepest line of sight. The height between four cells is interpolated (bilinear). Beyond
-    the edge of the map is a plain at its lowest height, which hides nothing.
+    The function walks along the azimuth from all cells together, in steps of 40 m, and keeps the
+    steepest line of sight. The height between four cells is interpolated (bilinear). Beyond the
+    edge of the map is a plain at its lowest height, which hides nothing.
 
     Parameters
     ----------
     azimuth : float
-        The direction to look in, in degrees clockwise from north.
+        The direction, in degrees clockwise from north.
     elevation : ndarray of float32, shape (rows, columns)
         Heights in metres. Row 0 is the north edge.
     dx : ndarray, shape (rows, 1)
@@ -121,8 +121,8 @@ def sky_view(horizons: Array) -> Array:
     Parameters
     ----------
     horizons : ndarray, shape (azimuths, rows, columns)
-        Horizon angles in degrees, as `horizon` gives them, for directions all around. Maps that
-        are masked (not computed yet) are left out.
+        Horizon angles in degrees, as returned by `horizon`, for directions all around. Masked maps
+        (not computed yet) are omitted.
 
     Returns
     -------

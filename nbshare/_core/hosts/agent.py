@@ -21,6 +21,7 @@ from nbshare._core.hosts.carrier import kind_of, parts_of, receive, send, user_o
 from nbshare._core.hosts.protocol import Common, Inputs, Order, as_buffers, from_buffers
 from nbshare._core.hosts.remote import RemoteCall, call_of, host_name
 from nbshare._core.memory import open_handle, pool, segment_of
+from nbshare._core.system import processes
 
 IDLE_S = 30.0  # without a carrier, before it ends
 LOOK_S = 1.0  # between looks at whether there are processes that may send one
@@ -102,8 +103,8 @@ class Agent:
 
     def _has_senders(self) -> bool:
         """Whether a process that has sent a carrier lives, or none has come."""
-        pids = self._senders
-        return bool(self._carriers) or not pids or any(os.path.exists(f"/proc/{p}") for p in pids)
+        alive = [pid for pid in self._senders if not processes.has_ended((pid, 0))]
+        return bool(self._carriers or alive or not self._senders)
 
     def _attend(self, sock: socket.socket) -> None:
         try:
