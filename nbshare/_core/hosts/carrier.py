@@ -12,7 +12,6 @@ from which the agent and its workers import. The file ends with the agent.
 from __future__ import annotations
 
 import _thread
-import asyncio
 import io
 import itertools
 import math
@@ -302,6 +301,7 @@ class OnDask(Place):
         worker = self._worker
         if key in worker.data:
             return worker.data[key]
+        asyncio = import_module("asyncio")
         get_data = import_module("distributed.worker").get_data_from_worker
         (places,) = (await worker.scheduler.who_has(keys=[key])).values()
         if places and not getattr(worker, "nbshare_is_alone", False):
@@ -316,7 +316,8 @@ class OnDask(Place):
 
     def _wait(self, what: Any) -> Any:
         loop = self._worker.loop.asyncio_loop
-        return asyncio.run_coroutine_threadsafe(what, loop).result()
+        # Late, as only processes of Dask have it anyway.
+        return import_module("asyncio").run_coroutine_threadsafe(what, loop).result()
 
 
 def over(client: str, call: str) -> str:
