@@ -184,7 +184,7 @@ def test_categories_and_dates_are_shown_as_they_are():
     assert bars["x"]["texts"] == ["result = converged", "result = diverged"]
     flags = table_of([[True, False], [False, False]], LivePlot("image"))
     assert flags["categories"] == ["False", "True"]
-    days = [np.datetime64("2026-01-05"), np.datetime64("2026-02-07"), np.datetime64("NaT")]
+    days = [np.datetime64("2026-01-05"), np.datetime64("2026-02-07"), np.datetime64("NaT", "D")]
     image = table_of(np.array([days, days]), LivePlot("image"))
     assert image["texts"] == ["2026-01-05", "2026-02-07", "NaT"] * 2
     names = ["a name that is so long that an axis has no room to write it as it is", "b"]
