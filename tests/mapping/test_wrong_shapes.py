@@ -99,7 +99,8 @@ def traced(x):
 
 
 @pytest.mark.parametrize("func", [broken_into, traced])
-def test_a_debugger_in_a_worker_says_where_it_can_be_used(func, capfd):
+@pytest.mark.usefixtures("cold", "capfd")  # from Python 3.14 on a process has one, which ends once
+def test_a_debugger_in_a_worker_says_where_it_can_be_used(func):
     """The error of its end would end a cell of IPython without a word."""
     with pytest.raises(errors.TaskError, match=r"last_job\(\).debug\(i\), or .* backend='serial'"):
         parallel_map(func, [1, 2])

@@ -172,7 +172,7 @@ def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failu
     """
     pickled, lost = _pickled(error)
     # The caller's IPython ends a cell without a word for this error.
-    is_debugger = issubclass(type(error), getattr(sys.modules.get("bdb"), "BdbQuit", ()))
+    is_debugger = _is_of_debugger(error)
     return Failure(
         item=index,
         item_repr=item,
@@ -183,6 +183,18 @@ def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failu
         notes=lost,
         advice=READ_ONLY if _is_of_read_only(error) else "",  # causes are not sent
     )
+
+
+def _is_of_debugger(error: BaseException) -> bool:
+    """Return whether a debugger that found no terminal has ended the item.
+
+    By the place, as it raises BdbQuit, or SystemExit from Python 3.14 on.
+    """
+    known = BaseException.__dict__["__traceback__"]  # whatever its class has of that name
+    last = known.__get__(error)
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is not None and last.tb_frame.f_globals.get("__name__") in ("bdb", "pdb")
 
 
 class SharedName(str):
