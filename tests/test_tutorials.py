@@ -20,7 +20,6 @@ MACHINE_PATH = re.compile(r"(/home/|/root/|/tmp/|/work/|/Users/|/var/|site-packa
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 MOST_CHARACTERS = 88  # of a line of code; longer ones are cut in a narrow window
-WIDE = {"13_clusters"}
 
 FAILS = {"tags": ["raises-exception"]}  # of a cell that shows what a failure looks like
 
@@ -165,9 +164,7 @@ def test_shows_results_and_a_picture(path):
 
 @each_notebook
 def test_lines_of_code_fit_the_page(path):
-    """Also beside the side bar of JupyterLab."""
-    if path.stem in WIDE:
-        pytest.skip("its lines are longer")
+    """With the side bar of JupyterLab open, too."""
     lines = [x for c in read(path).cells if c.cell_type == "code" for x in c.source.split("\n")]
     assert not [line for line in lines if len(line) > MOST_CHARACTERS]
 
