@@ -204,7 +204,7 @@ def test_the_only_script_in_the_file_is_that_of_the_pointer(seen):
 
 
 def test_the_value_under_the_pointer_is_shown(seen):
-    """While the run goes on, and when it is over."""
+    """During the run, and after it."""
     for text in seen.pointed:
         x, y = re.fullmatch(r"input = (\S+)\nresult = (\S+)", text).groups()
         assert float(y) == pytest.approx(math.sin(float(x)), abs=0.01)

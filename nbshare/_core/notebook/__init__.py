@@ -4,8 +4,8 @@ A run is seen only through its job (`Job`), and drawing happens only inside :met
 and :meth:`Display.close`, in the thread that waits for the run. A background job has its own. A
 display that fails costs one warning, never the run.
 
-``environment``  kernel, terminal or log, and the outputs of a cell ``marimo_cells`` the outputs of
-a cell of marimo
+``environment``  kernel, terminal or log, and the outputs of a cell
+``marimo_cells`` the outputs of a cell of marimo
 ``row``          the progress display of a notebook
 ``page``         how a browser page asks for it, and presses its Stop button
 ``bar``          a terminal's bar, a log's lines, and the words of all three
@@ -17,6 +17,7 @@ a cell of marimo
 ``image``        images in it
 ``panels``       several of them, for the further axes of a grid and for parts with names
 ``pointer``      the values that a picture carries, for the pointer on a page
+``coordinates``  the places of cells and items along an axis, or their names
 ``raster``       their values, of which none is left out
 ``values``       shared by these, with results that are each read once, colours, labels, limits
 ``reading``      results and items as numbers, with the names, units and zones that they have
