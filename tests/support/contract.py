@@ -294,6 +294,12 @@ class BackendContract:
         assert 'raise ValueError(f"no way on at {i}")' in shown
         assert list(last_job().errors) == [3]
 
+    def test_no_more_items_run_at_once_than_workers_are_allowed(self, run, tmp_path):
+        """Also where the backend has more, for a licence or memory that is there once."""
+        shared = {"folder": str(tmp_path)}
+        found = run(duties.be_alone, range(6), shared=shared, max_workers=1, chunksize=1)
+        assert found.tolist() == list(range(6))
+
     def test_what_was_done_before_a_failure_is_kept(self, run):
         """In the last job."""
         with pytest.raises(ValueError, match="at 30"):

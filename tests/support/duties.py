@@ -184,6 +184,14 @@ def hold_from(i, first, folder):
     return float(i)
 
 
+def be_alone(i, folder):
+    """Fail if another item runs at the same time."""
+    with open(Path(folder, "alone"), "x"):
+        time.sleep(0.05)  # while others could begin
+    os.remove(Path(folder, "alone"))
+    return float(i)
+
+
 def report_from(i, first, folder):
     """As `hold_from`, and report meanwhile."""
     begin(i, folder)

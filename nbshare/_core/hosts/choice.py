@@ -24,7 +24,7 @@ from nbshare._core.hosts.protocol import Hosts, News
 from nbshare._core.hosts.travel import boot, traveller
 from nbshare._core.system import processes
 
-ASK_S = 0.5  # between questions to a Dask scheduler how many workers there are
+ASK_S = 0.5  # between questions to a cluster how many workers there are
 BUSY_S = 1.0  # for it to answer
 NO_WORKERS_S = 5.0  # for a Dask cluster that has lost all to start others
 ENDS = "closing", "closed"  # the states of a Dask client or cluster that ends
@@ -72,7 +72,7 @@ class ExecutorHosts(Hosts):
         The executor.
     """
 
-    kind = "executor"
+    kind, n_places = "executor", math.inf
 
     def __init__(self, executor: Any) -> None:
         self.boot = boot()
@@ -185,12 +185,11 @@ class DaskHosts(ExecutorHosts):
             )
         if (now := time.monotonic()) < self._asked_at + ASK_S:
             return
-        self._asked_at, has_workers = now, True
+        self._asked_at = now
         with suppress(OSError):  # it is busy, or lost, which its status tells
-            has_workers = client.sync(
-                client.scheduler.ncores, workers=None, callback_timeout=BUSY_S
-            )
-        if has_workers:
+            found = client.sync(client.scheduler.ncores, workers=None, callback_timeout=BUSY_S)
+            self.n_places = sum(found.values())
+        if self.n_places:
             self._seen_at = now
         elif now > self._seen_at + NO_WORKERS_S:
             raise ConnectionError(
@@ -267,7 +266,7 @@ class RayHosts(Hosts):
         Where to connect, if it is not yet, or "ray" for a cluster that is found, or a new one here.
     """
 
-    kind = "ray"
+    kind, n_places = "ray", math.inf
 
     def __init__(self, address: str) -> None:
         self.boot = boot()
@@ -290,6 +289,7 @@ class RayHosts(Hosts):
         self._tasks: dict[Any, tuple[int, int]] = {}  # their numbers, and those of messages heard
         self._inputs: list[Any] = []
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._asked_at = -math.inf
 
     def n_workers(self) -> int:
         """Return the number of CPUs of all nodes."""
@@ -301,6 +301,8 @@ class RayHosts(Hosts):
             raise ConnectionError(
                 "Ray was shut down: keep this process connected until the run has ended"
             )
+        if (now := time.monotonic()) > self._asked_at + ASK_S:
+            self._asked_at, self.n_places = now, self.n_workers()
 
     def submit(self, number: int, task: Carry, *args: Any) -> None:
         """Have it run a task anywhere."""

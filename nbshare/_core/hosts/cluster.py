@@ -62,7 +62,7 @@ BLOCKS_PER_S = 150  # of all workers together (client and scheduler manage about
 LEAST_S = 0.05  # though fewer items are left, as a task of a cluster takes some 10 ms
 MOST_BYTES = 16 << 20  # of the items, and of the results, of a block
 SMALL_BYTES = 64 << 10  # of inputs that go with each block
-N_AHEAD = 2  # blocks for each place, so that none waits for this process
+N_AHEAD = 2  # blocks for each worker, so that none waits for this process
 STOP_S = 0.7  # for the replies of a stopped call, as an interrupt waits for a second
 LOOK_S = 1.0  # between looks at what no message tells
 MOST_FAILED = 3  # as of workers of this machine
@@ -270,7 +270,10 @@ class Cluster(Engine):
         n += sum(map(len, self._waiting.values()))
         has_more = self._again or (board.n_unclaimed > 0 and board.has_waiting())
         is_going = not (call.error or board.stopped)
-        return is_going and bool(has_more) and n < N_AHEAD * call.request.max_workers
+        # Where more than max_workers would run at once, none waits in the cluster.
+        most = call.request.max_workers
+        most *= N_AHEAD if self._hosts.n_places <= most else 1
+        return is_going and bool(has_more) and n < most
 
     def _send(self, sent: _Sent) -> None:
         """Have the cluster run a block."""

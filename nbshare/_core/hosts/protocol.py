@@ -120,6 +120,7 @@ class Hosts(Protocol):
 
     kind: str  # as `carrier` knows it
     boot: Boot
+    n_places: float  # tasks that it runs at the same time, infinity if unknown. Others wait there
 
     def n_workers(self) -> int:
         """Return how many tasks it can run at the same time, as far as known."""
