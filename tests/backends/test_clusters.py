@@ -91,6 +91,17 @@ def two_hosts(dask_client):
     nbshare.shutdown()
 
 
+class Large(list):
+    """Indices of items, too many bytes to go with each block."""
+
+    def __reduce__(self):
+        return _large, (list(self), bytes(1 << 20))
+
+
+def _large(given, _):
+    return Large(given)
+
+
 def options(client, folder):
     """Return options of a call in which a host is lost."""
     shared = {"bad": {7}, "folder": str(folder)}
@@ -115,6 +126,30 @@ def test_a_lost_dask_worker_is_named(two_hosts, tmp_path):
     ran = duties.noted(tmp_path / "ran")
     assert len(ran) == len(set(ran))
     assert not last_job().present[7]
+
+
+def test_a_repeated_task_that_lacks_its_inputs_runs_nothing_twice(tmp_path):
+    """The host that Dask started instead of the lost one asks for them anew."""
+    distributed = pytest.importorskip("distributed")
+
+    class EachIsAHost(distributed.WorkerPlugin):
+        def setup(self, worker):
+            be_host(worker)
+
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, dashboard_address=":0"
+        ) as local,
+        distributed.Client(local) as client,
+    ):
+        client.register_plugin(EachIsAHost())
+        shared = {"bad": Large([2]), "folder": str(tmp_path)}
+        with pytest.raises(WorkerDiedError, match=r"host .* was lost"):
+            parallel_map(
+                farm.lose_machine_at, range(4), shared=shared, backend=client, progress=False
+            )
+        assert duties.noted(tmp_path / "ran").count("2") == 1
+        nbshare.shutdown()
 
 
 def test_inputs_leave_this_process_once(two_hosts, monkeypatch, tmp_path):

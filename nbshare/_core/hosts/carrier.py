@@ -149,32 +149,43 @@ def _carried(
                 if kind == b"fetch":
                     _, start, host = map(bytes, parts_of(message))
                     if (why := _give(sock, place, inputs, int(start))) is not None:
-                        yield packed(b"lacks", b"inputs", host, why.encode())
+                        yield from _not_begun(place, b"lacks", b"inputs", host, why.encode())
                         return
                 elif kind == b"ready":
                     name = bytes(parts_of(message)[1]).decode()
-                    before = place.begin(name)
-                    has_begun = before is None
-                    yield packed(b"host", (before or name).encode())
-                    if not has_begun:  # the cluster has lost it, and repeats the task
-                        yield packed(b"lost")
+                    if (before := place.begin(name)) is not None:
+                        yield from _lost(before)
                         return
+                    has_begun = True
+                    yield packed(b"host", name.encode())
                     send(sock, b"go")
                 else:
                     yield message
                     if kind != b"reply":
                         return
     except LackingError:
-        yield packed(b"lacks", b"library", socket.gethostname().encode(), b"")
+        yield from _not_begun(place, b"lacks", b"library", socket.gethostname().encode(), b"")
     except (EOFError, OSError) as error:
         if has_begun:
             yield packed(b"lost")
             return
         host_name = socket.gethostname()
         gone = ConnectionError(f"the agent of nbshare on host {host_name} has ended ({error!r})")
-        yield packed(b"error", pickle.dumps(gone))
+        yield from _not_begun(place, b"error", pickle.dumps(gone))
     except (RuntimeError, LookupError) as error:
-        yield packed(b"error", pickle.dumps(error))
+        yield from _not_begun(place, b"error", pickle.dumps(error))
+
+
+def _not_begun(place: Place, *message: Any) -> Iterator[Message]:
+    """Say why the block has not begun. If it had, before the task was repeated, it is lost."""
+    before = place.begun_on()
+    yield from (packed(*message),) if before is None else _lost(before)
+
+
+def _lost(host: str) -> Iterator[Message]:
+    """Say that the cluster has lost the host where the block had begun, and repeats the task."""
+    yield packed(b"host", host.encode())
+    yield packed(b"lost")
 
 
 def _give(sock: socket.socket, place: Place, inputs: Any, start: int) -> str | None:
@@ -225,6 +236,10 @@ class Place:
         """Note that the block begins on a host. Return where it did before, if it did."""
         return None
 
+    def begun_on(self) -> str | None:
+        """Return the host where the block has begun, None if it has not."""
+        return None
+
     def tell(self, place: int, message: Message) -> None:
         """Send the client a message, one of those that the task will return."""
 
@@ -267,18 +282,19 @@ class OnDask(Place):
         super().__init__(client, call, number)
         self._worker: Any = import_module("distributed").get_worker()
         self._key = self._worker.get_current_task()
+        self._begun = ["nbshare", client, number]  # a key of the scheduler's metadata
         self._untold: list[Message] = []
 
     def begin(self, name: str) -> str | None:
         """Note it at the scheduler, which repeats tasks of workers that it has lost."""
-        keys = ["nbshare", self._client, self.number]
-        return self._wait(self._begin(keys, name))  # type: ignore[no-any-return]
+        if (before := self.begun_on()) is None:
+            self._wait(self._worker.scheduler.set_metadata(keys=self._begun, value=name))
+        return before
 
-    async def _begin(self, keys: list[Any], name: str) -> str | None:
-        scheduler = self._worker.scheduler
-        if (before := await scheduler.get_metadata(keys=keys, default=None)) is None:
-            await scheduler.set_metadata(keys=keys, value=name)
-        return before  # type: ignore[no-any-return]
+    def begun_on(self) -> str | None:
+        """Ask the scheduler."""
+        asked = self._worker.scheduler.get_metadata(keys=self._begun, default=None)
+        return self._wait(asked)  # type: ignore[no-any-return]
 
     def tell(self, place: int, message: Message) -> None:
         """Log those that are not told yet as an event, unless they are large."""
