@@ -15,7 +15,7 @@ from nbshare._core.engine.outputs import Medium
 from nbshare._core.engine.placing import Placed
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.results import Results
-from nbshare._core.engine.run import OwnRun, RunState
+from nbshare._core.engine.run import OwnRun
 from nbshare._core.engine.stats import (
     WorkerActivity,
     WorkerStats,
@@ -147,7 +147,7 @@ class Call(OwnRun):
         The feed of items that arrive while it runs.
     """
 
-    state: RunState = "starting"
+    has_begun = False
 
     def __init__(
         self,
@@ -179,7 +179,6 @@ class Call(OwnRun):
         self.looked_at = time.monotonic()
         self.n_killed = sys.maxsize  # by the system for lack of memory, before any of its workers
         self.kill_at: float | None = None  # when workers of a stopped call are ended
-        self._is_whole = False  # all items are done and its writers have ended
         self.feed = feed
         # Wakes waiting workers.
         self.items_event: waiting.WorkerEvent | None = None
@@ -311,7 +310,7 @@ class Call(OwnRun):
         if (supply := self.supply) is not None and not self.is_over:
             supply.wait(timeout_s)
             return self.is_over
-        if self.results.is_over:
+        if self.results.is_final:
             return self.await_end(timeout_s)
         return self.engine.wait(self, timeout_s)
 
@@ -470,9 +469,9 @@ class Call(OwnRun):
 
     def finish(self, *, is_whole: bool) -> None:
         """End after the last writer. `is_whole` is whether all items are done."""
-        if self.results.is_over:  # the last of them are being stored
+        if self.results.is_final:  # the last of them are being stored
             return
-        self._is_whole, self.results.is_over = is_whole, True
+        self.results.is_final = True
         if self.supply is not None and (is_whole or self.is_enough):
             self.note_failure(self.supply.error)
         try:
@@ -488,22 +487,20 @@ class Call(OwnRun):
         self.feed = None
         self.items_event = None
         self.code = NO_CODE
-        self._store_and_end()
+        self._store_and_end(is_done=is_whole or self.is_enough)
         self.wake_supply()
         self.supply = None
 
-    def _store_and_end(self) -> None:
+    def _store_and_end(self, *, is_done: bool) -> None:
         """Store the last results, with a checkpoint, and wake all waiting threads."""
-        if self.keeper is not None:
-            self.keeper.end(self._end_stored)
-        else:
-            self._end_stored(None)
 
-    def _end_stored(self, error: BaseException | None) -> None:
-        """End when all is stored, or with the `error` that prevents it."""
-        self.note_failure(error)
-        is_done = self._is_whole or self.is_enough
-        self.state = "failed" if self.error else "done" if is_done else "stopped"
-        # They refer to each other, so its files would stay open until a garbage collection.
-        self.keeper, self.results.output.medium = None, Medium()
-        self._end()
+        def end(error: BaseException | None) -> None:
+            self.note_failure(error)
+            # They refer to each other, so its files would stay open until a garbage collection.
+            self.keeper, self.results.output.medium = None, Medium()
+            self._end("failed" if self.error else "done" if is_done else "stopped")
+
+        if self.keeper is not None:
+            self.keeper.end(end)
+        else:
+            end(None)

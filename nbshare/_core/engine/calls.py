@@ -99,7 +99,7 @@ class Calls:
 
     def fail(self, call: Call, error: BaseException) -> None:
         """Record the first failure and stop the rest."""
-        if call.error is None and not call.results.is_over:
+        if call.error is None and not call.results.is_final:
             call.note_failure(error)
             self.stop(call)
 
@@ -108,8 +108,7 @@ class Calls:
     def finish_ended(self) -> None:
         """Finish the calls whose work is done and whose messages have arrived."""
         for call in list(self.running.values()):
-            if call.state == "starting" and any(w.is_ready for w in call.workers):
-                call.state = "running"
+            call.has_begun = call.has_begun or any(w.is_ready for w in call.workers)
             is_complete = call.is_complete  # read once, because an item may end between two checks
             if is_complete or call.board.stopped:
                 for worker in list(call.workers):

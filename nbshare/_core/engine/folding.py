@@ -202,23 +202,23 @@ class FoldingCall(Call):
         self.load_ahead()
         super().sweep()
 
-    def _store_and_end(self) -> None:
+    def _store_and_end(self, *, is_done: bool) -> None:
         """End when all is combined, in a thread that may run the user's function."""
         if self.engine.in_process:
-            self._fold_and_end()
+            self._fold_and_end(is_done)
             return
         try:
-            start_thread(self._fold_and_end)
+            start_thread(self._fold_and_end, is_done)
         except RuntimeError:  # no more threads are allowed
-            self._fold_and_end()
+            self._fold_and_end(is_done)
 
-    def _fold_and_end(self) -> None:
+    def _fold_and_end(self, is_done: bool) -> None:
         with uninterrupted():  # or the call would never end
             try:
                 self._fold()
             except BaseException as error:  # noqa: BLE001 - of the user's function
                 self.note_failure(error)
-            super()._store_and_end()
+            super()._store_and_end(is_done=is_done)
 
     def _fold(self) -> bool:
         """Combine the results that have arrived. Return whether there were any."""

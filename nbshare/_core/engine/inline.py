@@ -122,8 +122,8 @@ class SerialEngine(Engine):
     def submit(self, call: Call) -> None:
         """Begin a call, unless it was stopped before."""
         with self._running:
-            if not call.results.is_over:
-                call.state = "running"
+            if not call.results.is_final:
+                call.has_begun = True
                 try:
                     (self._work,), self._entered = _works(call, 1, _thread.allocate_lock())
                 except BaseException as error:
@@ -163,9 +163,9 @@ class ThreadEngine(Engine):
 
     def submit(self, call: Call) -> None:
         """Begin a call, unless it was stopped before."""
-        if call.results.is_over:
+        if call.results.is_final:
             return
-        call.state = "running"
+        call.has_begun = True
         lock, errstate = _thread.allocate_lock(), np.geterr()
         try:
             made, entered = _works(call, call.request.max_workers, lock)

@@ -11,7 +11,7 @@ from typing import Any
 
 from nbshare._core.arrays.ring import RingBuffer
 from nbshare._core.engine.call import Call
-from nbshare._core.engine.run import OwnRun, RunState
+from nbshare._core.engine.run import OwnRun
 from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
 from nbshare._core.wire.board import ENDED, LOADED
 
@@ -51,11 +51,9 @@ class Pipe(OwnRun):
     # ----------------------------------------------------------------------- for the job
 
     @property
-    def state(self) -> RunState:
-        """Its state."""
-        if self.is_over:
-            return "failed" if self.error else "stopped" if self._is_stopping else "done"
-        return "running" if any(call.state != "starting" for call in self._calls) else "starting"
+    def has_begun(self) -> bool:
+        """Whether workers are ready."""
+        return any(call.has_begun for call in self._calls)
 
     @property
     def n_items(self) -> int | None:
@@ -151,7 +149,7 @@ class Pipe(OwnRun):
                 with suppress(Exception):
                     self._last_look = self._look(self._rings)  # before their memory is freed
                 self._rings.clear()
-                self._end()
+                self._end("failed" if self.error else "stopped" if self._is_stopping else "done")
 
     def _tell_others(self, k: int) -> None:
         call = self._calls[k]

@@ -86,7 +86,7 @@ class Results:
         The other results.
     errors : dict
         The errors of failed items, by item.
-    is_over : bool
+    is_final : bool
         Whether all writers have ended.
     given : Given
         The results that a loop has consumed.
@@ -100,7 +100,7 @@ class Results:
         self._board, self._request = board, request
         self.output, self.logs = OutputRows(board, request), LogReader()
         self.errors: dict[int, BaseException] = {}
-        self.is_over = False
+        self.is_final = False
         self.given = Given()
         self._has_errors = request.policy.returns_errors  # in the places of results
         # The first results, if objects, that no reader has yet, or None while a thread holds them.
@@ -148,7 +148,7 @@ class Results:
         array, is_there = self.output.first(len(done)), done == IN_OUTPUT
         assert array is not None
         if isinstance(array, Mosaic):
-            whole = array.whole if self.is_over else read_only(array.whole)
+            whole = array.whole if self.is_final else read_only(array.whole)
             return Mosaic(whole, array.layout, is_there)
         if self.output.grows and self.given.is_iterated:
             array = array.copy()  # the rows will be freed
@@ -156,7 +156,7 @@ class Results:
             self.output.keep(len(done))
         if self._board.is_open:
             is_there &= self._board.done()[: len(done)] == IN_OUTPUT
-        return masked(array, ~is_there, is_kept=self.is_over)
+        return masked(array, ~is_there, is_kept=self.is_final)
 
     @property
     def has_objects(self) -> bool:
@@ -167,7 +167,7 @@ class Results:
     def values(self, *, gaps: bool = False) -> list[Any]:
         """Return results and errors as a list. Raise if one cannot be loaded, or omit it."""
         with_errors = self._has_errors
-        values = (self._take_ahead() if self.is_over else None) or []
+        values = (self._take_ahead() if self.is_final else None) or []
         n_before, n = len(values), len(self._board.done())
         values += [MISSING] * (n - n_before)
         for some, found in self._batches(np.arange(n_before, n)):

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from nbshare._core.wire.board import Board
 
 
-RunState = Literal["starting", "running", "done", "stopped", "failed"]
+EndState = Literal["done", "stopped", "failed"]
+RunState = Literal["starting", "running"] | EndState
 
 
 class Run(ABC):
@@ -36,8 +37,6 @@ class Run(ABC):
         The checked arguments.
     error : BaseException or None
         The error that ended it.
-    is_over : bool
-        Whether it has ended.
     stored_in : str
         Path of the checkpoint with its results, empty without a checkpoint.
     is_detached : bool
@@ -58,7 +57,7 @@ class Run(ABC):
         self.request = request
         self.is_enough = False
         self.error: BaseException | None = None
-        self.is_over = False
+        self._ended_as: EndState | None = None  # None until its end
         self.stored_in = ""
         self.is_detached = self.has_processes = False
         self.hints: list[str] = []
@@ -72,8 +71,8 @@ class Run(ABC):
 
     @property
     @abstractmethod
-    def state(self) -> RunState:
-        """Its stage, or the way it has ended."""
+    def has_begun(self) -> bool:
+        """Whether items may be running, or have run."""
 
     @property
     @abstractmethod
@@ -120,6 +119,16 @@ class Run(ABC):
 
     # ------------------------------------------------------------------------ its end
 
+    @property
+    def state(self) -> RunState:
+        """Its stage, or the way it has ended."""
+        return self._ended_as or ("running" if self.has_begun else "starting")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._ended_as is not None
+
     def await_end(self, timeout_s: float) -> bool:
         """Only wait for the end. Return whether it is over."""
 
@@ -136,9 +145,9 @@ class Run(ABC):
         if self.is_over:  # the thread that removes the callback calls it
             self._call_back()
 
-    def _end(self) -> None:
+    def _end(self, state: EndState) -> None:
         """Mark the end and wake all waiting threads, once, in one thread."""
-        self.is_over = True
+        self._ended_as = state
         self._over.release()
         self._call_back()
 

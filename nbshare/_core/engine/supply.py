@@ -100,7 +100,7 @@ class SourceSupply(Supply):
 
     def wake(self) -> None:
         """Check for work. For any thread."""
-        if self._call.results.is_over:  # though the last ones may still be being stored
+        if self._call.results.is_final:  # though the last ones may still be being stored
             self._intake.close()
         super().wake()
 

@@ -166,9 +166,9 @@ class Cluster(Engine):
 
     def submit(self, call: Call) -> None:
         """Begin a call, in a thread of its own."""
-        if call.results.is_over:
+        if call.results.is_final:
             return
-        call.state = "running"
+        call.has_begun = True
         try:
             _thread.start_new_thread(self._run, (call,))
         except RuntimeError as error:  # no more threads are allowed

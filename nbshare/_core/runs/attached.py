@@ -30,7 +30,7 @@ from nbshare._core.engine.local import refuse_frozen
 from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.request import Request, tiles_of
 from nbshare._core.engine.results import MISSING
-from nbshare._core.engine.run import Run, RunState
+from nbshare._core.engine.run import EndState, Run
 from nbshare._core.functions.pickling import dumps, dumps_apart
 from nbshare._core.interpreter import command
 from nbshare._core.job import Job
@@ -252,7 +252,6 @@ class AttachedRun(Run):
         super().__init__(Request(**request))
         self.stored_in = str(self._path)
         self.is_detached = writer.get("is_driver", False)
-        self._end_state: RunState = "failed"
         self._is_left = False  # its job was deleted
         self._given, self._given_errors = np.zeros(0, np.bool_), set[int]()
         self._began_at: float = writer.get("began_at", 0.0)
@@ -262,11 +261,9 @@ class AttachedRun(Run):
     # ----------------------------------------------------------------------- for the job
 
     @property
-    def state(self) -> RunState:
-        """How far it is."""
-        if self.is_over:
-            return self._end_state
-        return "running" if self.n_items else "starting"
+    def has_begun(self) -> bool:
+        """Whether its items are known."""
+        return bool(self.n_items)
 
     @property
     def age_s(self) -> float:
@@ -402,15 +399,16 @@ class AttachedRun(Run):
             self._n_shown = stop
 
     def _finish(self) -> None:
+        state: EndState = "failed"
         try:
             if self.error is None:
-                self._end_state, self.error = self._outcome()
+                state, self.error = self._outcome()
         except BaseException as error:  # noqa: BLE001 - as above
-            self._end_state, self.error = "failed", error
+            self.error = error
         finally:
-            self._end()
+            self._end(state)
 
-    def _outcome(self) -> tuple[RunState, BaseException | None]:
+    def _outcome(self) -> tuple[EndState, BaseException | None]:
         """Return how the run has ended."""
         if not (self._path / "meta.json").exists():
             return "failed", CheckpointError(f"{self._path}: the checkpoint of this run is missing")
@@ -425,7 +423,7 @@ class AttachedRun(Run):
         self._show_prints(writer.get("n_printed", 0))
         if "error" in writer:
             return "failed", _error_of(writer["error"])
-        return cast("RunState", state), None
+        return cast("EndState", state), None
 
     def _death(self) -> WorkerDiedError:
         resume = f", or: python -m nbshare resume {shell.as_word(str(self._path))}"
