@@ -53,7 +53,7 @@ JobState = Literal["starting", "running", "done", "stopped", "interrupted", "fai
 
 SHOW_S = 0.01  # between looks for prints and objects, while there are, or else as time has passed
 NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
-LOOK_S = 0.02  # between looks of a loop over results, or of a coroutine
+RESULTS_CHECK_S = 0.02  # between looks of a loop over results, or of a coroutine
 
 COUNTING = "count results with .count(), not len()"  # of an array with gaps
 MOST_STARTED = 1000  # jobs, before those that are over are left out
@@ -1013,7 +1013,7 @@ class Job(Generic[T]):
 
 
 def _longer(look_s: float) -> float:
-    return min(LOOK_S, 2 * look_s + 1e-3)
+    return min(RESULTS_CHECK_S, 2 * look_s + 1e-3)
 
 
 class JobList(list[Job]):

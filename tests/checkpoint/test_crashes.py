@@ -84,7 +84,7 @@ def tmp_path():
 @pytest.fixture
 def quick(monkeypatch):
     """Have results stored as soon as they are there."""
-    monkeypatch.setattr(keeper, "LOOK_S", 1e-3)
+    monkeypatch.setattr(keeper, "SAVE_S", 1e-3)
     monkeypatch.setattr(directory, "FLUSH_S", 1e-2)
 
 

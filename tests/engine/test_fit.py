@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nbshare import map_async
 from nbshare._core.engine import calls
-from nbshare._core.engine.fit import Private, workers_that_fit
+from nbshare._core.engine.fit import WorkerMemory, workers_that_fit
 from nbshare._core.notebook.bar import Speed, describe
 from nbshare._core.system import processes
 from nbshare.errors import WorkerDiedError
@@ -19,7 +19,7 @@ from tests.support import large
 
 GB = 1 << 30
 sizes = st.tuples(st.integers(0, 8 * GB), st.integers(1, 8 * GB)).map(
-    lambda pair: Private(min(pair), max(pair))
+    lambda pair: WorkerMemory(min(pair), max(pair))
 )
 
 
@@ -34,7 +34,7 @@ def test_as_many_fit_as_reach_the_peak_together(workers, available):
 @pytest.fixture
 def memory(monkeypatch):
     """Look often. Return a setter of the free memory of the machine, in bytes."""
-    monkeypatch.setattr(calls, "LOOK_S", 0.02)
+    monkeypatch.setattr(calls, "MEMORY_CHECK_S", 0.02)
     free = [99 * GB]
     monkeypatch.setattr(processes, "available_bytes", lambda: free[0])
     return lambda nbytes: free.__setitem__(0, nbytes)

@@ -39,7 +39,7 @@ from nbshare._core.wire.board import KIND
 from nbshare._core.wire.failures import describe
 from nbshare.errors import CheckpointWarning, counted, noted, users_line, warn_at_most
 
-LOOK_S = 0.5  # interval of checks for new results
+SAVE_S = 0.5  # interval of checks for new results
 PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
 
 T = TypeVar("T")
@@ -236,7 +236,7 @@ class CheckpointKeeper(Keeper, Medium):
 
     def _live(self) -> None:
         try:
-            while not self._is_over.acquire(timeout=LOOK_S):
+            while not self._is_over.acquire(timeout=SAVE_S):
                 self.save()
         except BaseException as error:  # noqa: BLE001 - no thread may wait forever
             self._fail(error)

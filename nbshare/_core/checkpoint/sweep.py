@@ -51,7 +51,7 @@ from nbshare._core.system import waiting
 from nbshare.errors import CheckpointInUseError
 
 SWEEP, CLAIMS, STOP = "sweep.json", "claims", "stop"
-LOOK_S = 0.5  # interval of checks of the other processes
+SHARERS_CHECK_S = 0.5  # interval of checks of the other processes
 OPENING_S = 0.05  # interval of checks whether another process has opened the checkpoint
 LEAST_S, CLAIM_S = 0.05, 1.0  # work in a claim, at least and usually
 OF_AGE = 0.02  # and more after some time, namely this part of it
@@ -114,7 +114,7 @@ class Sweep(Supply):
                     raise
             if self.is_stopped():
                 raise KeyboardInterrupt
-            time.sleep(LOOK_S if self._id else OPENING_S)
+            time.sleep(SHARERS_CHECK_S if self._id else OPENING_S)
 
     def is_stopped(self) -> bool:
         """Return whether all processes have been stopped since the last one joined."""
@@ -269,7 +269,7 @@ class Sweep(Supply):
     def wait(self, timeout_s: float) -> None:
         """Claim items, and wait."""
         self.bring()
-        self._event.wait(min(timeout_s, LOOK_S))
+        self._event.wait(min(timeout_s, SHARERS_CHECK_S))
 
     def bring(self) -> None:
         """Claim items, if workers will soon have none, and check for a stop of all processes."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbshare._core.engine.fit import Fit, Private, workers_that_fit
+from nbshare._core.engine.fit import Fit, WorkerMemory, workers_that_fit
 from nbshare._core.engine.outputs import Medium
 from nbshare._core.engine.placing import Placed
 from nbshare._core.engine.request import Request
@@ -438,7 +438,7 @@ class Call(OwnRun):
             return False
         # Not the system's figure for each process, because it counts mapped files, too.
         self.most_private = max(self.most_private, *known)
-        private = [Private(now, self.most_private) for now in known]
+        private = [WorkerMemory(now, self.most_private) for now in known]
         fit = workers_that_fit(private, processes.available_bytes())
         self.fitting = fit._replace(n=min(fit.n, self.most_fitting))
         for k, row in enumerate(rows.values()):

@@ -23,7 +23,7 @@ from typing import Any
 
 from nbshare import errors
 from nbshare._core.engine.call import MAX_REPLACED, Call
-from nbshare._core.engine.fit import LOOK_S
+from nbshare._core.engine.fit import MEMORY_CHECK_S
 from nbshare._core.engine.prints import PrintPipes
 from nbshare._core.engine.process import WorkerProcess
 from nbshare._core.engine.workers import WorkerPool
@@ -138,7 +138,7 @@ class Calls:
     def look_at(self) -> float:
         """Time of the next check of workers' memory, on the monotonic clock."""
         looked = [call.looked_at for call in self.running.values() if _may_shrink(call)]
-        return min(looked, default=math.inf) + LOOK_S
+        return min(looked, default=math.inf) + MEMORY_CHECK_S
 
     def look_at_memory(self) -> None:
         """Limit the number of workers to those that fit into memory."""

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from nbshare._core.memory.budget import SHARE
 
-LOOK_S = 0.5  # interval of checks of the workers' memory
+MEMORY_CHECK_S = 0.5  # interval of checks of the workers' memory
 
 
-class Private(NamedTuple):
+class WorkerMemory(NamedTuple):
     """The memory of a worker that no other process shares, in bytes."""
 
     now: int
@@ -24,7 +24,7 @@ class Fit(NamedTuple):
     each: int
 
 
-def workers_that_fit(workers: Sequence[Private], available: int) -> Fit:
+def workers_that_fit(workers: Sequence[WorkerMemory], available: int) -> Fit:
     """Return how many workers like the running ones fit into memory, at least one.
 
     Each may reach the highest peak so far again, and has yet to allocate the difference.

@@ -18,7 +18,15 @@ from nbshare._core.engine.call import Call
 from nbshare._core.engine.stats import WorkerActivity
 from nbshare._core.interrupts import start_thread, uninterrupted
 from nbshare._core.wire.failures import name_of_item
-from nbshare._core.wire.folding import Block, Folded, by_item, counted, items_in, reduced, start_of
+from nbshare._core.wire.folding import (
+    FoldBlock,
+    Folded,
+    by_item,
+    counted,
+    items_in,
+    reduced,
+    start_of,
+)
 from nbshare._core.wire.kept import kept_result
 from nbshare.errors import is_interrupt
 
@@ -182,7 +190,7 @@ class FoldingCall(Call):
             return blocks
         return range(start_of(blocks.start), self._items_in(blocks.stop - 1).stop)
 
-    def _block(self, k: int) -> Block:
+    def _block(self, k: int) -> FoldBlock:
         (block,) = super().item(k)
         return block  # type: ignore[no-any-return]
 

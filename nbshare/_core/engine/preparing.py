@@ -28,7 +28,7 @@ from nbshare._core.system import processes
 from nbshare._core.wire.board import Board
 from nbshare._core.wire.failures import SharedName
 from nbshare._core.wire.feed import ItemFeed
-from nbshare._core.wire.folding import Blocks
+from nbshare._core.wire.folding import FoldBlocks
 from nbshare._core.wire.orders import CallOrder, Fixed, Sources, Stage
 from nbshare._core.wire.threads import threads_per_worker
 from nbshare.errors import UnsendableError
@@ -154,7 +154,7 @@ def _source(
     if isinstance(iterable, np.ndarray):
         is_shared = isinstance(iterable, SharedArray) or segment_of(iterable) is None  # or a file
         return "whole", arena.pack(iterable, "the items", writable=is_shared)
-    if isinstance(iterable, Blocks):
+    if isinstance(iterable, FoldBlocks):
         columns = [_source(arena, column, together, numbers) for column in iterable.columns]
         return "folded", iterable.n_items, columns
     if isinstance(iterable, ShapedItems):

@@ -30,8 +30,8 @@ MOST_ITEMS = 1 << 14  # at a time
 MOST_BYTES = 32 << 20  # limit of arrays and texts, at a time and read ahead
 MOST_AHEAD = 3  # portions ahead of a loop over the results
 GROWTH = 8  # from one portion to the next at most
-LOOK_S = 0.05  # interval of checks without an event, for items and for consumed results
-LOCAL_LOOK_S = 0.002  # the same in threads, which have no events
+SUPPLY_CHECK_S = 0.05  # interval of checks without an event, for items and for consumed results
+THREADS_CHECK_S = 0.002  # the same in threads, which have no events
 
 Item = tuple[Any, ...]  # one value of each iterable
 
@@ -118,13 +118,13 @@ class SourceSupply(Supply):
     def _live(self) -> None:
         while not self._call.is_over:
             self.bring()
-            self._rest(LOOK_S)
+            self._rest(SUPPLY_CHECK_S)
 
     def _rest(self, timeout_s: float) -> None:
         if self._event is not None:
-            self._event.wait(min(timeout_s, LOOK_S))
+            self._event.wait(min(timeout_s, SUPPLY_CHECK_S))
         else:
-            self._call.await_end(min(timeout_s, LOCAL_LOOK_S))
+            self._call.await_end(min(timeout_s, THREADS_CHECK_S))
 
     def bring(self) -> None:
         """Append the items that workers will soon need, if the source has yielded them."""

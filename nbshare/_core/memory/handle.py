@@ -24,7 +24,7 @@ from nbshare._core.system import Descriptor, files, processes, sections
 from nbshare.errors import StaleReferenceError
 
 HOLD_S = 600.0  # memory of a reference that is not loaded by then may be freed
-LOOK_S = 0.25  # interval of checks for receipts, while a segment is held
+RECEIPTS_CHECK_S = 0.25  # interval of checks for receipts, while a segment is held
 
 # Descriptor, inode and name of the sender's file, and the place in it.
 Receipt = tuple[int, int, str, int]
@@ -74,7 +74,7 @@ class Receipts:
 
     def _look(self) -> None:
         while True:
-            time.sleep(LOOK_S)
+            time.sleep(RECEIPTS_CHECK_S)
             with self._lock:
                 assert self._file is not None
                 now, fd = time.monotonic(), self._file.fileno()

@@ -68,7 +68,7 @@ CALL_FILE = "driver/call.pickle"  # the call of `python -m nbshare resume`
 CALL_START = 64  # bytes of its checksum, before that
 PLOT_FILE = "plot.pickle"
 AS_READ = {"encoding": "utf-8", "errors": "backslashreplace", "newline": "\n"}  # the log's
-LOOK_S = 0.1
+WRITER_CHECK_S = 0.1
 LEAST = 1 << 16  # least size of an array that is stored next to the pickle and mapped, in bytes
 BEGUN_S = 0.01
 
@@ -384,7 +384,7 @@ class AttachedRun(Run):
                 if not self.stored._writer()[0]:
                     break
                 self._show_prints(n_printed)
-                time.sleep(LOOK_S)
+                time.sleep(WRITER_CHECK_S)
         except BaseException as error:  # noqa: BLE001 - no thread may wait forever
             self.error = error
         self._finish()

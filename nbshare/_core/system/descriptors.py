@@ -41,7 +41,7 @@ class Descriptor(Protocol):
         """Close it now."""
 
 
-class Handle(int):
+class MemoryFd(int):
     """The number of a descriptor of shared memory, and facts that the system does not report.
 
     Attributes
@@ -58,7 +58,7 @@ class Handle(int):
     nbytes = reserved = 0
     reader = -1
 
-    def of(self, name: str, nbytes: int, reserved: int) -> Handle:
+    def of(self, name: str, nbytes: int, reserved: int) -> MemoryFd:
         """Return it with a name and sizes."""
         self.name, self.nbytes, self.reserved = name, nbytes, reserved
         return self
@@ -68,7 +68,7 @@ class Handle(int):
         return self.name, self.nbytes, self.reserved
 
 
-class File:
+class OwnedFd:
     """A descriptor, where nothing of C owns one. An interrupt in between loses it."""
 
     def __init__(self, fd: int) -> None:
@@ -88,7 +88,7 @@ class File:
 
 
 # This class is meant for event queues of Linux, but its objects can own and close any descriptor.
-owned: Callable[[int], Descriptor] = getattr(getattr(select, "epoll", None), "fromfd", File)
+owned: Callable[[int], Descriptor] = getattr(getattr(select, "epoll", None), "fromfd", OwnedFd)
 """Take over a descriptor."""
 
 

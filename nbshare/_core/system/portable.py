@@ -24,7 +24,7 @@ CAN_BE_FILES = CAN_WRITE = False  # shared memory is no file
 PRIVATE: dict[str, Any] = (
     {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 )
-LOOK_S = 1e-3
+POLL_S = 1e-3
 
 
 def usable_cpus() -> int:
@@ -61,7 +61,7 @@ def sleep_while(address: int, value: int, timeout_s: float) -> None:
     """
     word, until_s = ctypes.c_uint32.from_address(address), time.monotonic() + timeout_s
     while word.value == value and time.monotonic() < until_s:
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 # -------------------------------------------------------- stubs for functions a system lacks

@@ -64,7 +64,7 @@ def n_items_in(blocks: range) -> int:
     return int(start_of(blocks.stop) - start_of(blocks.start))
 
 
-class Block(NamedTuple):
+class FoldBlock(NamedTuple):
     """Items that a worker runs one after the other."""
 
     first: int
@@ -77,7 +77,7 @@ class Block(NamedTuple):
         return f"items {self.first} to {self.first + n - 1}"
 
 
-class Blocks(ShapedItems):
+class FoldBlocks(ShapedItems):
     """All items of a run, in blocks.
 
     Parameters
@@ -104,7 +104,7 @@ class Blocks(ShapedItems):
         if isinstance(i, slice):
             return [self[k] for k in range(self._n)[i]]
         items = items_in(range(self._n)[i], self.n_items)
-        return Block(items.start, tuple(c[items.start : items.stop] for c in self.columns))
+        return FoldBlock(items.start, tuple(c[items.start : items.stop] for c in self.columns))
 
     def taken_by(
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
@@ -122,13 +122,13 @@ class Blocks(ShapedItems):
         return {"n_items": self.n_items}
 
 
-def blocks_of(items: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Block]]:
+def blocks_of(items: Iterator[tuple[Any, ...]]) -> Iterator[tuple[FoldBlock]]:
     """Yield the items of a source in blocks."""
     for k in count():
         some = list(islice(items, len(items_in(k))))
         if not some:
             return
-        yield (Block(start_of(k), tuple(map(list, zip(*some, strict=True)))),)
+        yield (FoldBlock(start_of(k), tuple(map(list, zip(*some, strict=True)))),)
 
 
 def in_blocks(
@@ -136,7 +136,7 @@ def in_blocks(
 ) -> tuple[list[Any], Iterator[tuple[Any, ...]] | None, int | None]:
     """Return the items in blocks, in the form of `iterables.items_of`."""
     if n_items is not None:
-        blocks = Blocks(columns, n_items)
+        blocks = FoldBlocks(columns, n_items)
         return [blocks], None, len(blocks)
     assert source is not None
     at_hand = [column for column in columns if column is not None]
@@ -185,7 +185,7 @@ class Fold:
     ) -> None:
         self.func, self.reduce, self.policy = func, reduce, policy
 
-    def __call__(self, block: Block, /, **shared: Any) -> Folded:
+    def __call__(self, block: FoldBlock, /, **shared: Any) -> Folded:
         """Run the items of a block."""
         func, n = with_keywords(self.func, shared), 0
         values: list[Any] = []

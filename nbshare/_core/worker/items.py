@@ -12,7 +12,7 @@ from nbshare._core.arrays.repeated import NamedParts
 from nbshare._core.functions.pickling import may_name_unknown
 from nbshare._core.store.logs import OUT_OF_BAND
 from nbshare._core.wire.feed import FedItems
-from nbshare._core.wire.folding import Blocks
+from nbshare._core.wire.folding import FoldBlocks
 from nbshare._core.wire.kept import SCALARS, is_of_values, is_value
 from nbshare._core.wire.orders import Seed, Sources, generator
 
@@ -143,7 +143,7 @@ class ItemSource:
             self._rows = inputs.load(*what)
         elif kind == "folded":
             n, iterables = what
-            self._rows = Blocks([ItemSource(inputs, blocks, *each) for each in iterables], n)
+            self._rows = FoldBlocks([ItemSource(inputs, blocks, *each) for each in iterables], n)
         else:
             assert blocks is not None
             self._blocks = blocks

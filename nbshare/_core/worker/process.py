@@ -46,7 +46,7 @@ from nbshare._core.worker.state import WorkerState, leave, restore_variables, sh
 from nbshare._core.worker.work import Caller, Work
 
 KEEP_S = 0.5  # freed memory must be free within a second
-LOOK_S = 0.1  # interval of checks for unannounced items, and for a stop
+CLAIM_CHECK_S = 0.1  # interval of checks for unannounced items, and for a stop
 
 
 class InheritedFds(NamedTuple):
@@ -294,8 +294,8 @@ class _RemoteCaller(Caller):
             self._tokens = waiting.TokenWaiter(self.items_fd)
         if not self.tidy_up():  # now, while no item waits
             return False
-        self._n_looks = 0 if self._tokens.wait(LOOK_S) else self._n_looks + 1
-        return self._n_looks * LOOK_S < KEEP_S  # then other calls may need this worker
+        self._n_looks = 0 if self._tokens.wait(CLAIM_CHECK_S) else self._n_looks + 1
+        return self._n_looks * CLAIM_CHECK_S < KEEP_S  # then other calls may need this worker
 
     def tidy_up(self) -> bool:
         if not self.is_tidy:

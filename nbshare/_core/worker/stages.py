@@ -40,7 +40,7 @@ Column = Callable[[range], Sequence[Any]]  # values of items, as `worker.items.I
 END = object()  # in place of a block, at the end of a loader
 
 
-class Blocks(ABC):
+class StageBlocks(ABC):
     """The blocks of a stage.
 
     Parameters
@@ -96,7 +96,7 @@ class Blocks(ABC):
         page.mark(i - page.first, IN_OUTPUT)
 
 
-class LoadedBlocks(Blocks):
+class LoadedBlocks(StageBlocks):
     """The blocks that a loader yields, one after the other.
 
     Parameters
@@ -104,7 +104,7 @@ class LoadedBlocks(Blocks):
     load : callable
         A generator function, which may fill slots.
     *others
-        The arguments of `Blocks`.
+        The arguments of `StageBlocks`.
     """
 
     def __init__(self, load: Callable[..., Any], *others: Any) -> None:
@@ -189,7 +189,7 @@ class Slots(Iterator[SharedArray]):
             self._lease.end(publish=False)
 
 
-class QueuedBlocks(Blocks):
+class QueuedBlocks(StageBlocks):
     """The blocks that a stage receives from the previous one.
 
     Parameters
@@ -201,7 +201,7 @@ class QueuedBlocks(Blocks):
     lock : context manager
         Held to count blocks on the board.
     *others
-        The arguments of `Blocks`.
+        The arguments of `StageBlocks`.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class QueuedBlocks(Blocks):
 class PassingStore(ResultStore):
     """Stores the result of a stage in the slot for the next one."""
 
-    def __init__(self, blocks: Blocks, *of_results: Any) -> None:
+    def __init__(self, blocks: StageBlocks, *of_results: Any) -> None:
         super().__init__(*of_results)
         self._blocks = blocks
 

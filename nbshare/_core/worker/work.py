@@ -210,7 +210,7 @@ class Work:
 
             stage = inputs_of_all.load(order.stage)
             others = stage.sink, board, self._slot, caller.make_room
-            blocks: stages.Blocks = (
+            blocks: stages.StageBlocks = (
                 stages.LoadedBlocks(self._func, *others)
                 if stage.source is None
                 else stages.QueuedBlocks(self._func, stage.source, lock, *others)

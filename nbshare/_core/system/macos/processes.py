@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nbshare._core.system.descriptors import File, raise_limit
+from nbshare._core.system.descriptors import OwnedFd, raise_limit
 from nbshare._core.system.macos import library, waiting
 from nbshare._core.system.portable import (
     affinity,
@@ -207,7 +207,7 @@ class Life:
     """A life pipe. Workers end when it is closed, or when this process ends."""
 
     def __init__(self) -> None:
-        self.reading, self._writing = map(File, waiting.pipe())
+        self.reading, self._writing = map(OwnedFd, waiting.pipe())
 
     def close(self) -> None:
         """Close it. In a forked child, which has inherited it, this ends no process."""

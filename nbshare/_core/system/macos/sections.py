@@ -34,7 +34,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.system import posix
-from nbshare._core.system.descriptors import Descriptor, File, Handle, with_room
+from nbshare._core.system.descriptors import Descriptor, MemoryFd, OwnedFd, with_room
 from nbshare._core.system.macos import library, processes, waiting
 from nbshare._core.system.macos.processes import has_ended
 from nbshare._core.system.portable import (
@@ -49,7 +49,7 @@ from nbshare._core.system.portable import (
 from nbshare._core.system.posix import at_fork, file_at, sweep, unnamed_file
 
 
-class SharedObject(NamedTuple):
+class MachMemory(NamedTuple):
     """Memory that is no file, but a small file of `temporary` is."""
 
     setting: str = "shm"  # its name for users
@@ -62,7 +62,7 @@ class SharedObject(NamedTuple):
 
     def grow(self, fd: int, nbytes: int) -> None:
         """Use a larger part of the reserved memory."""
-        assert isinstance(fd, Handle)
+        assert isinstance(fd, MemoryFd)
         if nbytes > fd.reserved:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fd.nbytes = nbytes
@@ -71,17 +71,17 @@ class SharedObject(NamedTuple):
         """No-op, because workers receive a read-only descriptor."""
 
 
-Shared = SharedObject
+Shared = MachMemory
 
 
-class Memory(File):
+class Memory(OwnedFd):
     """A descriptor of shared memory, and the one that only reads, closed with this object."""
 
     all: ClassVar[weakref.WeakValueDictionary[int, Memory]] = weakref.WeakValueDictionary()
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: MemoryFd) -> None:
         super().__init__(handle)
-        self._reader = File(handle.reader)
+        self._reader = OwnedFd(handle.reader)
         self.all[int(handle)] = self
 
     def close(self) -> None:
@@ -92,12 +92,12 @@ class Memory(File):
     __del__ = close
 
 
-def kinds(temporary: str) -> dict[str, SharedObject]:
+def kinds(temporary: str) -> dict[str, MachMemory]:
     """Return the kinds by their settings."""
-    return {"shm": SharedObject(temporary=temporary)}
+    return {"shm": MachMemory(temporary=temporary)}
 
 
-def made(_kind: SharedObject, nbytes: int, *, grows: bool) -> Descriptor:
+def made(_kind: MachMemory, nbytes: int, *, grows: bool) -> Descriptor:
     """Allocate zeroed memory of this size. If it grows, reserve as much as the machine has."""
     reserved = max(nbytes, processes.total_bytes()[0]) if grows else nbytes
     name = new_name()
@@ -110,7 +110,7 @@ def made(_kind: SharedObject, nbytes: int, *, grows: bool) -> Descriptor:
             raise
         finally:
             _posixshmem.shm_unlink(f"/{name}")
-        handle = Handle(memory).of(name, nbytes, reserved)
+        handle = MemoryFd(memory).of(name, nbytes, reserved)
         handle.reader = reader
         owner = Memory(handle)
         os.ftruncate(memory, reserved)
@@ -127,7 +127,7 @@ def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str,
 
     They map all reserved memory, so that it need not be mapped again after it has grown.
     """
-    most = max(nbytes, fd.reserved) if isinstance(fd, Handle) else nbytes
+    most = max(nbytes, fd.reserved) if isinstance(fd, MemoryFd) else nbytes
     return posix.mapping(int(fd), most, mode)
 
 
@@ -138,7 +138,7 @@ def is_written(_address: int, _nbytes: int) -> bool:
 
 def size_of(fd: int) -> int:
     """Return the size of memory, or of a file, in bytes."""
-    return fd.nbytes if isinstance(fd, Handle) else os.fstat(fd).st_size
+    return fd.nbytes if isinstance(fd, MemoryFd) else os.fstat(fd).st_size
 
 
 def key_of(fd: int) -> tuple[Any, ...]:
@@ -154,7 +154,7 @@ def inode_of(_fd: int) -> int:
 
 def owned(fd: int) -> Descriptor:
     """Wrap the descriptor of memory, or of a small file, which is closed with it."""
-    return Memory(fd) if isinstance(fd, Handle) else File(fd)
+    return Memory(fd) if isinstance(fd, MemoryFd) else OwnedFd(fd)
 
 
 def duplicate(fd: int) -> Descriptor:
@@ -164,13 +164,13 @@ def duplicate(fd: int) -> Descriptor:
 
 def read_only(fd: int) -> Descriptor:
     """Open a read-only descriptor of shared memory."""
-    assert isinstance(fd, Handle)
+    assert isinstance(fd, MemoryFd)
     return _again(fd, fd if fd.reader < 0 else fd.reader)
 
 
 def _again(fd: int, number: int) -> Descriptor:
-    assert isinstance(fd, Handle)
-    return Memory(Handle(with_room(lambda: os.dup(number))).of(*fd.facts()))
+    assert isinstance(fd, MemoryFd)
+    return Memory(MemoryFd(with_room(lambda: os.dup(number))).of(*fd.facts()))
 
 
 def open_of(pid: int, fd: int, _inode: int, name: str, access: int) -> Descriptor:
@@ -284,11 +284,11 @@ def _serve(listening: _socket.socket) -> None:
 
 def _wanted(number: int, name: str, access: int) -> list[int]:
     memory = Memory.all.get(number)
-    if memory is not None and isinstance(handle := memory.fileno(), Handle):
+    if memory is not None and isinstance(handle := memory.fileno(), MemoryFd):
         if handle.name != name:
             return []
         if access == os.O_RDONLY and handle.reader >= 0:
-            return [Handle(handle.reader).of(*handle.facts())]
+            return [MemoryFd(handle.reader).of(*handle.facts())]
         return [handle]
     with suppress(OSError):
         if name == name_of(number):
@@ -298,10 +298,10 @@ def _wanted(number: int, name: str, access: int) -> list[int]:
 
 def name_of(fd: int) -> str:
     """Return the name of memory, or of a file."""
-    return fd.name if isinstance(fd, Handle) else f"{FILE}{os.fstat(fd).st_ino}"
+    return fd.name if isinstance(fd, MemoryFd) else f"{FILE}{os.fstat(fd).st_ino}"
 
 
-def borrowed(pid: int, number: int, name: str, access: int) -> File:
+def borrowed(pid: int, number: int, name: str, access: int) -> OwnedFd:
     """Request a descriptor of another process.
 
     Raises
@@ -320,4 +320,4 @@ def borrowed(pid: int, number: int, name: str, access: int) -> File:
     if not fds:
         raise FileNotFoundError
     (fd,) = fds
-    return Memory(fd) if isinstance(fd, Handle) else File(fd)
+    return Memory(fd) if isinstance(fd, MemoryFd) else OwnedFd(fd)

@@ -31,7 +31,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import ClassVar
 
-from nbshare._core.system.descriptors import File, Handle, close, with_room
+from nbshare._core.system.descriptors import MemoryFd, OwnedFd, close, with_room
 from nbshare._core.system.macos import library
 from nbshare._core.system.portable import (
     futex,
@@ -73,7 +73,7 @@ class End(_socket.socket):
             self.setsockopt(_socket.SOL_SOCKET, option, BUFFER)
         if sys.platform == "darwin":
             self.setsockopt(_socket.SOL_SOCKET, SO_NOSIGPIPE, 1)
-        self.sent: list[File] = []  # descriptors that may be in transit
+        self.sent: list[OwnedFd] = []  # descriptors that may be in transit
         self.all.add(self)
 
     def close(self) -> None:
@@ -107,9 +107,9 @@ def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
     OSError
         The other end has closed or, with ``wait=False``, does not read its packets.
     """
-    content = pickle.dumps((data, [fd.facts() if isinstance(fd, Handle) else None for fd in fds]))
+    content = pickle.dumps((data, [fd.facts() if isinstance(fd, MemoryFd) else None for fd in fds]))
     packet = len(content).to_bytes(LENGTH, "little") + content
-    end.sent += [File(with_room(lambda fd=fd: os.dup(fd))) for fd in fds]  # type: ignore[misc]
+    end.sent += [OwnedFd(with_room(lambda fd=fd: os.dup(fd))) for fd in fds]  # type: ignore[misc]
     n = end.sendmsg([packet], rights_of(fds), 0 if wait else _socket.MSG_DONTWAIT)
     if n == len(packet):
         return
@@ -142,7 +142,8 @@ def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:  #
         return b"", []
     data, facts = pickle.loads(content)
     return data, [
-        fd if known is None else Handle(fd).of(*known) for fd, known in zip(fds, facts, strict=True)
+        fd if known is None else MemoryFd(fd).of(*known)
+        for fd, known in zip(fds, facts, strict=True)
     ]
 
 

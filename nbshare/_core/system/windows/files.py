@@ -18,7 +18,7 @@ from ctypes import wintypes
 from typing import Any, TypeVar
 
 from nbshare._core.interrupts import uninterrupted
-from nbshare._core.system.descriptors import Handle
+from nbshare._core.system.descriptors import MemoryFd
 from nbshare._core.system.portable import other_owner
 from nbshare._core.system.windows import handles, sections
 
@@ -72,7 +72,7 @@ def open_safely(path: str | os.PathLike[str], flags: int) -> int:
 
 def read_at(fd: int, nbytes: int, offset: int) -> bytes:
     """Read from a file at a place, or from a small file of `system.sections`."""
-    if isinstance(fd, Handle):
+    if isinstance(fd, MemoryFd):
         return sections.read_scratch(fd, nbytes, offset)
     with _moving:
         os.lseek(fd, offset, os.SEEK_SET)
@@ -81,7 +81,7 @@ def read_at(fd: int, nbytes: int, offset: int) -> bytes:
 
 def write_at(fd: int, data: Any, offset: int) -> int:
     """Write to a file at a place. Return how many bytes."""
-    if isinstance(fd, Handle):
+    if isinstance(fd, MemoryFd):
         return sections.write_scratch(fd, data, offset)
     with _moving:
         os.lseek(fd, offset, os.SEEK_SET)
@@ -90,7 +90,7 @@ def write_at(fd: int, data: Any, offset: int) -> int:
 
 def cut(fd: int, nbytes: int) -> None:
     """Set the size of a file, in one step (`os.ftruncate` writes all that is new)."""
-    if isinstance(fd, Handle):
+    if isinstance(fd, MemoryFd):
         sections.write_scratch(fd, bytes(sections.LENGTH), nbytes)  # it ends with a length of 0
         return
     end = ctypes.c_int64(nbytes)

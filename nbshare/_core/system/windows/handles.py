@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ctypes import wintypes
 from typing import Any
 
-from nbshare._core.system.descriptors import Handle
+from nbshare._core.system.descriptors import MemoryFd
 
 NO_HANDLE = -1
 GRAIN = 1 << 16  # bytes, the allocation granularity of the system
@@ -54,12 +54,12 @@ def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
     return call
 
 
-def duplicate(handle: int, process: int = HERE, access: int | None = None) -> Handle:
+def duplicate(handle: int, process: int = HERE, access: int | None = None) -> MemoryFd:
     """Duplicate a handle, in this process or another one."""
     options = SAME_ACCESS if access is None else 0
     number = _winapi.DuplicateHandle(HERE, handle, process, access or 0, False, options)
-    copy = Handle(number)
-    if isinstance(handle, Handle):
+    copy = MemoryFd(number)
+    if isinstance(handle, MemoryFd):
         copy.of(*handle.facts())
     return copy
 

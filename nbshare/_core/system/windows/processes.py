@@ -23,7 +23,7 @@ from ctypes import byref, wintypes
 from functools import cache
 from typing import Any, cast
 
-from nbshare._core.system.descriptors import Descriptor, Handle
+from nbshare._core.system.descriptors import Descriptor, MemoryFd
 from nbshare._core.system.portable import (
     affinity,
     at_fork,
@@ -408,7 +408,7 @@ def _of_base(
     return [base, *arguments], environ
 
 
-def inherited() -> tuple[Handle, list[Handle]]:
+def inherited() -> tuple[MemoryFd, list[MemoryFd]]:
     """Return the owner and the handles that this interpreter was started with."""
     owner, *fds = pickle.load(sys.stdin.buffer)
     return owner, fds

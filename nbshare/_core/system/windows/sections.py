@@ -9,7 +9,7 @@ import mmap
 import os
 from typing import Any, ClassVar, NamedTuple
 
-from nbshare._core.system.descriptors import Descriptor, Handle
+from nbshare._core.system.descriptors import Descriptor, MemoryFd
 from nbshare._core.system.portable import (
     CAN_BE_FILES,
     CAN_WRITE,
@@ -48,7 +48,7 @@ class Section(NamedTuple):
 
     def grow(self, fd: int, nbytes: int) -> None:
         """Commit a larger part of the memory that is reserved for a growing section."""
-        assert isinstance(fd, Handle)
+        assert isinstance(fd, MemoryFd)
         if nbytes > fd.reserved:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         _commit_first(fd, nbytes)
@@ -75,15 +75,15 @@ def made(_kind: Section, nbytes: int, *, grows: bool) -> Descriptor:
     return OwnedHandle(handle)
 
 
-def _new(nbytes: int, reserved: int) -> Handle:
+def _new(nbytes: int, reserved: int) -> MemoryFd:
     name = new_name()
     flags = PAGE_READWRITE | (SEC_RESERVE if reserved > nbytes else 0)
     size = reserved >> 32, reserved & 0xFFFFFFFF
     handle = _winapi.CreateFileMapping(handles.NO_HANDLE, 0, flags, *size, name)
-    return Handle(handle).of(name, nbytes, reserved)
+    return MemoryFd(handle).of(name, nbytes, reserved)
 
 
-def _commit_first(handle: Handle, nbytes: int) -> None:
+def _commit_first(handle: MemoryFd, nbytes: int) -> None:
     address = _winapi.MapViewOfFile(handle, FILE_MAP_WRITE, 0, 0, nbytes)
     try:
         _commit(address, nbytes, MEM_COMMIT, PAGE_READWRITE)
@@ -93,7 +93,7 @@ def _commit_first(handle: Handle, nbytes: int) -> None:
 
 def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of `mmap.mmap` that map memory, with the `mode` of `numpy.memmap`."""
-    if not isinstance(fd, Handle):
+    if not isinstance(fd, MemoryFd):
         return (fd, nbytes), {"access": _ACCESS[mode]}
     # All reserved memory, so that it need not be mapped again after it has grown. In copies, all of
     # it would count as promised memory.
@@ -108,13 +108,13 @@ def is_written(_address: int, _nbytes: int) -> bool:
 
 def name_of(fd: int) -> str:
     """Return the name of the section."""
-    assert isinstance(fd, Handle)
+    assert isinstance(fd, MemoryFd)
     return fd.name
 
 
 def size_of(fd: int) -> int:
     """Return the size of memory, or of a file, in bytes."""
-    return fd.nbytes if isinstance(fd, Handle) else os.fstat(fd).st_size
+    return fd.nbytes if isinstance(fd, MemoryFd) else os.fstat(fd).st_size
 
 
 def key_of(fd: int) -> tuple[Any, ...]:
@@ -147,8 +147,8 @@ def open_of(_pid: int, fd: int, _inode: int, name: str, access: int) -> Descript
     """
     rights = FILE_MAP_READ if access == os.O_RDONLY else FILE_MAP_READ | FILE_MAP_WRITE
     handle = _winapi.OpenFileMapping(rights, False, name)
-    assert isinstance(fd, Handle)  # from the creator of the memory, like the name
-    return owned(Handle(handle).of(name, fd.nbytes, fd.reserved))
+    assert isinstance(fd, MemoryFd)  # from the creator of the memory, like the name
+    return owned(MemoryFd(handle).of(name, fd.nbytes, fd.reserved))
 
 
 def file_at(path: str) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from nbshare._core.system.descriptors import Handle
+from nbshare._core.system.descriptors import MemoryFd
 from nbshare._core.system.portable import after_marks, before_marks, futex, sleep_while, wake_all
 from nbshare._core.system.windows import handles
 from nbshare._core.system.windows.handles import OwnedHandle
@@ -100,7 +100,7 @@ class End:
                 reading.cancel()
                 reading.getresult(True)
 
-    def given(self, fd: int) -> Handle:
+    def given(self, fd: int) -> MemoryFd:
         """Duplicate a handle into the other process. Return its number there."""
         try:
             return handles.duplicate(fd, self._peer)
@@ -201,7 +201,7 @@ def _ends(access: int, kind: int) -> tuple[int, int]:
 def print_pipe() -> tuple[int, int]:
     """Return the reading and the writing end of a new pipe for a worker's prints."""
     ours, theirs = _ends(_winapi.PIPE_ACCESS_INBOUND, 0)
-    return Handle(ours), Handle(theirs)
+    return MemoryFd(ours), MemoryFd(theirs)
 
 
 def has_unread(fd: int) -> bool:  # noqa: ARG001
