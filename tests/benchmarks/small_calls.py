@@ -34,11 +34,11 @@ engine.dispatcher.Dispatcher._turn
 engine.calls.Calls.begin engine.workers.WorkerPool.renew_if_stale
 engine.workers.WorkerPool.assign engine.calls.Calls.finish_ended engine.calls.Calls._finish
 engine.calls.Calls.hear engine.call.Call.finish wire.messages.Channel.send
-wire.messages.Channel.receive worker.process.work_on worker.state.WorkerState.restore
+wire.messages.Channel.receive worker.process.work_on worker.state.InheritedState.restore
 wire.board.Board.__init__ worker.work.Work.__init__ worker.work.Work._loaded
 worker.work.Work.step worker.work.Work._run_chunk wire.board.Claims.claim
 store.writing.ResultStore.put worker.process.Mappings.end_call
-worker.state.WorkerState.restore_after worker.process._RemoteCaller.close
+worker.state.InheritedState.restore_after worker.process._RemoteCaller.close
 worker.process._RemoteCaller.tidy_up worker.process._RemoteCaller.await_items
 worker.process._RemoteCaller.tell_news worker.process._RemoteCaller.sends_prints
 arrays.inputs.Inputs.load

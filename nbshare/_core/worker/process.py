@@ -42,7 +42,7 @@ from nbshare._core.wire.messages import Channel
 from nbshare._core.wire.orders import CallOrder
 from nbshare._core.worker import streams
 from nbshare._core.worker.identity import introduce
-from nbshare._core.worker.state import WorkerState, leave, restore_variables, show_crashes
+from nbshare._core.worker.state import InheritedState, leave, restore_variables, show_crashes
 from nbshare._core.worker.work import Caller, Work
 
 KEEP_S = 0.5  # freed memory must be free within a second
@@ -74,7 +74,7 @@ def run(inherited: InheritedFds) -> None:
         channel.send(("ready", os.getpid()))
     except (EOFError, ConnectionError, RuntimeError):
         os._exit(1)  # the owner has ended or timed out, or no thread can be started
-    state, mappings = WorkerState(), Mappings()
+    state, mappings = InheritedState(), Mappings()
     lock = locks.FileLock(inherited.lock_fd)
     imports, is_idle = ImportLog(), True
     while True:
@@ -273,7 +273,7 @@ class _RemoteCaller(Caller):
         channel: Channel,
         imports: ImportLog,
         mappings: Mappings,
-        state: WorkerState,
+        state: InheritedState,
     ) -> None:
         self._call = call
         self._channel, self._imports = channel, imports

@@ -30,10 +30,10 @@ from nbshare.errors import noted
 
 _SIGNALS = sorted(map(int, signal.valid_signals()))
 
-_mine: WorkerState | None = None  # None outside of workers
+_mine: InheritedState | None = None  # None outside of workers
 
 
-class WorkerState:
+class InheritedState:
     """The state this worker started with, one per process."""
 
     def __init__(self) -> None:
