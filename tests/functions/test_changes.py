@@ -743,7 +743,7 @@ print(len(seen))
                 STANDARD_LIBRARY[0].endswith(".zip"), reason="this Python's library has no sources"
             ),
         ),
-        "pandas scipy.signal",
+        "pandas",
         pytest.param(
             "sklearn.ensemble sklearn.linear_model",
             marks=pytest.mark.skipif(find_spec("sklearn") is None, reason="no scikit-learn"),

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 FILE = Path(__file__).resolve().parents[1] / "costs.json"
 CHEAP, FEW, DEAR = 0.5, 3, 7.0
-CORE = 2.0  # what a function may cost on each of the other Pythons
+CORE = 1.0  # what a function may cost on each of the other Pythons
 BUDGET = 5500.0  # of the default run
 STEADY = 1.5  # a cost that changes by less stays as it is, so that noise does not change the file
 
