@@ -18,10 +18,10 @@ system has a folder with these modules, and one folder is chosen::
     descriptors      descriptors that an object owns and closes, and the limit of open files
     shell            words of command lines
 
-What is specific to macOS is in `macos/`, which imports the rest from `posix` and `portable`. The rest
-of nbshare asks for properties, as `waiting.IS_WEAKLY_ORDERED` and `sections.CAN_BE_FILES`. How workers
-start depends on `SYSTEM` (`engine.launching`).
-A system without worker processes uses `portable` alone.
+What is specific to macOS is in `macos/`, which imports the rest from `posix` and `portable`. The
+rest of nbshare asks for properties, as `waiting.IS_WEAKLY_ORDERED` and `sections.CAN_BE_FILES`. How
+workers start depends on `SYSTEM` (`engine.launching`). A system without worker processes uses
+`portable` alone.
 """
 
 import os
