@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -75,23 +74,6 @@ def test_the_source_distribution_holds_all_that_a_release_needs(dist):
         names = {name.partition("/")[2] for name in opened.getnames()}
     assert names >= sources() | {"LICENSE", "CITATION.cff", "tests/conftest.py"}
     assert not [name for name in names if "__pycache__" in name or ".venv" in name]
-
-
-@pytest.mark.repo
-def test_the_wheel_passes_core_tests_alone(dist, tmp_path):
-    """Installed in a folder of its own, with the tests of the source distribution."""
-    (wheel,), (archive,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
-    with tarfile.open(archive) as opened:
-        opened.extractall(tmp_path, filter="data")
-    (source,) = tmp_path.iterdir()
-    shutil.rmtree(source / "nbshare")
-    site = tmp_path / "site"
-    run("-m", "pip", "install", "--no-deps", "--no-index", "--target", site, wheel, cwd=source)
-    found = run("-c", "import nbshare; print(nbshare.__file__)", cwd=source, PYTHONPATH=str(site))
-    assert found.startswith(str(site))
-    tests = "memory/test_segments.py", "worker/test_index.py"
-    files = [f"tests/{name}" for name in tests]
-    run("-m", "pytest", "-q", *files, cwd=source, PYTHONPATH=str(site))
 
 
 @pytest.mark.first
