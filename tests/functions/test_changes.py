@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -744,10 +743,6 @@ print(len(seen))
             ),
         ),
         "pandas",
-        pytest.param(
-            "sklearn.ensemble sklearn.linear_model",
-            marks=pytest.mark.skipif(find_spec("sklearn") is None, reason="no scikit-learn"),
-        ),
     ],
 )
 def test_no_import_of_a_library_is_a_change(modules):

@@ -23,6 +23,7 @@ from nbshare._core.notebook import Display, frames
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare._core.notebook.live_plot import NothingYetError
 from nbshare.errors import DisplayWarning
+from tests.support.grids import combined
 from tests.support.played import PlayedJob, played
 
 
@@ -43,9 +44,10 @@ def axes_of(results, plot="line", items=None, *, first=None):
 # -- what is missing -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", [None, 1, 3])
-@pytest.mark.parametrize("place", [0, 2, 5])
-@pytest.mark.parametrize("missing", [None, pd.NA, pd.NaT, np.ma.masked])
+@pytest.mark.parametrize(
+    ("missing", "place", "first"),
+    combined([None, pd.NA, pd.NaT, np.ma.masked], [0, 2, 5], [None, 1, 3], soak=True),
+)
 def test_a_missing_number_is_a_gap(missing, place, first):
     results = [float(i) for i in range(6)]
     results[place] = missing
