@@ -3,37 +3,37 @@
 ::
 
     NbshareError
-    ├── NotBuiltYetError     (NotImplementedError)   planned, but not built yet
+    ├── NotBuiltYetError     (NotImplementedError)   planned, but not supported yet
     ├── UnsendableError      (TypeError,             something cannot be sent to a worker
     │                         pickle.PicklingError)
     ├── OutOfMemoryError     (MemoryError)           refused before it was allocated
-    ├── StaleReferenceError  (LookupError)           an array's owner is gone, or out of reach
+    ├── StaleReferenceError  (LookupError)           a shared array no longer exists
     ├── RingClosedError      (EOFError)              a ring buffer is closed, and empty
     ├── RingAbortedError     (RuntimeError)          a ring buffer was stopped
-    ├── RingTimeoutError     (TimeoutError)          no slot in time
-    ├── CheckpointError      (ValueError)            a checkpoint that does not fit the call
-    ├── CheckpointInUseError (BlockingIOError)       another run writes to it
+    ├── RingTimeoutError     (TimeoutError)          no free or filled slot in time
+    ├── CheckpointError      (ValueError)            a checkpoint does not fit the call
+    ├── CheckpointInUseError (BlockingIOError)       another run writes to the checkpoint
     ├── TaskTimeoutError     (TimeoutError)          an item took longer than timeout=
-    ├── TaskError            (RuntimeError)          a failure that could not keep its type
-    └── WorkerDiedError      (BrokenProcessPool)     a worker ended in the middle of an item
+    ├── TaskError            (RuntimeError)          an exception could not keep its type
+    └── WorkerDiedError      (BrokenProcessPool)     a worker died while it ran an item
     MapInterrupted           (KeyboardInterrupt)     the kernel's interrupt or Ctrl-C
     PartialResultWarning     (UserWarning)           a run was stopped: n of N results
     LengthsWarning           (UserWarning)           the iterables have different lengths
-    ReusedItemWarning        (UserWarning)           an iterable changes what it gave before
+    ReusedItemWarning        (UserWarning)           an iterable reuses one object for its items
     MixedResultsWarning      (UserWarning)           results of different kinds became a list
     UnseededWarning          (UserWarning)           a function drew random numbers without a seed
     DisplayWarning           (UserWarning)           drawing failed; the run continues
     CheckpointWarning        (UserWarning)           results cannot be stored; the run continues
 
-Every exception is also the built-in that you would catch. Only `MapInterrupted` is not an
-`Exception`. Like any interrupt, it must not be swallowed by ``except Exception`` in a cell::
+Every exception also derives from the built-in that you would catch. Only `MapInterrupted` is not
+an `Exception`, so that ``except Exception`` in a cell does not swallow an interrupt::
 
     try:
         maps = nbshare.zeros((100_000, 100_000))
     except MemoryError as error:  # an nbshare.errors.OutOfMemoryError
         print(error)
 
-Tutorial 4, "When things go wrong", shows what to do about each.
+Tutorial 4, "When things go wrong", shows how to handle each.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def noted(error: BaseException, note: str) -> bool:
-    """Add a note to an error. Return False if its class takes none, as a frozen dataclass."""
+    """Add a note to an error. Return False if its class refuses notes, as a frozen dataclass."""
     try:
         error.add_note(note)
     except Exception:  # noqa: BLE001 - whatever its class does
@@ -62,11 +62,11 @@ def noted(error: BaseException, note: str) -> bool:
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """Return an error without the frames that it, and those before it, have come through.
+    """Remove the tracebacks of an error and of its causes. Return the error.
 
-    They hold all that was there, in cycles if that holds the error.
+    Frames hold all their variables, and form a cycle if one of those holds the error.
     """
-    known = BaseException.__dict__  # whatever the error's class has of that name
+    known = BaseException.__dict__  # because the error's class may override these names
     before: BaseException | None = error
     while before is not None:
         BaseException.with_traceback(before, None)
@@ -76,25 +76,25 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether an error is the user's interrupt, as signals arrive in the main thread only.
+    """Whether an error is the user's interrupt, which arrives in the main thread only.
 
-    A KeyboardInterrupt elsewhere was raised by the code that ran there.
+    In other threads a KeyboardInterrupt was raised by the user's code.
     """
     is_main = _thread.get_ident() == threading.main_thread().ident
-    return is_main and issubclass(type(error), KeyboardInterrupt)  # whatever its attributes do
+    return is_main and issubclass(type(error), KeyboardInterrupt)  # its __class__ may raise
 
 
 def __getattr__(name: str) -> Any:
-    # Late, because importing its base class would take a third of the time that nbshare takes.
+    # Late, because importing its base class takes a third of the time of `import nbshare`.
     if name != "WorkerDiedError":
-        if name[0] == "_":  # Python looks for some, also while it imports what is used below
+        if name[0] == "_":  # Python reads some during the imports below
             raise AttributeError(name)
         from nbshare._core.names import no_attribute
 
         raise no_attribute(__name__, name, __all__)
     try:
         from nbshare._core.died import WorkerDiedError
-    except AttributeError as error:  # by which Python would say that there is no such name
+    except AttributeError as error:  # Python would report a missing name
         raise ImportError(f"nbshare.errors.{name} cannot be imported: {error}") from error
     return WorkerDiedError
 
@@ -102,7 +102,7 @@ def __getattr__(name: str) -> Any:
 class NotBuiltYetError(NbshareError, NotImplementedError):
     """An argument, or a platform, is planned but not supported yet.
 
-    Leave the argument out. The message says what is allowed today.
+    Leave the argument out. The message lists the values that are allowed today.
     """
 
 
@@ -115,7 +115,7 @@ class UnsendableError(NbshareError, TypeError, pickle.PicklingError):
 
 
 class OutOfMemoryError(NbshareError, MemoryError):
-    """More memory is requested than this machine or container has left.
+    """A call needs more memory than this machine or container has left.
 
     Raised before anything is allocated. Process the data in parts, return less from each item, or
     set ``NBSHARE_MEMORY=file:DIRECTORY`` on Linux to keep arrays in files.
@@ -126,19 +126,19 @@ class StaleReferenceError(NbshareError, LookupError):
     """A reference to a shared array arrived after its memory was freed.
 
     The process that sent it has ended, or belongs to another user or container. Keep the array
-    there until it has been received. Send values to other machines, ``np.asarray(x).copy()``.
+    there until the receiver has it. To other machines send a copy, ``np.asarray(x).copy()``.
     """
 
 
 class RingClosedError(NbshareError, EOFError):
-    """A `RingBuffer` is closed: at ``put``, or at ``get`` when it is empty.
+    """A `RingBuffer` is closed: raised by ``put``, and by ``get`` once the buffer is empty.
 
-    ``for slot in ring`` ends instead of raising it.
+    ``for slot in ring`` ends instead.
     """
 
 
 class RingAbortedError(NbshareError, RuntimeError):
-    """A `RingBuffer` was stopped by `abort`, or because a process died with one of its slots.
+    """A `RingBuffer` was stopped by `abort`, or by the death of a process that held a slot.
 
     Attributes
     ----------
@@ -152,13 +152,13 @@ class RingAbortedError(NbshareError, RuntimeError):
 
 
 class RingTimeoutError(NbshareError, TimeoutError):
-    """A `RingBuffer` had no slot within ``timeout`` seconds. Try again, or stop."""
+    """A `RingBuffer` had no slot within ``timeout`` seconds. Retry, or stop."""
 
 
 class CheckpointError(NbshareError, ValueError):
-    """The checkpoint belongs to another call or user, is damaged, or cannot be kept for this call.
+    """The checkpoint belongs to another call or user, is damaged, or this call cannot have one.
 
-    The message says what differs. Pass another path, or ``checkpoint=Checkpoint(path,
+    The message names the difference. Pass another path, or ``checkpoint=Checkpoint(path,
     if_changed="restart")`` to run changed items again, or ``"accept"`` to keep stored results.
     """
 
@@ -166,20 +166,20 @@ class CheckpointError(NbshareError, ValueError):
 class CheckpointInUseError(NbshareError, BlockingIOError):
     """Another run writes to the checkpoint.
 
-    Wait for it, cancel it (`nbshare.attach` returns its job), or pass another path.
+    Wait for that run, cancel it (`nbshare.attach` returns its job), or pass another path.
     """
 
 
 class TaskError(NbshareError, RuntimeError):
     """An item failed with an exception that cannot be raised with its own type.
 
-    It cannot be pickled, or it is `SystemExit` or `KeyboardInterrupt`, which would end the caller,
-    or a debugger's end. The message has its text, the note has the worker's traceback.
+    The exception cannot be pickled, or it is `SystemExit`, `KeyboardInterrupt` or `bdb.BdbQuit`,
+    which would end the caller. The message has its text, and the note the worker's traceback.
 
     Attributes
     ----------
     index : int
-        Index of the item, -1 if it happened before any item.
+        Index of the item, -1 if the failure came before any item.
     item : str
         The item's `repr`, cut at 200 characters.
     type_name : str
@@ -194,9 +194,9 @@ class TaskError(NbshareError, RuntimeError):
 
 
 class TaskTimeoutError(NbshareError, TimeoutError):
-    """An item took longer than ``timeout=`` seconds. Its worker was ended and replaced.
+    """An item took longer than ``timeout=`` seconds. Its worker was killed and replaced.
 
-    Raise ``timeout=``, pass ``retries=``, or ``on_error="return"`` to go on without the item.
+    Raise ``timeout=``, pass ``retries=``, or pass ``on_error="return"`` to skip such items.
 
     Attributes
     ----------
@@ -212,19 +212,19 @@ class TaskTimeoutError(NbshareError, TimeoutError):
 class MapInterrupted(KeyboardInterrupt):
     """The kernel's interrupt (■) or Ctrl-C stopped a run. Finished results are kept.
 
-    ``nbshare.last_job().partial()`` returns them. With ``checkpoint=``, the same call continues. It
-    is no `Exception`, so that ``except Exception`` in a cell does not swallow it.
+    ``nbshare.last_job().partial()`` returns them. With ``checkpoint=``, the same call resumes. This
+    class is not an `Exception`, so that ``except Exception`` in a cell does not swallow it.
     """
 
     def _render_traceback_(self) -> list[str]:
-        # IPython's hook, for one line in the notebook instead of the frames of the waiting loop.
+        # IPython's hook. A notebook shows one line, without the frames of the waiting loop.
         return [f"{type(self).__name__}: {self}"]
 
 
 class PartialResultWarning(UserWarning):
     """A run was stopped, and its result holds n of N items.
 
-    Raised only if no progress display says so, as in scripts and logs.
+    Issued only where no progress display says so, as in scripts and logs.
     """
 
 
@@ -238,15 +238,15 @@ class LengthsWarning(UserWarning):
 
 
 class ReusedItemWarning(UserWarning):
-    """An iterable gives the same object again and again, and changes it each time.
+    """An iterable yields the same object for every item, and changes it each time.
 
-    Items wait for a worker, and the object has changed by then. Give a copy for each item:
+    Items wait for a worker, and the object has changed by then. Yield a copy for each item:
     ``(copy.copy(frame) for frame in reader)``. Arrays, lists, tuples and dicts are copied.
     """
 
 
 class MixedResultsWarning(UserWarning):
-    """Results of different kinds fit no array and came back as a list.
+    """Results of different kinds fit no array and are returned as a list.
 
     The message names two items that differ. Return one shape for all, or pass ``out="list"``.
     """
@@ -255,22 +255,23 @@ class MixedResultsWarning(UserWarning):
 class UnseededWarning(UserWarning):
     """A function drew from the global random numbers of NumPy or `random`, without ``seed=``.
 
-    Workers have their own, so results cannot be repeated. Pass ``seed=1`` and draw from ``rng``.
-    The warning comes once for each function, also if a library drew and did not use the number.
+    Each worker has its own random state, so results cannot be repeated. Pass ``seed=1`` and draw
+    from ``rng``. Issued once per function, also if a library drew a number and did not use it.
     """
 
 
 class DisplayWarning(UserWarning):
-    """Drawing a progress display or a plot failed, or nothing here can show it.
+    """A progress display or a plot could not be drawn or shown.
 
-    The run itself continues. The message has the error of the drawing.
+    The run itself continues. The message has the error.
     """
 
 
 class CheckpointWarning(UserWarning):
     """Results cannot be stored, or stored ones are damaged, but the run continues.
 
-    The message says why, such as a full disk. ``Checkpoint(path, on_full="stop")`` stops instead.
+    The message has the reason, such as a full disk. ``Checkpoint(path, on_full="stop")`` stops the
+    run instead.
     """
 
 
@@ -287,7 +288,7 @@ def __dir__() -> list[str]:
 def warn_at_most(
     message: str, category: type[Warning], line: tuple[str, int] | None = None
 ) -> None:
-    """Warn each time. If warnings are made errors, say it without ending the run."""
+    """Warn each time. If a filter turns warnings into errors, print it and continue."""
     try:
         warnings.warn_explicit(message, category, *(line or users_line()))
     except category:
@@ -295,15 +296,15 @@ def warn_at_most(
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Warn about the line of the user's that called nbshare."""
-    level, frame = 2, sys._getframe(1)  # 1 would be this line
+    """Warn about the user's line that called nbshare."""
+    level, frame = 2, sys._getframe(1)  # level 1 is this line
     while frame.f_back is not None and is_ours(frame):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
 
 
 def users_line() -> tuple[str, int]:
-    """Return file and number of the line of the user's that called nbshare."""
+    """Return file and number of the user's line that called nbshare."""
     frame = sys._getframe(1)
     while frame.f_back is not None and is_ours(frame):
         frame = frame.f_back
@@ -316,7 +317,7 @@ def is_ours(frame: FrameType) -> bool:
 
 
 def cut(text: str, n: int = 200) -> str:
-    """Shorten to what a message can bear, as an item's repr may be a gigabyte long."""
+    """Shorten a text for a message, because an item's repr may be a gigabyte long."""
     return text if len(text) <= n else text[:n] + "…"
 
 
