@@ -1,4 +1,4 @@
-"""Executor, the face of `concurrent.futures` on nbshare's workers."""
+"""Executor, a `concurrent.futures.Executor` on nbshare's workers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from nbshare.errors import counted
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Attributes that others have and read, but an `Executor` cannot have, and what to do instead.
-_WORKERS = "its workers are those of all calls. terminate_workers() ends those that run its tasks"
-_QUEUE = "its repr says how many tasks are not done. future.running() tells which have begun"
+# Attributes of other executors that an `Executor` cannot have, and their replacements.
+_WORKERS = "all calls share its workers. terminate_workers() ends those that run its tasks"
+_QUEUE = "its repr shows how many tasks are not done. future.running() is True for one that runs"
 _ABSENT = {
     **dict.fromkeys(("_processes", "_threads", "_executor_manager_thread"), _WORKERS),
     **dict.fromkeys(("_work_queue", "_pending_work_items", "_work_ids", "_call_queue"), _QUEUE),
@@ -39,13 +39,13 @@ _ABSENT = {
 class Executor(futures.Executor):
     """A `concurrent.futures.Executor` whose arrays travel through shared memory.
 
-    For code that takes an executor, or a pool with a ``map``, such as emcee, SciPy's ``workers=``,
-    dynesty, `asyncio`, or your own ``submit``. For a loop over items `parallel_map` is faster, and
-    shows its progress.
+    Use it with code that takes an executor, or a pool with a ``map``, such as emcee, SciPy's
+    ``workers=``, dynesty and `asyncio`, or call ``submit`` yourself. For a loop over items
+    `parallel_map` is faster, and shows its progress.
 
     Examples
     --------
-    As any executor:
+    Like any executor:
 
     >>> import math
     >>> import nbshare
@@ -73,47 +73,47 @@ class Executor(futures.Executor):
         Only for the signature of `concurrent.futures.ProcessPoolExecutor`.
     initializer : callable, optional
         Called in each worker before its first task. If it raises, the tasks fail. Tasks see the
-        global variables that it sets. Those of a notebook or script that it uses stay as they were
-        when the executor was created.
+        global variables that it sets. If it uses variables of the notebook or script, it sees their
+        values from when the executor was created.
     initargs : sequence, optional
         Positional arguments of the initializer.
     max_tasks_per_child : int, optional
-        Tasks that a worker process runs until a new one takes its place. Default: no limit.
+        Tasks that a worker process runs before a new one replaces it. Default: no limit.
 
     Raises
     ------
     TypeError, ValueError
-        Invalid arguments, or arguments that nbshare's workers do not have.
+        Invalid arguments, or arguments that nbshare's workers do not support.
     nbshare.errors.UnsendableError
         The initializer cannot be pickled. A `TypeError`.
 
     See Also
     --------
-    parallel_map : a function over items, with progress, plots and one array of results.
+    parallel_map : call a function for every item, with progress, plots and one array of results.
 
     Notes
     -----
-    A SharedArray, or a view of one, goes by reference, and tasks can write to it. Plain arrays are
-    copied, and arrive read-only, so `share` arrays that many tasks need. A `numpy.memmap` that is
-    open for writing goes by its file, which tasks can write to. Large arrays among the results come
-    back through shared memory.
+    A SharedArray, or a view of one, is sent by reference, and tasks can write to it. Plain arrays
+    are copied, and are read-only in the worker, so `share` arrays that many tasks need. A
+    `numpy.memmap` that is open for writing is sent by its file name, and tasks can write to the
+    file. Large arrays in results are returned through shared memory.
 
-    A future raises its task's exception with its own type and the worker's traceback. A worker that
-    dies fails only the task that it was running, with `nbshare.errors.WorkerDiedError`, which is a
+    A future raises its task's exception with its own type and the worker's traceback. If a worker
+    dies, only the task that it was running fails, with `nbshare.errors.WorkerDiedError`, which is a
     `BrokenProcessPool`. The executor continues. If a task cannot be pickled, its future raises
     `nbshare.errors.UnsendableError`.
 
-    A web server needs only one, for all requests. adaptive does not ask it how many workers it has:
-    ``adaptive.Runner(learner, executor=executor, ntasks=4)``.
+    A web server needs one executor for all requests. The package adaptive cannot read the number of
+    workers, so pass it: ``adaptive.Runner(learner, executor=executor, ntasks=4)``.
 
-    All calls of nbshare use the same workers. They are kept after `shutdown`, and are restarted
-    when a file that they imported has changed. `nbshare.shutdown` fails the tasks that are running.
-    New workers do the others. Tasks see the environment, the import path and the files as they were
-    when the executor last had nothing to do.
+    All calls of nbshare share the workers. They stay alive after `shutdown`, and restart when a
+    file that they imported has changed. `nbshare.shutdown` makes running tasks fail, and new
+    workers run the queued ones. Tasks see the environment, import path and files as they were when
+    the executor was last idle.
 
     Use it from any thread. When the interpreter exits, it waits for queued tasks (Python 3.12.0 and
-    3.12.1 start no workers by then, so use ``with`` there). Inside a worker, tasks run immediately,
-    in `submit`. A forked process cannot use its parent's executor.
+    3.12.1 start no workers by then, so use ``with`` there). Inside a worker, `submit` runs the task
+    immediately. A forked process cannot use its parent's executor.
 
     References
     ----------
@@ -133,8 +133,8 @@ class Executor(futures.Executor):
     ) -> None:
         if mp_context is not None:
             raise ValueError(
-                f"mp_context={mp_context!r}: nbshare starts its workers itself and keeps them for "
-                "all calls. Leave it out"
+                f"mp_context={mp_context!r}: nbshare starts its own workers, which all calls "
+                "share. Leave it out"
             )
         options = MapOptions(
             max_workers=max_workers,
@@ -146,7 +146,7 @@ class Executor(futures.Executor):
             max_tasks_per_child=max_tasks_per_child,
         )
         request, _ = checked_request(run_task, [iter(())], options)
-        self._max_workers = request.max_workers  # other libraries read these three
+        self._max_workers = request.max_workers  # other libraries read this and the next two
         self._initializer: Any = None
         self._initargs: tuple[Any, ...] = ()
         if request.initializer is not None:
@@ -162,7 +162,7 @@ class Executor(futures.Executor):
 
     def __reduce__(self) -> Never:
         raise TypeError(
-            "an Executor cannot be sent to another process. Make one there. Inside a worker its "
+            "an Executor cannot be sent to another process. Create one there. Inside a worker its "
             "tasks run immediately, one after the other"
         )
 
@@ -178,7 +178,7 @@ class Executor(futures.Executor):
 
     @property
     def _mp_context(self) -> Any:
-        """The maker of locks, queues and managers. Workers import modules as its processes do."""
+        """A `multiprocessing` context, from which libraries create locks, queues and managers."""
         import multiprocessing  # late, as few programs need it
 
         return multiprocessing.get_context("spawn")
@@ -205,7 +205,7 @@ class Executor(futures.Executor):
         >>> executor.submit(math.pow, 2.0, 10.0).result()
         1024.0
 
-        Results as they are finished, with what belongs to each:
+        Results in order of completion, each with its label:
 
         >>> from concurrent.futures import as_completed
         >>> fluxes = {"Deneb": 0.1, "Mira": 0.01}
@@ -218,30 +218,30 @@ class Executor(futures.Executor):
         fn : callable
             The function, as for `parallel_map`.
         *args, **kwargs
-            Arguments of `fn`. They are sent when a worker is free. So do not change them, nor fill
-            an array again, until the task is done.
+            Arguments of `fn`. They are sent when a worker is free, so do not change them, or refill
+            an array, before the task is done.
 
         Returns
         -------
         concurrent.futures.Future
-            Future of the result. It can be cancelled until a worker begins the task.
+            Future of the result. It can be cancelled until a worker starts the task.
 
         Raises
         ------
         RuntimeError
-            If called after `shutdown`, when the interpreter exits, or in a forked process.
+            Called after `shutdown`, while the interpreter exits, or in a forked process.
         TypeError
-            If `fn` is asynchronous (``async def``).
+            `fn` is asynchronous (``async def``).
         """
         return self._submit(Task(fn, args, kwargs))
 
     def _submit(self, task: Task, *, more: bool = False) -> futures.Future[Any]:
         if os.getpid() != self._pid:
             raise RuntimeError(
-                f"this Executor belongs to process {self._pid}, from which process {os.getpid()} "
-                "was forked. Make another one here"
+                f"this Executor belongs to process {self._pid}, and process {os.getpid()} is a "
+                "fork of it. Create another one here"
             )
-        if is_worker():  # no more processes than were asked for
+        if is_worker():  # so that max_workers= limits nested calls, too
             return self._run_here(task)
         return self._tasks.put(task, more=more)
 
@@ -255,7 +255,7 @@ class Executor(futures.Executor):
                 self._initializer(*self._initargs)
                 self._initializer = None
             result = run_task(task)
-        except BaseException as error:  # noqa: BLE001 - as in a worker's worker
+        except BaseException as error:  # noqa: BLE001 - a worker would send any of them
             future.set_exception(error)
         else:
             future.set_result(result)
@@ -269,11 +269,11 @@ class Executor(futures.Executor):
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[T]:
-        """Call a function for every item, as in Python 3.14. Results come in order.
+        """Call a function for every item, as in Python 3.14. Results are in order.
 
         Examples
         --------
-        As the built-in `map`:
+        Like the built-in `map`:
 
         >>> import math
         >>> import nbshare
@@ -281,7 +281,7 @@ class Executor(futures.Executor):
         >>> list(executor.map(math.gcd, [4, 9], [6, 6]))
         [2, 3]
 
-        The first result that is good enough, with the tasks that wait cancelled:
+        Take the first result that is good enough, and cancel queued tasks:
 
         >>> results = executor.map(math.sqrt, range(100), buffersize=4)
         >>> next(root for root in results if root > 2)
@@ -292,33 +292,32 @@ class Executor(futures.Executor):
         fn : callable
             The function, as for `parallel_map`.
         *iterables : iterable
-            Items, as in the built-in `map`. Read immediately, unless `buffersize` limits it.
+            Items, as in the built-in `map`. Read immediately, unless `buffersize` is set.
         timeout : float, optional
             Seconds from this call to the last result. Default: no limit.
         chunksize : int, optional
-            Items of one task. Default 1. Fast without it, but thousands of items take less memory
-            in chunks.
+            Items per task. Default 1, which is fast. Thousands of items need less memory in larger
+            chunks.
         buffersize : int, optional
-            Tasks that are queued ahead of the next result. Default: all.
+            Number of tasks that are queued ahead of the next result. Default: all.
 
         Returns
         -------
         iterator
-            The results in the order of the items. If it is closed early, waiting tasks are
-            cancelled.
+            The results in the order of the items. Closing it early cancels queued tasks.
 
         Raises
         ------
         TimeoutError
-            If the next result is not there in time. The iterator raises it.
+            The next result is not finished in time. Raised by the iterator.
         Exception
-            If `fn` raised it. The iterator raises it again.
+            `fn` raised it. The iterator raises it again.
         """
         refuse_async(fn)
         size = checked_count("chunksize", chunksize)
         n_ahead = checked_count("buffersize", buffersize)
         until_s = None if timeout is None else time.monotonic() + timeout
-        # Iterables with a length are complete, and all is queued before the first task begins.
+        # Iterables with a length are complete, so all tasks are queued before the first one runs.
         more = all(isinstance(iterable, Sized) for iterable in iterables)
         items: Iterator[tuple[Any, ...]] = zip(*map(kept_items, iterables), strict=False)
         tasks = (Task(fn, args, {}) for args in items)
@@ -345,11 +344,11 @@ class Executor(futures.Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no more tasks. Workers stay alive for other calls.
 
-        `nbshare.shutdown` ends them, too, and so writes files that tasks have left open.
+        `nbshare.shutdown` also ends the workers, which flushes files that tasks left open.
 
         Examples
         --------
-        Wait for all tasks, after which new ones are refused:
+        Wait for all tasks, and refuse new ones:
 
         >>> import math
         >>> import nbshare
@@ -359,7 +358,7 @@ class Executor(futures.Executor):
         >>> future.done()
         True
 
-        Leave out what has not begun:
+        Cancel tasks that have not started:
 
         >>> import time
         >>> executor = nbshare.Executor(max_workers=1)
@@ -373,9 +372,9 @@ class Executor(futures.Executor):
         wait : bool, optional
             Whether to return only when all tasks are done. Default True.
         cancel_futures : bool, optional
-            Whether to cancel tasks that no worker has begun. Default False.
+            Whether to cancel tasks that no worker has started. Default False.
         """
-        if os.getpid() != self._pid:  # forked, so the tasks are the parent's
+        if os.getpid() != self._pid:  # forked, so the tasks belong to the parent
             return
         self._tasks.close()
         if cancel_futures:
@@ -384,14 +383,14 @@ class Executor(futures.Executor):
             self._tasks.join()
 
     def terminate_workers(self) -> None:
-        """Shut down immediately, cancel queued tasks, and end workers that are running one.
+        """Shut down immediately, cancel queued tasks, and kill workers that are running one.
 
         Futures of running tasks raise `nbshare.errors.WorkerDiedError` within half a second.
-        ``with`` does this when the kernel's interrupt, or Ctrl-C, ends its block.
+        ``with`` calls this when the kernel's interrupt, or Ctrl-C, ends its block.
 
         Examples
         --------
-        Do not wait for a task that hangs:
+        Kill a task that hangs:
 
         >>> import time
         >>> import nbshare
@@ -399,7 +398,7 @@ class Executor(futures.Executor):
         >>> future = executor.submit(time.sleep, 60)
         >>> executor.terminate_workers()
 
-        Its future is cancelled if the task had not begun, and has an error if it had:
+        Its future is cancelled if the task had not started, or else raises an error:
 
         >>> from concurrent.futures import wait
         >>> _ = wait([future])
@@ -422,7 +421,7 @@ class Executor(futures.Executor):
             if exc_type is not None and issubclass(exc_type, KeyboardInterrupt):
                 self.terminate_workers()
             self.shutdown()
-        except KeyboardInterrupt:  # while it waited
+        except KeyboardInterrupt:  # during the wait
             self.terminate_workers()
             raise
         return False
@@ -432,5 +431,5 @@ def _result(future: futures.Future[T], until_s: float | None) -> T:
     try:
         return future.result(None if until_s is None else until_s - time.monotonic())
     finally:
-        future.cancel()  # if it is late
-        del future  # or it and its error would keep each other alive
+        future.cancel()  # if it timed out
+        del future  # or the future and its error would keep each other alive
