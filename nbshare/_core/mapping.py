@@ -1,4 +1,4 @@
-"""parallel_map and map_async. Their arguments are checked once, and their calls prepared."""
+"""parallel_map and map_async: check the arguments, prepare the call and run it."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ R_co = TypeVar("R_co", covariant=True)
 class NoSuchOption(Protocol[R_co]):
     """A type that no value has, if `R_co` is Never.
 
-    The last overload takes an option of any name as this, so that type checkers tell of a misspelt
-    option in one message that names it, and not in a list of all overloads.
+    The last overload accepts options of any name with this type, so that type checkers report a
+    misspelt option in one message with its name, instead of a list of all overloads.
     """
 
     def __ne__(self, other: object, /) -> R_co: ...  # type: ignore[override]
@@ -68,7 +68,7 @@ def parallel_map(
     out: None = ...,
     on_error: Literal["raise"] = ...,
     **options: Unpack[OtherOptions],
-) -> SharedArray | Any: ...  # a list if results fit no array (Any lets both be used unchecked)
+) -> SharedArray | Any: ...  # a list if results fit no array (`Any` permits both without a check)
 @overload
 def parallel_map(
     func: Function[T],
@@ -99,7 +99,7 @@ def parallel_map(
 ) -> Any:
     """Call a function for every item, on all CPUs, with large arrays in shared memory.
 
-    Like the built-in `map`, but parallel, and not lazy. It returns when all results are finished::
+    Like the built-in `map`, but parallel and not lazy: it returns when all results are finished::
 
         roots = parallel_map(math.sqrt, [1.0, 4.0, 9.0])
         means = parallel_map(resampled_mean, range(1000), shared={"data": data}, plot="hist")
@@ -123,55 +123,55 @@ def parallel_map(
         ``"workers.py:horizon"``, or a `functools.partial`, a bound method or a callable object of
         such modules. Functions, lambdas and closures of the notebook itself are sent by value.
     *iterables : iterable
-        The items. As in `map`, each iterable gives one positional argument, and the run stops at
-        the shortest. Known lengths that differ are a `LengthsWarning`. A mapping, a str or a data
-        frame is refused. Pass ``list(d)``, or ``shared=``. An ndarray gives its rows along the
+        The items. As in `map`, each iterable supplies one positional argument, and the run stops at
+        the shortest. Known lengths that differ issue a `LengthsWarning`. A mapping, a str or a data
+        frame is refused. Pass ``list(d)``, or ``shared=``. An ndarray supplies its rows along the
         first axis without a copy per item, read-only for a plain array, writable for a SharedArray.
-        A generator is read a little ahead of the workers. Alone, without other iterables, pass a
-        `grid` (its items give keyword arguments), the `rows` of a DataFrame, the `tiles` of an
-        image, volume or series, or a ``groupby`` of pandas or ``group_by`` of polars, for a
-        function of each frame, or of its key and the frame.
+        A generator is read slightly ahead of the workers. These are passed alone, without other
+        iterables: a `grid` (its items are keyword arguments), the `rows` of a DataFrame, the
+        `tiles` of an image, volume or series, and a ``groupby`` of pandas or ``group_by`` of
+        polars, for a function of each frame, or of its key and the frame.
     shared : mapping of str to object, optional
         Keyword arguments that are the same for every item. Each is copied to shared memory once.
         Arrays are read-only in the workers, where a write raises `ValueError`. A SharedArray is not
         copied, and neither is a `numpy.memmap` of 1 MiB or more. Any other object is loaded once in
-        each worker. If `func` changes it, later items of that worker see the change and those of
-        other workers do not, so results depend on which worker ran what. Change a copy instead
+        each worker. If `func` changes it, only later items of that worker see the change, so
+        results depend on which worker ran which item. Change a copy instead
         (``config = dict(config)``). An item that is, or holds, an object of `func` or of ``shared``
         is the same object there (``item is other``), as in a loop.
     seed : int or numpy.random.SeedSequence, optional
-        `func` must accept ``rng``. Each call receives a `numpy.random.Generator` (PCG64) made from
-        ``SeedSequence(seed).spawn(n)[i]`` for item ``i``, so results do not depend on the number of
-        workers. The sequence is not advanced.
+        `func` must accept ``rng``. Each call receives a `numpy.random.Generator` (PCG64) seeded
+        with ``SeedSequence(seed).spawn(n)[i]`` for item ``i``, so results do not depend on the
+        number of workers. The sequence is not advanced.
     out : None, "list", "stack", "xarray" or ndarray, optional
         Form of the results. By default, numbers, or arrays of one shape, become one SharedArray of
         shape ``(n, *shape)``, and other results a list. With ``"list"`` they are always a list.
         With ``"stack"``, tuples such as ``(mean, std)`` become a tuple of arrays. An ndarray of
         shape ``(n, *shape)`` is filled and returned. For tiles it has the whole shape, and workers
         can write to it (a SharedArray or `numpy.memmap`). With ``"xarray"``, the results of a
-        `grid` come in an `xarray.DataArray` with its coordinates, dicts and tuples in a
+        `grid` become an `xarray.DataArray` with its coordinates, dicts and tuples an
         `xarray.Dataset`.
     reduce : callable, optional
-        ``reduce(a, b)``, such as `numpy.add` or `max`, returns one result for two. It must make no
-        difference which are combined first. Then the run returns one value instead of all results,
-        which need not be in memory together.
+        ``reduce(a, b)``, such as `numpy.add` or `max`, combines two results into one. It must be
+        associative, because it also combines the results of blocks of items. The run returns one
+        value instead of all results, which need not fit into memory together.
     until : callable, optional
-        ``until(partial)`` ends the run when it returns true. It gets what `Job.partial` returns.
-        With `reduce`, ``until(value, n)`` gets the value so far and the number of items in it. The
-        run is done then, and returns what is there, as after Stop. It is called in this process, at
-        most a tenth of the time. An error in it ends the run.
+        ``until(partial)`` ends the run when it returns true. Its argument is the return value of
+        `Job.partial`. With `reduce`, ``until(value, n)`` gets the value so far and the number of
+        items in it. The run is then done, and returns the results so far, as after Stop. It is
+        called in this process, for at most a tenth of the time. An error in it ends the run.
     checkpoint : str, path-like or Checkpoint, optional
         A folder in which results are stored while the run continues. After a crash, an interrupt or
         a kernel restart the same call runs only items without a result, also if items were added,
-        reordered or left out. If the function, a helper, `shared`, `seed` or the initializer has
-        changed, the call is refused with what differs. Pass a `Checkpoint` to run changed items
-        again, to name a version, or to survive a power failure.
+        reordered or removed. If the function, a helper, `shared`, `seed` or the initializer has
+        changed, the call is refused, and the error names the difference. Pass a `Checkpoint` to run
+        changed items again, to name a version, or to survive a power failure.
     progress : None, bool, str or tqdm class, optional
         By default, a progress display in a notebook, a bar in a terminal, nothing in a log. True
         shows lines in a log too, False nothing. A str is the label. A tqdm class is used instead.
     plot : "line", "image", "hist", LivePlot, callable or list of these, optional
         A plot in the notebook that shows the results while they arrive, redrawn at most a few times
-        a second, as results against items, an image, a histogram, or what a `LivePlot` says.
+        a second: results against items, an image, a histogram, or as a `LivePlot` specifies.
         ``callable(ax, partial)`` gets Matplotlib Axes and the masked array of the results so far
         (a list with `nbshare.MISSING` in its gaps if they fit no array). Several plots are shown
         side by side.
@@ -182,35 +182,37 @@ def parallel_map(
         ``last_job().errors`` has them by index.
     retries : int, optional
         Extra attempts for an item that raised, timed out, or lost its worker. Default 0. After an
-        exception they get the same object, so the function must not have changed its item by then.
+        exception they get the same object, so the function must not change its item before it may
+        fail.
     timeout : float, optional
-        Seconds that one item may take. Default: no limit. Past it, its worker is ended and
+        Seconds that one item may take. Default: no limit. After that its worker is killed and
         replaced, and the item fails with `TaskTimeoutError`.
     max_workers : int, optional
-        Number of worker processes, at most. Default: the CPUs that this process may use. Fewer of
-        them work while memory is short.
+        Maximum number of worker processes. Default: the CPUs that this process may use. While
+        memory is short, fewer of them run items.
     chunksize : int, optional
-        Items that a worker takes at a time. Default: adapted to the measured time.
+        Items that a worker claims at a time. Default: adapted to the measured time.
     initializer : callable, optional
         Called in each worker before its first item, to load a model, open a connection or choose a
         GPU by `worker_index`. The function sees global variables that it sets. Workers that have
-        run it are kept for later calls with the same initializer, or without one. If it returns a
-        context manager or a generator, that is entered, and left when the worker ends.
+        run it are kept for later calls with the same initializer, or without one. A context manager
+        or generator that it returns is entered, and exited when the worker ends.
     initargs : sequence, optional
         Positional arguments of the initializer.
     max_tasks_per_child : int, optional
-        Items that a worker process runs, in this call and those before, until a new one takes its
-        place, for C libraries that never free their memory. Default: no limit.
+        Items that a worker process runs, in this call and those before, before a new one replaces
+        it. Useful with C libraries that never free their memory. Default: no limit.
     backend : {None, "serial", "threads", "ray"}, distributed.Client or Executor, optional
-        By default, worker processes. With ``"serial"``, in this process, one item after the other,
-        for the debugger. With ``"threads"``, in `max_workers` threads of this process, for
-        functions that release the interpreter lock, and for all functions if Python runs without it
-        (3.14t). With both, the function itself runs, and may change what it shares with its caller,
-        but items and objects in `shared` are copies as ever. Stop acts between items and where an
-        item calls `report`, `timeout` is refused, and a crash takes this process with it. Systems
-        other than Linux, Windows and macOS have these two only. A `distributed.Client` (Dask),
-        ``"ray"`` or the address of a Ray cluster, or any `concurrent.futures.Executor` means worker
-        processes on the machines of that cluster.
+        By default, items run in worker processes. With ``"serial"``, they run in this process, one
+        after the other, for the debugger. With ``"threads"``, they run in `max_workers` threads of
+        this process, for functions that release the interpreter lock, and for all functions if
+        Python runs without it (3.14t). Both call the function itself, which may change variables
+        of its caller, but items and objects in `shared` are still copied. Stop acts between items
+        and where an item calls `report`, `timeout` is refused, and a crash ends this process.
+        Systems other than Linux, Windows and macOS support only these two. With a
+        `distributed.Client` (Dask), ``"ray"`` or the address of a Ray cluster, or any
+        `concurrent.futures.Executor`, items run in worker processes on the machines of that
+        cluster.
 
     Returns
     -------
@@ -218,7 +220,7 @@ def parallel_map(
         The results, in the order of the items:
 
         ==========================================  ===========================================
-        results, and what is asked for              what is returned
+        results, and options                        return value
         ==========================================  ===========================================
         numbers, or arrays of one shape             a SharedArray of shape ``(n, *shape)``
         other results, or ``out="list"``            a list
@@ -228,9 +230,10 @@ def parallel_map(
         ``reduce=``                                 one value, or None if there is no result
         ==========================================  ===========================================
 
-        0 items give ``np.empty(0)``, or ``[]`` for ``"list"`` and ``"stack"``. If all items failed,
-        the masked array has the shape ``(n,)``. With `checkpoint`, arrays (not numbers) as results
-        come as an ndarray that is mapped from the file, and may be larger than memory.
+        0 items return ``np.empty(0)``, or ``[]`` for ``"list"`` and ``"stack"``. If all items
+        failed, the masked array has the shape ``(n,)``. With `checkpoint`, results that are arrays
+        (not numbers) are returned as an ndarray mapped from the file, which may be larger than
+        memory.
 
     Raises
     ------
@@ -246,37 +249,37 @@ def parallel_map(
     nbshare.errors.TaskTimeoutError
         An item took longer than `timeout`. A `TimeoutError`.
     nbshare.errors.CheckpointError
-        The results in `checkpoint` depended on something that has changed, or something that
-        results depend on cannot be compared. Or `backend` is ``"serial"`` or ``"threads"``, and a
-        file was edited after this process imported it. A `ValueError`.
+        The results in `checkpoint` depend on something that has changed or cannot be compared. Or
+        `backend` is ``"serial"`` or ``"threads"``, and a file was edited after this process
+        imported it. A `ValueError`.
     nbshare.errors.CheckpointInUseError
         Another run writes to `checkpoint`. A `BlockingIOError`.
     nbshare.MapInterrupted
         The kernel's interrupt or Ctrl-C. ``nbshare.last_job().partial()`` has the finished results.
     Exception
-        An error of `func`, or of the iterable that gives the items.
+        An error of `func`, or of the iterable that yields the items.
 
     Warns
     -----
     nbshare.errors.PartialResultWarning
         The run was stopped, and no progress display says so.
     nbshare.errors.ReusedItemWarning
-        An iterable gives the same object again and again, and changes it.
+        An iterable yields the same object for every item, and changes it each time.
     nbshare.errors.MixedResultsWarning
-        Results of different kinds fit no array and became a list.
+        Results of different kinds fit no array and are returned as a list.
     nbshare.errors.UnseededWarning
-        `func` drew from the global random numbers of NumPy or `random`, without `seed`. The warning
-        comes once for a function that runs in worker processes.
+        `func` drew from the global random numbers of NumPy or `random`, without `seed`. Issued once
+        per function, for functions that run in worker processes.
     UserWarning
-        A module that `func` reaches was changed in this process, such as by ``consts.SCALE = 10``,
-        and workers run its file.
+        A module that `func` uses was changed in this process, such as by ``consts.SCALE = 10``.
+        Workers run the file, and do not see the change.
 
     See Also
     --------
     map_async : the same in the background.
     share : copy an array to shared memory once, for several calls.
-    last_job : what a stopped, failed or interrupted call had done.
-    open_checkpoint : how far a run with `checkpoint` is, and its results, from any process.
+    last_job : the results of a stopped, failed or interrupted call.
+    open_checkpoint : progress and results of a run with `checkpoint`, from any process.
     report : report the progress of a long item.
     LivePlot : a plot with labels, units and coordinates.
 
@@ -339,7 +342,7 @@ def parallel_map(
     >>> bool((rolls[0] == rolls[1]).all())
     True
 
-    Results in a folder, where the same call, with more items, runs the new ones only:
+    Results are stored in a folder. The same call with more items runs only the new ones:
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -354,22 +357,21 @@ def parallel_map(
     path and warning filters that this process has when the call starts. They end with this process,
     however it ends. A nested call runs in its worker, one item after the other.
 
-    **Code** is fresh: workers run module files as they are when the call begins. They do not see
+    **Code** is fresh: workers run module files as they are when the call starts. They do not see
     values that were changed in a module here.
 
-    **Arrays**, plain ones, are read-only in the workers, because writes to a copy would be lost.
-    Workers can write to a SharedArray, and to a `numpy.memmap` that is open for writing, except
-    in `shared`.
+    **Plain arrays** are read-only in the workers, because writes to a copy would be lost. Workers
+    can write to a SharedArray, and to a `numpy.memmap` that is open for writing, except in
+    `shared`.
 
     **Prints** of the workers appear below the cell of the call, whole lines of each worker.
 
-    **Threads**: call it from any thread, and from several at the same time. Each call then has
-    workers of its own. An interrupt is served in the main thread. Plain arrays are copied at the
-    start of the call, so later changes by the caller are not seen. Later changes in a SharedArray
-    are.
+    **Threads**: call it from any thread, and from several at the same time. Each call then has its
+    own workers. An interrupt is handled in the main thread. Plain arrays are copied when the call
+    starts, so workers do not see later changes by the caller. They do see those in a SharedArray.
 
-    The rules behind this, and those of initializers, generators, grids, tables, tiles, `reduce`,
-    checkpoints and clusters, are in ``notebooks/details.md``.
+    ``notebooks/details.md`` has all rules, also those of initializers, generators, grids, tables,
+    tiles, `reduce`, checkpoints and clusters.
     """
     checked, request, where = check_call("parallel_map", func, iterables, out, options)
     prepare_it = partial(prepared, request, where, checked_checkpoint(checked), checked.plot)
@@ -397,7 +399,7 @@ def map_async(
     >>> job.result()
     SharedArray([1., 2., 3.])
 
-    Results in the order in which they arrive, until one is large enough:
+    Take results in the order of completion, until one is large enough:
 
     >>> for i, root in nbshare.map_async(math.sqrt, range(100_000)):
     ...     if root > 5:
@@ -408,20 +410,20 @@ def map_async(
     func : callable or str
         The function, as for `parallel_map`.
     *iterables : iterable
-        The items, as for `parallel_map`. A thread of its own reads generators.
+        The items, as for `parallel_map`. Another thread reads generators.
     **options
         The keyword arguments of `parallel_map`, except ``backend="serial"``. In a notebook the
         progress display and the plot stay below the cell of the call while other cells run. In a
         terminal or a log nothing is shown unless ``progress=True`` or a label is passed.
     detach : bool, optional
-        Whether the run goes on in a process of its own when this one ends, as by a kernel restart.
-        `attach` returns its job in any other process. It needs ``checkpoint=``, takes items that
-        have a length, and stores function and arguments in the checkpoint.
+        Whether the run uses a separate process, and continues when this one ends, for example in a
+        kernel restart. `attach` returns its job in any other process. It requires ``checkpoint=``
+        and items that have a length, and stores function and arguments in the checkpoint.
 
     Returns
     -------
     Job
-        ``job.result()`` waits for the results, ``for i, value in job`` gives them as they arrive,
+        ``job.result()`` waits for the results, ``for i, value in job`` yields them as they arrive,
         ``job.partial()`` returns the finished results, ``job.cancel()`` stops the run.
 
     Raises
@@ -431,28 +433,28 @@ def map_async(
 
     See Also
     --------
-    parallel_map : the same, and wait.
+    parallel_map : the same, but wait for the results.
     attach : the job of a detached run, in another process.
-    jobs : all jobs that run.
+    jobs : all running jobs.
 
     Notes
     -----
-    Several jobs may run at the same time, each with workers of its own. A job continues without a
+    Several jobs may run at the same time, each with its own workers. A job continues without a
     reference to it, and ends with the process, unless it is detached. Prints of its workers appear
-    as they come, in a notebook below the cell that started it.
+    immediately, in a notebook below the cell that started it.
 
-    On Windows, a program may end all processes that come from it, as some that run tests or serve
-    ssh do. A detached run outlives such a program only if that lets processes go.
+    On Windows, some programs, such as test runners and ssh servers, kill all processes that they
+    started. A detached run outlives such a program only if the program permits it.
 
-    A thread draws the plot, so a function given as ``plot=`` runs there and should not use pyplot.
-    Plots have the style that Matplotlib is set to, which is one for all threads.
+    A thread draws the plot, so a function passed as ``plot=`` runs there and should not use pyplot.
+    Plots use Matplotlib's current style, which all threads share.
     """
     checked, request, where = check_call("map_async", func, iterables, out, options)
     if checked.backend == "serial":
         raise ValueError("backend='serial' runs nothing in the background. Use parallel_map")
     if detach:
         need_shared("detach=True", "keep this process: without detach= the run ends with it")
-        from nbshare._core.runs.attached import begin  # late, as few calls need it
+        from nbshare._core.runs.attached import begin  # late, because few calls need it
 
         return begin(request, checked, checked.progress, checked.plot)
     kept = checked_checkpoint(checked)
@@ -477,7 +479,7 @@ def check_call(
 
 
 def _signature_with(returns: Any, **more: Any) -> inspect.Signature:
-    """Return what editors and help() show, the options that there are, and their defaults."""
+    """Return the signature that editors and help() show, with all options and their defaults."""
     options, keyword = MapOptions._field_defaults | more, inspect.Parameter.KEYWORD_ONLY
     parameters = [
         inspect.Parameter("func", inspect.Parameter.POSITIONAL_ONLY),
@@ -499,11 +501,11 @@ def prepared(
     *,
     in_background: bool = False,
 ) -> Call:
-    """Place what is asked for in shared memory, for the engine that it runs on."""
+    """Place the inputs in shared memory, for the engine that runs the call."""
     if where == "local":
         make = partial(prepare, request, dispatcher())
     elif isinstance(where, str):
-        from nbshare._core.engine.inline import (  # late, as it has workers' code
+        from nbshare._core.engine.inline import (  # late, because it imports the workers' code
             SerialEngine,
             ThreadEngine,
         )
@@ -511,13 +513,13 @@ def prepared(
         engine = SerialEngine() if where == "serial" else ThreadEngine()
         make = partial(prepare, request, engine)
     else:
-        from nbshare._core.hosts.cluster import Cluster  # late, too
+        from nbshare._core.hosts.cluster import Cluster  # late, because few calls need it
 
         make = partial(Cluster(where).prepare, request)
     if kept is None:
         call = make()
     else:
-        from nbshare._core.checkpoint.keeper import CheckpointKeeper  # late, as few need it
+        from nbshare._core.checkpoint.keeper import CheckpointKeeper  # late, because few need it
         from nbshare._core.runs.attached import keep_plot
 
         call = CheckpointKeeper(request, kept, runs_here=where in ("serial", "threads")).begin(make)

@@ -1,4 +1,4 @@
-"""The options of a run, checked before anything starts. Errors say what to do."""
+"""The options of a run, checked before anything starts. Each error says what to pass instead."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class MapOptions(NamedTuple):
 
 
 class OtherOptions(TypedDict, total=False):
-    """The same for type checkers, without those on which the kind of result depends."""
+    """The same for type checkers, without the options that decide the type of the result."""
 
     shared: Mapping[str, Any] | None
     seed: int | np.random.SeedSequence | None
@@ -89,7 +89,7 @@ class OtherOptions(TypedDict, total=False):
 
 
 class Options(OtherOptions, total=False):
-    """All but `out`."""
+    """All options but `out`."""
 
     on_error: Literal["raise", "return"]
 
@@ -99,8 +99,8 @@ def checked_request(
 ) -> tuple[Request, Backend]:
     """Check all arguments. Return the request, and the engine to run it."""
     refuse_patched_modules()
-    # A worker runs nested calls inline, with no more processes than requested. So does a thread
-    # that runs items where there can be no worker processes.
+    # A worker runs nested calls inline, so that max_workers= limits all processes. So does a thread
+    # that runs items on a system without worker processes.
     is_nested = is_worker() or (not can_share() and runs_items())
     where = checked_backend(options, is_nested=is_nested)
     policy = checked_policy(options)
@@ -125,7 +125,7 @@ def checked_request(
     check_functions(options)
     users = function
     if (reduce := options.reduce) is not None:
-        function, out = Fold(users, reduce, policy), "list"  # of what becomes of the blocks
+        function, out = Fold(users, reduce, policy), "list"  # of the value of each block
         columns, source, n_items = in_blocks(columns, source, n_items)
     n_workers = workers if n_items is None else max(1, min(workers, n_items))
     request = Request(
@@ -152,7 +152,7 @@ def checked_request(
 
 
 def checked_checkpoint(options: MapOptions) -> Checkpoint | None:
-    """Return where results are kept, and how. Raise TypeError if it is no path."""
+    """Return ``checkpoint=`` as a `Checkpoint`, or None. Raise TypeError if it is not a path."""
     checkpoint = options.checkpoint
     if checkpoint is None:
         return None
@@ -168,7 +168,7 @@ def checked_shared(shared: Mapping[str, Any] | None) -> dict[str, Any]:
     if isinstance(shared, Mapping):
         if all(isinstance(name, str) for name in shared):
             return dict(shared)
-        found = f"a {found} whose names are not all strings: {cut(repr(list(shared)))}"
+        found = f"a {found} with keys that are not strings: {cut(repr(list(shared)))}"
     raise TypeError(
         "shared= takes a mapping of argument names to objects, such as "
         f'shared={{"elevation": dem}}, not {found}'
@@ -190,7 +190,7 @@ def checked_count(name: str, value: int | None) -> int | None:
 
 
 def checked_policy(options: MapOptions) -> Policy:
-    """Return the policy for failures and seeds. Raise ValueError if wrong."""
+    """Return the policy for failures and seeds. Raise ValueError for wrong values."""
     on_error, retries = options.on_error, options.retries
     if not isinstance(on_error, str) or on_error not in ("raise", "return"):
         raise ValueError(f"on_error={on_error!r}: allowed are 'raise' and 'return'")
@@ -229,7 +229,7 @@ def _checked_seed(seed: Any) -> tuple[Any, tuple[int, ...], int] | None:
 def checked_initializer(
     initializer: Any, initargs: Iterable[Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-    """Return function and arguments of the initializer, None without one."""
+    """Return function and arguments of the initializer, or None without one."""
     if not isinstance(initargs, Iterable):
         raise TypeError(f"initargs={initargs!r}: must be a sequence of arguments, such as (1, 2)")
     arguments = tuple(initargs)
@@ -245,7 +245,7 @@ def checked_initializer(
     except TypeError:
         raise TypeError(
             f"the initializer {label_of(function)}{text_of(signature_of(function))} cannot be "
-            f"called with initargs={cut(repr(arguments))}: they are its positional arguments"
+            f"called with initargs={cut(repr(arguments))}, its positional arguments"
         ) from None
     return function, arguments
 
@@ -256,7 +256,7 @@ def checked_backend(options: MapOptions, *, is_nested: bool) -> Backend:
     if backend is None and not is_nested:
         return "local"
     if not isinstance(backend, str | None) or backend not in (None, "serial", "threads"):
-        from nbshare._core.hosts.choice import hosts_for  # late, as few calls need it
+        from nbshare._core.hosts.choice import hosts_for  # late, because few calls need it
 
         if (hosts := hosts_for(backend)) is None:
             raise ValueError(
@@ -268,14 +268,14 @@ def checked_backend(options: MapOptions, *, is_nested: bool) -> Backend:
     for name in ("timeout", "max_tasks_per_child"):
         if (value := getattr(options, name)) is not None:
             raise ValueError(
-                f"{name}={value!r} needs worker processes, which can be ended. Leave it out with "
-                "backend='serial' or 'threads', and in calls inside a worker"
+                f"{name}={value!r} needs worker processes, which can be killed. Leave it out "
+                "with backend='serial' or 'threads', and in calls inside a worker"
             )
     return "threads" if backend == "threads" and not is_nested else "serial"
 
 
 def check_functions(options: MapOptions) -> None:
-    """Raise if ``reduce=`` or ``until=`` is no function, or does not go with another option."""
+    """Raise if ``reduce=`` or ``until=`` is not a function, or conflicts with another option."""
     if options.until is not None:
         given = ("partial",) if options.reduce is None else ("value", "n")
         check_called("until", options.until, *given)
@@ -283,9 +283,9 @@ def check_functions(options: MapOptions) -> None:
         return
     check_called("reduce", options.reduce, "a", "b")
     if options.out is not None:
-        raise ValueError("with reduce= there is one result: leave out= out")
+        raise ValueError("reduce= returns one value, so out= has no effect. Leave it out")
     if options.timeout is not None:
         raise ValueError(
-            "timeout= ends the worker of one item, which has the results of others in its block: "
-            "leave it out with reduce="
+            "timeout= kills the worker of an item, and with reduce= that worker holds the results "
+            "of other items. Leave timeout= out, or combine the results after the run"
         )

@@ -29,31 +29,31 @@ class Plan:
     Attributes
     ----------
     n_items : int or None
-        Number of items, or None if it is unknown, as of a generator, whose items are not tried.
+        Number of items, or None if it is unknown, as for a generator, whose items are not tried.
     input_bytes : int
-        Bytes of the function, `shared` and the items that are copied to shared memory. Of many
-        items some are packed, and the others taken for alike.
+        Bytes of the function, `shared` and the items that are copied to shared memory. For many
+        items, estimated from a sample.
     result_bytes : int
-        Bytes of all results, if they are like those that were tried, or with `reduce` of one for
-        each worker.
+        Bytes of all results, estimated from the items that were tried. With `reduce`, bytes of one
+        result per worker.
     item_s : float
-        Seconds for an item, the mean of those that were tried.
+        Mean time, in seconds, of the items that were tried.
     elapsed_s : float
-        Seconds of the run, without the start of workers.
+        Estimated seconds of the run, without the start of workers.
     workers : int
-        Workers that fit into the memory that is free, `max_workers` at most.
+        Number of workers that fit into free memory, at most `max_workers`.
     worker_bytes : int
-        The most memory that a worker takes for itself, 0 if it is unknown, as on other machines.
+        Peak private memory of a worker, in bytes, 0 if it is unknown, as on other machines.
     peak_bytes : int
-        The most memory that the run takes, with inputs, results and workers.
+        Peak memory of the run, in bytes, with inputs, results and workers.
     refused : list of str
-        The problems: why the call would be refused, an error of an item, a lack of memory.
+        Problems: the error of a refused call, an error of an item, a lack of memory.
     hints : list of str
-        The inputs of 100 MB and more that could take less memory or time, and how.
+        Inputs of 100 MB and more that could use less memory or time, and how.
 
     Examples
     --------
-    How much memory do the results take?
+    How much memory do the results need?
 
     >>> import numpy as np
     >>> import nbshare
@@ -61,7 +61,7 @@ class Plan:
     >>> plan.n_items, plan.result_bytes, plan.refused
     (500, 40000000, [])
 
-    What would be refused?
+    Which items would fail?
 
     >>> nbshare.plan(float, ["1.5", "off"]).refused
     ["item 1 ('off') fails: ValueError: could not convert string to float: 'off'"]
@@ -88,7 +88,7 @@ class Plan:
             left = in_words(processes.available_bytes())
             lines += [
                 ("results", in_words(self.result_bytes)),
-                ("time", f"{_seconds(self.elapsed_s)}, {_seconds(self.item_s)} for an item"),
+                ("time", f"{_seconds(self.elapsed_s)}, {_seconds(self.item_s)} per item"),
                 ("workers", f"{self.workers}{each}"),
                 ("peak", f"{in_words(self.peak_bytes)} of {left} available"),
             ]
@@ -108,7 +108,7 @@ class Plan:
 def plan(
     func: Function[Any], /, *iterables: Iterable[Any], out: Out = None, **options: Unpack[Options]
 ) -> Plan:
-    """Tell what a run would take, by running one or two of its items.
+    """Estimate the time and memory of a run, by running one or two of its items.
 
     Examples
     --------
@@ -134,22 +134,22 @@ def plan(
     func : callable or str
         The function, as for `parallel_map`.
     *iterables : iterable
-        The items, as for `parallel_map`. The first item runs, and the one in the middle, in one
-        worker. Items of a generator are not taken, so none runs.
+        The items, as for `parallel_map`. The first and the middle item run, in one worker. A
+        generator is not read, so none of its items runs.
     **options
-        Options of `parallel_map`. Nothing is stored in a `checkpoint`, and nothing is reduced. The
-        figures are those of all items, also with `until`.
+        Options of `parallel_map`. Nothing is stored in a `checkpoint`, and `reduce` is not called.
+        The estimates cover all items, also with `until`.
 
     Returns
     -------
     Plan
-        Items, bytes of inputs and results, time, workers, memory, and what would be refused. A
-        table in a notebook.
+        Number of items, bytes of inputs and results, time, workers, memory and problems. A notebook
+        shows it as a table.
 
     Raises
     ------
     TypeError
-        An argument that `parallel_map` does not have.
+        An argument that `parallel_map` does not accept.
 
     See Also
     --------
@@ -157,8 +157,8 @@ def plan(
 
     Notes
     -----
-    The items that it runs have all their effects, such as files that they write. Memory of a worker
-    that ran other calls before counts as well.
+    The items that it runs have all their side effects, such as writing files. The memory of a
+    worker includes that of its earlier calls.
     """
     others = [name for name in options if name not in KNOWN]
     refuse_others("plan", others, KNOWN, func, iterables)
@@ -169,7 +169,7 @@ def plan(
         arena = Arena()
         pack_fixed(arena, request)
         input_bytes = sources_nbytes(arena, request.iterables) + arena.nbytes
-    except Exception as error:  # noqa: BLE001 - what it says is the answer
+    except Exception as error:  # noqa: BLE001 - its message is the answer
         return Plan(n_items=None, refused=[str(error)])
     if not request.n_items:
         return Plan(n_items=request.n_items, input_bytes=input_bytes, refused=[])
@@ -179,7 +179,7 @@ def plan(
 
 
 def _tried(request: Request, where: Backend, n: int, n_kept: int, input_bytes: int) -> Plan:
-    """Return the plan for `n` items, from those that it runs, with `n_kept` results in memory."""
+    """Run one or two of `n` items. Return the plan for all, with `n_kept` results in memory."""
     tried = sorted({0, n // 2})
     few = request._replace(
         iterables=[[column[i] for i in tried] for column in request.iterables],
@@ -204,8 +204,8 @@ def _tried(request: Request, where: Backend, n: int, n_kept: int, input_bytes: i
     each = call.private_peak() if where == "local" else 0
     left = processes.available_bytes() * SHARE - input_bytes - result_bytes
     if left < each:
-        lack = f"{in_words(input_bytes)} of inputs, {in_words(result_bytes)} of results"
-        refused.append(f"it needs {lack} and {in_words(each)} for each worker: more than there is")
+        lack = f"{in_words(input_bytes)} for inputs, {in_words(result_bytes)} for results"
+        refused.append(f"it needs {lack} and {in_words(each)} per worker, more than is available")
     workers = max(1, min(request.max_workers, int(left // each) if each else request.max_workers))
     return Plan(
         n_items=n,
@@ -228,5 +228,5 @@ def _nbytes(value: Any) -> int:
 
 
 def _seconds(value: float) -> str:
-    """Format seconds with two digits, or all before the point."""
+    """Format seconds with two digits, or without decimals from 10 s on."""
     return f"{value:,.0f} s" if value >= 10 else f"{value:.2g} s"

@@ -56,7 +56,7 @@ WRONG_CALLS = {
         lambda: parallel_map(two, [1], shared={"a": 1, "b": 2}),
         TypeError,
         "'a' is given twice: by an iterable, and in shared=. If the function does not use the "
-        "item, add a parameter for it, before 'a'.",
+        "item, add a parameter for the item before 'a'.",
     ),
     "layout": (
         lambda: SharedBuffer(64).layout([("A", 3, "f8")]),
@@ -87,7 +87,7 @@ WRONG_CALLS = {
         "pipeline() has no n_jobs=: use workers=",
     ),
     "path": (lambda: parallel_map(one, [1], checkpoint=7), TypeError, "checkpoint=7: must be"),
-    "names": (lambda: parallel_map(one, [1], shared={1: 2}), TypeError, "not all strings: [1]"),
+    "names": (lambda: parallel_map(one, [1], shared={1: 2}), TypeError, "are not strings: [1]"),
     "async": (lambda: map_async(one, [1], n_jobs=2), TypeError, "map_async() has no argument"),
     "executor": (lambda: Executor(n_jobs=2), TypeError, "max_workers="),
     "sent": (lambda: pickle.dumps(Executor()), TypeError, "Create one there"),

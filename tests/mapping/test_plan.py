@@ -72,7 +72,7 @@ def test_workers_are_as_many_as_fit(monkeypatch):
 def test_a_lack_of_memory_is_told(monkeypatch):
     monkeypatch.setattr(processes, "available_bytes", lambda: 100_000_000)
     found = plan(np.ones, [1_000_000] * 1000)
-    assert "more than there is" in found.refused[0]
+    assert "more than is available" in found.refused[0]
 
 
 def test_grids_are_planned_too():
@@ -134,4 +134,4 @@ def test_a_plan_shows_seconds_as_a_person_writes_them():
     shown = repr(
         nbshare.types.Plan(n_items=500, item_s=0.2, elapsed_s=101.3, workers=1, refused=[])
     )
-    assert "time     101 s, 0.2 s for an item" in shown
+    assert "time     101 s, 0.2 s per item" in shown

@@ -599,7 +599,7 @@ def test_the_display_says_enough(capsys):
     [
         ({"reduce": 5}, TypeError, "reduce=5"),
         ({"until": "x"}, TypeError, "until='x'"),
-        ({"reduce": max, "out": "list"}, ValueError, "leave out= out"),
+        ({"reduce": max, "out": "list"}, ValueError, "out= has no effect"),
         ({"reduce": max, "timeout": 5.0}, ValueError, "timeout="),
     ],
 )

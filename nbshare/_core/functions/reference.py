@@ -1,4 +1,4 @@
-"""The function of a call, found, checked and named before anything starts."""
+"""Find, check and name the function of a call, before anything starts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from weakref import WeakKeyDictionary
 from nbshare._core.functions.annotations import signature_of, text_of
 from nbshare._core.functions.files import import_file
 
-# Functions that fit what they were called with last, which `inspect` takes 50 µs to tell.
+# Functions and the call that fitted them last, because a check by `inspect` takes 50 µs.
 _fitting: WeakKeyDictionary[Callable[..., Any], tuple[Any, ...]] = WeakKeyDictionary()
 
 
 def resolve(func: Any) -> Callable[..., Any]:
-    """Return the function that a user means, a callable or ``"workers.py:horizon"``.
+    """Return the function for a callable or a string such as ``"workers.py:horizon"``.
 
     Raises
     ------
@@ -38,8 +38,8 @@ def resolve(func: Any) -> Callable[..., Any]:
         )
     if (library := _delaying(func)) is not None:
         raise TypeError(
-            f"func is {library}'s delayed({label_of(func)}), which runs nothing, and only notes "
-            f"its call. Pass the function itself: parallel_map({label_of(func)}, items)"
+            f"func is {library}'s delayed({label_of(func)}), which only records a call and runs "
+            f"nothing. Pass the function itself: parallel_map({label_of(func)}, items)"
         )
     refuse_async(func)
     return func  # type: ignore[no-any-return]
@@ -50,7 +50,7 @@ _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # flags of code
 
 
 def refuse_async(func: Any) -> None:
-    """Raise TypeError for a function whose call runs nothing, because it is to be awaited."""
+    """Raise TypeError for an asynchronous function, because a plain call does not run it."""
     inner = func
     while isinstance(inner, _AROUND):
         inner = inner.func if isinstance(inner, functools.partial) else inner.__wrapped__
@@ -71,14 +71,14 @@ def refuse_async(func: Any) -> None:
             f"def run(item): return asyncio.run(collect({call}))"
         )
     raise TypeError(
-        f"{label_of(func)} is asynchronous (async def), and a call of it runs nothing. Pass a "
-        f"function that runs it: {advice}. If it waits most of the time, as for a network, use "
+        f"{label_of(func)} is asynchronous (async def), so calling it runs nothing. Pass a "
+        f"function that runs it: {advice}. If it mostly waits, for a network say, use "
         "asyncio.gather without nbshare."
     )
 
 
 def _delaying(func: Any) -> str | None:
-    """Return the library whose ``delayed`` has made a function, if one has."""
+    """Return the library whose ``delayed`` made a function, or None."""
     kind = type(func)
     if kind is FunctionType and func.__code__.co_name == "delayed_function":
         library = str(func.__globals__.get("__name__")).partition(".")[0]
@@ -97,7 +97,7 @@ def _from_file(reference: str) -> Callable[..., Any]:
         try:
             found = getattr(found, part)
         except AttributeError:
-            from nbshare._core.names import closest  # late, as few calls fail
+            from nbshare._core.names import closest  # late, because few calls fail
 
             names = sorted(k for k, v in vars(found).items() if callable(v) and k[0] != "_")
             close = closest(part, names)
@@ -105,7 +105,7 @@ def _from_file(reference: str) -> Callable[..., Any]:
             advice = advice if names else "it has no function"
             raise AttributeError(f"{path} has no {part!r}; {advice}") from None
     if not callable(found):
-        raise TypeError(f"{reference!r} is a {type(found).__name__} and cannot be called")
+        raise TypeError(f"{reference!r} is not a function, but of type {type(found).__name__}")
     return found  # type: ignore[no-any-return]
 
 
@@ -132,7 +132,7 @@ def bind_arguments(
     TypeError
         If it does not, before any worker starts.
     """
-    if is_plain := type(func) is FunctionType and not vars(func):  # decorators may tell another
+    if is_plain := type(func) is FunctionType and not vars(func):  # decorators set __signature__
         optional = len(func.__defaults__ or ()), *(func.__kwdefaults__ or ())
         call = func.__code__, optional, len(arguments), *shared, None, *extra, None, *of_grid
         if _fitting.get(func) == call:
@@ -157,7 +157,7 @@ def bind_arguments(
     try:
         signature.bind(*arguments, **dict.fromkeys(keywords))
     except TypeError as error:
-        from nbshare._core.names import closest  # late, as few calls fail
+        from nbshare._core.names import closest  # late, because few calls fail
 
         called = f"{label_of(func)}({', '.join(names)})"
         cures = [*_cures(signature, arguments, {**dict.fromkeys(of_grid), **shared}, extra)]
@@ -176,7 +176,7 @@ def bind_arguments(
 
 
 def needed_by(func: Callable[..., Any]) -> list[str]:
-    """Return the names of the arguments that a function needs by position, one if unknown."""
+    """Return the required positional parameters of a function, or one empty name if unknown."""
     try:
         parameters = signature_of(func).parameters.values()
     except (TypeError, ValueError):  # some functions in C have none
@@ -198,12 +198,12 @@ def _cures(
     missing = [name for name in missing if name not in {*shared, *extra}]
     unknown = [name for name in shared if name not in parameters]
     first = arguments[0][0] if n and isinstance(arguments[0], Sequence) and arguments[0] else None
-    yield "Each iterable gives one positional argument, shared= the keyword arguments."
+    yield "Each iterable supplies one positional argument, and shared= the keyword arguments."
     if any(name not in parameters for name in extra):
         yield "seed= passes rng=, a numpy.random.Generator: add a parameter rng, or drop seed="
     elif twice := [name for name in positional[:n] if name in shared]:
         yield f"{twice[0]!r} is given twice: by an iterable, and in shared=. If the function does"
-        yield f"not use the item, add a parameter for it, before {twice[0]!r}."
+        yield f"not use the item, add a parameter for the item before {twice[0]!r}."
     elif unknown:
         from nbshare._core.names import closest
 
@@ -226,10 +226,10 @@ def _cures(
 
 
 def with_keywords(func: Callable[..., Any], keywords: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return a function that gets these arguments, too.
+    """Add keyword arguments to a function.
 
-    A partial becomes one of its own class, because a partial of it would forget how that class
-    calls the function, from Python 3.14 on.
+    A partial becomes one of its own class. From Python 3.14 on, a `functools.partial` of it would
+    not call the function as that class does.
     """
     if isinstance(func, functools.partial):
         return type(func)(func.func, *func.args, **{**func.keywords, **keywords})
@@ -237,7 +237,7 @@ def with_keywords(func: Callable[..., Any], keywords: Mapping[str, Any]) -> Call
 
 
 def label_of(func: Any) -> str:
-    """Return the name for progress display and messages."""
+    """Return the name of a function for the progress display and messages."""
     while isinstance(func, functools.partial):
         func = func.func
     return str(getattr(func, "__name__", None) or type(func).__name__)
