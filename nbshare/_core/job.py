@@ -1,4 +1,4 @@
-"""Job, one run, as its caller sees it."""
+"""Job, the handle of a run for its caller."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from nbshare.errors import (
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers know it, also where it is not installed
 
-    T = TypeVar("T", default=Any)  # the function's result, anything if a text names it
+    T = TypeVar("T", default=Any)  # the function's result, Any if func is a string
 else:
     from typing import TypeVar
 
@@ -51,23 +51,23 @@ else:
 
 JobState = Literal["starting", "running", "done", "stopped", "interrupted", "failed"]
 
-SHOW_S = 0.01  # between looks for prints and objects, while there are, or else as time has passed
-NAP_S = 0.2  # an interrupt that comes just before a sleep is noticed after it
-RESULTS_CHECK_S = 0.02  # between looks of a loop over results, or of a coroutine
+SHOW_S = 0.01  # between polls for prints and objects while they arrive, else longer with time
+NAP_S = 0.2  # the longest sleep, because an interrupt just before one is noticed after it
+RESULTS_CHECK_S = 0.02  # between polls of a loop over results, or of a coroutine
 
-COUNTING = "count results with .count(), not len()"  # of an array with gaps
-MOST_STARTED = 1000  # jobs, before those that are over are left out
+COUNTING = "count results with .count(), not len()"  # for an array with gaps
+MOST_STARTED = 1000  # jobs in the list before finished ones are dropped
 
 # Not a WeakSet, whose callbacks an interrupt may break.
 _started: list[weakref.ref[Job]] = []
 _starting = _thread.allocate_lock()  # for changes of that list
-_told_of_chance: set[Any] = set()  # functions, by their code or name
-_last_job: Job | None = None  # the newest that did not simply succeed
+_told_of_chance: set[Any] = set()  # functions already warned about, by their code or name
+_last_job: Job | None = None  # the newest job that runs or did not succeed
 
 
 @shown_from_its_calls
 class Job(Generic[T]):
-    """A run of `map_async` or `parallel_map`, with its progress, its results, and a way to stop it.
+    """A run of `map_async` or `parallel_map`: read its progress and results, or stop it.
 
     Examples
     --------
@@ -81,7 +81,7 @@ class Job(Generic[T]):
     >>> job
     <Job sqrt: done, 3 of 3 items done>
 
-    Take results as they arrive, and stop when there are enough:
+    Take results as they arrive, and stop the run early:
 
     >>> job = nbshare.map_async(math.sqrt, range(1000))
     >>> for i, root in job:
@@ -90,7 +90,7 @@ class Job(Generic[T]):
     >>> job.cancel() or job.done()
     True
 
-    Find failures, and run an item again in this process, for the debugger:
+    Find failures, and run one item again in this process, for the debugger:
 
     >>> job = nbshare.map_async(float, ["1.5", "off"], on_error="return")
     >>> job.result()
@@ -105,14 +105,14 @@ class Job(Generic[T]):
     Attributes
     ----------
     label : str
-        Name in the progress display, which is the ``progress=`` label, or the function's name.
+        Name in the progress display: the ``progress=`` label, or the function's name.
     n_workers : int
-        Number of worker processes asked for.
+        Maximum number of worker processes.
 
     See Also
     --------
     map_async : start a run in the background.
-    last_job : the newest run that did not simply succeed.
+    last_job : the newest run that was stopped or interrupted, or had failures.
 
     Notes
     -----
@@ -120,47 +120,46 @@ class Job(Generic[T]):
     `concurrent.futures.Future`, but `result` of a stopped run returns the partial results.
 
     In a notebook, a cell that ends with a job, or ``display(job)``, shows its progress display and
-    its plot, which continue to change until the run is over.
+    its plot, which update until the run is over.
 
-    Any thread may read everything while the run goes on, at no cost for the workers. A plain
-    ndarray given as ``out=`` is filled whenever a thread waits. A forked process cannot use a job
-    of its parent, unless the run was over by then.
+    Any thread may read all attributes during the run, at no cost for the workers. A plain ndarray
+    passed as ``out=`` is filled whenever a thread waits. A forked process cannot use a job of its
+    parent, unless the run was over before the fork.
 
     In a coroutine, ``await job`` waits and ``async for i, result in job`` iterates, while other
-    tasks run. If the task is cancelled, also by `asyncio.wait_for`, the run stops.
-    ``asyncio.shield(job)`` keeps it going. `asyncio.wait` needs ``asyncio.ensure_future(job)``.
+    tasks run. If the task is cancelled, also by `asyncio.wait_for`, the run stops, unless the task
+    awaits ``asyncio.shield(job)``. To `asyncio.wait` pass ``asyncio.ensure_future(job)``.
     """
 
     __module__ = "nbshare"
 
     def __init__(self, run: Run, label: str, shown: Any) -> None:
         self._owners_run, self._process, self._pid = run, this_process[0], os.getpid()
-        self._begun_at = self._ended_at = math.nan  # on the monotonic clock
+        self._begun_at = self._ended_at = math.nan  # seconds of the monotonic clock
         self._was_interrupted = False
         self.label = label
         self.n_workers = run.request.max_workers
         self._shown = shown  # a `notebook.Showing`, which draws it
-        self._is_shown = False  # in a row that says how it ends
-        self._new_results: Iterator[tuple[int, T]] = iter(())  # for all that iterate
+        self._is_shown = False  # in a progress display that says how it ends
+        self._new_results: Iterator[tuple[int, T]] = iter(())  # shared by all loops
         self._giving = _thread.allocate_lock()
-        self._early: dict[int, T] = {}  # results that `in_order` has not given yet
-        self._n_in_order = 0  # that it has given
+        self._early: dict[int, T] = {}  # results that `in_order` has not yielded yet
+        self._n_in_order = 0  # results that it has yielded
         self._ordering = _thread.allocate_lock()  # for both
         self._until = Until(run)
-        self._forsaken: weakref.finalize[[], Job[T]] | None = (
-            None  # tells the run that this is gone
-        )
+        # Notifies the run when this job is freed.
+        self._forsaken: weakref.finalize[[], Job[T]] | None = None
 
-    # ------------------------------------------------------------ what can be read
+    # ------------------------------------------------------------ attributes to read
 
     @property
     def _run(self) -> Run:
         """The run behind this job. A forked child may use it only if it was over before."""
-        # The child has its memory, but none of the threads that bring it to an end.
+        # The child has a copy of its memory, but none of the threads that would finish it.
         if this_process[0] is not self._process and not self._owners_run.is_over:
             raise RuntimeError(
-                f"this Job belongs to process {self._pid}, from which process {os.getpid()} was "
-                "forked before the run was over. Use it there, or start another run here"
+                f"this Job belongs to process {self._pid}, and process {os.getpid()} was forked "
+                "from it before the run was over. Use it there, or start another run here"
             )
         return self._owners_run
 
@@ -175,13 +174,13 @@ class Job(Generic[T]):
         state = self._run.state
         if self._was_interrupted and state != "done":
             return "interrupted"
-        if state == "starting" and self.n_done:  # the thread that notes ready workers may wait
+        if state == "starting" and self.n_done:  # the dispatcher may not have noted it yet
             return "running"
         return state
 
     @property
     def n_done(self) -> int:
-        """Number of items that are done (int), failed ones included."""
+        """Number of finished items (int), including failed ones."""
         return self._run.n_done
 
     @property
@@ -219,7 +218,7 @@ class Job(Generic[T]):
     def errors(self) -> Mapping[int, BaseException]:
         """Exceptions of failed items, a dict of index to exception.
 
-        If a loop takes the results of a generator, only the first 10,000 are kept.
+        If a loop takes the results of a generator, only the first 10,000 exceptions are kept.
 
         Examples
         --------
@@ -255,29 +254,29 @@ class Job(Generic[T]):
         Returns
         -------
         numpy.ma.MaskedArray, list or None
-            If the results form an array, a masked array of shape ``(n_items, *shape)`` over the
-            shared output, not a copy, with a mask where rows are missing. For tiles, the whole
-            array, masked where tiles are missing. Both are read-only until the run is over.
-            Otherwise a list with `nbshare.MISSING` in its gaps. With ``reduce=``, the value so far.
-            None before the first result.
+            If the results form an array, a masked array of shape ``(n_items, *shape)``, which masks
+            missing rows. It is a view of the shared output, not a copy. For tiles, the whole array,
+            with missing tiles masked. Both are read-only until the run is over. Otherwise a list
+            with `nbshare.MISSING` in its gaps. With ``reduce=``, the value so far. None before the
+            first result.
         """
         partial, items = self._partial(), self._shape
         return partial if items is None or partial is None else items.shaped_partly(partial)
 
     @property
     def _is_list(self) -> bool:
-        """Whether a list was asked for."""
+        """Whether the caller passed ``out="list"``."""
         out = self._run.request.out
         return isinstance(out, str) and out == "list"
 
     @property
     def _shape(self) -> ShapedItems | None:
-        """The items that give the results their form, or None for a list that was asked for."""
+        """The grid, table or tiles that shape the results, or None, also with ``out="list"``."""
         items = self._inputs
         return items if isinstance(items, ShapedItems) and not self._is_list else None
 
     def _partial(self) -> Any:
-        """Return the results so far, one by one and in their own order also for a grid."""
+        """Return the results so far, one per item in the order of the items, also for a grid."""
         return self._in_order(self._run.partial())
 
     @property
@@ -291,7 +290,7 @@ class Job(Generic[T]):
 
     @property
     def stats(self) -> StatsTable[WorkerStats]:
-        """Time and memory of each worker, a list of WorkerStats, which a notebook shows as a table.
+        """Time and memory of each worker, a list of WorkerStats that a notebook shows as a table.
 
         Examples
         --------
@@ -311,23 +310,23 @@ class Job(Generic[T]):
 
     @property
     def _is_enough(self) -> bool:
-        """Whether ``until=`` has ended it before all items were done."""
+        """Whether ``until=`` has ended the run before all items were done."""
         return self._run.is_enough and self.n_done != self.n_items
 
     @property
     def _has_gaps(self) -> bool:
-        """Whether its results are an array some of whose rows are missing."""
+        """Whether the results are an array with missing rows."""
         partial = self._run.partial()
         return isinstance(partial, np.ma.MaskedArray) and self.n_done != self.n_items
 
     @property
     def _is_reduced(self) -> bool:
-        """Whether it has one result, by ``reduce=``."""
+        """Whether ``reduce=`` combines all results into one value."""
         return self._run.is_reduced
 
     @property
     def stages(self) -> StatsTable[StageStats]:
-        """Work and waiting times of a pipeline's stages, a list of StageStats, else empty."""
+        """Work and waiting times of a pipeline's stages, a list of StageStats, empty for maps."""
         return StatsTable(self._run.stages())
 
     @property
@@ -337,7 +336,7 @@ class Job(Generic[T]):
 
     @property
     def _inputs(self) -> Any:
-        """The items, if there is one sequence or array of them, or else None."""
+        """The only iterable of the run, or None if it has several or a generator."""
         iterables = self._run.request.iterables
         return iterables[0] if len(iterables) == 1 else None
 
@@ -346,7 +345,7 @@ class Job(Generic[T]):
 
         Examples
         --------
-        Run an item that failed, again and here:
+        Run a failed item again, in this process:
 
         >>> import nbshare
         >>> job = nbshare.map_async(float, ["1.5", "off"], on_error="return")
@@ -369,7 +368,7 @@ class Job(Generic[T]):
         IndexError
             There is no such item.
         LookupError
-            The item is one of a generator, or a block of a pipeline, and not kept.
+            The item came from a generator, or is a block of a pipeline, and was not kept.
         Exception
             The function raised it.
         """
@@ -388,7 +387,7 @@ class Job(Generic[T]):
 
     @property
     def _error(self) -> BaseException | None:
-        """Exception that the run failed with, or None. One that comes after its end is too late."""
+        """Exception that the run failed with, or None. Ignores one that arrives after the end."""
         return self._run.error if self._run.state == "failed" else None
 
     def __repr__(self) -> str:
@@ -401,24 +400,24 @@ class Job(Generic[T]):
         def __getitem__(self, index: Any) -> Any:
             raise TypeError(
                 f"a Job is the run, not its results: use job.result()[{index!r}], or job.partial() "
-                "for those that are finished"
+                "for the finished ones"
             )
 
         def __getattr__(self, name: str) -> Any:
-            if name == "_condition":  # of a Future of concurrent.futures
+            if name == "_condition":  # an attribute of concurrent.futures.Future
                 raise AttributeError(
-                    "concurrent.futures.wait and as_completed take no Job: use its wait()"
+                    "concurrent.futures.wait and as_completed accept no Job: use job.wait()"
                 )
-            from nbshare._core.names import no_attribute  # late, as few ask
+            from nbshare._core.names import no_attribute  # late, because few calls need it
 
             known = [each for each in dir(Job) if each[0] != "_" and each != "result"]
-            more = "; result() waits for the results, partial() returns those that are finished"
+            more = "; result() waits for the results, partial() returns the finished ones"
             raise no_attribute("a Job", name, known, more)
 
         def __array__(self, *_: Any, **__: Any) -> Any:
             raise TypeError(
                 "a Job is the run, not its results: pass job.result(), which waits for them, or "
-                "job.partial() for those that are finished"
+                "job.partial() for the finished ones"
             )
 
     # ------------------------------------------------------------ a Future's methods
@@ -428,7 +427,7 @@ class Job(Generic[T]):
         return self._run.is_over
 
     def running(self) -> bool:
-        """Return whether the run is not over yet."""
+        """Return whether the run is starting or running."""
         return not self._run.is_over
 
     def cancelled(self) -> bool:
@@ -442,7 +441,7 @@ class Job(Generic[T]):
 
         Examples
         --------
-        Stop a run, which ends within a second:
+        Stop a run:
 
         >>> import time
         >>> import nbshare
@@ -460,8 +459,8 @@ class Job(Generic[T]):
         Raises
         ------
         RuntimeError
-            The job is one of `attach`, and its run, not detached, can be stopped in its process
-            only.
+            The job comes from `attach`, and its run is not detached, so only the process that
+            started it can stop it.
 
         See Also
         --------
@@ -477,7 +476,7 @@ class Job(Generic[T]):
 
         Examples
         --------
-        Look at a long run now and then:
+        Check a long run now and then:
 
         >>> import time
         >>> import nbshare
@@ -499,19 +498,19 @@ class Job(Generic[T]):
             Whether the run is over.
         """
         until_s = math.inf if timeout is None else time.monotonic() + timeout
-        with self._telling_that_it_goes_on():
+        with self._showing_an_interrupt_shortly():
             while not self._tick(max(0.0, min(NAP_S, until_s - time.monotonic()))):
                 if time.monotonic() >= until_s:
                     return False
         return True
 
-    # As of `parallel_map`: an array, or a list if results fit none or it was asked for.
+    # As for `parallel_map`: an array, or a list if results fit none or out="list".
     def result(self, timeout: float | None = None) -> SharedArray | Any:
         """Wait for the results and return them, as `parallel_map` does.
 
         Examples
         --------
-        Wait for a short time only, after which the run continues:
+        Wait for a short time only. The run continues:
 
         >>> import time
         >>> import nbshare
@@ -540,7 +539,7 @@ class Job(Generic[T]):
         TimeoutError
             The run is not over in time. It continues.
         Exception
-            The run failed with it.
+            The exception that the run failed with.
         """
         self._await_end(timeout)
         return unwrapped(*self._outcome())
@@ -601,19 +600,19 @@ class Job(Generic[T]):
         Parameters
         ----------
         function : callable
-            Called as ``function(job)`` in a thread of nbshare. An exception of it is printed and
-            changes nothing.
+            Called as ``function(job)`` in a thread of nbshare. An exception that it raises is
+            printed, and otherwise ignored.
 
         Raises
         ------
         TypeError
-            The function is asynchronous, or one of asyncio's, which must run in the event loop, as
-            of ``asyncio.wait([job])``. Use ``asyncio.wait([asyncio.ensure_future(job)])``.
+            The function is asynchronous, or belongs to asyncio and must run in the event loop, as
+            for ``asyncio.wait([job])``. Use ``asyncio.wait([asyncio.ensure_future(job)])``.
         """
         if str(getattr(function, "__module__", "")).partition(".")[0] == "asyncio":
             raise TypeError(
-                "a Job calls functions in a thread, and those of asyncio work in the event loop "
-                "only. Pass a task: asyncio.wait([asyncio.ensure_future(job)]). Or use "
+                "a Job calls functions in a thread, and those of asyncio must run in the event "
+                "loop. Pass a task: asyncio.wait([asyncio.ensure_future(job)]). Or use "
                 "asyncio.gather(job), asyncio.as_completed([job]), or await job"
             )
         check_called("function", function, "job")
@@ -632,7 +631,7 @@ class Job(Generic[T]):
 
         look_s = 0.0
         with self._ending_with_its_task():
-            while not self.done():  # the kernel's interrupt wakes no loop that sleeps
+            while not self.done():  # polls, because an interrupt does not wake a sleeping loop
                 await asyncio.sleep(look_s)
                 look_s = _longer(look_s)
         self._cancel_if_interrupted()
@@ -648,7 +647,7 @@ class Job(Generic[T]):
         try:
             with cancelled_by_interrupt(cancel) as came:
                 yield
-            if came:  # while nothing was awaited
+            if came:  # the interrupt came while nothing was awaited
                 raise asyncio.CancelledError
         except BaseException as error:
             self._interrupt()
@@ -660,7 +659,7 @@ class Job(Generic[T]):
     def _cancel_if_interrupted(self) -> None:
         """Cancel this task if the run was interrupted elsewhere.
 
-        A KeyboardInterrupt would end the event loop.
+        Raising KeyboardInterrupt instead would end the event loop.
         """
         import asyncio
 
@@ -674,9 +673,9 @@ class Job(Generic[T]):
         the exception is yielded in place of the result. Each result is yielded once, also to
         several loops in one or several threads.
 
-        Results of a generator's items are not kept after that, so the generator may be endless. Its
-        run is ahead of the loop by about a second. It stops with `cancel`, or when the last
-        reference to the job is gone. A progress display and `last_job` have one, too.
+        Results of a generator's items are dropped after that, so the generator may be endless. Its
+        run is about a second ahead of the loop. It stops with `cancel`, or when the last reference
+        to the job is dropped. A progress display and `last_job` also hold one.
 
         Yields
         ------
@@ -686,14 +685,14 @@ class Job(Generic[T]):
         Raises
         ------
         Exception
-            The run failed with it.
+            The exception that the run failed with.
         """
         return self._loop(self._next_result)
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, T]]:
         """Iterate in a coroutine, as in ``async for i, result in job``.
 
-        Other tasks go on meanwhile. If the task is cancelled, the run stops. After ``break`` it
+        Other tasks run meanwhile. If the task is cancelled, the run stops. After ``break`` it
         continues.
 
         Yields
@@ -716,12 +715,12 @@ class Job(Generic[T]):
         self._end_loop()
 
     def _loop(self, take: Callable[[], tuple[int, T] | None]) -> Iterator[tuple[int, T]]:
-        """Yield what there is to take, until the run is over and nothing is left."""
+        """Yield all results that `take` returns, until the run is over."""
         self._refuse_if_reduced()
-        look_s = 0.0  # first, because from then on the source waits for the loop over it
+        look_s = 0.0  # no delay at first, because the source waits for its loop from then on
         while True:
-            with self._telling_that_it_goes_on():
-                is_over = self._tick(look_s)  # before looking, as all results are done then
+            with self._showing_an_interrupt_shortly():
+                is_over = self._tick(look_s)  # before `take`, because all results are done then
             while (new := take()) is not None:
                 yield new
             if is_over:
@@ -730,7 +729,7 @@ class Job(Generic[T]):
         self._end_loop()
 
     def _end_loop(self) -> None:
-        """Raise the error of a run all of whose results have been taken."""
+        """Raise the error of the run once all its results have been taken."""
         if self.state != "done":
             unwrapped(*self._outcome())
         self._warn_of_chance()
@@ -740,7 +739,7 @@ class Job(Generic[T]):
 
         Examples
         --------
-        The first result that is large enough, after which items need not run:
+        Take the first result that is large enough, and stop the run:
 
         >>> import math
         >>> import nbshare
@@ -757,12 +756,12 @@ class Job(Generic[T]):
         Raises
         ------
         Exception
-            The run failed with it. Raised after the results before that item.
+            The exception that the run failed with, raised after the results before that item.
 
         Notes
         -----
         Results that arrive early are kept until it is their turn. A second loop continues where the
-        first one stopped. Do not iterate over the job itself as well. Each result is given once.
+        first one stopped. Do not iterate over the job itself as well: each result is yielded once.
         """
         for _, result in self._loop(self._next_in_order):
             yield result
@@ -777,10 +776,10 @@ class Job(Generic[T]):
             raise TypeError("a run with reduce= has one result: use result(), or partial()")
 
     def _next_result(self) -> tuple[int, T] | None:
-        """Return a result that no loop has taken, or None if there is none at this moment."""
+        """Return a result that no loop has taken, or None if there is none yet."""
         with self._giving:
             new = next(self._new_results, None)
-            if new is None:  # of the last look's
+            if new is None:  # all results of the last poll are taken
                 if self._forsaken is None:
                     self._forsaken = weakref.finalize(self, self._run.release)
                     self._forsaken.atexit = False
@@ -789,7 +788,7 @@ class Job(Generic[T]):
             return new
 
     def _next_in_order(self) -> tuple[int, T] | None:
-        """Return the result of the next item, or None if it is not there yet. For any thread."""
+        """Return the result of the next item, or None if it is not done yet. Thread-safe."""
         with self._ordering:
             while self._n_in_order not in self._early:
                 if (new := self._next_result()) is None:
@@ -801,11 +800,11 @@ class Job(Generic[T]):
     def explore(self, *, kind: Any = None, axes: Any = None, plot: Any = None) -> None:
         """Show a panel with a slider over the results in a notebook, also during the run.
 
-        It tells how far the run is, and shows the chosen result as soon as it arrives.
+        The panel shows the progress, and the chosen result as soon as it arrives.
 
         Examples
         --------
-        The results of a running job, in a notebook:
+        Explore the results of a running job, in a notebook:
 
         >>> import numpy as np
         >>> import nbshare
@@ -819,7 +818,7 @@ class Job(Generic[T]):
         Parameters
         ----------
         kind : {"image", "line", "hist"}, optional
-            The way to draw one result. Default: by its shape.
+            How to draw one result. Default: by its shape.
         axes : mapping of str to array_like, optional
             Names and values of a grid's axes. Each gets a slider.
         plot : LivePlot, optional
@@ -828,7 +827,7 @@ class Job(Generic[T]):
         Raises
         ------
         TypeError, ValueError
-            Arguments are wrong, as for `nbshare.explore`, which has the details.
+            Invalid arguments, as for `nbshare.explore`, which has the details.
         """
         self._refuse_if_reduced()
         self._shown.explore(self, kind=kind, axes=axes, plot=plot)
@@ -836,7 +835,7 @@ class Job(Generic[T]):
     # -------------------------------------------------------------- for the code that runs it
 
     def _start(self) -> None:
-        """Hand the run to the workers."""
+        """Start the run."""
         self._begun_at = time.monotonic() - self._run.age_s
         with _starting:
             if len(_started) >= MOST_STARTED:
@@ -845,7 +844,7 @@ class Job(Generic[T]):
         self._run.start()
 
     def _tick(self, timeout_s: float) -> bool:
-        """Do what is due here, and wait a little. Return whether the run is over."""
+        """Fill ``out=``, show prints, call ``until=``, and wait. Return whether the run is over."""
         refuse_to_wait_for_itself()
         run = self._run
         run.fill_out()
@@ -858,13 +857,13 @@ class Job(Generic[T]):
         return is_over
 
     def _keep_asking(self) -> None:
-        """Ask until the run is over, in a thread of its own, because nobody may wait."""
+        """Call ``until=`` until the run is over, in its own thread, because no caller may wait."""
         while not self._run.await_end(SHOW_S):
             self._run.load_ahead()
             self._until.ask(self.partial)
 
     def _leave_alone(self) -> None:
-        """Arrange that prints are shown and memory is released without a thread that waits."""
+        """Arrange for prints to be shown and memory released, though no thread waits."""
         prints, shown, reference = self._run.request.prints, self._shown, weakref.ref(self)
         prints.is_attended = False
 
@@ -873,35 +872,35 @@ class Job(Generic[T]):
             if job is not None:
                 job._let_go()
                 job._note_end()
-            else:  # the caller has not kept it
+            else:  # the caller has dropped it
                 prints.end()
                 shown.close()
 
         self._run.call_when_over(end)
 
     def _note_end(self) -> None:
-        """Show the last prints and the final state, once the run is over."""
+        """Show the last prints and the final state of a run that is over."""
         if math.isnan(self._ended_at):
             self._ended_at = time.monotonic()
         self._run.request.prints.end()
         self._shown.close()
 
     def _let_go(self) -> None:
-        """Forget this job as the last one if it succeeded."""
+        """Drop this job as the last one if it succeeded."""
         if last_job() is self and self.state == "done" and not self.errors:
             remember(None)
 
     def _interrupt(self) -> None:
-        """Stop the run because of the user's interrupt."""
+        """Stop the run after the user's interrupt."""
         self._was_interrupted = True
         self.cancel()
 
     def _outcome(self, *, is_interrupted: bool = False) -> tuple[Any, BaseException | None]:
         """Return the result of a run that is over, or the error to raise.
 
-        The state decides, unless the user's interrupt has come to the call that waited for it.
+        The state decides, unless the user interrupted the call that waited for the run.
         """
-        if self._forsaken is not None:  # it holds the run, whose error's traceback holds this
+        if self._forsaken is not None:  # holds the run, whose error's traceback holds this job
             self._forsaken.detach()
         self._run.fill_out()
         is_done = False
@@ -916,20 +915,20 @@ class Job(Generic[T]):
         except TaskError as error:  # a result that cannot be unpickled here
             remember(self)
             return None, error.with_traceback(None)
-        except Exception as error:  # noqa: BLE001 - of pandas, say (the results are kept)
+        except Exception as error:  # noqa: BLE001 - from pandas, say (the results are kept)
             remember(self)
             return None, error
         except KeyboardInterrupt:
             is_interrupted = True
         if is_done:
-            self._run.release()  # not above, as after an interrupt its results may not be its own
+            self._run.release()  # only now, because after an interrupt the results are still needed
             return result, None
         remember(self)
         if is_interrupted or self.state == "interrupted":
             return None, MapInterrupted(self._count(kept_in="nbshare.last_job().partial()"))
         if self._error is not None:
             return None, self._error
-        # While the interpreter ends a thread that prints to its closing streams may abort it.
+        # A thread that prints while the interpreter closes its streams may abort the process.
         if not (self._is_shown or is_ending()):
             more = "; the same call continues" if self._run.stored_in else ""
             more += f"; {COUNTING}" if self._has_gaps else ""
@@ -937,14 +936,14 @@ class Job(Generic[T]):
         return self._partial_or_gaps(), None
 
     def _partial_or_gaps(self) -> Any:
-        """Return the results of a run that has ended early."""
+        """Return the results of a run that ended early."""
         partial = self.partial()
         if partial is None and not self._is_reduced:
             return [MISSING] * len(self.present)
         return partial
 
     def _warn_of_chance(self) -> None:
-        """Warn, once for a function, if it drew from global random numbers without a seed."""
+        """Warn, once per function, if it drew from global random numbers without a seed."""
         items, which = self._run.drew()
         func = self._run.request.users
         name = label_of(func)
@@ -958,10 +957,9 @@ class Job(Generic[T]):
         used = {NUMPY: numpy, PYTHON: python}.get(which, f"{python}, {numpy}")
         warn(
             f"{name} drew from global random numbers ({used}) for {items}, itself or in a library. "
-            "What depends on them differs in each run and cannot be repeated. Pass seed=1 to the "
-            "call, and let the function take rng and draw from that: def f(x, rng): return "
-            "rng.normal(). To estimators of scikit-learn pass random_state=, such as a number: "
-            "some draw one, and do not use it",
+            "Results that depend on them cannot be repeated. Pass seed=1 to the call, and draw "
+            "from the parameter rng: def f(x, rng): return rng.normal(). Pass random_state=0 to "
+            "estimators of scikit-learn, because some draw a number and do not use it",
             UnseededWarning,
         )
 
@@ -997,18 +995,18 @@ class Job(Generic[T]):
         return f"{self.n_done}{n_items} items done{kept}"
 
     def _ipython_display_(self) -> None:
-        """Show the present state in a notebook, which continues to change."""
+        """Show the progress display in a notebook, where it updates until the run is over."""
         if not self._shown.show(self):
             raise NotImplementedError  # so that the repr is shown
 
     @contextlib.contextmanager
-    def _telling_that_it_goes_on(self) -> Iterator[None]:
+    def _showing_an_interrupt_shortly(self) -> Iterator[None]:
         """Show an interrupt of a wait in one line. The run continues."""
         try:
             yield
         except KeyboardInterrupt as error:
-            where = f"{self.label} goes on in the background, {self._count()}"
-            shown_as(error, f"{type(error).__name__}: {where}; its cancel() ends it")
+            where = f"{self.label} is still running in the background, {self._count()}"
+            shown_as(error, f"{type(error).__name__}: {where}; call its cancel() to stop it")
             raise
 
 
@@ -1017,7 +1015,7 @@ def _longer(look_s: float) -> float:
 
 
 class JobList(list[Job]):
-    """Jobs. In a notebook each shows its progress display, with a Stop button."""
+    """A list of jobs. In a notebook it shows their progress displays, with Stop buttons."""
 
     def _ipython_display_(self) -> None:
         if not self:
@@ -1028,7 +1026,7 @@ class JobList(list[Job]):
 
 @shown_from_the_call
 def jobs() -> JobList:
-    """Return the jobs that run in this process, the oldest first.
+    """Return the running jobs of this process, the oldest first.
 
     Examples
     --------
@@ -1038,7 +1036,7 @@ def jobs() -> JobList:
     >>> nbshare.jobs()
     []
 
-    Stop everything that runs in this notebook:
+    Stop all runs of this notebook:
 
     >>> import time
     >>> jobs = [nbshare.map_async(time.sleep, [60.0], progress=name) for name in ("fit", "scan")]
@@ -1057,7 +1055,7 @@ def jobs() -> JobList:
 
     See Also
     --------
-    last_job : the newest job that did not simply succeed.
+    last_job : the newest job that runs, was stopped or interrupted, or had failures.
     """
     found = (reference() for reference in list(_started))
     mine = (job for job in found if job is not None and job._process is this_process[0])
@@ -1066,20 +1064,20 @@ def jobs() -> JobList:
 
 @shown_from_the_call
 def last_job() -> Job | None:
-    """Return the newest job if it runs, was stopped, was interrupted or failed, or else None.
+    """Return the newest job if it runs, was stopped or interrupted, or had failures, else None.
 
     Its results are kept until the next call.
 
     Examples
     --------
-    What failed in the last run?
+    Which items failed in the last run?
 
     >>> import nbshare
     >>> values = nbshare.parallel_map(float, ["1.5", "off", "2"], on_error="return")
     >>> nbshare.last_job().errors
     {1: ValueError("could not convert string to float: 'off'")}
 
-    The results that were finished before a run failed:
+    Get the results that were finished before a run failed:
 
     >>> try:
     ...     nbshare.parallel_map(float, ["1.5", "2", "off"], max_workers=1)
@@ -1095,7 +1093,7 @@ def last_job() -> Job | None:
 
     See Also
     --------
-    jobs : all jobs that run.
+    jobs : all running jobs.
     """
     return _last_job
 
