@@ -49,57 +49,15 @@ Set these environment variables before a call to change its behaviour:
 """
 
 from nbshare import errors as errors
+from nbshare._core import public_names as __all__
 
 __version__ = "0.1.0"
 
-# The modules of names, as in the stub for type checkers next to this file. They are imported on
-# first access: a worker process needs a quarter of the package, and starts that much sooner.
-_NAMES = {
-    "arrays.buffer": "SharedBuffer",
-    "arrays.create": "empty empty_like full full_like ones ones_like zeros zeros_like",
-    "shapes.grid": "grid",
-    "arrays.lock": "SharedLock",
-    "arrays.reducers": "register_type",
-    "arrays.ring": "RingBuffer",
-    "arrays.share": "SharedObject share",
-    "arrays.shared_array": "SharedArray",
-    "shapes.tables": "rows",
-    "shapes.tiles": "tiles",
-    "checkpoint.options": "Checkpoint",
-    "checkup": "doctor",
-    "engine.local": "shutdown",
-    "engine.results": "MISSING",
-    "executor": "Executor",
-    "for_joblib": "register_joblib",
-    "functions.files": "import_file",
-    "job": "Job jobs last_job",
-    "mapping": "map_async parallel_map",
-    "notebook.explore": "explore",
-    "notebook.live_plot": "LivePlot",
-    "pipelines": "pipeline",
-    "planning": "plan",
-    "runs.attached": "attach",
-    "runs.stored": "open_checkpoint",
-    "worker.reports": "report worker_index",
-}
-_HOME_OF = {
-    name: f"nbshare._core.{home}" for home, names in _NAMES.items() for name in names.split()
-}
-_HOME_OF["MapInterrupted"] = "nbshare.errors"
-
-# Constants first, then classes, then functions.
-__all__ = sorted(
-    ["errors", "types", *_HOME_OF], key=lambda name: (not name.isupper(), name[0].islower(), name)
-)
-
-# IPython's hooks.
-_HOME_OF |= dict.fromkeys(
-    ("load_ipython_extension", "unload_ipython_extension"), "nbshare._core.magics"
-)
-
 
 def __getattr__(name: str) -> object:
-    if name != "types" and name not in _HOME_OF:
+    from nbshare._core import HOME_OF  # here, because completion would offer it
+
+    if name != "types" and name not in HOME_OF:
         if name[0] == "_":  # maybe a module
             raise AttributeError(name)
         import sys
@@ -117,8 +75,8 @@ def __getattr__(name: str) -> object:
             return importlib.import_module("nbshare.types")
         # The package first, because two threads that import two of its modules at the same time
         # would wait for each other.
-        importlib.import_module(_HOME_OF[name].rpartition(".")[0])
-        value = getattr(importlib.import_module(_HOME_OF[name]), name)
+        importlib.import_module(HOME_OF[name].rpartition(".")[0])
+        value = getattr(importlib.import_module(HOME_OF[name]), name)
     except AttributeError as error:  # Python would report a missing name
         raise ImportError(f"nbshare.{name} cannot be imported: {error}") from error
     globals()[name] = value

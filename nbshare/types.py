@@ -1,7 +1,5 @@
 """Types that nbshare returns and users do not create, for annotations and `isinstance`."""
 
-from typing import Any
-
 from nbshare._core.arrays.ring_slots import RingStats
 from nbshare._core.engine.stats import SlowItem, StageStats, WorkerStats
 from nbshare._core.pipelines import PipelineResult
@@ -26,10 +24,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name[0] == "_":
         raise AttributeError(name)
-    from nbshare._core.names import no_attribute  # late, as few ask
+    from nbshare._core.names import no_attribute  # late, because few calls need it
 
     raise no_attribute(__name__, name, __all__)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import nbshare
+from nbshare._core import HOME_OF
 from nbshare._core.options import MapOptions, Options
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,7 +39,8 @@ def python(*arguments: str) -> str:
 # doctest takes a class for a foreign one if its module is not where its methods are.
 DOCTESTS = """
 import sys, nbshare, pytest
-for name, home in nbshare._HOME_OF.items():
+from nbshare._core import HOME_OF
+for name, home in HOME_OF.items():
     if isinstance(found := getattr(nbshare, name), type):
         found.__module__ = home
 for home in ("engine.stats", "arrays.ring_slots", "pipelines", "runs.stored"):
@@ -292,7 +294,7 @@ def test_the_stub_has_the_public_names():
     assert homes.pop("errors") == homes.pop("types") == "nbshare"
     assert sorted([*homes, "errors", "types"]) == sorted(nbshare.__all__)
     for name, home in homes.items():
-        assert nbshare._HOME_OF[name] == home
+        assert HOME_OF[name] == home
 
 
 def test_it_is_imported_from_a_zip_file_without_stubs(tmp_path):
@@ -318,7 +320,7 @@ def test_it_is_imported_from_a_zip_file_without_stubs(tmp_path):
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_the_annotations_of_public_classes_can_be_evaluated(cls, monkeypatch):
     """`typing.get_type_hints` works on a class and its members, without other names of nbshare."""
-    for name in nbshare._HOME_OF:
+    for name in HOME_OF:
         monkeypatch.delitem(vars(nbshare), name, raising=False)
     typing.get_type_hints(cls)
     for member in vars(cls).values():

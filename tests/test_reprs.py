@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+
 import numpy as np
+import pytest
 
 import nbshare
 
@@ -42,6 +46,20 @@ def test_completion_offers_the_public_names_only():
     assert set(dir(nbshare)) == {*nbshare.__all__, "__version__"}
     assert dir(nbshare.errors) == nbshare.errors.__all__
     assert dir(nbshare.types) == nbshare.types.__all__
+
+
+@pytest.mark.parametrize("module", ["nbshare", "nbshare.types"])
+def test_completion_of_an_import_offers_the_public_names_only(module, monkeypatch, tmp_path):
+    """And, as for any package, its submodules and the names that Python gives to a module."""
+    from IPython.core.completer import IPCompleter, provisionalcompleter
+
+    jedi = pytest.importorskip("jedi")
+    monkeypatch.setattr(jedi.settings, "cache_directory", str(tmp_path))
+    text = f"from {module} import "
+    with provisionalcompleter():
+        offered = {each.text for each in IPCompleter().completions(text, len(text))}
+    ours = {name for name in offered if not re.fullmatch("__.+__", name)}
+    assert ours - {"_core"} == {*importlib.import_module(module).__all__}
 
 
 JOB = """
