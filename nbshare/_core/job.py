@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -395,6 +395,11 @@ class Job(Generic[T]):
             return f"<Job {self.label}: {self.state}, {self._count()}>"
         return f"<Job {self.label}: of process {self._pid}>"
 
+    def __reduce__(self) -> Never:
+        raise TypeError(
+            "a Job cannot be sent to another process or stored. Use job.result(), its results"
+        )
+
     if not TYPE_CHECKING:  # type checkers refuse both anyway
 
         def __getitem__(self, index: Any) -> Any:
@@ -410,7 +415,7 @@ class Job(Generic[T]):
                 )
             from nbshare._core.names import no_attribute  # late, because few calls need it
 
-            known = [each for each in dir(Job) if each[0] != "_" and each != "result"]
+            known = [each for each in dir(self) if each[0] != "_" and each != "result"]
             more = "; result() waits for the results, partial() returns the finished ones"
             raise no_attribute("a Job", name, known, more)
 

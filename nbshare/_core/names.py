@@ -11,57 +11,89 @@ from nbshare.errors import counted
 
 # Options of other libraries, and their replacements here.
 _OPTIONS = {
-    ("n_jobs", "processes", "num_workers", "n_workers", "workers", "nprocs", "num_cpus"): (
-        "use max_workers= (default: all CPUs that this process may use)"
+    "use max_workers= (default: all CPUs that this process may use)": (
+        "cores cpus n_cpus n_jobs n_threads n_workers ncores ncpus nproc nprocs num_cpus"
+        " num_threads num_workers processes threads workers"
     ),
-    ("chunk_size", "batch_size"): "use chunksize= (default: adapted to the measured time)",
-    ("desc", "verbose", "progress_bar", "show_progress", "tqdm_class", "disable"): (
-        "use progress= (a label, False, or a tqdm class)"
+    "use chunksize= (default: adapted to the measured time)": "batch_size chunk_size",
+    "use progress= (a label, False, or a tqdm class)": (
+        "bar desc description disable label leave name progress_bar show_progress title"
+        " tqdm_class unit verbose"
     ),
-    ("total",): "leave it out. The number of items is known or counted",
-    ("args", "kwargs", "kwds", "shared_objects"): "use shared={name: value}",
-    ("random_state", "rng"): "use seed= (each call then gets its own rng=)",
-    ("max_retries",): "use retries=",
-    ("detach",): "use map_async(..., detach=True)",
-    ("if_changed", "version", "durability", "on_full"): (
-        "pass it with the path: checkpoint=nbshare.Checkpoint(path, ...)"
+    "leave it out. The number of items is known or counted": "total",
+    "use shared={name: value}": "args common constants kwargs kwds shared_objects",
+    "use seed= (each call then gets its own rng=)": "random_state rng",
+    "use retries=": "max_retries",
+    'use on_error="return" to continue after a failure': (
+        "errors ignore_errors raise_errors raise_on_error return_exceptions skip_errors"
     ),
-    ("ordered", "return_as"): (
-        "results are in the order of the items. For each as it arrives, iterate over "
-        "map_async(...), or over map_async(...).in_order()"
+    "use until=, a function of the results so far": "early_stopping stop stop_when",
+    "use checkpoint=, a folder for results": "cache cache_dir path resume restart save",
+    "use initializer=": "init setup",
+    'use out= (an array, or "list")': "dtype output return_type",
+    "use backend=": "client cluster executor pool scheduler",
+    'use plot= ("line", "image" or "hist")': "live live_plot visualize",
+    "use map_async(..., detach=True)": "detach",
+    "use map_async(...), which returns a job immediately": "asynchronous background block wait",
+    "pass it with the path: checkpoint=nbshare.Checkpoint(path, ...)": (
+        "durability if_changed on_full version"
     ),
-    ("callback", "error_callback"): "use map_async(...).add_done_callback",
-    ("maxtasksperchild", "worker_lifespan"): "use max_tasks_per_child=",
-    ("mmap_mode", "max_nbytes", "temp_folder", "start_method", "mp_context"): (
-        "leave it out. Arrays are in shared memory, and workers start automatically"
+    "pass it with the kind: plot=nbshare.LivePlot(kind, ...)": "cmap limits scale xlabel ylabel",
+    "results are in the order of the items. For each as it arrives, iterate over map_async(...), "
+    "or over map_async(...).in_order()": "lazy ordered return_as",
+    "use map_async(...).add_done_callback": "callback error_callback",
+    "use max_tasks_per_child=": "maxtasksperchild worker_lifespan",
+    "leave it out. Arrays are in shared memory, and workers start automatically": (
+        "max_nbytes mmap_mode mp_context start_method temp_folder"
     ),
 }
 # Options of Matplotlib and of those who plot with it, for a LivePlot.
 _OF_PLOTS = {
-    ("log", "logx", "logy", "loglog", "norm", "xscale", "yscale"): 'use scale="log"',
-    ("vmin", "vmax", "clim", "xlim", "ylim", "range"): "use limits=(low, high)",
-    ("colormap", "palette"): "use cmap=",
-    ("color", "c", "marker", "ls", "linestyle", "lw", "linewidth", "alpha", "fmt", "style"): (
-        "use kind=, with a function that draws: LivePlot(lambda ax, partial: ax.plot(partial))"
+    'use scale="log"': "log loglog logx logy norm xscale yscale",
+    "use limits=(low, high)": "clim range vmax vmin xlim ylim",
+    "use cmap=": "colormap palette",
+    "use kind=, with a function that draws: LivePlot(lambda ax, partial: ax.plot(partial))": (
+        "alpha c color fmt linestyle linewidth ls lw marker style"
     ),
 }
 _BY_NAME = [
-    {name: advice for names, advice in table.items() for name in names}
+    {name: advice for advice, names in table.items() for name in names.split()}
     for table in (_OPTIONS, _OF_PLOTS)
 ]
 _ITEMS = ("items", "item", "iterable", "iterables", "inputs", "tasks", "iterable_of_args")
-# Names of other libraries, and the public name that does the same.
+# Names of other libraries, and the public name of a module or object that does the same.
 _ELSEWHERE = {
     "parallel_map": "Parallel Pool delayed map parmap pmap process_map run starmap thread_map",
     "map_async": "amap apply_async as_completed imap imap_unordered starmap_async",
     "Executor": "ProcessPoolExecutor ThreadPoolExecutor get_reusable_executor submit",
-    "share": "Array RawArray SharedMemory array asarray put shared_memory",
+    "share": "Array Manager RawArray SharedMemory array asarray put shared_memory",
+    "zeros": "Value",
     "SharedLock": "Lock RLock",
     "RingBuffer": "Queue SimpleQueue",
+    "Checkpoint": "Memory cache",
+    "LivePlot": "plot",
     "grid": "ParameterGrid meshgrid product",
     "rows": "iterrows itertuples",
-    "report": "set_progress tqdm trange",
+    "report": "progress set_progress tqdm trange",
     "doctor": "cpu_count show_versions",
+    # of an Executor, a RingBuffer or a SharedLock
+    "submit": "apply apply_async",
+    "map": "imap imap_unordered map_async starmap starmap_async",
+    "put": "append push write",
+    "stats": "empty full qsize",
+    "get": "load pop read value",
+    "acquire": "lock",
+    "release": "unlock",
+    "terminate_workers": "kill stop terminate",
+    "shutdown": "close join stop terminate",
+    # of a Job
+    "cancel": "abort close interrupt kill shutdown stop terminate",
+    "wait": "join",
+    "done": "finished is_done ready",
+    "state": "status",
+    "n_done": "completed progress",
+    "elapsed_s": "duration elapsed time",
+    "partial": "current data output values",
 }
 
 
@@ -70,7 +102,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     from difflib import get_close_matches
 
     names = {each.lower(): each for each in known}
-    found = get_close_matches(name.lower(), names, 1)
+    found = get_close_matches(name.lower(), names, 1, 0.7)
     return names[found[0]] if found else None
 
 
@@ -119,7 +151,10 @@ def refuse_others(
     """
     for name in others:
         takes, (of_runs, of_plots) = _parameters(func), (each.get(name, "") for each in _BY_NAME)
-        if "shared" in known and of_runs:
+        to_share = f"to pass it to your function, use shared={{{name!r}: ...}}"
+        if iterables and name in takes and name != "rng":
+            advice = to_share
+        elif "shared" in known and of_runs:
             advice = of_runs
         elif found := next((x for x in (of_plots, of_runs) if _names_one(x, known)), ""):
             advice = found
@@ -130,8 +165,11 @@ def refuse_others(
                 advice += f", and what all calls need in shared={{{takes[-1]!r}: ...}}"
         elif close := closest(name, known):
             advice = f"did you mean {close}=?"
+        elif "shared" in known and (not takes or takes[-1][:2] == "**"):
+            advice = to_share
         elif "shared" in known:
-            advice = f"to pass it to your function, use shared={{{name!r}: ...}}"
+            advice = f"its options are {', '.join(known)}. To pass it to {_name(func)}(), which "
+            advice += f"does not take it, add a parameter, and use shared={{{name!r}: ...}}"
         else:
             advice = f"it takes {', '.join(known)}" if known else "it takes none"
         raise TypeError(f"{function}() has no argument {name}=: {advice}")
@@ -183,7 +221,9 @@ def _misfits(
         yield f"{name}() takes {how}, but {counted(n, 'argument')} came by position"
     if twice := [each for each in (first + both)[:n] if each in kwargs]:
         yield f"{name}() got {twice[0]} twice: by position, and as {twice[0]}="
-    shown = [*needed, *(["..."] if len(parameters) > len(needed) else [])]
+    shown = [f"{each}=..." if each in last else each for each in needed]
+    shown[len(first + both) :] = [*(f"*{each}" for each in star), *shown[len(first + both) :]]
+    shown += ["..."] if len(parameters) > len(shown) else []
     missing = [each for each in missing if each not in kwargs]
     yield f"{name}() needs {' and '.join(missing)}: {name}({', '.join(shown)})"
 
@@ -191,7 +231,8 @@ def _misfits(
 def _parameters(func: Any) -> list[str]:
     """Return the names of a user's function's parameters, none if they are unknown."""
     try:
-        return [*inspect.signature(func).parameters]
+        parameters = inspect.signature(func).parameters.values()
+        return ["**" * (p.kind is p.VAR_KEYWORD) + p.name for p in parameters]
     except Exception:  # noqa: BLE001 - anything may have been passed, and annotations may fail
         return []
 

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable
 from types import FunctionType, TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Never, ParamSpec, TypeVar
 
 from nbshare.errors import NbshareError, is_ours
 
@@ -62,7 +62,12 @@ def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:
 
 
 def shown_from_its_calls(cls: type[C]) -> type[C]:
-    """Decorate a public class so that this holds for making an object, and its public methods."""
+    """Decorate a public class so that this holds for its constructor and its public methods.
+
+    An attribute that an object does not have is refused with the name that was probably meant.
+    """
+    if not hasattr(cls, "__getattr__"):
+        cls.__getattr__ = _refuse_attribute  # type: ignore[attr-defined]
     for name, method in [*vars(cls).items()]:
         if name[0] != "_" or name in ("__init__", "__getitem__", "__getattr__", "__array__"):
             if isinstance(method, FunctionType):
@@ -70,6 +75,15 @@ def shown_from_its_calls(cls: type[C]) -> type[C]:
             elif isinstance(method, staticmethod):
                 setattr(cls, name, staticmethod(shown_from_the_call(method.__func__)))
     return cls
+
+
+def _refuse_attribute(self: object, name: str) -> Never:
+    if name[0] == "_":  # tools look for many of those
+        raise AttributeError(name)
+    from nbshare._core.names import no_attribute
+
+    known = [each for each in dir(self) if each[0] != "_"]
+    raise no_attribute(f"a {type(self).__name__}", name, known)
 
 
 def _render() -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
 
+import numpy as np
 import pytest
 
 import nbshare
@@ -13,6 +15,10 @@ from nbshare import errors, parallel_map, types
 
 def two(a, b):
     return a + b
+
+
+def any_names(a, path=None, **others):
+    return a
 
 
 def calls():
@@ -99,12 +105,65 @@ def test_an_import_of_a_wrong_name_says_which_is_meant(name, ours):
         (lambda: parallel_map([two]), "func must be callable"),
         (lambda: parallel_map(two, items=[1]), "pass items by position: parallel_map(two, items)"),
         (lambda: parallel_map(two, a=[1], b=[2]), "parallel_map(two, a, b), and what all calls"),
-        (lambda: parallel_map(two, [1], c=3), "use shared={'c': ...}"),
+        (lambda: parallel_map(two, [1], b=3), "to pass it to your function, use shared={'b': ...}"),
+        (lambda: parallel_map(any_names, [1], path=3), "use shared={'path': ...}"),
+        (lambda: parallel_map(any_names, [1], grain=3), "use shared={'grain': ...}"),
+        (lambda: parallel_map(two, [1], cores=3), "use max_workers="),
+        (lambda: parallel_map(two, [1], pool=3), "use backend="),
+        (lambda: parallel_map(two, [1], resume=True), "use checkpoint="),
+        (lambda: parallel_map(two, [1], cmap="gray"), "plot=nbshare.LivePlot(kind, ...)"),
+        (lambda: parallel_map(two, [1], gpu=True), "To pass it to two(), which does not take it"),
+        (lambda: nbshare.pipeline(two), "shape: pipeline(load, *stages, shape=..., ...)"),
+        (lambda: nbshare.RingBuffer(1, 1).put([1.0]), "with ring.put() as slot: slot[...] ="),
+        (lambda: nbshare.RingBuffer(1, 1).get()[0], "with ring.get() as slot:"),
+        (lambda: np.sum(nbshare.RingBuffer(1, 1).get()), "with ring.get() as slot:"),
+        (lambda: pickle.dumps(nbshare.map_async(abs, [1])), "Use job.result(), its results"),
     ],
 )
 def test_arguments_that_do_not_fit_are_answered_with_what_to_write(call, said):
     with pytest.raises(TypeError, match=re.escape(said)):
         call()
+
+
+OBJECTS = {
+    "job": lambda: nbshare.map_async(abs, [1]),
+    "executor": lambda: nbshare.Executor(1),
+    "ring": lambda: nbshare.RingBuffer(1, 1),
+    "lock": nbshare.SharedLock,
+    "buffer": lambda: nbshare.SharedBuffer(8),
+    "plot": nbshare.LivePlot,
+    "checkpoint": lambda: nbshare.Checkpoint("folder"),
+}
+
+
+@pytest.mark.parametrize("make", OBJECTS.values(), ids=OBJECTS)
+def test_a_misspelt_attribute_is_named_for_each_public_object(make):
+    """With the attribute that was meant, in one line."""
+    thing = make()
+    names = [name for name in dir(thing) if name[0] != "_" and len(name) > 4 and name != "result"]
+    for name in names:
+        with pytest.raises(AttributeError, match=f"did you mean '{name}'"):
+            getattr(thing, misspelt(name))
+    assert not hasattr(thing, "gpu")
+
+
+@pytest.mark.parametrize(
+    ("thing", "name", "ours"),
+    [
+        ("job", "stop", "cancel"),
+        ("job", "status", "state"),
+        ("job", "ready", "done"),
+        ("executor", "apply_async", "submit"),
+        ("executor", "imap_unordered", "map"),
+        ("executor", "close", "shutdown"),
+        ("ring", "push", "put"),
+        ("ring", "qsize", "stats"),
+        ("lock", "lock", "acquire"),
+    ],
+)
+def test_a_method_of_another_library_is_answered_with_ours(thing, name, ours):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'; did you mean '{ours}'"):
+        getattr(OBJECTS[thing](), name)
 
 
 FROM_THE_CALL = [
@@ -124,6 +183,8 @@ FROM_THE_CALL = [
     "len(job)",
     "ex.submit(abs, 1)",
     "ex.sumbit",
+    "nbshare.SharedLock().lock()",
+    "nbshare.RingBuffer(1, 1).get()[0]",
     "from nbshare import pmap",
 ]
 

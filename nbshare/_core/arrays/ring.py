@@ -16,13 +16,13 @@ from nbshare._core.arrays.by_reference import ByReference
 from nbshare._core.arrays.create import Shape, checked_form, checked_int
 from nbshare._core.arrays.lock import SharedLock
 from nbshare._core.arrays.ring_slots import FILLED, FREED, RingStats, SlotStates, layout_of
-from nbshare._core.arrays.ring_waiting import Monitor, SlotLease
+from nbshare._core.arrays.ring_waiting import USE_WITH, Monitor, SlotLease
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.memory import need_shared
 from nbshare._core.system import waiting
 from nbshare._core.tracebacks import shown_from_its_calls
-from nbshare.errors import RingClosedError, counted
+from nbshare.errors import RingClosedError, counted, cut
 
 OnDeath = Literal["reclaim", "leave"]
 
@@ -418,6 +418,9 @@ class RingBuffer(ByReference):
 def _checked_timeout(timeout: Any) -> float:
     if timeout is None:
         return math.inf
-    if not isinstance(timeout, Real) or not float(timeout) >= 0:
-        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None for no limit")
+    if not isinstance(timeout, Real):
+        shown = cut(repr(timeout))
+        raise TypeError(f"timeout={shown}: must be seconds, or None for no limit. {USE_WITH}")
+    if not float(timeout) >= 0:
+        raise ValueError(f"timeout={timeout!r}: must be 0 or more, or None for no limit")
     return float(timeout)

@@ -23,16 +23,21 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Never
 
 from nbshare._core.arrays.lock import SharedLock
 from nbshare._core.arrays.ring_slots import FREED, Holder, SlotStates
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.system import processes, waiting
+from nbshare._core.tracebacks import shown_shortly
 from nbshare.errors import NbshareError, RingClosedError, RingTimeoutError
 
 SLICE_S = 0.1  # length of a sleep, and interval of checks for dead processes
+USE_WITH = (
+    "To fill a slot: with ring.put() as slot: slot[...] = values. To read one: with ring.get() as "
+    "slot: total = slot.sum()"
+)
 
 
 class Monitor:
@@ -173,6 +178,14 @@ class SlotLease(Holder):
         self._monitor = monitor
         self._event = event
         self._timeout = timeout
+
+    def __repr__(self) -> str:
+        return f"<SlotLease of a RingBuffer. {USE_WITH}>"
+
+    def __getitem__(self, *_: Any, **__: Any) -> Never:
+        raise shown_shortly(TypeError(f"put() and get() do not return arrays. {USE_WITH}"))
+
+    __setitem__ = __array__ = __getitem__
 
     def __enter__(self) -> SharedArray:
         if self.index is not None:

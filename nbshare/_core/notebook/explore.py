@@ -230,7 +230,7 @@ class ResultGrid:
         if shown.ndim == 0:
             raise TypeError(
                 "explore() shows one result at a time, which must be an array. These are single "
-                "values. plot='line' draws all of them in one plot."
+                "values. plot='line', or plot='image' for a grid, draws all of them in one plot."
             )
         if self._kind is None and shown.ndim > 1 and not is_image:
             raise ValueError(

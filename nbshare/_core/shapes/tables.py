@@ -144,7 +144,10 @@ class Rows(_TableItems):
 
     def __init__(self, table: Any) -> None:
         if not (hasattr(table, "itertuples") and hasattr(table, "iloc")):
-            raise TypeError(f"rows(): must be a pandas.DataFrame, not {type(table).__name__}")
+            raise TypeError(
+                f"rows() takes a pandas.DataFrame, not {type(table).__name__}: pass "
+                "pandas.DataFrame(data)"
+            )
         self._table = table
         self.index = table.index
 

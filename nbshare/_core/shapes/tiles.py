@@ -168,7 +168,8 @@ class Tile(NamedTuple):
             raise ValueError(
                 f"the result has shape {row.shape}, but it must fit the place of a tile: return "
                 f"an array whose first axes are {given[:n]}, as in its argument, or {inner}, "
-                "without the overlap"
+                "without the overlap. For one number per tile, pass the positions as items, and "
+                "the array in shared="
             )
         if self.out is not None:
             row = self._as_out(row, self.out)

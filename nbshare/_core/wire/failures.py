@@ -278,11 +278,13 @@ def end_fork(error: BaseException | None) -> NoReturn:
 
 
 def explained(error: BaseException) -> BaseException:
-    """Return an error, with advice about read-only memory or a missing file."""
+    """Return an error, with advice about read-only memory, the keyboard or a missing file."""
     if _is_of_read_only(error):
         noted(error, READ_ONLY)
     elif re.fullmatch(_IN_SHELL, f"{type(error).__name__}: {_text(error)}"):
         noted(error, IN_SHELL)
+    elif type(error) is EOFError and _text(error) == "EOF when reading a line":
+        noted(error, "Workers have no keyboard. Call input() before the run, and pass the answer.")
     elif type(error) is ModuleNotFoundError and (name := error.name or "") in sys.modules:
         if (path := file_of(module := sys.modules[name])) and not os.path.exists(path):
             noted(error, f"Its file {path!r} is gone. Restore it, or import it from its new place.")
