@@ -26,7 +26,7 @@ from nbshare._core.functions.reference import label_of
 from nbshare._core.html_tables import StatsTable
 from nbshare._core.interrupts import cancelled_by_interrupt
 from nbshare._core.shapes.shaped import ShapedItems
-from nbshare._core.tracebacks import shown_as, shown_from_its_calls, shown_from_the_call, unwrapped
+from nbshare._core.tracebacks import Failed, shown_as, shown_from_its_calls, shown_from_the_call
 from nbshare._core.until import Until
 from nbshare._core.wire import running_items
 from nbshare._core.wire.board import NUMPY, PYTHON
@@ -547,7 +547,7 @@ class Job(Generic[T]):
             The exception that the run failed with.
         """
         self._await_end(timeout)
-        return unwrapped(*self._outcome())
+        return self._outcome()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the end of the run and return the exception that it failed with, or None.
@@ -736,7 +736,7 @@ class Job(Generic[T]):
     def _end_loop(self) -> None:
         """Raise the error of the run once all its results have been taken."""
         if self.state != "done":
-            unwrapped(*self._outcome())
+            self.result()
         self._warn_of_chance()
 
     def in_order(self) -> Iterator[T]:
@@ -900,8 +900,8 @@ class Job(Generic[T]):
         self._was_interrupted = True
         self.cancel()
 
-    def _outcome(self, *, is_interrupted: bool = False) -> tuple[Any, BaseException | None]:
-        """Return the result of a run that is over, or the error to raise.
+    def _outcome(self, *, is_interrupted: bool = False) -> Any:
+        """Return the result of a run that is over, or `Failed` with the error to raise.
 
         The state decides, unless the user interrupted the call that waited for the run.
         """
@@ -919,26 +919,26 @@ class Job(Generic[T]):
                 is_done = True
         except TaskError as error:  # a result that cannot be unpickled here
             remember(self)
-            return None, error.with_traceback(None)
+            return Failed(error.with_traceback(None))
         except Exception as error:  # noqa: BLE001 - from pandas, say (the results are kept)
             remember(self)
-            return None, error
+            return Failed(error)
         except KeyboardInterrupt:
             is_interrupted = True
         if is_done:
             self._run.release()  # only now, because after an interrupt the results are still needed
-            return result, None
+            return result
         remember(self)
         if is_interrupted or self.state == "interrupted":
-            return None, MapInterrupted(self._count(kept_in="nbshare.last_job().partial()"))
+            return Failed(MapInterrupted(self._count(kept_in="nbshare.last_job().partial()")))
         if self._error is not None:
-            return None, self._error
+            return Failed(self._error)
         # A thread that prints while the interpreter closes its streams may abort the process.
         if not (self._is_shown or is_ending()):
             more = "; the same call continues" if self._run.stored_in else ""
             more += f"; {COUNTING}" if self._has_gaps else ""
             warn(f"{self.label} was stopped: {self._count()}{more}", PartialResultWarning)
-        return self._partial_or_gaps(), None
+        return self._partial_or_gaps()
 
     def _partial_or_gaps(self) -> Any:
         """Return the results of a run that ended early."""

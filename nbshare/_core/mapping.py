@@ -33,7 +33,7 @@ from nbshare._core.options import (
     checked_request,
 )
 from nbshare._core.running import in_background, run_and_draw
-from nbshare._core.tracebacks import shown_from_the_call, unwrapped
+from nbshare._core.tracebacks import shown_from_the_call
 
 KNOWN = MapOptions._fields
 
@@ -375,7 +375,7 @@ def parallel_map(
     """
     checked, request, where = check_call("parallel_map", func, iterables, out, options)
     prepare_it = partial(prepared, request, where, checked_checkpoint(checked), checked.plot)
-    return unwrapped(*run_and_draw(prepare_it, request.label, checked.progress, checked.plot))
+    return run_and_draw(prepare_it, request.label, checked.progress, checked.plot)
 
 
 @shown_from_the_call

@@ -30,7 +30,7 @@ from nbshare._core.options import (
     checked_shared,
 )
 from nbshare._core.running import run_and_draw
-from nbshare._core.tracebacks import shown_from_the_call, unwrapped
+from nbshare._core.tracebacks import Failed, shown_from_the_call
 from nbshare._core.wire import is_worker
 from nbshare._core.wire.orders import Stage
 from nbshare.errors import counted
@@ -262,10 +262,9 @@ def pipeline(
     label = progress if isinstance(progress, str) else " → ".join(map(label_of, functions))
     outcome = run_and_draw(make, label, progress, plot)
     figures = StatsTable(made.pop().stages() if made else ())
-    try:
-        return PipelineResult(unwrapped(*outcome), figures)
-    finally:
-        del outcome  # a notebook keeps the last traceback, and with it this frame
+    if isinstance(outcome, Failed):
+        return outcome  # type: ignore[return-value]
+    return PipelineResult(outcome, figures)
 
 
 def _functions(load: Any, stages: Sequence[Any]) -> list[Callable[..., Any]]:

@@ -19,7 +19,7 @@ from nbshare._core.names import refuse_others
 from nbshare._core.options import Backend, MapOptions, Options, Out, check_functions
 from nbshare._core.running import run_and_draw
 from nbshare._core.system import processes
-from nbshare._core.tracebacks import shown_from_the_call
+from nbshare._core.tracebacks import Failed, shown_from_the_call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,9 +190,9 @@ def _tried(request: Request, where: Backend, n: int, n_kept: int, input_bytes: i
         policy=request.policy._replace(on_error="return"),
     )
     call = prepared(few, where, None, None)
-    values, error = run_and_draw(lambda: call, request.label, False, None)
-    if error is not None:
-        return Plan(n_items=n, input_bytes=input_bytes, refused=[str(error)])
+    values = run_and_draw(lambda: call, request.label, False, None)
+    if isinstance(values, Failed):
+        return Plan(n_items=n, input_bytes=input_bytes, refused=[str(values.error)])
     refused = [
         f"{call.name_of(i, call.text_of(k))} fails: {type(value).__name__}: {value}"
         for k, (i, value) in enumerate(zip(tried, values, strict=True))

@@ -11,6 +11,7 @@ from nbshare._core.interrupts import ignore_more_presses, start_thread
 from nbshare._core.job import NAP_S, Job, remember
 from nbshare._core.notebook import Display, Showing, open_display
 from nbshare._core.notebook.environment import surroundings
+from nbshare._core.tracebacks import Failed
 from nbshare.errors import MapInterrupted
 
 if TYPE_CHECKING:
@@ -36,14 +37,8 @@ def in_background(run: Run, label: str, progress: Any, plot: Any) -> Job:
     return job
 
 
-def run_and_draw(
-    make: Callable[[], Run], label: str, progress: Any, plot: Any
-) -> tuple[Any, BaseException | None]:
-    """Run a call and draw while waiting.
-
-    Returns the result and the error to raise. It is not raised here, because notebooks keep the
-    last traceback, and with this frame the job with its memory.
-    """
+def run_and_draw(make: Callable[[], Run], label: str, progress: Any, plot: Any) -> Any:
+    """Run a call and draw while waiting. Return the result, or `Failed` with the error to raise."""
     remember(None)
     job: Job | None = None
     display: Display | None = None
@@ -63,7 +58,7 @@ def run_and_draw(
     finally:
         _show_end(job, display)
     if job is None:
-        return None, MapInterrupted(f"{label}: interrupted before it had started")
+        return Failed(MapInterrupted(f"{label}: interrupted before it had started"))
     return job._outcome(is_interrupted=job._was_interrupted)
 
 

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable
 from types import FunctionType, TracebackType
-from typing import Any, Never, ParamSpec, TypeVar
+from typing import Any, NamedTuple, Never, ParamSpec, TypeVar
 
 from nbshare.errors import NbshareError, is_ours
 
@@ -20,6 +20,16 @@ C = TypeVar("C")
 _MAX_LINES = 30
 _MAX_NOTES = 18  # lines of notes: the item and the worker's traceback
 _BARE_PLACE = r'(?m)^  File "(.+)", line (\d+), in .*$(?!\n    )'
+
+
+class Failed(NamedTuple):
+    """The result of a public function whose call is to raise an error.
+
+    Returned instead of raised, because a notebook keeps the last traceback, and with it the
+    variables of all its frames.
+    """
+
+    error: BaseException
 
 
 def shown_shortly(error: BaseException) -> BaseException:
@@ -45,18 +55,21 @@ def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(func)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return func(*args, **kwargs)
+            result: Any = func(*args, **kwargs)
         except Exception as error:
             here = sys.exc_info()[2]  # as the attributes of an error may raise
-            entered = here and here.tb_next
-            if entered is None and type(error) is TypeError:  # the arguments do not fit
+            if here and here.tb_next is None and type(error) is TypeError:  # arguments do not fit
                 from nbshare._core.names import misfit
 
                 error.args = (misfit(func, args, kwargs) or str(error),)
-            if entered and (last := entered.tb_next) and last.tb_frame.f_code is unwrapped.__code__:
-                entered.tb_next = last.tb_next  # its frame says nothing to the reader of a script
             shown_shortly(error)
             raise
+        if type(result) is not Failed:
+            return result  # type: ignore[no-any-return]
+        try:
+            raise shown_shortly(result.error)
+        finally:
+            del result  # a cycle with its traceback would keep all of this alive
 
     return call
 
@@ -137,13 +150,3 @@ def users_frames(tb: TracebackType | None) -> TracebackType | None:
         if not is_ours(link.tb_frame) and module != "concurrent.futures._base":
             tb = TracebackType(tb, link.tb_frame, link.tb_lasti, link.tb_lineno)
     return tb
-
-
-def unwrapped(result: Any, error: BaseException | None) -> Any:
-    """Return a result, or raise its error."""
-    if error is None:
-        return result
-    try:
-        raise shown_shortly(error)
-    finally:
-        del error  # a cycle with its traceback would keep all of this alive

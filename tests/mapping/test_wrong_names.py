@@ -21,6 +21,10 @@ def any_names(a, path=None, **others):
     return a
 
 
+def wrong():
+    raise OSError("no data")
+
+
 def calls():
     """Return all public functions, classes and methods, by the name that a message has."""
     found = {}
@@ -164,6 +168,23 @@ def test_a_misspelt_attribute_is_named_for_each_public_object(make):
 def test_a_method_of_another_library_is_answered_with_ours(thing, name, ours):
     with pytest.raises(AttributeError, match=f"no attribute '{name}'; did you mean '{ours}'"):
         getattr(OBJECTS[thing](), name)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: parallel_map(abs, ["x"]),
+        lambda: nbshare.map_async(abs, ["x"]).result(),
+        lambda: nbshare.pipeline(wrong, abs, shape=1),
+    ],
+    ids=["parallel_map", "result", "pipeline"],
+)
+def test_a_failure_has_one_frame_of_ours_in_a_script(call):
+    """That of the public call."""
+    with pytest.raises((TypeError, OSError)) as caught:
+        call()
+    ours = [each for each in caught.traceback if "_core" in str(each.path)]
+    assert len(ours) == 1
 
 
 FROM_THE_CALL = [
