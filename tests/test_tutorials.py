@@ -164,8 +164,12 @@ def test_shows_results_and_a_picture(path):
 
 @each_notebook
 def test_lines_of_code_fit_the_page(path):
-    """With the side bar of JupyterLab open, too."""
-    lines = [x for c in read(path).cells if c.cell_type == "code" for x in c.source.split("\n")]
+    """With the side bar of JupyterLab open, too, in cells and in the text between them."""
+    blocks = []
+    for cell in read(path).cells:
+        is_text = cell.cell_type == "markdown"
+        blocks += re.findall(r"(?s)```\w*\n(.*?)```", cell.source) if is_text else [cell.source]
+    lines = "\n".join(blocks).split("\n")
     assert not [line for line in lines if len(line) > MOST_CHARACTERS]
 
 
