@@ -39,9 +39,9 @@ SMALLER = {
     "01_first_parallel_map": [("spread(16)", "spread(2)")],
     "03_progress_and_plots": [("-177, 177, 237", "-177, 177, 20")],
     "05_sweeps_and_files": [("-2, 4, 19", "-2, 4, 5"), ("-6, -1, 16", "-6, -1, 4")],
-    "06_shared_arrays": [("years=30", "years=3")],
-    "08_executor": [("start, 140", "start, 80")],
-    "09_libraries": [
+    "07_shared_arrays": [("years=30", "years=3")],
+    "09_executor": [("start, 140", "start, 80")],
+    "10_libraries": [
         ("N_POINTS = 24", "N_POINTS = 8"),
         ("n_repeats=20", "n_repeats=2"),
         ("[:900]", "[:400]"),
@@ -49,17 +49,17 @@ SMALLER = {
         ("share(images / 16)", "share(images[:600] / 16)"),
         ("share(digits)", "share(digits[:600])"),
     ],
-    "10_pipelines": [("MINUTES = 3 ", "MINUTES = 2 ")],
-    "12_long_runs": [("steps=4000", "steps=1500")],
-    "14_tables": [("observe(120", "observe(20")],
-    "13_clusters": [("344, 8)", "344, 24)"), ("403, 8)", "403, 24)")],
+    "12_pipelines": [("MINUTES = 3 ", "MINUTES = 2 ")],
+    "14_long_runs": [("steps=4000", "steps=1500")],
+    "06_tables": [("observe(120", "observe(20")],
+    "15_clusters": [("344, 8)", "344, 24)"), ("403, 8)", "403, 24)")],
 }
 NEEDS = {  # packages that may be missing
     "05_sweeps_and_files": ["sklearn"],
-    "08_executor": ["emcee"],
-    "09_libraries": ["sklearn"],
-    "13_clusters": ["distributed", "ray"],
-    "15_a_model_in_each_worker": ["sklearn"],
+    "09_executor": ["emcee"],
+    "10_libraries": ["sklearn"],
+    "15_clusters": ["distributed", "ray"],
+    "11_a_model_in_each_worker": ["sklearn"],
 }
 
 

@@ -98,22 +98,22 @@ TUTORIALS = {
         *("parallel_map.iterables", "parallel_map.out", "parallel_map.reduce"),
         *("parallel_map.until", "grid", "tiles"),
     ],
-    "14_tables": ["rows"],
-    "06_shared_arrays": [
+    "06_tables": ["rows"],
+    "07_shared_arrays": [
         *("parallel_map.shared", "share", "SharedArray", "SharedObject", "register_type"),
         "SharedLock",
     ],
-    "07_background_jobs": ["map_async", "Job", "explore"],
-    "08_executor": ["Executor"],
-    "09_libraries": ["register_joblib"],
-    "10_pipelines": ["pipeline", "RingBuffer"],
-    "11_one_buffer_many_arrays": ["SharedBuffer"],
-    "12_long_runs": [
+    "08_background_jobs": ["map_async", "Job", "explore"],
+    "09_executor": ["Executor"],
+    "10_libraries": ["register_joblib"],
+    "12_pipelines": ["pipeline", "RingBuffer"],
+    "13_one_buffer_many_arrays": ["SharedBuffer"],
+    "14_long_runs": [
         *("parallel_map.checkpoint", "map_async.detach"),
         *("Checkpoint", "open_checkpoint", "attach"),
     ],
-    "13_clusters": ["parallel_map.backend"],
-    "15_a_model_in_each_worker": ["parallel_map.initializer", "worker_index"],
+    "15_clusters": ["parallel_map.backend"],
+    "11_a_model_in_each_worker": ["parallel_map.initializer", "worker_index"],
 }
 TUTORIAL_OF = {thing: tutorial for tutorial, things in TUTORIALS.items() for thing in things}
 LISTS = ("Parameters", "Other Parameters", "Attributes", "Returns", "Yields", "Raises", "Warns")
