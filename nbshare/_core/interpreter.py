@@ -23,8 +23,9 @@ def command(code: str) -> list[str]:
     executable = sys.executable
     if not executable or not _is_python(os.fspath(executable)):
         raise errors.WorkerDiedError(
-            f"no worker process can be started: sys.executable is {executable!r}, and no Python. "
-            "Set it to the one that this process uses, as in sys.executable = '/usr/bin/python3'."
+            f"no worker process can be started: sys.executable is {executable!r}, which is "
+            "not a Python interpreter. Set it to that of this process, as in sys.executable = "
+            "'/usr/bin/python3'."
         )
     options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [executable, *options, "-P", "-c", code]

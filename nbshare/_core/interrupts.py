@@ -137,7 +137,7 @@ def import_whole(name: str) -> None:
         is_there.acquire()
 
 
-NEEDED = "select", "thread", "queue", "socket", "subprocess", "signal"  # of the standard library
+NEEDED = "select", "thread", "queue", "socket", "subprocess", "signal"  # standard modules
 # Packages that replace modules, and their functions that report it.
 _PATCHERS = {
     ("gevent", "gevent.monkey"): "is_module_patched",

@@ -29,8 +29,8 @@ def check_iterable(iterable: Any) -> None:
     if not is_iterable or getattr(iterable, "ndim", 1) == 0:
         kind = "a 0-d array" if is_iterable else type(iterable).__name__
         raise TypeError(
-            f"{kind} gives no items ({cut(repr(iterable))}). The second argument is a list, an "
-            "array, range(n) or another iterable. Pass what all items need in shared="
+            f"{kind} is not iterable: {cut(repr(iterable))}. The second argument is a list, an "
+            "array, range(n) or another iterable. Pass arguments of all calls in shared="
         )
     if isinstance(iterable, Mapping | str) or is_table(iterable):
         kind, shown = type(iterable).__name__, f" ({reprlib.repr(iterable)})"

@@ -509,7 +509,7 @@ class Job(Generic[T]):
                     return False
         return True
 
-    # As for `parallel_map`: an array, or a list if results fit none or out="list".
+    # Like `parallel_map`: an array, or a list if results fit none or out="list".
     def result(self, timeout: float | None = None) -> SharedArray | Any:
         """Wait for the results and return them, as `parallel_map` does.
 

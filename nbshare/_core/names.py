@@ -76,7 +76,7 @@ _ELSEWHERE = {
     "rows": "iterrows itertuples",
     "report": "progress set_progress tqdm trange",
     "doctor": "cpu_count show_versions",
-    # of an Executor, a RingBuffer or a SharedLock
+    # methods of an Executor, a RingBuffer or a SharedLock
     "submit": "apply apply_async",
     "map": "imap imap_unordered map_async starmap starmap_async",
     "put": "append push write",
@@ -86,7 +86,7 @@ _ELSEWHERE = {
     "release": "unlock",
     "terminate_workers": "kill stop terminate",
     "shutdown": "close join stop terminate",
-    # of a Job
+    # attributes of a Job
     "cancel": "abort close interrupt kill shutdown stop terminate",
     "wait": "join",
     "done": "finished is_done ready",

@@ -125,7 +125,7 @@ def checked_request(
     check_functions(options)
     users = function
     if (reduce := options.reduce) is not None:
-        function, out = Fold(users, reduce, policy), "list"  # of the value of each block
+        function, out = Fold(users, reduce, policy), "list"  # a list of the value of each block
         columns, source, n_items = in_blocks(columns, source, n_items)
     n_workers = workers if n_items is None else max(1, min(workers, n_items))
     request = Request(

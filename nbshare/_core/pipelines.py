@@ -294,7 +294,7 @@ def _requests(
     Each receives the shared objects that match its parameters.
     """
     if len(functions) < 2:
-        raise TypeError("pipeline(load, stage, ..., shape=) needs one stage or more")
+        raise TypeError("pipeline(load, stage, ..., shape=) needs at least one stage")
     taken = [{name: shared[name] for name in shared if _takes(f, name)} for f in functions]
     left_over = shared.keys() - {name for each in taken for name in each}
     if left_over:

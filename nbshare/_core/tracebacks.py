@@ -57,7 +57,7 @@ def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:
         try:
             result: Any = func(*args, **kwargs)
         except Exception as error:
-            here = sys.exc_info()[2]  # as the attributes of an error may raise
+            here = sys.exc_info()[2]  # because the error's attributes may raise
             if here and here.tb_next is None and type(error) is TypeError:  # arguments do not fit
                 from nbshare._core.names import misfit
 

@@ -77,7 +77,7 @@ def test_an_executable_that_is_no_python_is_named(executable, call, monkeypatch,
     options = {"checkpoint": tmp_path / "run", "detach": True} if call == "detached" else {}
     with pytest.raises(WorkerDiedError) as caught:
         nbshare.map_async(abs, [1], **options).result(SOON_S)
-    assert f"sys.executable is {executable!r}, and no Python" in str(caught.value)
+    assert f"sys.executable is {executable!r}, which is not a Python" in str(caught.value)
     assert "sys.executable = '/usr/bin/python3'" in str(caught.value)
 
 

@@ -68,7 +68,7 @@ READERS = {
 def test_an_object_that_changes_is_told(reader, call):
     """Once, with what to do, in the line of the call."""
     run = parallel_map if call == "map" else Executor(2).map
-    with pytest.warns(ReusedItemWarning, match="same SimpleNamespace again.*copy") as told:
+    with pytest.warns(ReusedItemWarning, match="same SimpleNamespace for every item.*copy") as told:
         assert len([*run(policies.pid, READERS[reader]())]) == N
     assert len(told) == 1
     assert told[0].filename == __file__

@@ -201,7 +201,7 @@ def test_xarray_has_gaps_where_items_failed(func):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: grid(), "a parameter or more"),
+        (lambda: grid(), "at least one parameter"),
         (lambda: grid(base=5), "not 5"),
         (lambda: grid(base="abc"), "not 'abc'"),
         (lambda: grid(base={"a": 1}), "not {'a': 1}"),

@@ -107,7 +107,7 @@ def test_in_this_process(backend):
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: plan(nap, 3), "gives no items"),
+        (lambda: plan(nap, 3), "int is not iterable"),
         (lambda: plan(nap, [threading.Lock()]), "item 0 cannot be sent"),
         (lambda: plan(row, [1]), "figures"),
         (lambda: plan(float, ["1", "x", "y"]), r"item 1 ('x') fails: ValueError"),

@@ -286,7 +286,7 @@ def test_what_would_end_the_program_is_an_error(where, kind):
 @pytest.mark.parametrize(
     ("stages", "options", "says"),
     [
-        ([], {}, "one stage or more"),
+        ([], {}, "at least one stage"),
         ([plumbing.plus_one], {}, "plus_one, stage 1"),
         ([plumbing.total], {"workers": (1, 2)}, "2 entries for 1 stage "),
         ([plumbing.total], {"workers": 0}, "workers=0"),

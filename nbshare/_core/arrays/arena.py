@@ -248,7 +248,7 @@ class Arena(Contents):
         try:
             data, buffers = dumps_apart(obj, IN_BAND, self._maker(how, made))
             return Pickled(data, buffers, made[-1].copied), made[-1].memo.copy
-        except (UnsendableError, SyntaxError):  # of a function's file, with advice of their own
+        except (UnsendableError, SyntaxError):  # from a function's file; they have their own advice
             raise
         except BaseException as error:
             if is_interrupt(error):

@@ -213,7 +213,7 @@ def _placed(layout: Layout, alignment: int) -> Iterator[Place]:
         try:
             lengths, checked = checked_form(shape, dtype)
         except (TypeError, ValueError) as error:
-            error.add_note(f"That is layout[{name!r}] = {wanted!r}, of shape and dtype.")
+            error.add_note(f"Read as a shape and a dtype: layout[{name!r}] = {wanted!r}")
             raise
         offset = aligned(end, alignment)
         end = offset + math.prod(lengths) * checked.itemsize

@@ -59,8 +59,8 @@ class ByReference:
         kind = next(cls for cls in type(self).__mro__ if ByReference in cls.__bases__)
         if type(self) is not kind:
             raise TypeError(
-                f"a {type(self).__name__} cannot travel: only a {kind.__name__} itself does, no "
-                "subclass of it. Store one in an attribute of your class instead."
+                f"{type(self).__name__} cannot be sent to workers, because it subclasses "
+                f"{kind.__name__}. Store a {kind.__name__} in an attribute instead."
             )
         raise TypeError(
             f"a {kind.__name__} can be neither pickled nor copied by value. It is sent by "

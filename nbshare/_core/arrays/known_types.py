@@ -59,7 +59,7 @@ def _masked_apart(array: np.ma.MaskedArray[Any, Any]) -> Any:
 def _masked(cls: Any, data: Any, mask: Any, fill_value: Any, hard_mask: bool) -> Any:
     array = cls(data, copy=False)
     if mask is not None:
-        array._mask = mask  # as an argument, a mask of records would be copied
+        array._mask = mask  # the constructor would copy a mask of records
     array._fill_value = fill_value
     if hard_mask:
         array.harden_mask()

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.known import LoadedObjects, Memo
 
-LEAST_BYTES = 32 << 10  # of a part. Smaller ones are cheaper to copy than to find
+LEAST_BYTES = 32 << 10  # size of a part; smaller ones are cheaper to copy than to find
 LARGE_BLOCK = 128 << 10  # bytes of a block of several items, more than for small items
 MOST_NEAR = 128  # objects of a block that are looked at
 MOST_INNER = 256  # parts of an object that are looked at

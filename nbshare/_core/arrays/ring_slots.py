@@ -31,7 +31,7 @@ from nbshare.errors import RingAbortedError, RingClosedError
 
 # In this order, the smallest word is the slot that was committed first, if one is ready, and the
 # largest is the one that was freed last: if few slots are needed, few stay in the cache. FREE is 0,
-# as in fresh memory.
+# the value of fresh memory.
 READY, READING, FILLING, FREE = range(-3, 1)
 SHIFT = 56
 NUMBER = (1 << SHIFT) - 1  # the last commit's, in the low bits of a word
@@ -249,7 +249,7 @@ class SlotStates:
             if self.counts[PHASE] != CLOSED or (self._words >> SHIFT == FILLING).any():
                 return False
             if not is_ready:
-                raise RingClosedError("the ring buffer is closed, and all that was put is taken")
+                raise RingClosedError("the ring buffer is closed and empty")
             # Otherwise numbers were skipped, and will not arrive.
         self.counts[NEXT] = max(self.counts[NEXT], number + 1)
         lease.number = number

@@ -189,7 +189,7 @@ class SlotLease(Holder):
 
     def __enter__(self) -> SharedArray:
         if self.index is not None:
-            raise RuntimeError("this lease has its slot already: ask the ring for another one")
+            raise RuntimeError("this lease already holds a slot: call put() or get() again")
         self._pid = os.getpid()
         try:
             array = self._monitor.claim(self, self._event, self._timeout)

@@ -7,7 +7,11 @@ from typing import Any
 
 import numpy as np
 
-TENSORS = {"Tensor", "Parameter", "Buffer"}  # of torch. Subclasses of others have attributes
+TENSORS = {
+    "Tensor",
+    "Parameter",
+    "Buffer",
+}  # torch's own; other subclasses have attributes
 
 
 def parts_in(value: Any, kind: type) -> list[Any] | None:

@@ -71,7 +71,7 @@ OF_TEXTS = {
 }  # fmt: skip
 OF_PACKAGES = {"pkgutil", "iter_modules", "walk_packages"}  # words of code that lists modules
 LOOKING_UP, READING = ANYWHERE | LOADING, OF_DOCSTRINGS | OF_TEXTS
-OF_FOLDERS = {"parent", "parents", "dirname", "with_name"}  # of a path, whose file is not read
+OF_FOLDERS = {"parent", "parents", "dirname", "with_name"}  # of a path; its file is not read
 NAMES = re.compile(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)*")  # a text that may name something
 # Callables and bases without other effects while a module is imported.
 PLAIN = {

@@ -56,10 +56,10 @@ class Supply:
         """Begin."""
 
     def wait(self, timeout_s: float) -> None:
-        """Bring items, and wait for the end of the call in the time that is left."""
+        """Supply items, and wait for the end of the call in the remaining time."""
 
     def bring(self) -> None:
-        """Bring items if workers will soon need them."""
+        """Supply items if workers will soon need them."""
 
     def wake(self) -> None:
         """Check for work. Any thread calls it, also when the call is over."""
@@ -169,7 +169,7 @@ class Call(OwnRun):
         self.imported: dict[str, Stamp | None] = {}  # by its workers (files that users may edit)
         self.known_files: set[str] | None = None  # workers may know no others
         self.workers: dict[WorkerProcess, int] = {}  # busy, with their slots
-        self.past_slots: list[list[int]] = []  # of workers whose slots were reassigned
+        self.past_slots: list[list[int]] = []  # slots of past workers, since reassigned
         self.n_replaced = 0  # workers in a row that died before their first item
         self.n_done_at_loss = 0  # items, at the last count
         self.torn_rows: list[int] = []  # items that were running when their worker died
@@ -454,7 +454,7 @@ class Call(OwnRun):
         return max(peaks)
 
     def halt(self) -> None:
-        """Ask workers to claim and begin nothing more."""
+        """Request workers to claim and start no more items."""
         self.board.stop()
         if (event := self.items_event) is not None:
             event.set(self.request.max_workers)

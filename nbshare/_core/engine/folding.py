@@ -201,7 +201,7 @@ class FoldingCall(Call):
         self._n_restored += sum(len(self._items_in(k)) for k in items.tolist())
 
     def append(self, columns: Sequence[Sequence[Any]]) -> None:
-        """Bring blocks. For one thread."""
+        """Supply blocks. For one thread."""
         self._n_brought += sum(len(block.columns[0]) for block in columns[0])
         super().append(columns)
 

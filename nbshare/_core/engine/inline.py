@@ -88,8 +88,8 @@ class _Here(Caller):
         if issubclass(type(error), Exception):
             where = f"raised for {self._call.name_of(i, item)}"
             if is_kept:
-                # As text, because its frames refer to the caller's, and so to the results that will
-                # hold it. The garbage collector does not search arrays for such a cycle.
+                # Kept as text, because its frames refer to the caller's, and so to the results that
+                # will hold it. The garbage collector does not search arrays for such a cycle.
                 text = traceback_of(error)
                 where = f"{where}:\n{text}" if text else where
                 without_frames(error)

@@ -24,7 +24,7 @@ CLOSE_S = 0.5  # a worker ends within microseconds after its channel closes
 REAP_S = 1.0  # a killed worker ends in less than a millisecond
 
 WorkerState = Literal["working", "released", "late", "idle", "ending"]
-LIMITS_S: dict[WorkerState, float] = {  # of the time in a state, after which the owner acts
+LIMITS_S: dict[WorkerState, float] = {  # longest time in a state before the owner acts
     "working": math.inf,
     "released": 1.0,  # it notices within microseconds, unless it frees much memory or has no CPU
     "late": math.inf,

@@ -210,7 +210,7 @@ class Results:
             self._ahead = ahead
 
     def _take_ahead(self) -> list[Any] | None:
-        """Take the results loaded ahead. Return None if another thread holds them."""
+        """Claim the results loaded ahead. Return None if another thread holds them."""
         with self._lock:
             ahead, self._ahead = self._ahead, None
         return ahead

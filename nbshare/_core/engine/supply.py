@@ -105,7 +105,7 @@ class SourceSupply(Supply):
         super().wake()
 
     def wait(self, timeout_s: float) -> None:
-        """Bring items, and wait."""
+        """Supply items, and wait."""
         if self._in_background:
             self._call.await_end(timeout_s)
             return

@@ -49,7 +49,7 @@ class WorkerPool:
         self._code = NO_CODE  # the newest generation's
         self._imported_under: Any = None  # environment and import path of this generation
         self._initializer: bytes | None = None  # perhaps run by this generation
-        self._stamps: dict[str, Stamp | None] = {}  # of the workers' imported files
+        self._stamps: dict[str, Stamp | None] = {}  # stamps of the workers' imported files
         # Stamps of these and of the snapshot's files. Replaced, never changed: other threads read
         # it.
         self._watched: dict[str, Stamp | None] = {}
@@ -238,7 +238,7 @@ class WorkerPool:
                 self.dismiss(worker)
 
     def dismiss(self, worker: WorkerProcess) -> None:
-        """Ask an idle worker to exit normally. It is killed if that takes too long."""
+        """Request an idle worker to exit. It is killed if that takes too long."""
         if not worker.has_worked:  # it has run no user code
             self.remove(worker)
             return

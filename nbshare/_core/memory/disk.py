@@ -41,7 +41,7 @@ class System:
         files.sync(fd)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Put a file in the place of another."""
+        """Replace a file by another."""
         files.replace(source, target)
 
 

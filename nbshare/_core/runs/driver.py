@@ -66,7 +66,7 @@ def _stored_call(path: Path) -> tuple[os.stat_result, Callable[[Any], bool], dic
     """Return a stored call: the state of its file, the function that runs it, and its options."""
     if (file := opened(path / CALL_FILE)) is None:
         raise CheckpointError(
-            f"{path} holds no call: its run is complete, or was not begun with "
+            f"{path} holds no call: its run is complete, or was not started with "
             "map_async(..., detach=True). Make the same call again to continue."
         )
     status = os.fstat(file.fileno())

@@ -255,7 +255,7 @@ class StoredRun:
         since = max(until - RATE_S, began.min(initial=until))
         if since == until:
             return 0.0
-        # Of longer items only a part is done in this time.
+        # Only a part of a longer item was done in this time.
         shares = (recent["stored_at"] - since) / np.maximum(recent["elapsed_s"], 1e-9)
         return float(np.minimum(shares, 1.0).sum() / (until - since))
 

@@ -124,7 +124,7 @@ class Grid(ShapedItems):
 
     def __init__(self, axes: Mapping[str, Iterable[Any]], *, is_coarse: bool = False) -> None:
         if not axes:
-            raise TypeError("grid() needs a parameter or more: grid(current=[1, 2], radius=[3, 4])")
+            raise TypeError("grid() needs at least one parameter: grid(current=[1, 2], r=[3, 4])")
         self._values = {name: _values_of(name, given) for name, given in axes.items()}
         # For a Series or an Index, whose elements may be objects, such as time stamps.
         self._coords = {

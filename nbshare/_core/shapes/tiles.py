@@ -124,7 +124,7 @@ class Tile(NamedTuple):
     values: npt.NDArray[Any]  # with the overlap within the array
     missing: tuple[tuple[int, int], ...]  # elements of the overlap outside the array, by axis
     inside: Slices  # the tile without overlap, within the function's argument
-    shape: tuple[int, ...]  # of all but the last tiles, without overlap
+    shape: tuple[int, ...]  # shape of all but the last tiles, without overlap
     edges: str
     out: OutputForm | None  # a result must fit it
 
@@ -359,7 +359,7 @@ class Tiles(ShapedItems):
         if isinstance(shaped, list):
             warn(
                 "the results of tiles differ in dtype or in their further axes, and no array holds "
-                "all of them, so they come as a list. Return one dtype and shape to get one array",
+                "all of them, so they form a list. Return one dtype and shape to get one array",
                 MixedResultsWarning,
             )
         return shaped

@@ -31,7 +31,7 @@ ANYTHING = {"exec", "setattr", "delattr", "globals", "locals", "vars", "__dict__
 DOTTED = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
 NOT_IN_WORKERS = {"__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"}
 OF_PROPERTIES = ".setter", ".getter", ".deleter"
-ALL = "*"  # as a name: all of a module
+ALL = "*"  # stands for all names of a module
 
 Dependency = tuple[str, str]  # a module, and a name in it ("" for its import)
 Binding = tuple[str, ast.AST | None]  # a name, and the node of its value, if that is clear

@@ -47,7 +47,7 @@ def write(path: Path, data: Any) -> Descriptor:
 
 
 def replace(path: Path, data: Any, *, is_needed: bool = True) -> None:
-    """Put a file in place, whole or not at all. One that `is_needed` also if the power fails."""
+    """Write a file atomically. If `is_needed`, it also survives a power failure."""
     new = path.with_name(f".{path.name}.{HERE}.{os.getpid()}")
     file = write(new, data)
     if is_needed:

@@ -84,7 +84,7 @@ class ResultStore:
         return self.takes_objects or self._writer is not None
 
     def forget_code(self) -> None:
-        """Ask again where results go, at the next one, because the code's number has changed."""
+        """Request a new spec at the next result, because the code's number has changed."""
         if self._writer is not None:
             self._spec = None
 
@@ -156,7 +156,7 @@ class ResultStore:
         return index_of(self._page.attempts[places], writer.code, took_s)
 
     def settle(self, wanted: OutputSpec) -> OutputSpec:
-        """Ask where results go, with the first one. Return their spec."""
+        """Request the spec of the results, with the first one. Return it."""
         if self._spec is not None:
             return self._spec
         kind = self._agree(KIND_OF.get(wanted, ASK))

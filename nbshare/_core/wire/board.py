@@ -396,7 +396,7 @@ class Board:
         return stop
 
     def stop(self) -> None:
-        """Ask workers to claim and begin nothing more."""
+        """Request workers to claim and start no more items."""
         self.header[STOP] = 1
 
     @property

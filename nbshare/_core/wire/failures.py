@@ -223,7 +223,7 @@ def naming_shared() -> Iterator[None]:
     except Exception as error:
         if _loading.name is not None:
             what = f"raised while shared[{_loading.name!r}] was loaded"
-            noted(error, f"{what}: pass what it is made from, and make it in initializer=")
+            noted(error, f"{what}: pass the data it is made from, and build it in initializer=")
         raise
 
 

@@ -103,10 +103,10 @@ def _watched(items: Iterator[Any], kind: str, line: tuple[str, int]) -> Iterator
             state = _state_of(part) if is_again else None
             if is_again and None not in (state, known := before[id(part)][1]) and state != known:
                 warnings.warn_explicit(
-                    f"an iterable ({kind}) gives the same {type(part).__name__} again and again, "
-                    "and changes it. Items that wait for a worker have the state of a later one, "
-                    "so results are wrong. Give a copy each time, as in (x.copy() for x in "
-                    "reader), or pass indices, and read in the function",
+                    f"an iterable ({kind}) yields the same {type(part).__name__} for every item, "
+                    "and changes it. Items that wait for a worker then have the state of a later "
+                    "one, so results are wrong. Yield copies, as in (x.copy() for x in reader), "
+                    "or pass indices, and read in the function",
                     ReusedItemWarning,
                     *line,
                 )

@@ -93,8 +93,8 @@ class ItemBlocks:
                 if len(items) > 1:
                     error.add_note(
                         f"Item {items.start} and up to {len(items) - 1} after it are pickled "
-                        "together, and one of them cannot be loaded. Pass what the object is made "
-                        "from, and build it in the function."
+                        "together, and one of them cannot be loaded. Pass the data that the object "
+                        "is made from, and build it in the function."
                     )
                 raise
             if items.start > self._newest:

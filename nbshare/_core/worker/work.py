@@ -453,7 +453,7 @@ class Work:
                 end_copy(self._process)
                 self._tell_imports()
             if is_end and len(values) < len(items):
-                raise StopIteration("raised by the function; among tiny items its text is lost")
+                raise StopIteration("raised by the function; its text is not kept for tiny items")
         except BaseException as error:  # noqa: BLE001
             n = len(values)
             if (n_stored := self._store_together(items[:n], values, are_objects)) != n:

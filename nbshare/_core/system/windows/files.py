@@ -277,7 +277,7 @@ def is_open(fd: int) -> bool:
     return True
 
 
-# As in `shutil.disk_usage`, whose module takes a worker 30 ms to import.
+# Like `shutil.disk_usage`, but importing that module takes a worker 30 ms.
 _disk = handles.function(
     "GetDiskFreeSpaceExW", handles.BOOL, wintypes.LPCWSTR, *[handles.POINTER] * 3
 )
