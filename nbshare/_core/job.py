@@ -26,7 +26,13 @@ from nbshare._core.functions.reference import label_of
 from nbshare._core.html_tables import StatsTable
 from nbshare._core.interrupts import cancelled_by_interrupt
 from nbshare._core.shapes.shaped import ShapedItems
-from nbshare._core.tracebacks import Failed, shown_as, shown_from_its_calls, shown_from_the_call
+from nbshare._core.tracebacks import (
+    Failed,
+    shown_as,
+    shown_from_its_calls,
+    shown_from_the_call,
+    shown_shortly,
+)
 from nbshare._core.until import Until
 from nbshare._core.wire import running_items
 from nbshare._core.wire.board import NUMPY, PYTHON
@@ -396,9 +402,8 @@ class Job(Generic[T]):
         return f"<Job {self.label}: of process {self._pid}>"
 
     def __reduce__(self) -> Never:
-        raise TypeError(
-            "a Job cannot be sent to another process or stored. Use job.result(), its results"
-        )
+        text = "a Job cannot be sent to another process or stored. Use job.result(), its results"
+        raise shown_shortly(TypeError(text))
 
     if not TYPE_CHECKING:  # type checkers refuse both anyway
 

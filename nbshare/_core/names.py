@@ -31,7 +31,9 @@ _OPTIONS = {
     "use checkpoint=, a folder for results": "cache cache_dir path resume restart save",
     "use initializer=": "init setup",
     'use out= (an array, or "list")': "dtype output return_type",
-    "use backend=": "client cluster executor pool scheduler",
+    'use backend= (a distributed.Client, "ray" or an executor)': (
+        "client cluster executor pool scheduler"
+    ),
     'use plot= ("line", "image" or "hist")': "live live_plot visualize",
     "use map_async(..., detach=True)": "detach",
     "use map_async(...), which returns a job immediately": "asynchronous background block wait",

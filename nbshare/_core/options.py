@@ -245,7 +245,7 @@ def checked_initializer(
     except TypeError:
         raise TypeError(
             f"the initializer {label_of(function)}{text_of(signature_of(function))} cannot be "
-            f"called with initargs={cut(repr(arguments))}, its positional arguments"
+            f"called with initargs={cut(repr(arguments))}. Pass its positional arguments there"
         ) from None
     return function, arguments
 

@@ -99,8 +99,8 @@ def _refuse_attribute(self: object, name: str) -> Never:
     raise no_attribute(f"a {type(self).__name__}", name, known)
 
 
-def _render() -> list[str]:
-    """IPython's hook, which returns a shortened traceback.
+def _render(_: object = None) -> list[str]:
+    """Return the shortened traceback of the present error, for IPython's hook.
 
     The function does not hold the error, because a cycle would keep it alive.
     """
@@ -119,6 +119,10 @@ def _render() -> list[str]:
     call = shown.removesuffix(notes).splitlines()
     about_item = _shortened(re.sub(_BARE_PLACE, _with_source, notes).splitlines(), _MAX_NOTES)
     return _shortened(call, _MAX_LINES - len(about_item)) + about_item
+
+
+# No error of nbshare shows its frames, whichever call has raised it.
+NbshareError._render_traceback_ = _render  # type: ignore[attr-defined]
 
 
 def _with_source(place: re.Match[str]) -> str:

@@ -206,6 +206,8 @@ FROM_THE_CALL = [
     "ex.sumbit",
     "nbshare.SharedLock().lock()",
     "nbshare.RingBuffer(1, 1).get()[0]",
+    "nbshare.RingBuffer(1, 1).get(timeout=0).__enter__()",
+    "pickle.dumps(job)",
     "from nbshare import pmap",
 ]
 
@@ -214,7 +216,7 @@ def test_an_error_in_a_notebook_has_no_frame_of_ours(common):
     """Whichever public name the call began with."""
     _, kernel = common
     kernel.run_well(
-        "import nbshare; ex = nbshare.Executor(1); ex.shutdown();"
+        "import pickle, nbshare; ex = nbshare.Executor(1); ex.shutdown();"
         "job = nbshare.map_async(abs, [1]); job.wait()"
     )
     for line in FROM_THE_CALL:

@@ -37,7 +37,7 @@ _REMEDIES = {
     "socket": "Pass the address, and connect inside the function or in initializer=.",
     "IPython": IN_SHELL,
     "logging": "Get the logger and add its handlers inside the function or in initializer=.",
-    "nbshare": "Create objects of nbshare inside the function.",
+    "nbshare": "",  # its errors say what to do
 }
 OTHERS = "Pass plain data instead, and create the object inside the function."
 
