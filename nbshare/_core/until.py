@@ -22,7 +22,7 @@ class Until:
         self._due_at, self._n_asked = 0.0, 0  # time of the next call, and items at the last one
 
     def ask(self, partial: Callable[[], Any]) -> None:
-        """Call it if the time has come, and end the run if the partial results are enough."""
+        """Call ``until=`` if it is due, and stop the run if the partial results are enough."""
         run, request = self._run, self._run.request
         if request.until is None:
             return

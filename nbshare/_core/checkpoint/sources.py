@@ -353,7 +353,7 @@ class Sources:
         return not all(_is_plain(file, each) for each in used)
 
     def _may_act(self, file: File, args: list[ast.expr]) -> bool:
-        """Return whether arguments may hold a callable, an own object that is no constant."""
+        """Return whether arguments may hold a callable, or an own object that is not a constant."""
         for name in {each.id for arg in args for each in names_in(arg)}:
             parts = [part for each in file.named.get(name, []) for part in ast.walk(each)]
             is_own = any(self.is_own(home) for home, _ in file.leads_to(name))

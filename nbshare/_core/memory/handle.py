@@ -46,7 +46,7 @@ class Receipts:
         self._lock = _thread.allocate_lock()
 
     def hold(self, segment: Segment) -> Receipt:
-        """Hold a segment until the receipt comes, or for `HOLD_S` seconds."""
+        """Hold a segment until the receipt arrives, or for `HOLD_S` seconds."""
         with self._lock:
             if self._file is None:
                 self._file = scratch_file()

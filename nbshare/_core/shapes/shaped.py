@@ -167,5 +167,5 @@ def survives(stored: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
 
 
 def is_single(value: Any) -> bool:
-    """Return whether a value is no array, and no list or tuple."""
+    """Return whether a value is not an array, list or tuple."""
     return bool(value.ndim == 0) if hasattr(value, "ndim") else not isinstance(value, list | tuple)

@@ -318,7 +318,7 @@ def _is_of_read_only(error: BaseException) -> bool:
 
 
 def note_on_iterables(error: BaseException, iterables: Sequence[Any], item: str) -> BaseException:
-    """Return the error of an item, with a note on where its arguments come from.
+    """Return the error of an item, with a note on the sources of its arguments.
 
     Data that every call needs may have been passed as one more iterable, as other libraries take
     it. Then the function fails because it gets a part instead of the whole. Or it gets a pair, as

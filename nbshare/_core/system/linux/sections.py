@@ -25,7 +25,7 @@ F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE = 0x0002, 0x0010
 # few processors with another value ignore this one.
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
-# The highest byte of an entry in /proc/self/pagemap of a page that is no copy. A copy is in memory
+# The highest byte of an entry of /proc/self/pagemap for a page that is no copy. A copy is in memory
 # or swapped out (the highest two bits), but not of a file or shared (the third).
 PAGES = 1 << 18  # looked at at a time
 NO_COPY = bytes(byte for byte in range(256) if byte >> 5 not in (0b100, 0b010))

@@ -197,7 +197,7 @@ def total_bytes() -> tuple[int, int]:
 
 # ------------------------------------------------------------------------------------------ workers
 
-# In the background, so that it is no child of the worker, which may wait for all its children.
+# In the background, so that it is not a child of the worker, which may wait for all its children.
 WATCH = "exec 3<&0; (read _ <&3; kill -9 0) &"
 
 NEEDED: dict[str, Callable[[], object]] = {}

@@ -50,7 +50,7 @@ from nbshare._core.system.posix import at_fork, file_at, sweep, unnamed_file
 
 
 class MachMemory(NamedTuple):
-    """Memory that is no file, but a small file of `temporary` is."""
+    """Memory without a file. Only `open` creates a small file, in `temporary`."""
 
     setting: str = "shm"  # its name for users
     folder: str = ""

@@ -330,7 +330,7 @@ def spawned(
 
 
 class Detached:
-    """A process that is no child of this one.
+    """A process that is not a child of this one.
 
     Parameters
     ----------
