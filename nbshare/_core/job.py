@@ -662,8 +662,9 @@ class Job(Generic[T]):
         except BaseException as error:
             self._interrupt()
             if came:
-                raise MapInterrupted(self._count(kept_in="its partial()")) from None
-            shown_as(error, f"{type(error).__name__}: {self._count(kept_in='its partial()')}")
+                raise MapInterrupted(self._count(kept_in="the job's partial()")) from None
+            count = self._count(kept_in="the job's partial()")
+            shown_as(error, f"{type(error).__name__}: {count}")
             raise
 
     def _cancel_if_interrupted(self) -> None:

@@ -66,7 +66,7 @@ STUMBLES = [
     _dies("D2-no-name", "is_signalled", "signal 35"),
     _dies("D2-no-time", "has_no_time", "SIGXCPU", "ulimit -t"),
     _dies(
-        *("D2-no-time-at-all", "has_no_time_at_all", "SIGKILL", "ulimit -t"),
+        *("D2-no-time-at-all", "has_no_time_at_all", "SIGKILL", "memory"),
         never_says="compiled code",
     ),
     _dies("D3-exit", "leaves", "exited with status 3"),

@@ -18,11 +18,24 @@ import subprocess
 import pytest
 
 from nbshare._core.system import descriptors
+from nbshare._core.wire.failures import Death
 from tests.support.catalogue import CENSUS
 from tests.support.faultlab import PREAMBLE, SOON_S, Lab
 from tests.support.kernels import Kernel
 
 # ---------------------------------------------------------------- R: the system's limits
+
+
+@pytest.mark.parametrize("limit_s", [resource.RLIM_INFINITY, 1_000_000])
+def test_a_killed_worker_names_the_limit_of_cpu_time_if_there_is_one(limit_s):
+    """The limit of the caller, which workers take over."""
+    before = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, before[1]))
+    try:
+        error = Death(item=0, status=-signal.SIGKILL, has_closed=False).as_error("item 0", 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_CPU, before)
+    assert ("ulimit -t" in str(error)) == (limit_s != resource.RLIM_INFINITY)
 
 
 TAKE_ALL = """

@@ -211,7 +211,7 @@ def test_a_cell_that_awaits_a_job_can_be_interrupted(page, go):
     page.manager.interrupt_kernel()
     cell = page.finish(waiting)
     assert cell.status == "error"
-    assert cell.traceback == "CancelledError: 2 of 6 items done, kept in its partial()"
+    assert cell.traceback == "CancelledError: 2 of 6 items done, kept in the job's partial()"
     await_state(page, row, "■ held interrupted  2/6")
     assert page.run("tasks.check_double()").status == "ok"
 

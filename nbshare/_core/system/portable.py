@@ -90,7 +90,7 @@ def _no_figures(*_: object) -> Any:
 
 at_fork = heed_interrupts = set_limits = set_priority = block_signals = stop_timers = _nothing
 lead_group = raise_oom_score = keep_freed_memory = return_freed_memory = buffer_lines = _nothing
-set_affinity = before_marks = after_marks = futex = wake_all = _nothing
+set_affinity = before_marks = after_marks = futex = wake_all = has_cpu_limit = _nothing
 affinity = umask = limits = priority = user = other_owner = _unknown
 begun_ns = resident_bytes = peak_bytes = n_faults = n_killed = number_space = _no_figure
 bytes_held = inode_of = _no_figure

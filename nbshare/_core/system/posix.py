@@ -180,6 +180,13 @@ def limits() -> Limits | None:
     return [*map(getrlimit, numbers)]
 
 
+def has_cpu_limit() -> bool:
+    """Return whether the CPU time of this process is limited."""
+    import resource
+
+    return resource.getrlimit(resource.RLIMIT_CPU)[0] != resource.RLIM_INFINITY
+
+
 def set_limits(wanted: Limits) -> None:
     """Set these limits, as far as this process may."""
     from resource import RLIM_INFINITY, RLIMIT_NOFILE, setrlimit

@@ -157,9 +157,10 @@ class Death(NamedTuple):
             elif name == "SIGKILL":
                 hint = (
                     " Probably memory ran out (check `dmesg`): try fewer workers (max_workers=) or "
-                    "smaller items. Or it had used all the CPU time that a process may use here "
-                    "(ulimit -t)."
+                    "smaller items."
                 )
+                if processes.has_cpu_limit():
+                    hint += " Or it had used all the CPU time that it may use (ulimit -t)."
             elif name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"):
                 hint = CRASHED
         return errors.WorkerDiedError(f"worker {worker} {how} while it {doing}.{hint}", self.item)

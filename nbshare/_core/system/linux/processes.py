@@ -46,6 +46,7 @@ from nbshare._core.system.posix import (
     buffer_lines,
     c_descriptor,
     detached,
+    has_cpu_limit,
     interrupt,
     is_readable,
     kill_group,

@@ -43,6 +43,7 @@ from nbshare._core.system.posix import (
     buffer_lines,
     c_descriptor,
     detached,
+    has_cpu_limit,
     interrupt,
     kill_group,
     limits,

@@ -31,6 +31,7 @@ from nbshare._core.system.portable import (
     blocked_signals,
     boot_id,
     buffer_lines,
+    has_cpu_limit,
     keep_freed_memory,
     lead_group,
     limits,
