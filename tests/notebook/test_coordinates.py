@@ -103,6 +103,12 @@ def test_values_of_an_uneven_axis_are_ticks_if_they_have_room():
     assert {"1", "2", "3"} != set(labels(axes.xaxis)[:3])
 
 
+def test_a_single_value_of_a_grid_is_the_only_tick():
+    """And not numbers around it, at which there is nothing."""
+    axes = drawn(np.arange(3.0), grid(a=[5.0], b=[1, 2, 3]))
+    assert labels(axes.yaxis) == ["5"]
+
+
 @pytest.mark.parametrize("kind", ["image", "line"])
 @pytest.mark.parametrize(
     ("values", "scale"),

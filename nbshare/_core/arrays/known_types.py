@@ -39,7 +39,7 @@ def _masked_arrays() -> Known:
 
 
 def _subclass_apart(array: npt.NDArray[Any]) -> Any:
-    """By itself pickle copies the values into its stream: protocol 5 takes plain ndarrays out."""
+    """Without this, pickle copies the values: protocol 5 takes only plain ndarrays out of band."""
     values = np.ndarray.view(array, np.ndarray)  # a class may override `view`
     return _subclass, (type(array), values, dict(vars(array)))
 
@@ -135,7 +135,7 @@ def _pandas() -> Known:
 
 
 def _arrow_column_apart(column: Any) -> Any:
-    """By itself it would copy all chunks into one, in each call."""
+    """Without this, each call would copy all chunks into one."""
     state = vars(column)
     chunks = state.get("_pa_array")
     if chunks is None or column.nbytes < IN_BAND or _is_mostly_unused(chunks, chunks.nbytes):

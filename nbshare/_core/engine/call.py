@@ -53,7 +53,7 @@ class Supply:
     error: BaseException | None = None  # the call fails with it when all items are done
 
     def start(self) -> None:
-        """Begin."""
+        """Start the call."""
 
     def wait(self, timeout_s: float) -> None:
         """Supply items, and wait for the end of the call in the remaining time."""
@@ -298,7 +298,7 @@ class Call(OwnRun):
     # --------------------------------------------------------------------------- its life
 
     def start(self) -> None:
-        """Begin."""
+        """Start the call."""
         if self.keeper is not None:
             self.keeper.start()
         self.engine.submit(self)
@@ -378,7 +378,7 @@ class Call(OwnRun):
                 self.results.drop_page(page)
 
     def stop(self, error: BaseException | None = None) -> None:
-        """End it early, with an error if there is one."""
+        """Stop the call early, with an error if there is one."""
         self.engine.stop(self, error)
 
     # ------------------------------------------------------------------ for the dispatcher

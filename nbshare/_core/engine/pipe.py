@@ -114,12 +114,12 @@ class Pipe(OwnRun):
     # --------------------------------------------------------------------------- its life
 
     def start(self) -> None:
-        """Begin."""
+        """Start the stages."""
         for call in self._calls:
             call.start()
 
     def stop(self, error: BaseException | None = None) -> None:
-        """End it early, with an error if there is one."""
+        """Stop the pipeline early, with an error if there is one."""
         self.error = self.error or error
         self._is_stopping = True
         self._halt("the pipeline was stopped")

@@ -92,7 +92,7 @@ class WorkerProcess:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it has ended."""
+        """Whether the worker has ended."""
         return self.is_ready and self.child.await_end(0.0)
 
     @property
@@ -122,7 +122,7 @@ class WorkerProcess:
         self.has_closed = not self.child.await_end(CLOSE_S)
 
     def end(self) -> None:
-        """Kill it and wait for its end. Its last messages can still be received."""
+        """Kill the worker and wait for its end. Its last messages can still be received."""
         self.child.kill()
         self.child.await_end(REAP_S)
 

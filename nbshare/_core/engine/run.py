@@ -111,26 +111,26 @@ class Run(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Begin."""
+        """Start the run."""
 
     @abstractmethod
     def stop(self, error: BaseException | None = None) -> None:
-        """End it early, with an error of ``until=`` if there is one."""
+        """Stop the run early, with an error of ``until=`` if there is one."""
 
     # ------------------------------------------------------------------------ its end
 
     @property
     def state(self) -> RunState:
-        """Its stage, or the way it has ended."""
+        """The stage of the run, or how it ended."""
         return self._ended_as or ("running" if self.has_begun else "starting")
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the run has ended."""
         return self._ended_as is not None
 
     def await_end(self, timeout_s: float) -> bool:
-        """Only wait for the end. Return whether it is over."""
+        """Wait for the end, and do nothing else. Return whether the run is over."""
 
         def over_within(seconds: float) -> bool:
             return self._over.acquire(timeout=seconds)
@@ -164,7 +164,7 @@ class Run(ABC):
 
     @property
     def age_s(self) -> float:
-        """Its age when its job was created, in seconds."""
+        """Age of the run when its job was created, in seconds."""
         return 0.0
 
     def wait(self, timeout_s: float) -> bool:
@@ -220,7 +220,7 @@ class Run(ABC):
 
     @property
     def is_reduced(self) -> bool:
-        """Whether it has one result, by ``reduce=``."""
+        """Whether ``reduce=`` combines all results into one value."""
         return self.request.reduce is not None
 
     @property

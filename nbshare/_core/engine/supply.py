@@ -93,7 +93,7 @@ class SourceSupply(Supply):
         self._bringing = _thread.allocate_lock()
 
     def start(self) -> None:
-        """Begin."""
+        """Start to supply items."""
         self._intake.want(2 * self._pace.size)
         if self._in_background:
             start_thread(self._live)

@@ -50,5 +50,5 @@ def in_words(nbytes: int) -> str:
 
 
 def rounded(nbytes: int) -> str:
-    """Format a size in bytes where it is one figure of many."""
+    """Format a size in bytes with fewer digits, for tables."""
     return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.0f} MB"

@@ -335,13 +335,13 @@ class Segment(mmap.mmap):
         return larger
 
     def whole(self, mode: Mode) -> Segment:
-        """Map it again at its present size."""
+        """Map the segment again at its present size."""
         if self.is_private:
             return self if self._larger is None else self._larger.whole(mode)
         return Segment.open(sections.duplicate(self.fd), mode)
 
     def again(self, mode: Mode) -> Segment:
-        """Map it again, read-only or copy-on-write. Private memory is copied."""
+        """Map the segment again, read-only or copy-on-write. Private memory is copied."""
         if not self.is_private:
             return Segment.open(self.read_only(), mode)
         copy = Segment.filled(self.nbytes, [(0, self)], is_private=True)

@@ -121,7 +121,7 @@ class Coordinates:
     def write(self, axis: Axis) -> None:
         """Choose the scale and the ticks of an axis.
 
-        Uneven values are the ticks if they have room there.
+        Uneven values, and a single one, are the ticks if they have room there.
         """
         if self.is_index and len(self.values) == 1:
             axis.set_ticks([])
@@ -133,7 +133,8 @@ class Coordinates:
             if self.is_log:
                 getattr(axis.axes, f"set_{axis.axis_name}scale")("log")  # type: ignore[attr-defined]
             is_whole = self.kind in "iu"
-            if not self.is_even and len(self.values) <= _MOST_WRITTEN:
+            is_uneven = not self.is_even or len(self.values) == 1
+            if is_uneven and len(self.values) <= _MOST_WRITTEN:
                 names = names_of(self.values.astype(int) if is_whole else self.values)
                 if self._have_room(axis, names):
                     axis.set_ticks(self.values, labels=names)

@@ -82,7 +82,7 @@ class Driver(Protocol):
         """Return its exit code, or None if it has not ended."""
 
     def terminate(self) -> None:
-        """End it."""
+        """Terminate the driver."""
 
 
 _drivers: list[Driver] = []  # started by this process
@@ -436,11 +436,11 @@ class AttachedRun(Run):
 
 
 class AttachedReduction(AttachedRun):
-    """One with ``reduce=``. Blocks of items are stored, and its job counts the items."""
+    """An attached run with ``reduce=``. It stores blocks of items, and its job counts the items."""
 
     @property
     def is_reduced(self) -> bool:
-        """Whether it has one result: always."""
+        """True, because ``reduce=`` combines all results into one value."""
         return True
 
     @property

@@ -38,7 +38,7 @@ class Descriptor(Protocol):
         """Return its number, or -1 if it is closed."""
 
     def close(self) -> None:
-        """Close it now."""
+        """Close the descriptor now."""
 
 
 class MemoryFd(int):
@@ -59,7 +59,7 @@ class MemoryFd(int):
     reader = -1
 
     def of(self, name: str, nbytes: int, reserved: int) -> MemoryFd:
-        """Return it with a name and sizes."""
+        """Set the name and the sizes. Return the descriptor."""
         self.name, self.nbytes, self.reserved = name, nbytes, reserved
         return self
 
@@ -79,7 +79,7 @@ class OwnedFd:
         return self._fd
 
     def close(self) -> None:
-        """Close it now."""
+        """Close the descriptor now."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._close(fd)

@@ -227,7 +227,7 @@ def priority() -> tuple[int, int | None] | None:
 
 
 def set_priority(wanted: tuple[int, int | None]) -> None:
-    """Set them, if this process may."""
+    """Set niceness and scheduling policy, if this process may."""
     niceness, policy = wanted
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, niceness)
@@ -250,7 +250,7 @@ def kill_group() -> None:
 
 
 def kill_group_after(owner_fd: int) -> None:
-    """Kill them when a descriptor becomes readable."""
+    """Kill this process group when a descriptor becomes readable."""
     is_readable(owner_fd)
     kill_group()
 

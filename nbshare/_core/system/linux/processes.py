@@ -232,7 +232,7 @@ class Child:
         self.pid, self.fd = pid, opened_process(pid)
 
     def kill(self) -> None:
-        """Kill it and the processes that it has started."""
+        """Kill the process and those that it has started."""
         if self.pid:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)

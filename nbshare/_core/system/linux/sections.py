@@ -62,7 +62,7 @@ class Memfd(NamedTuple):
         fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)
 
     def protect(self, fd: int) -> None:
-        """Seal it: read-only for other processes."""
+        """Seal the segment: read-only for other processes."""
         with suppress(OSError):  # Linux before 5.1 lacks this seal
             fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
 

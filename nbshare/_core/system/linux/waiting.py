@@ -211,7 +211,7 @@ class WorkerEvent:
         self.fd = self._file.fileno()
 
     def set(self, n: int = 1) -> None:
-        """Set it, `n` times."""
+        """Set the event, `n` times."""
         for _ in range(n):  # writing n once would wake one only
             os.eventfd_write(self.fd, 1)
 
@@ -241,7 +241,7 @@ class OwnerEvent(WorkerEvent):
         return True
 
     def clear(self) -> None:
-        """Clear it, so that the next wait lasts until it is set again."""
+        """Clear the event, so that the next wait lasts until it is set again."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.fd)
 

@@ -114,7 +114,7 @@ class _Mutexes:
     # may then acquire the lock again, as long as the word is 0.
 
     def trylock(self, lock: Any) -> int:
-        """Acquire it, if it is free."""
+        """Acquire a lock, if it is free."""
         mutex: _Mutex = lock._as_parameter_
         with self._guard:
             if not self._lock(mutex):
@@ -139,7 +139,7 @@ class _Mutexes:
         del self._held[mutex.place]
 
     def timedlock(self, lock: Any, until: float) -> int:
-        """Wait for it, until a time of the adjustable clock."""
+        """Acquire a lock, waiting until a time of the system clock."""
         place, wait_s = lock._as_parameter_.place, SHORT_S
         while (code := self.trylock(lock)) == errno.EBUSY and time.time() < until:
             self._asked[place] = time.monotonic()
@@ -152,7 +152,7 @@ class _Mutexes:
         """No-op, because a mutex of a dead holder is whole."""
 
     def unlock(self, lock: Any) -> None:
-        """Release it.
+        """Release a lock.
 
         Raises
         ------

@@ -152,7 +152,7 @@ class Child:
         """No-op, because the id is known."""
 
     def kill(self) -> None:
-        """Kill it and the processes that it has started."""
+        """Kill the process and those that it has started."""
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):  # it and the group have ended
                 os.killpg(self.pid, signal.SIGKILL)
@@ -211,7 +211,7 @@ class Life:
         self.reading, self._writing = map(OwnedFd, waiting.pipe())
 
     def close(self) -> None:
-        """Close it. In a forked child, which has inherited it, this ends no process."""
+        """Close the pipe. In a forked child, which has inherited it, this ends no process."""
         self._writing.close()
         self.reading.close()
 

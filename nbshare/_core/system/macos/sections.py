@@ -85,7 +85,7 @@ class Memory(OwnedFd):
         self.all[int(handle)] = self
 
     def close(self) -> None:
-        """Close them now."""
+        """Close the memory and its descriptors now."""
         super().close()
         self._reader.close()
 

@@ -77,7 +77,7 @@ class End(_socket.socket):
         self.all.add(self)
 
     def close(self) -> None:
-        """Close it."""
+        """Close this end."""
         self.sent.clear()
         super().close()
 
@@ -264,7 +264,7 @@ class WorkerEvent(_Pipe):
         return self.reading
 
     def set(self, n: int = 1) -> None:
-        """Set it, `n` times."""
+        """Set the event, `n` times."""
         with suppress(BlockingIOError):  # more tokens than all workers can take
             os.write(self.writing, bytes(n))
 
@@ -287,7 +287,7 @@ class OwnerEvent(_Pipe):
         return self.writing
 
     def set(self) -> None:
-        """Set it."""
+        """Set the event."""
         set_event(self.writing)
 
     def wait(self, timeout_s: float) -> bool:
@@ -298,7 +298,7 @@ class OwnerEvent(_Pipe):
         return True
 
     def clear(self) -> None:
-        """Clear it, so that the next wait lasts until it is set again."""
+        """Clear the event, so that the next wait lasts until it is set again."""
         with suppress(BlockingIOError):
             os.read(self.reading, MOST)
 

@@ -33,7 +33,7 @@ class OwnedHandle:
         return self._handle
 
     def close(self) -> None:
-        """Close it now."""
+        """Close the handle now."""
         self._handle, self._owner = NO_HANDLE, None
 
 

@@ -90,11 +90,11 @@ class _Mutexes:
         return mutex, mutex
 
     def trylock(self, lock: Any) -> int:
-        """Acquire it, if it is free."""
+        """Acquire a lock, if it is free."""
         return self._wait(lock, 0)
 
     def timedlock(self, lock: Any, until: float) -> int:
-        """Wait for it, until a time of the adjustable clock."""
+        """Acquire a lock, waiting until a time of the system clock."""
         return self._wait(lock, max(0.0, until - time.time()))
 
     def _wait(self, lock: Any, timeout_s: float) -> int:
@@ -110,7 +110,7 @@ class _Mutexes:
         """No-op, because a mutex of a dead holder is whole."""
 
     def unlock(self, lock: Any) -> None:
-        """Release it.
+        """Release a lock.
 
         Raises
         ------

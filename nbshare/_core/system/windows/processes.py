@@ -241,7 +241,7 @@ class Child:
         """No-op, because the id is known."""
 
     def kill(self) -> None:
-        """Kill it and the processes that it has started."""
+        """Kill the process and those that it has started."""
         _end_job(self._job.fileno(), ENDED)
 
     def await_end(self, timeout_s: float) -> bool:
@@ -349,7 +349,7 @@ class Detached:
         return _winapi.GetExitCodeProcess(process) if has_ended else None
 
     def terminate(self) -> None:
-        """End it."""
+        """Terminate the process."""
         with suppress(PermissionError):  # it has ended
             os.kill(self.pid, signal.SIGTERM)
 

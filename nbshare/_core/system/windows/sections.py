@@ -206,7 +206,7 @@ class _Scratch(OwnedHandle):
         self._n_committed = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
     def close(self) -> None:
-        """Close it now."""
+        """Close the section now."""
         self.all.pop(int(self.fileno()), None)
         super().close()
 

@@ -67,7 +67,7 @@ class End:
         return self._file.fileno()
 
     def close(self) -> None:
-        """Close it."""
+        """Close this end."""
         self.cancel()
         self._file.close()
 
@@ -257,7 +257,7 @@ class _Reading:
         return not self._operation.pending
 
     def cancel(self) -> None:
-        """End it."""
+        """Cancel the read."""
         if self._operation.pending:
             with suppress(OSError):
                 self._operation.cancel()
@@ -434,7 +434,7 @@ class WorkerEvent:
         self.fd = self._file.fileno()
 
     def set(self, n: int = 1) -> None:
-        """Set it, `n` times."""
+        """Set the event, `n` times."""
         _release(self.fd, n, None)
 
 
@@ -453,7 +453,7 @@ class OwnerEvent:
         self.fd = self._file.fileno()
 
     def set(self) -> None:
-        """Set it."""
+        """Set the event."""
         set_event(self.fd)
 
     def wait(self, timeout_s: float) -> bool:
@@ -461,7 +461,7 @@ class OwnerEvent:
         return _wait(self.fd, timeout_s)
 
     def clear(self) -> None:
-        """Clear it, so that the next wait lasts until it is set again."""
+        """Clear the event, so that the next wait lasts until it is set again."""
         _overlapped.ResetEvent(self.fd)
 
 
@@ -478,7 +478,7 @@ class Waker(OwnerEvent):
         self._port = port
 
     def set(self) -> None:
-        """Wake it."""
+        """Wake the waiter."""
         _overlapped.PostQueuedCompletionStatus(self._port.fileno(), 0, 0, WOKEN)
 
     def clear(self) -> None:
