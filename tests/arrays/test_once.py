@@ -7,6 +7,7 @@ import gc
 import itertools
 import pickle
 import threading
+import tracemalloc
 import weakref
 from types import SimpleNamespace
 
@@ -206,6 +207,18 @@ def test_a_worker_keeps_what_its_next_items_hold():
     ids = [id(pair[0]) for (pair,) in loaded]
     assert [ids[0], ids[2]] == [ids[1], ids[3]]
     assert ids[4] not in ids[:4]
+
+
+def test_a_worker_holds_no_copy_of_a_pickle_next_to_its_object():
+    """An object of several items takes its own memory in a worker, not that of its pickle, too."""
+    obj = bytes(8 << 20)
+    (column,), _ = loaders([(obj, i) for i in range(3)])
+    tracemalloc.start()
+    try:
+        column.items(range(1))
+        assert tracemalloc.get_traced_memory()[1] < 1.1 * len(obj)
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_part_keeps_the_parts_that_it_names():

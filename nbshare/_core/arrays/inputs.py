@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import threading
 import weakref
@@ -65,6 +64,25 @@ def reference_to(
     is_shared = isinstance(array, SharedArray)
     form = array.shape, array.strides, array.dtype
     return ArrayReference(segment, offset, *form, is_shared, mode)
+
+
+class _Reader:
+    """Reads memory as a file. `io.BytesIO` would copy all of it."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._left = memory
+
+    def read(self, n: int) -> bytes:
+        part, self._left = self._left[:n], self._left[n:]
+        return bytes(part)
+
+    def readinto(self, buffer: memoryview) -> int:
+        n = min(len(buffer), len(self._left))
+        buffer[:n], self._left = self._left[:n], self._left[n:]
+        return n
+
+    def readline(self) -> bytes:
+        raise NotImplementedError  # for protocol 0 only
 
 
 class _Unpickler(pickle.Unpickler):
@@ -148,7 +166,7 @@ class Inputs:
         try:
             if parts is None and not is_asked:
                 return pickle.loads(self._bytes(pickled), buffers=buffers), None
-            unpickler = _Unpickler(io.BytesIO(self._bytes(pickled)), buffers=buffers)
+            unpickler = _Unpickler(_Reader(self._bytes(pickled)), buffers=buffers)
             unpickler.parts = parts
             obj = unpickler.load()
             unpickler.parts = None  # or a cycle would keep the inputs

@@ -87,7 +87,7 @@ class _Finder:
         self.pickles: list[Pickled] = []
         self.parts: list[Pickled] = []
         self._names: Names = {}
-        self._memos: list[Memo] = []  # they keep the named objects alive
+        self._named: list[Any] = []  # its objects, kept alive
         self._is_looking = False  # since a block was large
         self._seen: dict[int, tuple[Any, int]] = {}  # objects by id, and the first block of each
         self._others: set[int] = set()  # ids of those of them that are too small
@@ -130,11 +130,11 @@ class _Finder:
             return False
         part = len(self.parts)
         self.parts.append(pickled)
-        self._memos.append(memo)
         for key, (place, each) in memo.items():
             # Most are texts.
             if (type(each) not in _TEXTS or len(each) >= LEAST_BYTES) and not _is_value(each):
                 self._names.setdefault(key, (part, place))
+                self._named.append(each)
         self._names[id(obj)] = part
         return True
 
