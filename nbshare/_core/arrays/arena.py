@@ -38,6 +38,7 @@ from nbshare._core.arrays.inputs import (
     small,
 )
 from nbshare._core.arrays.known import KnownObjects, Memo
+from nbshare._core.arrays.loaded_size import loaded_nbytes
 from nbshare._core.arrays.passed import PassedArrays, is_table
 from nbshare._core.arrays.reducers import DispatchTables
 from nbshare._core.arrays.remedies import OTHERS
@@ -78,7 +79,7 @@ class Arena(Contents):
     known : KnownObjects
         Objects that the next pickles may name, because they are in an earlier one.
     pickled : dict of int
-        Bytes of Python objects, which each worker loads, by their names in errors.
+        Estimated bytes of the Python objects that each worker loads, by their names in errors.
     tables : DispatchTables
         The tables of its picklers.
 
@@ -144,7 +145,7 @@ class Arena(Contents):
         pickled, copy_memo = self._pickle(obj, what, _How(obj, writable, starts=starts))
         if is_named:
             self.known.add(copy_memo)
-        self.pickled[what] = len(pickled.data)
+        self.pickled[what] = loaded_nbytes(obj, len(pickled.data))
         return self._packed(pickled)
 
     def _packed(self, pickled: Pickled) -> Packed:
@@ -186,9 +187,9 @@ class Arena(Contents):
             lambda k, names: self._pickle_block(blocks[k], first + starts[k], names),
         )
         if repeated:
-            largest = max(len(part.data) for part in repeated)
+            largest = max(loaded_nbytes(obj, len(part.data)) for obj, part in repeated)
             self.pickled["an object of several items"] = largest
-        return size, [*map(self._packed, pickles)], [*map(self._packed, repeated)]
+        return size, [*map(self._packed, pickles)], [self._packed(part) for _, part in repeated]
 
     def pack_block(self, columns: Sequence[Sequence[Any]], first: int) -> Packed:
         """Pickle items, counted from the `first`. An error names the item at fault."""

@@ -97,11 +97,12 @@ def _parts_of(obj: Any) -> Collection[Any] | None:
     if isinstance(obj, MethodType):
         return [obj.__func__]  # its object holds arrays of its own
     if isinstance(obj, FunctionType) and is_by_value(obj):
-        return [*_variables_of(obj)]
+        return [*variables_of(obj)]
     return None
 
 
-def _variables_of(function: FunctionType) -> Iterator[Any]:
+def variables_of(function: FunctionType) -> Iterator[Any]:
+    """Yield the objects that a function takes along if it is sent by value."""
     yield function.__defaults__
     yield function.__kwdefaults__
     for cell in function.__closure__ or ():

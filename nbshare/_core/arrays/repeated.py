@@ -61,8 +61,8 @@ def pickled_once(
     blocks: Sequence[Columns],
     pickle: Callable[[Any, Names, Columns], tuple[Pickled, Callable[[], Memo]]],
     pickle_block: Callable[[int, Names], Pickled],
-) -> tuple[list[Pickled], list[Pickled]]:
-    """Return the pickles of blocks of items, and of the large objects that several of them hold.
+) -> tuple[list[Pickled], list[tuple[Any, Pickled]]]:
+    """Return the pickles of blocks of items, and large objects that several hold, with theirs.
 
     `pickle` pickles an object of a block, and also returns a function that copies the pickler's
     memo. `pickle_block` does the same for a block, by its number. Both send objects with a name by
@@ -85,7 +85,7 @@ class _Finder:
     ) -> None:
         self._blocks, self._pickle, self._pickle_block = blocks, pickle, pickle_block
         self.pickles: list[Pickled] = []
-        self.parts: list[Pickled] = []
+        self.parts: list[tuple[Any, Pickled]] = []
         self._names: Names = {}
         self._named: list[Any] = []  # its objects, kept alive
         self._is_looking = False  # since a block was large
@@ -129,7 +129,7 @@ class _Finder:
             self._others |= {id(obj)} | (memo.keys() & self._seen.keys())
             return False
         part = len(self.parts)
-        self.parts.append(pickled)
+        self.parts.append((obj, pickled))
         for key, (place, each) in memo.items():
             # Most are texts.
             if (type(each) not in _TEXTS or len(each) >= LEAST_BYTES) and not _is_value(each):

@@ -26,8 +26,8 @@ def hints_of(request: Request, arena: Arena) -> list[str]:
     from the second copy on.
     """
     hints = [
-        f"{what}: {rounded(nbytes)} of Python objects in each worker; a DataFrame (with strings "
-        "of dtype str), an array or Arrow would be held once"
+        f"{what}: about {rounded(nbytes)} of Python objects in each worker; a DataFrame (with "
+        "strings of dtype str), an array or Arrow would be held once"
         for what, nbytes in arena.pickled.items()
         if nbytes >= LARGE
     ]

@@ -13,6 +13,7 @@ import numpy as np
 from nbshare._core.arrays.arena import Arena
 from nbshare._core.arrays.inputs import Itself, Packed
 from nbshare._core.arrays.known import KnownObjects
+from nbshare._core.arrays.loaded_size import loaded_nbytes
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.engine import hints
 from nbshare._core.engine.call import MAX_REPLACED, Call, Engine
@@ -66,9 +67,10 @@ def _pack_shared(arena: Arena, shared: dict[str, Any]) -> Packed:
     starts = dict.fromkeys(map(id, values), 0)
     try:
         packed = arena.pack(values, "shared=", is_named=True, starts=starts)
-        stops = [*starts.values(), arena.pickled.pop("shared=")][1:]
+        del arena.pickled["shared="]
+        stops = [*starts.values(), packed[0][2]][1:]
         for name, start, stop in zip(shared, starts.values(), stops, strict=True):
-            arena.pickled[f"shared[{name!r}]"] = stop - start
+            arena.pickled[f"shared[{name!r}]"] = loaded_nbytes(shared[name], stop - start)
         return packed
     except Exception:
         for name, value in shared.items():  # the error names it
@@ -207,7 +209,7 @@ def prepare(
     if fixed is not None:
         placed.insert(0, fixed[1])
     call = new_call(request, engine, parts, placed, sources, stage=rings, known=known)
-    if fixed is None and arena.nbytes >= hints.LARGE:
+    if fixed is None and max([arena.nbytes, *arena.pickled.values()]) >= hints.LARGE:
         call.hints = hints.hints_of(request, arena)
     return call
 
