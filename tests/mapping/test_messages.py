@@ -315,6 +315,7 @@ def test_a_message_names_the_path_to_what_cannot_be_sent(call, path):
         *(mp.Lock, mp.RLock, mp.Condition, mp.Semaphore, mp.Event, mp.Queue, mp.SimpleQueue),
         *(lambda: mp.Value("i", 0), lambda: mp.Array("d", 3), lambda: mp.RawArray("d", 3)),
         *(threading.Lock, threading.RLock, threading.Condition, threading.Event, queue.Queue),
+        lambda: mp.RawValue("i", 3),
     ],
 )
 def test_the_tools_of_other_pools_are_refused_with_those_that_travel(make):

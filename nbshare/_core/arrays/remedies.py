@@ -6,7 +6,7 @@ _BETWEEN_PROCESSES = (
     "Use nbshare.SharedLock as a lock, nbshare.zeros for values and flags, nbshare.RingBuffer as "
     "a queue, or return results instead."
 )
-_SYNCHRONIZED = "threading", "_thread", "multiprocessing", "queue", "_queue", "_ctypes"
+_SYNCHRONIZED = "threading", "_thread", "multiprocessing", "queue", "_queue"
 _FILES = (
     "_io",
     "_csv",
