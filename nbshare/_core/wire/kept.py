@@ -65,8 +65,8 @@ def is_value(value: Any) -> bool:
     """Return whether an object is known to be immutable."""
     kind = type(value)
     if kind is datetime or kind is time:
-        return is_of_values(type(value.tzinfo))  # it may be of any class
-    return is_of_values(kind)
+        kind = type(value.tzinfo)  # it may be of any class
+    return kind in SCALARS or is_of_values(kind)
 
 
 def kept_result(value: Any) -> Any:
