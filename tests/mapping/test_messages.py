@@ -284,6 +284,13 @@ class Slotted:
         return x
 
 
+class Bound(np.ndarray):
+    """Refuses to be pickled, as patsy's matrices."""
+
+    def __reduce__(self):
+        raise NotImplementedError("not yet")
+
+
 def refusal_of(call):
     """Return the message with which a call is refused."""
     with pytest.raises(errors.UnsendableError) as caught:
@@ -302,6 +309,7 @@ def refusal_of(call):
         (lambda m: parallel_map(two, [1], shared={"b": m}), "Model.parts['first']"),
         (lambda m: parallel_map(lambda x: (x, m), [1]), "its variable \"m.parts['first']\""),
         (lambda m: parallel_map(one, [[0, (m,)]]), "list[1][0].parts['first']"),
+        (lambda _: parallel_map(one, [(0, np.ones(3).view(Bound))]), "tuple[1] cannot be"),
         (lambda m: parallel_map(Slotted(m).fit, [1]), "Slotted.held.parts['first']"),
     ],
 )

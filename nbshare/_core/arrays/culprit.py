@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nbshare._core.arrays.by_reference import ByReference
+from nbshare._core.arrays.by_reference import PLAIN, ByReference
 from nbshare._core.arrays.remedies import OTHERS, remedy_for
 from nbshare._core.functions.modules import is_module
 from nbshare._core.functions.pickling import dumps_apart, sent_variables
@@ -89,7 +89,7 @@ def _parts_of(obj: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _can_be_pickled(obj: Any) -> bool:
-    if isinstance(obj, ByReference) or (isinstance(obj, np.ndarray) and not obj.dtype.hasobject):
+    if isinstance(obj, ByReference) or (type(obj) in PLAIN and not obj.dtype.hasobject):
         return True
     try:
         dumps_apart(obj, 0)
