@@ -295,7 +295,8 @@ def test_the_workers_are_folded_under_the_row_while_they_work_and_afterwards(not
 def test_a_large_input_that_could_take_less_is_named_under_the_row(notebook):
     (row,) = bundles(notebook["hints"], "text/html")
     assert "1 hint</span>" in row["text/html"]
-    assert "&emsp;shared[&#x27;d&#x27;]: about 0 MB of Python objects in each worker" in row["text/html"]
+    hint = "&emsp;shared[&#x27;d&#x27;]: about 0 MB of Python objects in each worker"
+    assert hint in row["text/html"]
 
 
 def test_a_pipeline_s_row_has_a_table_of_its_stages_and_a_picture(notebook):
