@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 from functools import partial
 
@@ -40,7 +41,7 @@ def test_python_objects_are_named_with_their_size():
         "text": "x" * 900_000,
     }
     names, text = plan(once.ignore, range(3), shared=shared).hints
-    assert names.startswith("shared['names']: about 8 MB of Python objects in each worker")
+    assert re.match(r"shared\['names'\]: about [6-9] MB of Python objects in each worker", names)
     assert text.startswith("shared['text']: about 1 MB of Python objects")
     assert hinted(range(3), shared=shared)[:2] == [names, text]
     assert "shared['names']" in repr(plan(once.ignore, range(3), shared=shared))
