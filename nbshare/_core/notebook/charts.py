@@ -47,6 +47,7 @@ from nbshare._core.notebook.values import (
 # contrast of 3 on white and on black. Each line has its own marker.
 _COLOURS = "#0072B2", "#C07F00", "#009E73", "#D55E00", "#2E93CF", "#C66FA0", "#968A00", "#888888"
 _MARKERS = "osD^vPX*"
+_EDGES = "#003B5C"  # of bars, darker than these, as the page may be white or black
 
 # From blue to brown for values in order, with that contrast, too.
 _HUES = LinearSegmentedColormap.from_list(
@@ -369,7 +370,7 @@ class HistPainter(Painter):
             write_whole(axes.xaxis)
         self._bars = axes.stairs([0], [0, 1], fill=True, color=_COLOURS[0])
         self._counted: Any = None
-        self._edges_between = axes.vlines([], 0, [], color="white", linewidth=0.6)
+        self._edges_between = axes.vlines([], 0, [], color=_EDGES, linewidth=0.8)
 
     def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
         rows = self._positive(rows.reshape(len(rows), -1))
