@@ -527,7 +527,7 @@ def test_a_noisy_picture_has_the_colours_of_its_map_and_a_moderate_size(shape):
     noise = np.random.default_rng(0).normal(size=shape)
     figure = LiveFigure(played(noise, 1), "image")
     png = figure.frame(final=True).png
-    assert len(png) < 900_000  # a third of it values
+    assert len(png) <= 600_000  # with its values
     sent = Image.open(io.BytesIO(png))
     exact, sent = (
         np.asarray(figure._pixels(sent.height * 100 // 440)),
@@ -543,8 +543,8 @@ def test_a_noisy_picture_has_the_colours_of_its_map_and_a_moderate_size(shape):
 def test_a_picture_of_many_colours_is_near_to_them(plot):
     colours = np.random.default_rng(0).random((1, 500, 500, 3))
     png = render(played(colours, 1), plot)
-    assert Image.open(io.BytesIO(png)).height == 880
-    assert len(png) < 900_000  # a third of it values
+    assert Image.open(io.BytesIO(png)).height >= 660  # 150 dpi
+    assert len(png) <= 600_000  # with its values
 
 
 def test_a_function_gets_cleared_axes_and_its_colour_bar_does_not_pile_up():

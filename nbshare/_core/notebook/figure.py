@@ -36,8 +36,8 @@ from nbshare._core.notebook.environment import Bundle, is_static
 from nbshare._core.notebook.image import ImagePainter, MosaicPainter
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, as_plots
 from nbshare._core.notebook.panels import PanelsPainter, grid_panels, part_panels
-from nbshare._core.notebook.png import encode, encode_moderately
-from nbshare._core.notebook.pointer import Cells, with_values
+from nbshare._core.notebook.png import MAX_BYTES, encode, encode_moderately
+from nbshare._core.notebook.pointer import Cells, chunk_of, with_chunk
 from nbshare._core.notebook.reading import parts_of, unmasked
 from nbshare._core.notebook.values import (
     FRAME,
@@ -160,16 +160,15 @@ class LiveFigure:
                 if painted is None:
                     return None
                 self._lay_out(final=final)
-                png = self._final_png() if final else encode(self._pixels(_DPI), 1)
-                if not is_static():
-                    png = with_values(png, self._cells(), final=final)
+                values = b"" if is_static() else chunk_of(self._cells(), final=final)
+                png = self._final_png(len(values)) if final else encode(self._pixels(_DPI), 1)
         except BaseException:
             # An interrupt or error leaves half a figure, so the next frame begins with a new one.
             self._n = 0
             raise
         self._good = self._drawn
         width, height = (self.figure.get_size_inches() * _DPI).round().astype(int).tolist()
-        return Frame(png, (width, height), *painted)
+        return Frame(with_chunk(png, values), (width, height), *painted)
 
     def _cells(self) -> list[Cells]:
         """Return what nbshare's own plots show, for the pointer on a page."""
@@ -352,9 +351,12 @@ class LiveFigure:
             self.figure.get_layout_engine().execute(self.figure)  # type: ignore[union-attr]
         self.figure.set_layout_engine("none")
 
-    def _final_png(self) -> bytes:
-        """Draw a sharp picture, with fewer colours or pixels if its file would be large."""
-        return encode_moderately(self._pixels, _FINAL_DPI)
+    def _final_png(self, n_values: int) -> bytes:
+        """Draw a sharp picture, with fewer colours or pixels if its file would be large.
+
+        Some of its bytes are for the values that it carries.
+        """
+        return encode_moderately(self._pixels, _FINAL_DPI, MAX_BYTES - n_values)
 
     def _pixels(self, dpi: int) -> Image.Image:
         self.figure.set_dpi(dpi)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-_MAX_BYTES = 600_000
+MAX_BYTES = 600_000  # of a file
 # Of a palette: colours of a map, all of which a plot's image and colour bar have, and others.
 N_MAP_COLOURS = 192
 _N_OPAQUE, _N_ALL = 224, 256
@@ -25,19 +25,19 @@ def encode(picture: Image.Image, compress_level: int = 6) -> bytes:
     return file.getvalue()
 
 
-def encode_moderately(draw: Callable[[int], Image.Image], resolutions: tuple[int, ...]) -> bytes:
+def encode_moderately(
+    draw: Callable[[int], Image.Image], resolutions: tuple[int, ...], max_bytes: int
+) -> bytes:
     """Return the PNG of the first resolution whose file is small enough, or the last one."""
     for resolution in resolutions:
         picture = draw(resolution)
-        n_changes = _n_changes(picture)
-        if n_changes < _MAX_BYTES // 2:  # otherwise it would be larger, and encoding takes time
+        if _n_changes(picture) < max_bytes // 2:  # otherwise it is larger, and encoding takes time
             png = encode(picture)
-            if len(png) <= _MAX_BYTES:
+            if len(png) <= max_bytes:
                 break
-        if n_changes < _MAX_BYTES or resolution == resolutions[-1]:
-            png = encode(in_palette(picture))
-            if len(png) <= _MAX_BYTES:
-                break
+        png = encode(in_palette(picture))
+        if len(png) <= max_bytes:
+            break
     return png
 
 

@@ -150,17 +150,21 @@ def _coarser(along: Along, step: int) -> Along:
     return replace(along, edges=edges, firsts=along.firsts[::step], lasts=lasts)
 
 
-def with_values(png: bytes, tables: list[Cells], *, final: bool) -> bytes:
-    """Return a picture that carries the values of what it shows."""
+def chunk_of(tables: list[Cells], *, final: bool) -> bytes:
+    """Return a chunk of a PNG with the values that it shows."""
     if not tables:
-        return png
+        return b""
     most = _MOST[final] // len(tables)
     tables = [_with_fewer(cells, most) for cells in tables]
     head = json.dumps([*map(_head, tables)], separators=(",", ":")).encode()
     numbers = b"".join(map(_bytes_of, tables))
     packed = zlib.compress(struct.pack(">I", len(head)) + head + numbers, 1)
     body = _CHUNK + packed
-    chunk = struct.pack(">I", len(packed)) + body + struct.pack(">I", zlib.crc32(body))
+    return struct.pack(">I", len(packed)) + body + struct.pack(">I", zlib.crc32(body))
+
+
+def with_chunk(png: bytes, chunk: bytes) -> bytes:
+    """Return a PNG with one more chunk."""
     return png[:_HEADER] + chunk + png[_HEADER:]
 
 
