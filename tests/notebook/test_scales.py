@@ -100,14 +100,15 @@ def test_the_users_colours_and_limits_come_first():
     assert axes.images[0].get_clim() == (-2, 5)
 
 
-def test_colours_follow_a_sign_that_comes_later():
-    job = played(np.array([[1.0, 2.0], [-3.0, 1.0]]), 0.5)
+def test_colours_follow_a_sign_that_comes_later_and_never_change_back():
+    job = played(np.array([[1.0, 2.0], [-3.0, 1.0], [40.0, 1.0]]), 0)
     figure, middles = LiveFigure(job, "image"), []
-    for n in (1, 2):
+    for n in (1, 2, 3):
         job.flags[:n] = True
         figure.frame(final=False)
         middles.append(min(figure.figure.axes[0].images[0].get_cmap()(0.5)[:3]))
-    assert middles[0] < 0.5 < 0.9 < middles[1]
+    assert middles[0] < 0.5 < 0.9 < min(middles[1:])
+    assert figure.figure.axes[0].images[0].get_clim() == (-40, 40)
 
 
 @pytest.mark.parametrize(

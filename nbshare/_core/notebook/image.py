@@ -195,6 +195,7 @@ class ImagePainter(Painter):
     """Draws results as one image, reduced by cells of consecutive items."""
 
     _bar: Any = None
+    _is_signed = False
     _shown: tuple[Floats, NDArray[np.bool_]]  # pixels, and which of them have a result
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -259,7 +260,7 @@ class ImagePainter(Painter):
     def begin_anew(self, limits: tuple[float, float] | None) -> None:
         """Read all results again, and show them on a scale with these limits."""
         super().begin_anew(limits)
-        self._raster = self._new_raster()
+        self._raster, self._is_signed = self._new_raster(), False
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -488,13 +489,14 @@ class ImagePainter(Painter):
     def _centred(self, low: float, high: float) -> tuple[float, float]:
         """Return a range with zero in its middle if colours diverge from it. Choose the colours.
 
-        By default they do if values of both signs are of a similar size.
+        By default they do from the first frame on whose values of both signs are of a similar size.
+        They never change back, as colours that come and go would confuse.
         """
         name = self._plot.cmap
         less, more = sorted((-low, high))
+        self._is_signed |= less > _LEAST_SIGNED * more
         if name is None:
-            is_number = not self._is_log and self._dtype.kind != "M"
-            is_diverging = is_number and less > _LEAST_SIGNED * more
+            is_diverging = self._is_signed and not self._is_log and self._dtype.kind != "M"
             name = _DIVERGING_MAP if is_diverging else _MAP
             if name != self._map:
                 self._map = name
