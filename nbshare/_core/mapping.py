@@ -158,7 +158,8 @@ def parallel_map(
     until : callable, optional
         ``until(partial)`` ends the run when it returns true. Its argument is the return value of
         `Job.partial`. With `reduce`, ``until(value, n)`` gets the value so far and the number of
-        items in it. The run is then done, and returns the results so far, as after Stop. It is
+        items in it, and ``plot="line"`` shows both, without a threshold, which only your function
+        knows. The run is then done, and returns the results so far, as after Stop. `until` is
         called in this process, for at most a tenth of the time. An error in it ends the run.
     checkpoint : str, path-like or Checkpoint, optional
         A folder in which results are stored while the run continues. After a crash, an interrupt or
