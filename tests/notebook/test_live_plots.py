@@ -88,7 +88,7 @@ def test_rows_that_are_missing_are_hatched():
 @pytest.mark.parametrize(
     ("results", "reason"),
     [
-        (np.zeros((4, 2, 3, 5)), "the shape"),
+        (np.zeros((4, 2, 2, 3, 5)), "the shape"),
         (np.zeros((4, 0)), "the shape"),
         ([object()], "of type object"),
         ([(object(), object())], "of type tuple"),

@@ -86,6 +86,24 @@ def test_images_with_names_have_a_panel_each():
     assert (axes["after"].images[0].get_array() == -1).all()
 
 
+def test_slices_of_volumes_have_a_panel_each_on_one_scale():
+    results = np.random.default_rng(0).normal(size=(3, 20, 4, 5))
+    axes, frame = panels(results, range(3))
+    assert frame.title == "horizon: 3 of 3, 12 of 20 slices"
+    np.testing.assert_allclose(axes["result[19]"].images[0].get_array(), results[:, 19].mean(0))
+    ((low, high),) = {axes[f"result[{k}]"].images[0].get_clim() for k in (0, 2, 19)}
+    largest = abs(results.mean(0)).max()
+    assert -low == high < 1.3 * largest  # not that of single results
+
+
+def test_panels_of_parts_name_them_at_the_axis():
+    results = [{"a name of many letters": np.arange(9.0), "when": "later"} for _ in range(3)]
+    axes, _ = panels(results, range(3), "line")
+    label = axes["a name of many letters"].get_ylabel()
+    assert label.replace("\n", " ") == "mean of each a name of many l…"
+    assert axes["when"].get_ylabel() == "when"
+
+
 def test_histograms_of_parts_with_names_are_apart():
     results = [{"mean": float(i), "std": 100.0 + i} for i in range(20)]
     axes, _ = panels(results, range(20), "hist")

@@ -171,6 +171,33 @@ def test_the_users_fonts_stay():
     assert axes.xaxis.get_tick_params()["labelsize"] == pytest.approx(12.6)
 
 
+def test_a_style_of_the_users_draws_no_grid_above_an_image():
+    with mpl.rc_context({"axes.grid": True, "axes.grid.axis": "both"}):
+        figure = LiveFigure(played(np.ones((4, 5)), 1), "image", in_users_style=True)
+        figure.frame(final=True)
+    lines = figure.figure.axes[0].get_xgridlines() + figure.figure.axes[0].get_ygridlines()
+    assert not any(line.get_visible() for line in lines)
+
+
+@pytest.mark.parametrize("size", [10, 18])
+def test_a_title_ends_before_the_legend_next_to_it(size):
+    plot = LivePlot("line", title="words of a long title " * 4)
+    with mpl.rc_context({"font.size": size}):
+        figure = LiveFigure(played(np.ones((9, 2)), 1), plot)
+        figure.frame(final=True)
+    (axes,) = figure.figure.axes
+    figure.figure.draw_without_rendering()
+    title, key = axes._left_title.get_window_extent(), axes.get_legend().get_window_extent()
+    assert title.x1 < key.x0 or title.y0 > key.y1
+
+
+def test_rows_fill_their_place_among_several_plots():
+    figure = LiveFigure(played(np.ones((40, 80)), 1), ["image", "line"])
+    figure.frame(final=True)
+    rows, line = figure.figure.axes[:2]
+    assert rows.get_window_extent().height > 0.8 * line.get_window_extent().height
+
+
 def test_names_of_values_are_in_one_notation():
     assert names_of(np.logspace(-5, 0, 6)) == ["1e-5", "1e-4", "1e-3", "1e-2", "1e-1", "1e0"]
     assert names_of(np.logspace(-1, 2, 4)) == ["0.1", "1", "10", "100"]

@@ -36,9 +36,10 @@ from nbshare._core.notebook.values import (
     read,
     refusal,
     remark_on,
+    room_of,
     sampled,
-    wrapped,
     write_dates,
+    write_label,
     write_names,
     write_whole,
 )
@@ -56,7 +57,7 @@ _HUES = LinearSegmentedColormap.from_list(
 _KEY: dict[str, Any] = {"frameon": False, "labelcolor": GREY, "handlelength": 1}
 _KEY |= {"handletextpad": 0.5, "columnspacing": 1, "alignment": "left"}
 _MAX_KEY = 10  # lines of values of a grid. More have a colour bar
-_ROOM_ABOVE = 44  # characters next to the title
+_SHARE_ABOVE = 0.5  # of the width, next to the title
 MAX_LINES = 8  # more could not be told apart, so their mean is drawn
 _MAX_MARKERS = 100  # of a line. Beyond, only single points have one, since no line shows them
 _MAX_POINTS = 2000  # more than the plot has pixels in a row
@@ -99,11 +100,11 @@ class LinePainter(Painter):
         if self._hue is not None and plot._is_keyed:
             self._name_hue(*self._hue)
         elif self._hue is None and width > 1:
-            word = "result" if width < 4 else ""  # more have no room next to the title
-            names = names or ["result[0]", *(f"{word}[{k}]" for k in range(1, width))]
+            word = plot._of if width < 4 else ""  # more have no room next to the title
+            names = names or [f"{plot._of}[0]", *(f"{word}[{k}]" for k in range(1, width))]
             self._draw_key(names)
         name = self._name(f"{plot.reduction} of each " if self._are_combined else "")
-        axes.set_ylabel(wrapped(name))
+        write_label(axes.yaxis, name)
         unit = plot.unit or self._reader.unit or self._duration
         self._names = [named(each, unit) for each in names] if len(names) == width else [name]
         if self._is_log:
@@ -159,9 +160,11 @@ class LinePainter(Painter):
     def _draw_key(self, names: list[str], title: str = "") -> None:
         """Name the lines, above the axes if there is room, otherwise next to them."""
         look = {**_KEY, "fontsize": points(9), "title_fontsize": points(9)}
-        if sum(map(len, names)) + 3 * len(names) > _ROOM_ABOVE or title:
+        n_above = sum(map(len, names)) + 3 * len(names)
+        if n_above > _SHARE_ABOVE * room_of(self._axes.xaxis) or title:
             look |= {"loc": "upper left", "bbox_to_anchor": (1, 1), "title": title}
         else:
+            self.n_above = n_above
             look |= {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": len(names)}
         key = self._axes.legend(self._lines, names, borderaxespad=0.2, **look)
         key.get_title().set_color(GREY)
@@ -191,7 +194,7 @@ class LinePainter(Painter):
     def _place(self, places: Coordinates) -> None:
         """Prepare the x axis."""
         plot, self._places = self._plot, places
-        self._axes.set_xlabel(places.title(plot.xlabel, plot.xunit))
+        write_label(self._axes.xaxis, places.title(plot.xlabel, plot.xunit))
         places.write(self._axes.xaxis)
         self._order = np.argsort(places.values, kind="stable")
         self._x = places.values[self._order]
@@ -359,8 +362,8 @@ class HistPainter(Painter):
         what = "values" if self._shape else "results"
         is_sample = self._n_each < n_elements
         of = f", 1 in {n_elements / self._n_each:.3g} at random" if is_sample else ""
-        axes.set_xlabel(self._name())
-        axes.set_ylabel(f"number of {what}{of}")
+        write_label(axes.xaxis, self._name())
+        write_label(axes.yaxis, f"number of {what}{of}")
         write_whole(axes.yaxis)
         if self._is_log:
             axes.set_xscale("log")

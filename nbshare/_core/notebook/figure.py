@@ -35,7 +35,7 @@ from nbshare._core.notebook.charts import HistPainter, LinePainter, TrendPainter
 from nbshare._core.notebook.environment import Bundle, is_static
 from nbshare._core.notebook.image import ImagePainter, MosaicPainter
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, as_plots
-from nbshare._core.notebook.panels import PanelsPainter, grid_panels, part_panels
+from nbshare._core.notebook.panels import PanelsPainter, grid_panels, part_panels, slice_panels
 from nbshare._core.notebook.png import MAX_BYTES, encode, encode_moderately
 from nbshare._core.notebook.pointer import Cells, chunk_of, with_chunk
 from nbshare._core.notebook.reading import parts_of, unmasked
@@ -60,7 +60,7 @@ _PANEL_ROW = 210  # height of a row of panels of one plot
 # Of a single image: its height, the width of what is next to it, and that of a title.
 _IMAGE, _AROUND, _LEAST_WIDTH = 370, 160, 440
 _MARGIN = 0.08  # inches
-_TITLE_CHARACTER = 7.5  # pixels, about
+_TITLE_CHARACTER, _LEAST_TITLE = 7.5, 20  # pixels, about, and characters in a line
 _PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
 
 _DPI = 100  # of the frames that follow each other
@@ -323,7 +323,8 @@ class LiveFigure:
         """Set the title of the axes, or of the figure. The user's own stays."""
         axes = self.figure.axes[0]
         width = float(self.figure.get_size_inches()[0]) * _DPI
-        title = textwrap.fill(title, int(width / _TITLE_CHARACTER) - 16)
+        room = int(width / points(_TITLE_CHARACTER)) - 16 - getattr(self._painters[0], "n_above", 0)
+        title = textwrap.fill(title, max(room, _LEAST_TITLE))
         before, self._title = self._title, title
         look: Any = {"fontsize": points(11), "parse_math": False}
         look |= {"color": GREY} if self._is_styled else {}
@@ -494,6 +495,8 @@ def _painter_of(
     if panels is None:
         like = first_of(plot, partial, present, is_anew=is_anew)
         panels = grid_panels(plot, like, len(present))
+        if panels is None and (panels := slice_panels(plot, like[0].shape[1:], len(present))):
+            like = None
     if panels is None:
         return kind(figure.add_subplot(), plot, inputs, partial, present, like=like)  # type: ignore[no-any-return]
     given: Any = (figure, _PAINTERS, inputs, partial, present, panels)

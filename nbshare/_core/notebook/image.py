@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import Colormap, ListedColormap, LogNorm, to_rgba_array
+from matplotlib.figure import SubFigure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Patch, Polygon
 from numpy.typing import NDArray
@@ -46,6 +47,7 @@ from nbshare._core.notebook.values import (
     remark_on,
     wrapped,
     write_dates,
+    write_label,
     write_names,
     write_whole,
 )
@@ -158,9 +160,9 @@ def choose_layout(
         is_strip = max(shape[:2]) > _MAX_RATIOS[True] * min(shape[:2])
         return ImageLayout(1, x, y, _aspect(plot, x, y) if any(has_own) or is_strip else 1.0)
     raise CannotDrawError(
-        f"plot='image' draws results that are numbers, rows (k,), images (H, W) or colour images "
-        f"(H, W, 3 or 4). These have the shape {shape}. The run continues without it. "
-        "plot=callable(ax, partial) draws anything."
+        f"plot='image' draws results that are numbers, rows (k,), images (H, W), colour images "
+        f"(H, W, 3 or 4), or volumes (D, H, W). These have the shape {shape}. The run continues "
+        "without it. LivePlot(value=...) draws a part of each result."
     )
 
 
@@ -183,12 +185,16 @@ def _aspect(plot: LivePlot, x: Coordinates, y: Coordinates) -> float | Literal["
 
     Axes with the same unit have one scale, as on a map in km. Otherwise pixels are squares.
     """
-    is_same = plot.x is not None and plot.y is not None and plot.xunit == plot.yunit != ""
-    is_same &= x.is_log == y.is_log
+    is_same = _is_to_scale(plot) and x.is_log == y.is_log
     units = abs((x.ends[1] - x.ends[0]) / (y.ends[1] - y.ends[0]))
     ratio = units if is_same else len(x.values) / len(y.values)
     is_strip = max(ratio, 1 / ratio) > _MAX_RATIOS[is_same]
     return "auto" if is_strip else units / ratio
+
+
+def _is_to_scale(plot: LivePlot) -> bool:
+    """Whether the axes have the same unit."""
+    return plot.x is not None and plot.y is not None and plot.xunit == plot.yunit != ""
 
 
 class ImagePainter(Painter):
@@ -260,12 +266,15 @@ class ImagePainter(Painter):
     def begin_anew(self, limits: tuple[float, float] | None) -> None:
         """Read all results again, and show them on a scale with these limits."""
         super().begin_anew(limits)
-        self._raster, self._is_signed = self._new_raster(), False
+        self._raster = self._new_raster()
 
     @property
     def ends(self) -> tuple[float, float]:
         """The least and the greatest value so far, ``inf`` and ``-inf`` if there is none."""
-        return self._raster.ends
+        if not self._is_combined:
+            return self._raster.ends
+        picture = self._raster.picture((), is_combined=True)
+        return picture.low, picture.high
 
     @property
     def _is_stack(self) -> bool:
@@ -330,15 +339,17 @@ class ImagePainter(Painter):
     def _place_axes(self) -> None:
         """Label the axes, and show the area of the image."""
         axes, plot, layout = self._axes, self._plot, self._layout
-        axes.set_xlabel(layout.x.title(plot.xlabel, plot.xunit))
-        axes.set_ylabel(layout.y.title(plot.ylabel, plot.yunit))
+        write_label(axes.xaxis, layout.x.title(plot.xlabel, plot.xunit))
+        write_label(axes.yaxis, layout.y.title(plot.ylabel, plot.yunit))
         layout.x.write(axes.xaxis)
         layout.y.write(axes.yaxis)
         left, right = sorted(layout.x.unscaled(np.array(layout.x.ends)).tolist())
         bottom, top = sorted(layout.y.unscaled(np.array(layout.y.ends)).tolist())
         # Coordinates grow upwards, but the first of what is only numbered is on top.
         axes.set(xlim=(left, right), ylim=(top, bottom) if layout.y.is_index else (bottom, top))
-        fills = not (plot._is_keyed or self._is_stack)  # panels of numbers fill their place
+        # Numbers and rows fill a small place, unless they are drawn to scale.
+        is_small = isinstance(axes.figure, SubFigure) or not plot._is_keyed
+        fills = is_small and not (self._is_stack or _is_to_scale(plot))
         axes.set_aspect("auto" if fills else layout.aspect)
 
     def _draw_bar(self, extend: str) -> None:
@@ -357,7 +368,7 @@ class ImagePainter(Painter):
         axis = bar.ax.yaxis
         dress(bar.ax)
         bar.outline.set_visible(False)
-        bar.set_label(wrapped(self._value_name))
+        bar.set_label(wrapped(self._value_name, self._axes.yaxis))
         if self._dtype.kind == "M":
             write_dates(axis, self._reader.zone)
         elif self._dtype.kind in "iu" and not self._has_cells and not self._is_log:

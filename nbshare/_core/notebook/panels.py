@@ -17,9 +17,11 @@ from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare._core.notebook.pointer import Cells
 from nbshare._core.notebook.reading import Reader, is_missing, names_of, parts_of
 from nbshare._core.notebook.values import GREY, Painter, first_of, points, span
+from nbshare.errors import cut
 
 _MAX_PANELS = 12  # in a figure, as smaller ones could not be read
 _COLUMNS, _ROWS = 4, 3
+_MAX_NAME = 16  # characters at the axis of a panel, whose title has them all
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,15 @@ class Panel:
 
 @dataclass(frozen=True)
 class Panels:
-    """The panels of a plot, the number of columns, and a remark on what is left out."""
+    """The panels of a plot, the number of columns, and a remark on what is left out.
+
+    They have one scale and one colour bar or legend, unless they show unlike parts.
+    """
 
     panels: list[Panel]
     columns: int
     remark: str
+    are_alike: bool = True
 
 
 def part_panels(plot: LivePlot, partial: Any, present: NDArray[np.bool_]) -> Panels | None:
@@ -72,6 +78,23 @@ def grid_panels(plot: LivePlot, like: tuple[NDArray[Any], Reader], n: int) -> Pa
     if has_own or n_coords <= n_shown or (shape and n_coords > n_shown + 2):
         return None
     return _of_grid(plot, n_shown, n)
+
+
+def slice_panels(plot: LivePlot, shape: tuple[int, ...], n: int) -> Panels | None:
+    """Return a panel for each slice of volumes of a shape, or None if that is no volume's."""
+    if plot.kind != "image" or len(shape) != 3 or shape[2] in (3, 4):
+        return None
+    chosen, panels = _some(shape[0], _MAX_PANELS), []
+    for k in chosen:
+        own = copy.copy(plot)
+        own.value, own._coords, own._is_keyed = _value_of_slice(plot.value, k), {}, False
+        panels.append(Panel(f"result[{k}]", np.arange(n), own))
+    remark = f", {len(chosen)} of {shape[0]} slices" if len(chosen) < shape[0] else ""
+    return Panels(panels, _columns(len(panels)), remark)
+
+
+def _value_of_slice(value: Callable[[Any], Any] | None, k: int) -> Callable[[Any], Any]:
+    return lambda result: (result if value is None else value(result))[k]
 
 
 def _parts(
@@ -114,11 +137,11 @@ def _of_parts(plot: LivePlot, parts: dict[str, tuple[Any, ...] | None], n: int) 
     panels = []
     for name in drawn:
         own, kind = copy.copy(plot), parts[name]
-        own.value = _value_of_part(plot.value, name)
+        own.value, own._of = _value_of_part(plot.value, name), cut(name, _MAX_NAME)
         if plot.kind == "image" and kind is not None and not (kind[0] or plot._coords):
             own.kind = "line"  # a number next to images
         panels.append(Panel(name, np.arange(n), own))
-    return Panels(panels, _columns(len(panels)), remark) if panels else None
+    return Panels(panels, _columns(len(panels)), remark, are_alike=False) if panels else None
 
 
 def _value_of_part(value: Callable[[Any], Any] | None, name: str) -> Callable[[Any], Any]:
@@ -189,7 +212,7 @@ class PanelsPainter:
     is_anew
         As of `values.first_of`.
     like
-        What that returns, for panels of a grid, which have one scale and number texts alike.
+        What that returns, for panels of a grid, which number texts alike.
     """
 
     def __init__(
@@ -210,20 +233,19 @@ class PanelsPainter:
         axes = figure.subplots(self.n_rows, columns, squeeze=False).ravel()
         for unused in axes[n:]:
             unused.remove()
-        self._has_one_scale = like is not None
         self._painters: list[Painter] = []
         for panel, place in zip(panels.panels, axes, strict=False):
             own = like or first_of(panel.plot, partial, present, is_anew=is_anew)
             nothing = np.zeros(len(panel.items), np.bool_)
-            own_inputs = None if self._has_one_scale else inputs
+            own_inputs = None if panels.are_alike else inputs
             kind = kinds[panel.plot.kind]
             painter = kind(place, panel.plot, own_inputs, None, nothing, like=own)
             place.set_title(panel.title, loc="left", fontsize=points(9), color=GREY)
             place.tick_params(labelsize=points(8))
-            if self._has_one_scale:
+            if panels.are_alike:
                 place.label_outer()
             self._painters.append(painter)
-        if self._has_one_scale:
+        if panels.are_alike:
             self._painters[0].draw_key_of_all(figure, list(axes[:n]))
 
     @property
@@ -243,7 +265,7 @@ class PanelsPainter:
         ends = np.array([painter.ends for painter in self._painters])
         low, high = ends[:, 0].min(), ends[:, 1].max()
         for painter in self._painters:
-            if self._has_one_scale and low <= high:
+            if self._panels.are_alike and low <= high:
                 painter.limits = span(np.array([low, high]))
             painter.show(final=final)
         return int(np.count_nonzero(is_shown)), "{}" + self._panels.remark

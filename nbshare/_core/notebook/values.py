@@ -26,9 +26,9 @@ _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
 BUDGET_S = 0.15  # of one refresh, before the next one reads the rest
 _ROBUST = (2, 98)  # percentiles of limits="robust"
 MAX_EXACT = 2**53  # larger integers are rounded by float64
-_WIDE = 60  # characters, for as many dates as Matplotlib writes
-_ROOM, _WIDTH = 90, 760  # characters below a plot of this width in pixels
-_MOST_BESIDE = 50  # characters next to an axis
+_WIDE, _TALL = 60, 40  # characters along an axis, for as many dates as Matplotlib writes
+# Characters below and next to a plot of this size in pixels.
+_ROOM, _WIDTH, _ROOM_BESIDE, _HEIGHT = 90, 760, 50, 440
 _MOST, _MOST_NAMES = 10, 12  # ticks of an axis, and names of which none is left out
 _MOST_DECADES, _AT_THE_END = 4, 0.02  # that a linear scale shows
 _ROUNDING = 100 * np.finfo(float).eps  # relative difference of equal numbers
@@ -65,6 +65,7 @@ class Painter:
     """
 
     limits: tuple[float, float] | None = None  # of the values, if not from these results
+    n_above = 0  # characters of a legend next to the title
     _are_combined = False  # several values of the results make one
 
     def __init__(
@@ -93,6 +94,7 @@ class Painter:
         self._longest_s = longest_s(first)
         self._duration = unit_of(self._longest_s) if self._dtype.kind == "m" else ""
         dress(axes)
+        axes.grid(visible=False)  # which the user's style may draw above an image
 
     @property
     def problem(self) -> Exception | None:
@@ -222,7 +224,7 @@ class Painter:
 
     def _name(self, prefix: str = "") -> str:
         """Return the name of the results, the user's or a default, with their unit."""
-        name = "|result|" if self._dtype.kind == "c" else "result"
+        name = f"|{self._plot._of}|" if self._dtype.kind == "c" else self._plot._of
         unit = self._reader.unit or self._duration or name_of(self._reader.zone)
         return named(self._plot.label or prefix + name, self._plot.unit or unit)
 
@@ -347,16 +349,27 @@ def named(label: str, unit: str) -> str:
     return f"{label} ({unit})" if label and unit else label or unit
 
 
-def wrapped(label: str) -> str:
-    """Return a label in lines that fit next to an axis."""
-    return textwrap.fill(label, _MOST_BESIDE) if len(label) > _MOST_BESIDE else label
+def wrapped(label: str, axis: Axis) -> str:
+    """Return a label in lines that fit along an axis."""
+    room = int(room_of(axis))
+    return textwrap.fill(label, room) if len(label) > room else label
+
+
+def write_label(axis: Axis, label: str) -> None:
+    """Label an axis."""
+    axis.set_label_text(wrapped(label, axis))
 
 
 def room_of(axis: Axis) -> float:
-    """Return how many characters there is room for below a plot, or a panel of it."""
-    place = axis.axes.get_subplotspec()
-    columns = place.get_gridspec().ncols if place else 1
-    return float(_ROOM * axis.axes.figure.bbox.width / _WIDTH / columns)
+    """Return how many characters there is room for along an axis of a plot, or of a panel of it."""
+    axes, place = axis.axes, axis.axes.get_subplotspec()
+    grid = place.get_gridspec() if place else None
+    box = axes.figure.bbox
+    if isinstance(axis, XAxis):
+        n, room = grid.ncols if grid else 1, _ROOM * box.width / _WIDTH
+    else:
+        n, room = grid.nrows if grid else 1, _ROOM_BESIDE * box.height / _HEIGHT
+    return float(room / n / points(1))
 
 
 def write_names(axis: Axis, names: list[str]) -> None:
@@ -404,9 +417,8 @@ def write_whole(axis: Axis) -> None:
 def write_dates(axis: Axis, zone: dt.tzinfo | None = None) -> None:
     """Format the numbers of an axis as dates, in a time zone, otherwise as they are."""
     zone = zone or dt.UTC
-    few = (
-        {"minticks": 3, "maxticks": 7} if isinstance(axis, XAxis) and room_of(axis) < _WIDE else {}
-    )
+    is_small = room_of(axis) < (_WIDE if isinstance(axis, XAxis) else _TALL)
+    few = {"minticks": 3, "maxticks": 7} if is_small else {}
     locator: Any = AutoDateLocator(tz=zone, **few)  # type: ignore[no-untyped-call]
     formatter: Any = ConciseDateFormatter(locator, tz=zone)  # type: ignore[no-untyped-call]
     axis.set_major_locator(locator)
