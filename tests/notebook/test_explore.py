@@ -113,7 +113,9 @@ def test_no_value_of_an_image_is_cut():
 def test_all_items_are_drawn_on_one_scale():
     """Whichever is shown first, the colours of an image, the axis of a line or a histogram stay."""
     maps = np.linspace(0, 100, 6 * 40 * 50).reshape(6, 40, 50)
-    for kind, results in (("image", maps), ("line", maps[:, 0]), ("hist", maps)):
+    volumes = maps.reshape(6, 5, 8, 50)
+    kinds = ("image", maps), ("line", maps[:, 0]), ("hist", maps), ("image", volumes)
+    for kind, results in kinds:
         view = ResultGrid(finished(results), kind, nbshare.LivePlot(), {})
         scales = set()
         for item in (0, 5, 3):

@@ -228,6 +228,7 @@ class PanelsPainter:
         like: tuple[NDArray[Any], Reader] | None = None,
     ) -> None:
         self._panels, self._n = panels, len(present)
+        self._limits: tuple[float, float] | None = None
         n, columns = len(panels.panels), min(panels.columns, len(panels.panels))
         self.n_rows = math.ceil(n / columns)
         axes = figure.subplots(self.n_rows, columns, squeeze=False).ravel()
@@ -266,7 +267,7 @@ class PanelsPainter:
         low, high = ends[:, 0].min(), ends[:, 1].max()
         for painter in self._painters:
             if self._panels.are_alike and low <= high:
-                painter.limits = span(np.array([low, high]))
+                painter.limits = self._limits or span(np.array([low, high]))
             painter.show(final=final)
         return int(np.count_nonzero(is_shown)), "{}" + self._panels.remark
 
@@ -276,6 +277,7 @@ class PanelsPainter:
 
     def begin_anew(self, limits: tuple[float, float] | None) -> None:
         """Read all results again, and show them on scales with these limits."""
+        self._limits = limits
         for painter in self._painters:
             painter.begin_anew(limits)
 
