@@ -1,30 +1,30 @@
-"""Everything that draws, the progress display of a run, and its plots.
+"""The progress display of a run, and its plots.
 
 A run is seen only through its job (`Job`), and drawing happens only inside :meth:`Display.update`
-and :meth:`Display.close`, in the thread that waits for the run. A background job has its own. A
-display that fails costs one warning, never the run.
+and :meth:`Display.close`, in the thread that waits for the run. A background job has a thread of
+its own. A display that fails costs one warning, never the run.
 
 ``environment``  kernel, terminal or log, and the outputs of a cell
 ``marimo_cells`` the outputs of a cell of marimo
 ``row``          the progress display of a notebook
-``page``         how a browser page asks for it, and presses its Stop button
+``page``         requests of browser pages for it, and their Stop button
 ``bar``          a terminal's bar, a log's lines, and the words of all three
 ``live_plot``    the plots that the user asks for
-``frames``       when and where to draw the plot
+``frames``       the times of its frames, and their output
 ``figure``       the plot itself, a Figure with an Agg canvas, never pyplot
 ``png``          its file, of moderate size
 ``charts``       lines and histograms in it
 ``image``        images in it
-``panels``       several of them, for the further axes of a grid and for parts with names
+``panels``       several of them, for further axes of a grid, parts with names and slices of volumes
 ``pointer``      the values that a picture carries, for the pointer on a page
 ``coordinates``  the places of cells and items along an axis, or their names
-``raster``       their values, of which none is left out
-``values``       shared by these, with results that are each read once, colours, labels, limits
-``reading``      results and items as numbers, with the names, units and zones that they have
+``raster``       images of limited size that leave out no value
+``values``       the common part of all plots: results, each read once, labels, limits
+``reading``      results and items as numbers, with their names, units and zones
 ``explore``      one result at a time, in a panel with sliders
-``prints``       where the output of workers is shown
+``prints``       the output of workers
 
-`Showing` shows a job that runs in the background, and one that the user asks for in any cell::
+`Showing` shows a job that runs in the background, also once more in any other cell::
 
     map_async ─► begin ─► places in the cell, and a thread: Display.update …  ─► last state
     job, in any cell ─► show ─► the same outputs once more, which change with the first
@@ -51,15 +51,15 @@ from nbshare._core.tracebacks import users_frames
 from nbshare._core.wire import is_worker
 from nbshare.errors import DisplayWarning, users_line, warn_at_most
 
-NEVER_S = 3600.0  # "no need to call again soon", but still a number that a wait can take
+NEVER_S = 3600.0  # "no need to call again soon", as a number that a wait accepts
 
-# After an interrupt only a user's function draws for longer, maybe for ever. Without this limit a
-# third Ctrl-C would leave a display that says "running".
+# A last frame that is interrupted after more than this time is not tried again, because a user's
+# function may draw for ever.
 _PATIENCE_S = 0.5
 
 
 class Drawer(Protocol):
-    """Something that shows a job."""
+    """A part of the display that shows a job."""
 
     def draw(self, *, final: bool) -> float:
         """Show the present state. Return the seconds until the next call is wanted."""
@@ -147,7 +147,7 @@ class Display:
             self._due[drawer] = time.monotonic() + pause_s
 
     def _warn_of(self, drawer: Drawer, error: Exception, what: str) -> None:
-        """Warn once of what a drawer could not draw."""
+        """Warn once of an error of a drawer."""
         if drawer in self._warned:
             return
         self._warned.add(drawer)
@@ -211,7 +211,7 @@ def open_display(
     if is_worker() or (progress is False and plot is None):  # no bar within a bar
         return Display(())
     place = surroundings()
-    if place == "marimo" and in_background:  # only the thread of a cell can show anything there
+    if place == "marimo" and in_background:  # where only the thread of a cell shows anything
         return Display(())
     is_notebook = place in ("kernel", "marimo")
     drawers: list[Drawer] = []
@@ -262,7 +262,7 @@ class Showing:
 
     Notes
     -----
-    Safe from any thread. It holds its job only while that runs.
+    Safe from any thread. It holds a reference to its job only while that runs.
     """
 
     def __init__(self, plot: Any) -> None:
@@ -281,7 +281,7 @@ class Showing:
         self._was_begun = self._draw(job, progress)
 
     def show(self, job: Job) -> bool:
-        """Show the job in the running cell. Return False if there is none, or no need."""
+        """Show the job in the running cell. Return False if there is no cell, or no need."""
         if surroundings() != "kernel":
             return False
         with self._lock:
@@ -303,13 +303,13 @@ class Showing:
         explore(job, **options)
 
     def close(self) -> None:
-        """Draw the last state of a job that is over."""
+        """Draw the last state of a finished job."""
         with self._lock:
             while self._live:
                 self._live.pop().close()
 
     def _draw(self, job: Job, progress: Any) -> bool:
-        """Draw it in the running cell, and follow it. Return False if nothing is wanted."""
+        """Draw it in the running cell, and follow it. Return False if the user wants no display."""
         display = open_display(job, progress=progress, plot=self._plot, in_background=True)
         if not display:
             return False

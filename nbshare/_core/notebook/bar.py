@@ -21,9 +21,9 @@ from nbshare.errors import counted, cut
 LIVE: tuple[JobState, ...] = ("starting", "running")
 
 _TERMINAL_INTERVAL_S = 0.1
-_LONG_S = 600.0  # a run that takes longer says at what time it ends
+_LONG_S = 600.0  # a longer run shows the time of its end
 _EARLY_S = 2.0  # after the beginning, and after the first result
-SHORTEST_S = 0.1  # over a shorter time a rate is noise
+SHORTEST_S = 0.1  # a rate over a shorter time is noise
 _LOG_INTERVAL_S = 10.0
 _LOG_SILENCE_S = 300.0  # a long run writes a line at least this often
 
@@ -89,7 +89,7 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
     job, speed
         The job and its clock.
     timed
-        Whether to include what differs from run to run (seconds, rates).
+        Whether to include figures that differ from run to run (seconds, rates).
     """
     n_done, state, n_failed = speed.count(), job.state, len(job.errors)
     n = job.n_items
@@ -100,7 +100,7 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
             return Words(words, "no items", [])
         timing = _lasted(job, "in")
         n_new = n_done - job._run.n_restored
-        if n_new and job.elapsed_s >= SHORTEST_S:  # else it was over before the first look
+        if n_new and job.elapsed_s >= SHORTEST_S:  # otherwise it was over before the first look
             timing += f" ({_rate(n_new / job.elapsed_s)})"
         stored = [f"{n:,} stored before"] if (n := job._run.n_restored) else []
         details = [timing, *stored] if timed else []
@@ -124,20 +124,20 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
 
 
 def _remarks(job: Job) -> list[str]:
-    """Return what is remarkable about the results of a run that is done."""
+    """Return remarks about the results of a finished run."""
     none = ["the results are None"] if job._run.gave_none() else []
     enough = ["enough for until="] if job._is_enough else []
     return none + enough + [COUNTING] * (job._is_enough and job._has_gaps)
 
 
 def _retried(job: Job) -> list[str]:
-    """Return how many items were run again, as a run that needs it is not in order."""
+    """Return how many items were retried, because a run that needs retries is not in order."""
     n = len(job._run.retried())
     return [f"{n:,} retried"] if n else []
 
 
 def _lasted(job: Job, word: str) -> str:
-    """Return how long a run has lasted that is over."""
+    """Return how long a finished run has lasted."""
     is_short = job.elapsed_s < SHORTEST_S
     return f"in under {SHORTEST_S} s" if is_short else f"{word} {duration(job.elapsed_s)}"
 
@@ -152,7 +152,7 @@ def _timing(job: Job, speed: Speed) -> list[str]:
 
 
 def _ready(job: Job, speed: Speed) -> list[str]:
-    """Return at what time a long run ends, on the kernel's clock, with the day if not today."""
+    """Return the time of a long run's end, on the kernel's clock, with the day if not today."""
     left_s = speed.left_s or 0.0
     if left_s < 60 or job.elapsed_s + left_s < _LONG_S:
         return []
@@ -208,14 +208,14 @@ class Bar:
 
 
 class TerminalBar(Bar):
-    """A plain tqdm bar. At an early end it stays where it is, with the reason."""
+    """A plain tqdm bar. If the run ends early, it stays at its last count, with the reason."""
 
     def __init__(self, job: Job) -> None:
         # Every update is drawn, but the display limits how often.
         options: dict[str, Any] = {"miniters": 1, "mininterval": 0, "dynamic_ncols": True}
         # Stored results say nothing about the rate.
         options["initial"] = n_stored = job.n_done
-        # What has failed follows the count, because a narrow terminal cuts the end.
+        # Failures follow the count, because a narrow terminal cuts the end.
         if job.n_items:
             line = "{l_bar}{bar}| {n:,}/{total:,}{failed} [{elapsed}<{remaining}, "
         else:

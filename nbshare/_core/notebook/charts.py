@@ -44,13 +44,13 @@ from nbshare._core.notebook.values import (
     write_whole,
 )
 
-# Okabe and Ito's colours, which the colour-blind tell apart too, the light ones darker: all have a
-# contrast of 3 on white and on black. Each line has its own marker.
+# Okabe and Ito's colours, which the colour-blind can tell apart. The light ones are darker here, so
+# that all have a contrast of 3 on white and on black. Each line has its own marker.
 _COLOURS = "#0072B2", "#C07F00", "#009E73", "#D55E00", "#2E93CF", "#C66FA0", "#968A00", "#888888"
 _MARKERS = "osD^vPX*"
-_EDGES = "#003B5C"  # of bars, darker than these, as the page may be white or black
+_EDGES = "#003B5C"  # of bars, darker than the bars, as the page may be white or black
 
-# From blue to brown for values in order, with that contrast, too.
+# From blue to brown, for values in order, with the same contrast.
 _HUES = LinearSegmentedColormap.from_list(
     "hues", ["#0072B2", "#7A68C8", "#B85AA0", "#D05A5A", "#C06A00"]
 )
@@ -59,11 +59,10 @@ _KEY |= {"handletextpad": 0.5, "columnspacing": 1, "alignment": "left"}
 _MAX_KEY = 10  # lines of values of a grid. More have a colour bar
 _SHARE_ABOVE = 0.5  # of the width, next to the title
 MAX_LINES = 8  # more could not be told apart, so their mean is drawn
-_MAX_MARKERS = 100  # of a line. Beyond, only single points have one, since no line shows them
+_MAX_MARKERS = 100  # of a line. On longer ones only single points have one, as no line shows them
 _MAX_POINTS = 2000  # more than the plot has pixels in a row
 
-# NaN and infinities, which no line shows, with a test, a marker, and the edge of the axes where it
-# is.
+# NaN and infinities, which no line shows: a test, a marker, and the edge of the axes for it.
 _ODD: Any = (np.isnan, "x", 0), (np.isposinf, "^", 1), (np.isneginf, "v", 0)
 
 _MAX_VALUES = 2**20  # in a histogram. Of more, a sample is counted
@@ -130,7 +129,7 @@ class LinePainter(Painter):
         return list(zip(_HUES(np.linspace(0, 1, len(values))), markers, strict=False))
 
     def _name_hue(self, name: str, values: NDArray[Any]) -> None:
-        """Say which value of a grid's second axis each line has."""
+        """Name the value of a grid's second axis for each line."""
         if len(values) <= _MAX_KEY:
             self._draw_key(names_of(values), name)
         else:
@@ -177,7 +176,7 @@ class LinePainter(Painter):
         return there, self._numbers.reshape(len(there), -1)[self._order]
 
     def _choose_places(self, width: int) -> Coordinates:
-        """Return where the items are, the user's first, and keep a second axis of a grid."""
+        """Return the places of the items, the user's first, and store a second axis of a grid."""
         plot, coords = self._plot, [*self._plot._coords.items()]
         if plot.x is not None:
             if len(plot.x) != self._n:
@@ -208,7 +207,7 @@ class LinePainter(Painter):
         self._axes.set_xlim(self._places.unscaled(np.array([low - margin, high + margin])))
 
     def show_done(self) -> None:
-        """Show the part of the x axis that has results, because no more will come."""
+        """Show the part of the x axis that has results, because no more will arrive."""
         self._show_x(self._x[self._table[0].any(axis=1)])
 
     def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
@@ -218,7 +217,7 @@ class LinePainter(Painter):
         self._numbers[items] = self._positive(numbers)
 
     def _reduced(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Return one number of many, of those that are not NaN."""
+        """Return one number for each row, of its values that are not NaN."""
         how = self._plot.reduction
         if how == "last":
             return rows[..., -1]
@@ -238,7 +237,7 @@ class LinePainter(Painter):
         self._n_left_out = 0
 
     def show(self, *, final: bool) -> str:  # noqa: ARG002
-        """Show the values read so far. Return what they are."""
+        """Show the values read so far. Return a text about them."""
         there, numbers = self._table
         is_finite = np.isfinite(numbers)
         finite = numbers[is_finite]
@@ -292,10 +291,10 @@ class LinePainter(Painter):
 
 
 class TrendPainter(LinePainter):
-    """Draws the result of ``reduce=`` against the number of items that are in it."""
+    """Draws the result of ``reduce=`` against the number of items in it."""
 
     def follow(self, results: list[tuple[int, Any]], n_items: int | None) -> None:
-        """Draw the results after some numbers of items, of the run's if that is known."""
+        """Draw the results after some numbers of items, of `n_items` if that is known."""
         n, values = zip(*results, strict=True)
         part = read(self._plot, self._reader, list(values), np.arange(len(values)))
         self._place(Coordinates(np.asarray(n, float), "items", kind="i", is_index=True))
@@ -336,7 +335,7 @@ def apart(x: Floats) -> Floats:
 
 
 def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Return the highest and lowest points of many, where they are, because they look the same."""
+    """Return the highest and the lowest of many points, which look the same as all."""
     if len(x) <= 2 * _MAX_POINTS:
         return x, y
     width = math.ceil(len(x) / _MAX_POINTS)
@@ -393,7 +392,7 @@ class HistPainter(Painter):
         return self._low, self._high
 
     def show(self, *, final: bool) -> str:  # noqa: ARG002
-        """Show the values read so far. Return what they are."""
+        """Show the values read so far. Return a text about them."""
         self._counted = None
         if (categories := self.categories) is not None:
             write_names(self._axes.xaxis, categories)
@@ -428,7 +427,7 @@ class HistPainter(Painter):
         return [Cells(self._axes, along, None, counts[np.newaxis], [self._axes.get_ylabel()], [])]
 
     def _half_of(self, edges: NDArray[np.floating]) -> float:
-        """Return 0.5 if bars end between whole numbers or days, as far from each, otherwise 0."""
+        """Return 0.5 if bars end halfway between whole numbers or days, otherwise 0."""
         are_between = edges[0] % 1 == 0.5 and (edges[1] - edges[0]) % 1 == 0
         return 0.5 if self._dtype.kind in "biuM" and are_between else 0.0
 
@@ -442,7 +441,7 @@ class HistPainter(Painter):
             low, high = max(low, self._low), min(high, self._high)
         counted = np.log10(inside) if self._is_log else inside
         n_bins = self._plot.bins or (auto_bins(counted) if inside.size else 1)
-        if is_whole and self._plot.bins is None:  # each bar of as many numbers
+        if is_whole and self._plot.bins is None:  # all bars of as many numbers
             first, n = math.ceil(low), max(math.floor(high) - math.ceil(low) + 1, 1)
             each = 1 if high - low < _MAX_WHOLE else -(-n // n_bins)
             return first + each * np.arange(-(-n // each) + 1) - 0.5

@@ -1,4 +1,4 @@
-"""Where items and pixels are at an axis: at numbers, dates, durations or names, even or not."""
+"""Places of items and pixels at an axis: numbers, dates, durations or names, even or not."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from nbshare._core.notebook.values import (
     write_whole,
 )
 
-_MOST_UNEVEN = 3.0  # the largest step on a log axis, of the smallest one
+_MOST_UNEVEN = 3.0  # the largest step on a log axis, in units of the smallest one
 _DECADE = 10.0
 _MOST_WRITTEN = 12  # values that are ticks
-_MOST_UNITS = 100  # of a duration
-_LINE = 0.04  # the height of a line of text, of an axis
+_MOST_UNITS = 100  # of a duration, before a larger unit is used
+_LINE = 0.04  # the height of a line of text, in units of the axis
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Coordinates:
     Attributes
     ----------
     values
-        One each, in the units of the axis, of dates Matplotlib's days.
+        One each, in the unit of the axis, for dates in Matplotlib's days.
     label, unit, zone
-        What the axis says of them.
+        Their name, unit and time zone.
     names
-        Of values that are no numbers. They are at 0, 1, 2, …
+        Of values that are not numbers. Their places are 0, 1, 2, …
     kind
         NumPy's letter: M for dates, i for whole numbers.
     is_index
@@ -102,7 +102,7 @@ class Coordinates:
         return np.concatenate([self.ends[:1], (places[1:] + places[:-1]) / 2, self.ends[1:]])
 
     def scaled(self, values: Any) -> Any:
-        """Return values on the scale of the axis, which is their logarithm or they themselves."""
+        """Return values on the scale of the axis, their logarithms or the values themselves."""
         return np.log10(values) if self.is_log else values
 
     def unscaled(self, places: Any) -> Any:
@@ -121,7 +121,7 @@ class Coordinates:
     def write(self, axis: Axis) -> None:
         """Choose the scale and the ticks of an axis.
 
-        Uneven values, and a single one, are the ticks if they have room there.
+        Uneven values, and a single one, are the ticks if there is room for their names.
         """
         if self.is_index and len(self.values) == 1:
             axis.set_ticks([])
@@ -156,13 +156,13 @@ class Coordinates:
 
 
 def index(n: int, label: str = "", step: float = 1.0, start: float = 0.0) -> Coordinates:
-    """Return the places of things that are only numbered."""
+    """Return the places of items or pixels that are only numbered."""
     values = start + step * np.arange(n, dtype=float)
     return Coordinates(values, label if n > 1 else "", kind="i", is_index=True)
 
 
 def of_array(values: NDArray[Any], label: str = "", reader: Reader | None = None) -> Coordinates:
-    """Return numbers, dates or durations as coordinates, with what their reader knows of them."""
+    """Return numbers, dates or durations as coordinates, with unit and zone from their reader."""
     unit, kind = reader.unit if reader else "", values.dtype.kind
     floats = as_floats(values)
     if kind == "m":
@@ -172,7 +172,7 @@ def of_array(values: NDArray[Any], label: str = "", reader: Reader | None = None
 
 
 def of_axis(name: str, values: NDArray[Any]) -> Coordinates:
-    """Return the values of an axis of a grid, which have names if they are no numbers."""
+    """Return the values of an axis of a grid, as names if they are not numbers."""
     found = _read(values, len(values))
     if isinstance(found, tuple):
         return of_array(found[0], name, found[1])
@@ -180,7 +180,7 @@ def of_axis(name: str, values: NDArray[Any]) -> Coordinates:
 
 
 def of_sorted_axis(name: str, values: NDArray[Any]) -> Coordinates:
-    """Do so for an image, where values in any other order are names, too."""
+    """Return the values of an axis for an image, where unsorted ones are names, too."""
     places = of_axis(name, values)
     if places.is_sorted:
         return places
@@ -188,9 +188,9 @@ def of_sorted_axis(name: str, values: NDArray[Any]) -> Coordinates:
 
 
 def of_items(items: Any, n: int) -> Coordinates | None:
-    """Return where the items of a run are at an axis, or None if they have no order or names."""
+    """Return the places of the items of a run, or None if they have no order or names."""
     try:
-        is_kept = hasattr(items, "__getitem__") and len(items) >= n > 0  # a generator's are not
+        is_kept = hasattr(items, "__getitem__") and len(items) >= n > 0  # no generator's
     except TypeError:
         return None
     if not is_kept or getattr(items, "ndim", 1) != 1:
@@ -251,7 +251,7 @@ def _read(items: Any, n: int) -> tuple[NDArray[Any], Reader] | list[str] | None:
 
 
 def _unit_of(seconds: Floats) -> str:
-    """Return the largest unit in which durations are whole numbers, if these are not too large."""
+    """Return the largest unit in which durations are whole numbers of moderate size."""
     longest = max(-seconds.min(), seconds.max())
     for unit, size in DURATIONS.items():
         if longest < _MOST_UNITS * size and np.allclose(seconds / size, np.round(seconds / size)):
@@ -260,6 +260,6 @@ def _unit_of(seconds: Floats) -> str:
 
 
 def _unevenness(values: Floats) -> float:
-    """Return the largest step between values, of the smallest one."""
+    """Return the ratio of the largest and the smallest step between values."""
     steps = np.diff(values)
     return float(steps.max() / steps.min())

@@ -20,12 +20,12 @@ _SHARED_INTERVAL_S = 0.25  # between changes of an output that several runs shar
 
 
 def surroundings() -> Literal["kernel", "marimo", "terminal", "log"]:
-    """Return what shows our output, a kernel, a running cell of marimo, a terminal or a log.
+    """Return the place of our output: a kernel, a running cell of marimo, a terminal or a log.
 
     A kernel is asked for before the terminal, because Jupyter's stderr is not a terminal, but a
     kernel started by hand in one may well be.
     """
-    # A kernel has loaded IPython. If it is not there, there is no need to import it.
+    # A kernel has loaded IPython. If it is not loaded, there is no kernel.
     get_ipython = variables_of(sys.modules.get("IPython.core.getipython")).get("get_ipython")
     if get_ipython is not None and getattr(get_ipython(), "kernel", None) is not None:
         return "kernel"
@@ -48,12 +48,12 @@ def has_server() -> bool:
 
 
 def shell() -> Any:
-    """Return IPython's shell, in a kernel."""
+    """Return the shell of IPython in a kernel."""
     return cast(Any, sys.modules["IPython"]).get_ipython()
 
 
 def front_end() -> str | None:
-    """Return the name of what shows widgets here, or None if nothing does.
+    """Return the name of the front end that shows widgets, or None.
 
     A notebook that is executed without a page, as by nbclient, shows none.
     """
@@ -70,7 +70,7 @@ def cell_number() -> int:
 
 
 def cell_id() -> str | None:
-    """Return an id that stays when the cell is run again, or None if the front end has none."""
+    """Return an id that the cell keeps when it is run again, or None if it has none."""
     try:
         return str(shell().kernel.get_parent("shell")["metadata"]["cellId"])
     except Exception:  # noqa: BLE001  other kernels have other ways
@@ -94,15 +94,15 @@ class KernelOutput:
     Attributes
     ----------
     number
-        Number of runs of the cell that have had such an output, this one included.
+        Number of runs of the cell that have used such an output, including this one.
     first
-        The first of the runs one after the other that have had this output. The last is `number`.
+        The first of the consecutive runs that have used this output. The last is `number`.
     id
         Its id in the front end.
     sent_at
         When it was last changed, on the monotonic clock.
     is_last
-        Whether its run is over and will change it no more.
+        Whether its run is over, so that it no longer changes.
     """
 
     number, first = 0, 1
@@ -136,10 +136,11 @@ class KernelOutput:
             self._handle.display(self._shown[0], metadata=self._shown[1], raw=True)
 
     def show(self, make: Make, *, final: bool) -> None:
-        """Replace the output with what `make` returns.
+        """Replace the output with the one that `make` returns.
 
-        `make` is called now. But if another run has just used the output, it is called at the end
-        of the cell, unless a newer update replaces it. So a loop of quick calls draws few plots.
+        `make` is called immediately. But if another run has just used the output, it is called at
+        the end of the cell, unless a newer update replaces it. So a loop of quick calls draws few
+        plots.
         """
         self._waiting = make
         since_s = time.monotonic() - self.sent_at
@@ -188,7 +189,7 @@ class Cell:
         self._n_taken += 1
         is_shared = self._n_taken > _MAX_OWN
         output = self.free.pop() if self.free else KernelOutput(self, is_shared=is_shared)
-        if output.number != self._n_taken - 1:  # it has shown none, or another output some since
+        if output.number != self._n_taken - 1:  # new, or another has shown a run since
             output.first = self._n_taken
         output.number, output.is_last = self._n_taken, False
         return output
@@ -205,7 +206,7 @@ _current: dict[str, Cell] = {}  # by kind
 
 
 def kernel_output(kind: str) -> KernelOutput:
-    """Return an output of the running cell, not reused for another kind, in a notebook."""
+    """Return an output of the running cell in a notebook, for one kind only."""
     if surroundings() == "marimo":
         from nbshare._core.notebook import marimo_cells  # late, as it imports marimo
 

@@ -8,10 +8,10 @@ On a page of Jupyter's server three outputs follow each other in the cell::
 
 A style hides the last one while the panel exists. Without the panel it hides the panel's place,
 where JupyterLab would write "Error displaying widget". Other front ends get panel and plot as two
-forms of one output. If no page shows widgets, there is the plot and a sentence.
+forms of one output. If no page shows widgets, the plot is shown with a sentence.
 
 Moving a slider only records the wanted result. One thread per panel draws, a quick plot while the
-slider moves, a sharp one when it rests, which is also saved.
+slider moves, and a sharp one when it rests, which is also saved.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 PlotKind = Literal["image", "line", "hist"]
 
-# Results that set the scale, and numbers of each that set a robust one.
+# Results that set the scale, and how many numbers of each set a robust one.
 _MAX_SEEN, _MAX_NUMBERS = 64, 2000
 _INTERVAL_S = 0.1  # between two plots, and between looks at a running job
 _REST_S = 0.4  # after a move, when a sharp plot is worth its time
@@ -60,7 +60,7 @@ _STYLE = f"""<style>
 {_CHILD}:has(.nbshare-words) + {_CHILD}:not(:has(.nbshare-panel)),
 {_CHILD}:has(.nbshare-words) + {_CHILD}:has(.nbshare-panel) + {_CHILD} {{display: none}}
 </style>"""
-# ipywidgets gives the handles of its sliders no names, which a screen reader would read.
+# ipywidgets does not name the handles of its sliders for screen readers.
 _NAMES = """<script>(area => new MutationObserver(() => {
   for (const slider of area.querySelectorAll('.nbshare-panel .widget-slider'))
     slider.querySelector('.noUi-handle')?.setAttribute(
@@ -136,12 +136,12 @@ def explore(
         source, coords = finished(results), None
     view = ResultGrid(source, kind, plot or LivePlot(), axes or coords or {})
     if view.has(view.first):
-        view.pick(view.first)  # refuses what cannot be drawn
+        view.pick(view.first)  # refuses results that cannot be drawn
     if surroundings() != "kernel":
         warn("explore() shows its panel in a Jupyter notebook: call it in a cell.", DisplayWarning)
     elif front_end() is not None and not is_static():
         Panel(view).display()
-    else:  # nothing here shows widgets
+    else:  # no front end that shows widgets
         if not is_static():
             _show({"text/plain": _WORDS})
         _show(*view.draw(view.first, sharp=True).bundle)
@@ -164,8 +164,8 @@ def finished(results: Any) -> Any:
 
 def _no_array(what: str) -> TypeError:
     return TypeError(
-        f"explore() needs results that are one array, of shape (n, *shape). These are {what}. Have "
-        "the function return arrays of one shape, or pass numpy.stack of a part of each result."
+        f"explore() needs results that are one array, of shape (n, *shape). These are {what}. "
+        "Return arrays of one shape, or pass numpy.stack of a part of each result."
     )
 
 
@@ -175,7 +175,7 @@ class ResultGrid:
     Parameters
     ----------
     source
-        A job, or what `finished` returns.
+        A job, or complete results from `finished`.
     kind, plot, axes
         The arguments of `explore`.
     """
@@ -347,7 +347,7 @@ class Panel:
         cell, number = self._cell = cell_id(), cell_number()
         for before in list(_panels):
             if cell is not None and before._cell[0] == cell and before._cell[1] != number:
-                before.close()  # the same cell shows the new one
+                before.close()  # the same cell has been run again
         _panels.add(self)
         if front_end() == JUPYTER:
             words = f'{_STYLE}<div class="nbshare-words">{_WORDS}{_NAMES}{POINTER}</div>'
@@ -423,7 +423,7 @@ class Panel:
         frame = self._view.draw(item, sharp=sharp, own_scale=own_scale)
         self._image.value = frame.png
         self._image.layout.width = f"{frame.size[0]}px"
-        # It was hidden, because a browser marks an image without data.
+        # It was hidden, because a browser marks an image without data as broken.
         self._image.layout.display = None
         return frame
 

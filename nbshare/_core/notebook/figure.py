@@ -1,7 +1,6 @@
 """The plot of a job, a Figure with an Agg canvas of its own, never pyplot.
 
-pyplot keeps figures alive and is not safe where callbacks and threads meet, and nothing here needs
-it.
+pyplot keeps figures alive, and it is not safe if several threads draw.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ from nbshare._core.shapes.tiles import Mosaic, Tiles
 # wide as the progress display.
 _ALONE, _PANEL = (760, 440), (380, 300)
 _PANEL_ROW = 210  # height of a row of panels of one plot
-# Of a single image: its height, the width of what is next to it, and that of a title.
+# Of a single image: its height, the width of its axis and colour bar, and that of a title.
 _IMAGE, _AROUND, _LEAST_WIDTH = 370, 160, 440
 _MARGIN = 0.08  # inches
 _TITLE_CHARACTER, _LEAST_TITLE = 7.5, 20  # pixels, about, and characters in a line
@@ -66,7 +65,7 @@ _PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
 _DPI = 100  # of the frames that follow each other
 _FINAL_DPI = 200, 150, 100  # of the last one, the first sharp on fine screens
 
-_MOST_LATE = 0.2  # a part of the results. A plot that lacks more says how many it shows
+_MOST_LATE = 0.2  # of the results. A plot that lacks a larger part says how many it shows
 
 # nbshare's style, for plots of a user's function.
 _STYLE: dict[Any, Any] = {
@@ -106,7 +105,7 @@ class LiveFigure:
     Parameters
     ----------
     job
-        The running map.
+        The job of the run.
     plot
         The plots, as `notebook.live_plot.as_plots` returns them, not None.
     in_users_style
@@ -119,7 +118,7 @@ class LiveFigure:
         self._is_users = any(each._is_drawn_by_user for each in self._plots)
         now, default = mpl.rcParams, mpl.rcParamsDefault
         self._is_styled = not self._is_users or all(now[k] == default[k] for k in _STYLE)
-        # The user's fonts stay, as others may lack the letters of a language.
+        # The user's fonts are kept, as others may lack the letters of a language.
         fonts = {k: now[k] for k in now if k.startswith("font.")}
         look = _STYLE if self._is_users else ["default", fonts]
         self._style: Any = look if self._is_styled and not in_users_style else None
@@ -171,7 +170,7 @@ class LiveFigure:
         return Frame(with_chunk(png, values), (width, height), *painted)
 
     def _cells(self) -> list[Cells]:
-        """Return what nbshare's own plots show, for the pointer on a page."""
+        """Return the values of nbshare's own plots, for the pointer on a page."""
         own = (each for each in self._painters if not isinstance(each, FunctionPainter))
         return [cells for painter in own for cells in painter.cells()]
 
@@ -182,7 +181,7 @@ class LiveFigure:
         return next(filter(None, problems), None)
 
     def _styled(self) -> AbstractContextManager[Any]:
-        """Set matplotlib's style, which is one for all threads, if no other may be drawing."""
+        """Set Matplotlib's style, which all threads share, unless another one may be drawing."""
         is_alone = threading.current_thread() is threading.main_thread()
         return mpl.style.context(self._style) if self._style and is_alone else nullcontext()
 
@@ -192,9 +191,9 @@ class LiveFigure:
             return self._paint_one(final=final)
         present = self._job._present  # before the results, so that they include all flagged ones
         partial, n_present = self._job._partial(), np.count_nonzero(present)
-        if partial is not None and len(partial) != present.size:  # more have come in between
+        if partial is not None and len(partial) != present.size:  # more have arrived in between
             partial = partial[: present.size]
-        if isinstance(partial, list):  # but those that are still on their way
+        if isinstance(partial, list):  # without those that are still on their way
             present &= [result is not MISSING for result in partial]
         elif isinstance(partial, Mosaic) and partial.there is not None:
             present &= partial.there
@@ -206,7 +205,7 @@ class LiveFigure:
             return None
         self._drawn = present
         dtype = getattr(partial, "dtype", None)
-        # The first time, for a generator, or if results of another type have come, lay out again.
+        # Lay out the first time, for a generator, and for results of another type.
         if (self._n, self._dtype) != (present.size, dtype):
             self._n, self._dtype = present.size, dtype
             self._build(partial, present)
@@ -234,7 +233,7 @@ class LiveFigure:
         return said, bool(n_shown == n_present)
 
     def _paint_one(self, *, final: bool) -> tuple[str, bool] | None:
-        """Do so for the one result of ``reduce=``, as it is now."""
+        """Update the axes with the result of ``reduce=`` so far."""
         if (value := self._job._partial()) is None:
             return None
         is_whole = parts_of(value) is None
@@ -277,7 +276,7 @@ class LiveFigure:
         inputs, plots = self._job._inputs, self._plots
         if inputs is None:
             inputs = plots[0]._items
-        # A list that was asked for is in the order of the run.
+        # A list that the user has requested is in the order of the run.
         is_in_order = not (isinstance(partial, list) and getattr(self._job, "_is_list", False))
         if isinstance(inputs, ShapedItems) and (is_in_order or inputs.numbers is None):
             plots = [copy.copy(plot) for plot in plots]
@@ -320,7 +319,7 @@ class LiveFigure:
         self._title = ""
 
     def _write_title(self, title: str) -> None:
-        """Set the title of the axes, or of the figure. The user's own stays."""
+        """Set the title of the axes, or of the figure, unless the user's function has set one."""
         axes = self.figure.axes[0]
         width = float(self.figure.get_size_inches()[0]) * _DPI
         room = int(width / points(_TITLE_CHARACTER)) - 16 - getattr(self._painters[0], "n_above", 0)
@@ -337,9 +336,8 @@ class LiveFigure:
             axes.set_title(title, loc="left", **look)
 
     def _lay_out(self, *, final: bool) -> None:
-        # Layout costs as much as drawing, and moves the axes. So it runs only in frames 1, 4, 16,
-        # …, in a last frame whose labels would be cut off, and when the user's function made new
-        # axes, as for a colour bar.
+        # Layout costs as much as drawing, and moves the axes. So it runs in frames 1, 4, 16, …, in
+        # a last frame whose labels would be cut off, and for new axes of the user's function.
         self._n_frames += 1
         needed = self._n_frames & (self._n_frames - 1) == 0 and self._n_frames.bit_length() % 2 == 1
         if final and self._n_frames > 1:
@@ -366,7 +364,7 @@ class LiveFigure:
         self.figure.set_dpi(_DPI)
         if self._is_styled:
             return picture
-        white = Image.new("RGBA", picture.size, "white")  # below a figure that is transparent
+        white = Image.new("RGBA", picture.size, "white")  # below a transparent figure
         return Image.alpha_composite(white, picture).convert("RGB")
 
 
@@ -407,8 +405,8 @@ class ResultFigure(LiveFigure):
         if not self._n:
             self._n = len(present)
             self._build(self._rows, present)
-        # Laid out once, because no result moves the axes. A sharp frame is again, if labels stick
-        # out.
+        # Laid out once, because no result moves the axes, and again if labels of a sharp frame
+        # would be cut off.
         self._n_frames = 2 * min(self._n_frames, 1)
         painter: Any = self._painters[0]
         painter.begin_anew(self._limits)
@@ -445,7 +443,7 @@ class FunctionPainter:
         return int(np.count_nonzero(present)), "{}"
 
     def _dress_drawn(self, default: Any) -> None:
-        """Dress what the function has drawn in the background, where the style is not set."""
+        """Colour the texts that a function has drawn in the background, without the style."""
         for axes in set(self._figure.axes).difference(self._own):
             dress(axes)  # of a colour bar
         for text in self._figure.findobj(Text):
@@ -475,7 +473,7 @@ def _painter_of(
     *,
     is_anew: bool,
 ) -> Painter | PanelsPainter:
-    """Return what draws one of nbshare's kinds."""
+    """Return the painter of one of nbshare's kinds."""
     kind: Any = _PAINTERS[str(plot.kind)]
     if isinstance(partial, Mosaic):
         if kind is ImagePainter:
@@ -520,7 +518,7 @@ def _of_tiles(plot: LivePlot) -> LivePlot:
 
 
 def _without_others(partial: Any, present: NDArray[np.bool_]) -> Any:
-    """Return results of which only some are there."""
+    """Return results without those that are not present."""
     if isinstance(partial, list):
         return [
             result if there else MISSING for result, there in zip(partial, present, strict=True)
@@ -532,7 +530,7 @@ def _without_others(partial: Any, present: NDArray[np.bool_]) -> Any:
 
 
 def _masked(results: list[Any]) -> Any:
-    """Return numbers, or tuples of as many numbers each, as a masked array. Others stay a list."""
+    """Return numbers, or tuples of one length, as a masked array, anything else as the list."""
     places = [i for i, result in enumerate(results) if result is not MISSING]
     there = [results[i] for i in places]
     if not {*map(type, there)} <= {tuple, float, int, bool, complex}:
@@ -557,7 +555,7 @@ def _as_rows(partial: Mosaic) -> tuple[Any, NDArray[np.bool_]]:
 
 
 def _of_one(plot: LivePlot) -> LivePlot:
-    """Return a plot that shows the last of several results, not what they have in common."""
+    """Return a plot that shows the last of several results."""
     plot = copy.copy(plot)
     plot.reduction, plot.label = "last", plot.label or "result"
     return plot
@@ -582,7 +580,7 @@ def _rows_of(value: Any, plot: LivePlot) -> tuple[Any, NDArray[np.bool_]]:
 
 
 def _all_axes(made: Any) -> list[Axes]:
-    """Return the Axes in what `LivePlot.make_axes` has returned."""
+    """Return the Axes that `LivePlot.make_axes` has made."""
     axes = list(made.values() if isinstance(made, Mapping) else np.ravel(made))
     if not axes or not all(isinstance(each, Axes) for each in axes):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""When to draw the plot of a run, and how it gets into the notebook."""
+"""Frames of a plot: when to draw them, and the output that shows them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _SHARE = 0.15  # of the time goes into drawing
 _SHARE_WHEN_FULL = 0.05  # where drawing takes a CPU away from a worker
 _MAX_PAUSE_S = 2.0  # unless the user sets a longer interval
 _MOST_OWED_S = 10.0
-_LOOK_S = 0.05  # between looks for new results
-_FIRST_FRAMES, _FIRST_PAUSE_S = 3, 0.5  # come sooner, as a short run would be over after one
+_LOOK_S = 0.05  # between two checks for new results
+_FIRST_FRAMES, _FIRST_PAUSE_S = 3, 0.5  # come sooner, or a short run would show only one
 
 
 class LiveFrames:
@@ -43,14 +43,14 @@ class LiveFrames:
         self._figure: LiveFigure | None = None
         self._n_done = 0  # at the last frame, -1 if it did not show all of them
         self._n_frames, self._pause_s = 0, _FIRST_PAUSE_S
-        # Pause that the frames so far need, which the first ones leave to later ones.
+        # Pause that the frames so far still owe, because the first ones follow each other sooner.
         self._owed_s, self._ended_at = 0.0, time.monotonic()
         self.problem: Exception | None = None  # of a frame, or of the user's ``value=``
 
     def draw(self, *, final: bool) -> float:
         """Draw a frame if there are new results, or if it is the last.
 
-        A frame that cannot be drawn is left out. The next ones are tried, and the last one always.
+        A frame that cannot be drawn is skipped. Later ones are tried, and the last one always.
         """
         n_done = self._job.n_done
         if not n_done or (n_done == self._n_done and not final):
@@ -59,7 +59,7 @@ class LiveFrames:
             import_whole("nbshare._core.notebook.figure")  # and Matplotlib
             from nbshare._core.notebook.figure import LiveFigure
 
-            # matplotlib has one style for all threads. In the background, keep the user's.
+            # Threads share Matplotlib's style. In the background, keep the user's.
             self._figure = LiveFigure(self._job, self._plot, in_users_style=self._in_background)
         figure, began = self._figure, time.monotonic()
         self.output.show(lambda: self._frame(figure, final=final), final=final)

@@ -1,4 +1,4 @@
-"""``plot="image"`` shows the results so far as one image, at the cost of the new ones only.
+"""``plot="image"``, one image of the results so far, at the cost of the new ones only.
 
 `Raster` combines their values. Here they get their places, colours, axes and keys.
 """
@@ -59,22 +59,22 @@ _EXTENDS = {  # arrows of a colour bar, by whether its low and its high end cut 
     (True, True): "both",
 }
 _HATCH: Any = {"hatch": "///", "facecolor": "none", "edgecolor": GREY, "alpha": 0.4, "linewidth": 0}
-# Names for the key, and colours that the map does not have, for the colour-blind neither.
+# Names for the key, and colours that the map does not have, also for the colour-blind.
 _ODD = {"NaN": FRAME, "inf": "#D55E00", "−inf": "#CC79A7"}
 _MAP, _DIVERGING_MAP = "viridis", "RdBu_r"
-_LEAST_SIGNED = 0.2  # of the largest value, that the largest of the other sign is
+_LEAST_SIGNED = 0.2  # part of the largest value that the largest of the other sign is
 _DIVERGING = {"PiYG", "PRGn", "BrBG", "PuOr", "RdGy", "RdBu", "RdYlBu", "RdYlGn", "Spectral"}
 _DIVERGING |= {"coolwarm", "bwr", "seismic", "berlin", "managua", "vanimo"}
 _FINE = 740, 1200  # pixels of an image at uneven coordinates, as many as the last picture has
 _MAX_SIDE = 1024  # pixels per side, as a screen shows no more
-# Rows and columns on the screen itself, where interpolation would average extreme values.
+# Rows and columns on the screen itself. Interpolation of more would average extreme values.
 _SCREEN = 370, 600
 _MAX_COMBINED = 2**24  # pixels of images that are combined before blocks of them are
 _MAX_SCALARS = 2**16
-# Of the sides, with the same unit and otherwise. A longer image is a strip, and fills its place.
+# Of the sides, by whether they have the same unit. A longer image is a strip, and fills its place.
 _MAX_RATIOS = {True: 4, False: 2}
 _MOST_HIDDEN = 0.5  # of the range, before means of blocks are said to hide peaks
-_MAX_SHARP = 600  # pixels a side that the last frame shows as they are, each as a square
+_MAX_SHARP = 600  # pixels a side that the last frame shows as squares
 
 
 Extent: TypeAlias = tuple[float, float, float, float]
@@ -88,11 +88,11 @@ class ImageLayout:
     Attributes
     ----------
     n_cells
-        The results are reduced to this many, each of a run of consecutive items.
+        The results are reduced to this many, each of some consecutive items.
     x, y
-        Where the columns and rows are.
+        Places of the columns and rows.
     aspect
-        That of the axes.
+        Aspect of the axes.
     columns
         Cells side by side.
     """
@@ -214,7 +214,7 @@ class ImagePainter(Painter):
         self._has_peaks = plot.reduction in ("min", "max")
         most = _SCREEN[-len(self._shape) :] if self._has_peaks else (_MAX_SIDE, _MAX_SIDE)
         steps = [math.ceil(k / side) for k, side in zip(self._shape[:2], most, strict=False)]
-        # Images that are combined are so pixel by pixel, if that takes no huge array.
+        # Images are combined pixel by pixel, if that takes no huge array.
         are_late = self._is_combined and math.prod(self._shape) <= _MAX_COMBINED
         self._steps: list[int] = [] if are_late else steps
         self._late_steps: list[int] = steps if are_late else []
@@ -249,7 +249,7 @@ class ImagePainter(Painter):
     def _add_image(self, kind: type[AxesImage], **look: Any) -> Any:
         """Return a new image, in the units of the scales of the axes, which it fills evenly."""
         axes: Any = self._axes
-        # Resampled, as pixels of the screen would otherwise be some of the image, not means.
+        # Resampled, as pixels of the screen would otherwise be samples, not means.
         look |= {"origin": "upper", "extent": [*self._extent], "resample": True}
         image = kind(axes, **look)
         image.set_data(np.zeros((1, 1) if kind is EvenImage else (1, 1, 4)))
@@ -282,9 +282,9 @@ class ImagePainter(Painter):
         return len(self._shape) > 1
 
     def _check_categories(self) -> None:
-        """Find whether pixels are bools or texts, as they came, each of a colour of its own.
+        """Find whether pixels are single bools or texts, which have a colour each.
 
-        Means of bools are numbers. Of several texts, a pixel shows the last one.
+        Means of bools are numbers. A pixel of several texts shows the last one.
         """
         if self._reader.texts:
             if self._blocks:
@@ -345,7 +345,7 @@ class ImagePainter(Painter):
         layout.y.write(axes.yaxis)
         left, right = sorted(layout.x.unscaled(np.array(layout.x.ends)).tolist())
         bottom, top = sorted(layout.y.unscaled(np.array(layout.y.ends)).tolist())
-        # Coordinates grow upwards, but the first of what is only numbered is on top.
+        # Coordinates grow upwards, but the first row is on top if rows are only numbered.
         axes.set(xlim=(left, right), ylim=(top, bottom) if layout.y.is_index else (bottom, top))
         # Numbers and rows fill a small place, unless they are drawn to scale.
         is_small = isinstance(axes.figure, SubFigure) or not plot._is_keyed
@@ -375,12 +375,12 @@ class ImagePainter(Painter):
             write_whole(axis)
         if self.categories is not None:
             write_names(axis, self.categories)
-        # Or the bar would choose its own with the next colours.
+        # Without these, the bar would choose its own with the next colours.
         bar.locator, bar.formatter = axis.get_major_locator(), axis.get_major_formatter()
 
     @property
     def _value_name(self) -> str:
-        """What a pixel shows, with its unit."""
+        """The name and unit of the value of a pixel."""
         blocks_of = f", blocks of {self._blocks}" if self._blocks else ""
         how = f"{self._plot.reduction} of " if self._has_cells else ""
         return self._name(how) + blocks_of
@@ -406,7 +406,7 @@ class ImagePainter(Painter):
         return [table]
 
     def _pixels_along(self, side: int, places: Coordinates, label: str) -> Along:
-        """Return where the pixels of one side are, with their coordinates."""
+        """Return the places and coordinates of the pixels of one side."""
         firsts, (_, right, bottom, _) = self._firsts[side], self._extent
         edges = np.linspace(places.ends[0], right if side else bottom, len(firsts) + 1)
         if not places.is_even:
@@ -435,7 +435,7 @@ class ImagePainter(Painter):
         self._raster.add(items * self._layout.n_cells // self._n, items, rows)
 
     def show(self, *, final: bool) -> str:
-        """Show the values read so far. Return what they are."""
+        """Show the values read so far. Return a text about them."""
         layout = self._layout
         picture = self._raster.picture(self._late_steps, is_combined=self._is_combined)
         rows = (math.ceil(layout.n_cells / layout.columns), -1) if len(self._shape) < 2 else ()
@@ -500,7 +500,7 @@ class ImagePainter(Painter):
     def _centred(self, low: float, high: float) -> tuple[float, float]:
         """Return a range with zero in its middle if colours diverge from it. Choose the colours.
 
-        By default they do from the first frame on whose values of both signs are of a similar size.
+        By default they diverge from the first frame on with values of both signs of a similar size.
         They never change back, as colours that come and go would confuse.
         """
         name = self._plot.cmap
@@ -532,7 +532,7 @@ class ImagePainter(Painter):
         if names:
             places = spread(odd, self._sides)
             steps = [math.ceil(k / side) for k, side in zip(places.shape, _SCREEN, strict=True)]
-            seen = blocks(np.maximum, places, steps, 0)  # a single one is not lost
+            seen = blocks(np.maximum, places, steps, 0)  # so that a single one is seen
             sides = np.multiply(seen.shape, steps) / places.shape
             self._odd.set_extent(_scaled(self._extent, sides.tolist()))
             colours = np.concatenate([np.zeros((1, 4)), to_rgba_array([*_ODD.values()])])
@@ -553,7 +553,7 @@ class EvenImage(AxesImage):
     sides: Sequence[NDArray[np.intp] | None] = (None, None)
 
     def make_image(self, *args: Any, **options: Any) -> Any:
-        """Return what is drawn."""
+        """Return the pixels to draw."""
         own, self._A = self._A, spread(self._A, self.sides)
         try:
             return super().make_image(*args, **options)
@@ -585,7 +585,7 @@ class MosaicPainter(ImagePainter):
         return np.asarray(partial[i] if value is None else unmasked(value(partial[i])))
 
     def take_in(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> None:
-        """Read new tiles, as many as there is time for, the last time all."""
+        """Read as many new tiles as time allows, in the last frame all."""
         until = time.monotonic() + (math.inf if final else BUDGET_S)
         for i in np.flatnonzero(present & ~self.taken).tolist():
             tile = as_reals(self._tile(self._plot, partial, i))
@@ -607,9 +607,9 @@ def spread(pixels: NDArray[Any], sides: Sequence[NDArray[np.intp] | None]) -> ND
 
 
 def without(is_odd: NDArray[np.bool_], pixels: Floats) -> Floats:
-    """Return pixels with those of their row in place of odd ones, which are drawn above them.
+    """Return pixels with neighbours of their row in place of odd ones, which are drawn above them.
 
-    Without it, interpolation would fade out around them, or need to be switched off.
+    Otherwise interpolation would fade out around these, or have to be switched off.
     """
     if not is_odd.any():
         return pixels
@@ -633,9 +633,9 @@ def opaque(pixels: Floats, is_there: NDArray[np.bool_]) -> NDArray[Any]:
 
 
 def colour_map(name: str | Colormap) -> Colormap:
-    """Return a colour map that fits into a palette, with colours that a file can have.
+    """Return a colour map that fits into a palette, rounded to colours of a file.
 
-    So those of an image and its colour bar are rounded alike.
+    So an image and its colour bar have the same colours.
     """
     try:
         whole = mpl.colormaps[name] if isinstance(name, str) else name

@@ -1,4 +1,4 @@
-"""LivePlot, by which the user describes a plot of the results of a run."""
+"""LivePlot, the user's description of a plot of the results of a run."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ Draw: TypeAlias = Callable[[Any, Any], object]
 
 
 class CannotDrawError(Exception):
-    """These results do not suit the plot. The message says which ones would."""
+    """Results that do not suit the plot. The message says which ones would."""
 
 
 class NothingYetError(CannotDrawError):
-    """All results so far are missing."""
+    """A plot without results, as all so far are missing."""
 
 
 @shown_from_its_calls
 class LivePlot:
     """Describe a plot that shows the results of a run while they arrive.
 
-    Pass it as ``plot=``. ``plot="line"`` is short for ``plot=LivePlot("line")``. What each kind
-    draws of which results is in ``notebooks/details.md``. `explore` shows one result at a time.
+    Pass it as ``plot=``. ``plot="line"`` is short for ``plot=LivePlot("line")``. A table in
+    ``notebooks/details.md`` says how each kind draws which results. `explore` shows one result at a
+    time.
 
     Examples
     --------
@@ -56,7 +57,7 @@ class LivePlot:
     >>> plot = LivePlot("image", value=lambda result: result.imag, xunit="s")
     >>> results = parallel_map(complex, grid(real=[1, 2, 3], imag=[4, 5]), plot=plot)
 
-    What your own function draws, into matplotlib Axes:
+    A plot of your own function, which draws into matplotlib Axes:
 
     >>> plot = LivePlot(lambda ax, partial: ax.plot(partial, "o"), title="heights")
 
@@ -69,7 +70,7 @@ class LivePlot:
     title, label, unit, xlabel, xunit, ylabel, yunit : str, optional
         Title of the plot, and names and units of the results and the axes.
     value : callable, optional
-        ``value(result)`` returns what to draw of a result.
+        ``value(result)`` returns the part of a result to draw.
     reduction : {"mean", "sum", "min", "max", "last"}, default "mean"
         How several images, or many values, become one.
     limits : (low, high) or "robust", optional
@@ -86,7 +87,7 @@ class LivePlot:
 
     __module__ = "nbshare"
 
-    _items: object = None  # of a run of another process, whose job has none
+    _items: object = None  # of the run of another process, whose job has no items
     # Axes of a grid of items, by name.
     _coords = cast("Mapping[str, npt.NDArray[Any]]", MappingProxyType({}))
     _is_keyed = True  # it has a colour bar or legend of its own

@@ -29,11 +29,11 @@ class MarimoOutput:
         return self.number > MAX_OWN
 
     def reserve(self) -> None:
-        """Keep its place in the cell."""
+        """Reserve its place in the cell."""
         self.show(lambda: ({"text/html": ""}, None), final=False)
 
     def show(self, make: Callable[[], Any], *, final: bool) -> None:  # noqa: ARG002 - each state is shown
-        """Replace the output with what `make` returns."""
+        """Replace the output with the one that `make` returns."""
         made = make()
         if made is None or made == self._shown or self.cell.context is not _running():
             return
@@ -76,7 +76,7 @@ _cell = MarimoCell(None)
 
 
 def take(kind: str) -> MarimoOutput:
-    """Return an output of the running cell, not reused for another kind."""
+    """Return an output of the running cell, for one kind only."""
     global _cell
     if _cell.context is not (context := _running()):
         _cell = MarimoCell(context)

@@ -10,8 +10,8 @@ The control channel has a thread of its own in every ipykernel since 6.0. It ans
 runs, while a plot is drawn, and after an interrupt. A page without that script (an export, one that
 does not trust the notebook, another front end) never asks, and gets new outputs.
 
-The plot below is an output that is replaced. A page says which picture it has, and gets the present
-one if it has missed that because it was loaded anew.
+The plot below is an output that is replaced. A page names the picture that it shows, and gets the
+present one if it was reloaded and has missed it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import Any, Protocol
 from nbshare._core.notebook.environment import KernelOutput, has_server, shell
 
 _ASK = "nbshare_rows"
-_LATE_S = 1.0  # until a page that is not loaded anew shows a picture
-_MOST_PLOTS = 50  # that are kept for pages
+_LATE_S = 1.0  # for a page to show a picture, unless it was reloaded
+_MOST_PLOTS = 50  # kept for pages
 _SCRIPT = files(__package__).joinpath("row.js").read_text("utf-8")
 # Shows the values that pictures carry (`notebook.pointer`), on any page that runs scripts.
 _POINTER = files(__package__).joinpath("pointer.js").read_text("utf-8")
@@ -57,11 +57,11 @@ def follow(row: Row, output_id: str, without_kernel: str, unknown: str) -> str:
     row
         Its display.
     output_id
-        The output that shows it, no longer the run that used it before.
+        The output that shows it, and no longer an earlier run.
     without_kernel
         The markup that the page shows if the kernel ends while the page follows the run.
     unknown
-        The markup of a page that is opened when the kernel is gone and the run may have been over.
+        The markup of a page that is opened after the kernel's end, when the run may have been over.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def follow(row: Row, output_id: str, without_kernel: str, unknown: str) -> str:
 
 
 def follow_plot(output_id: str, plot: KernelOutput) -> None:
-    """Bring the pictures of a run's plot to pages that miss them, below the row `output_id`."""
+    """Send pictures of a run's plot to pages that miss them, below the row `output_id`."""
     if output_id in _rows:
         _plots[output_id] = plot
         if len(_plots) > _MOST_PLOTS:
@@ -86,7 +86,7 @@ def follow_plot(output_id: str, plot: KernelOutput) -> None:
 
 
 def end(output_id: str, html: str) -> None:
-    """Keep the markup of the last state for pages that ask."""
+    """Store the markup of the last state for pages that ask."""
     if output_id in _rows:
         _rows[output_id] = html
 
@@ -132,7 +132,7 @@ def _answer(name: str, seen: list[str] | None) -> dict[str, Any] | None:
 
 
 def _picture(plot: KernelOutput | None, seen: list[str] | None) -> tuple[bool, str]:
-    """Return whether a page has the last picture of a plot, and the one that it has missed."""
+    """Return whether a page has the last picture of a plot, and any picture that it has missed."""
     if plot is None or not seen:
         return True, ""
     png = plot.shown.get("image/png", "")

@@ -1,4 +1,4 @@
-"""Small panels of one plot, for the further axes of a grid and for the parts of results."""
+"""Small panels of one plot, for further axes of a grid, parts of results, slices of volumes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from nbshare._core.notebook.reading import Reader, is_missing, names_of, parts_o
 from nbshare._core.notebook.values import GREY, Painter, first_of, points, span
 from nbshare.errors import cut
 
-_MAX_PANELS = 12  # in a figure, as smaller ones could not be read
+_MAX_PANELS = 12  # in a figure, as smaller ones would be illegible
 _COLUMNS, _ROWS = 4, 3
-_MAX_NAME = 16  # characters at the axis of a panel, whose title has them all
+_MAX_NAME = 16  # characters at the axis of a panel, whose title has the whole name
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One of the panels: the text above it, its items, and the plot of what it shows of them."""
+    """One of the panels: the text above it, its items, and the plot of them."""
 
     title: str
     items: NDArray[np.intp]
@@ -35,7 +35,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Panels:
-    """The panels of a plot, the number of columns, and a remark on what is left out.
+    """The panels of a plot, the number of columns, and a remark on panels that are left out.
 
     They have one scale and one colour bar or legend, unless they show unlike parts.
     """
@@ -62,7 +62,7 @@ def grid_panels(plot: LivePlot, like: tuple[NDArray[Any], Reader], n: int) -> Pa
     plot
         The plot of the whole.
     like
-        What `values.first_of` returns.
+        The first result and its reader, from `values.first_of`.
     n
         Number of items.
     """
@@ -81,7 +81,7 @@ def grid_panels(plot: LivePlot, like: tuple[NDArray[Any], Reader], n: int) -> Pa
 
 
 def slice_panels(plot: LivePlot, shape: tuple[int, ...], n: int) -> Panels | None:
-    """Return a panel for each slice of volumes of a shape, or None if that is no volume's."""
+    """Return a panel for each slice of volumes, or None if a result of the shape is not one."""
     if plot.kind != "image" or len(shape) != 3 or shape[2] in (3, 4):
         return None
     chosen, panels = _some(shape[0], _MAX_PANELS), []
@@ -102,7 +102,7 @@ def _parts(
 ) -> dict[str, tuple[Any, ...] | None] | None:
     """Return the parts of results that need a panel each, or None.
 
-    Each has what makes it comparable with others, or None if it cannot be drawn.
+    Each has a shape, kind and unit, which is None if it cannot be drawn.
     """
     reader = Reader(plot.value)
     shown = (reader.shown(partial[i]) for i in np.flatnonzero(present).tolist())
@@ -197,22 +197,22 @@ def _some(n: int, most: int) -> list[int]:
 
 
 class PanelsPainter:
-    """Draws one of nbshare's kinds in several axes, of one scale unless they have other parts.
+    """Draws one of nbshare's kinds in several axes, on one scale if these are alike.
 
     Parameters
     ----------
     figure
         An empty figure.
     kinds
-        What draws a panel, by the kind of its plot.
+        The painter of a panel for each kind of plot.
     inputs, partial, present
         As of a `Painter`.
     panels
-        What they show.
+        The panels.
     is_anew
         As of `values.first_of`.
     like
-        What that returns, for panels of a grid, which number texts alike.
+        The first result and its reader, for panels of a grid, which number texts alike.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class PanelsPainter:
         return int(np.count_nonzero(is_shown)), "{}" + self._panels.remark
 
     def cells(self) -> list[Cells]:
-        """Return what all panels show, for the pointer on a page."""
+        """Return the values of all panels, for the pointer on a page."""
         return [cells for painter in self._painters for cells in painter.cells()]
 
     def begin_anew(self, limits: tuple[float, float] | None) -> None:

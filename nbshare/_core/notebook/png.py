@@ -14,7 +14,7 @@ MAX_BYTES = 600_000  # of a file
 # Of a palette: colours of a map, all of which a plot's image and colour bar have, and others.
 N_MAP_COLOURS = 192
 _N_OPAQUE, _N_ALL = 224, 256
-# A palette of median cut is for pictures of more colours, or if frequent ones are of fewer pixels.
+# Median cut is for pictures of more colours, or whose frequent colours have fewer of the pixels.
 _MOST, _LEAST_SHARE = 4096, 0.98
 
 
@@ -42,7 +42,7 @@ def encode_moderately(
 
 
 def _n_changes(picture: Image.Image) -> int:
-    """Return the number of pixels that differ from the one to the left, at least a byte each."""
+    """Return the number of pixels that differ from the one to the left."""
     pixels = np.ascontiguousarray(picture.convert("RGBA")).view(np.uint32)
     return int(np.count_nonzero(pixels[:, 1:] != pixels[:, :-1]))
 
@@ -50,7 +50,7 @@ def _n_changes(picture: Image.Image) -> int:
 def in_palette(picture: Image.Image) -> Image.Image:
     """Return a picture in 256 colours.
 
-    Those of an image and its colour bar stay as they are, for values are read from them. Text and
+    Those of an image and its colour bar are kept, because values are read from them. Text and
     edges, whose colours are many and rare, get the nearest of 256.
     """
     pixels = np.asarray(picture.convert("RGBA"))

@@ -6,7 +6,7 @@ page needs no kernel, only one script for all of its pictures::
     painter ─► Cells ─► a chunk of the PNG ─► pointer.js ─► words at the pointer
 
 A cell is a pixel of an image, a point of a line, or a bar. Programs that do not know the chunk skip
-it, as the PNG standard wants.
+it, as the PNG standard requires.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from nbshare._core.notebook.reading import names_of
 
 Floats = NDArray[np.float64]
 
-_CHUNK = b"nbVL"  # private, and not to be copied into a picture that was changed
+_CHUNK = b"nbVL"  # a private chunk, not to be copied into a changed picture
 _HEADER = 33  # bytes of a PNG before its second chunk
-# Numbers in a frame, and in the last picture, some 2 bytes each. Of more cells blocks are shown.
+# Numbers in a frame, and in the last picture, of some 2 bytes each. More cells become blocks.
 _MOST = {False: 2**15, True: 2**17}
 _MOST_DATES = 2**12  # as each is a text
 _UNIT = 10_000  # of the width and height of a picture
@@ -49,11 +49,11 @@ class Along:
     Attributes
     ----------
     edges
-        Where they begin and end, one more than cells. Of points, where these are.
+        Where cells begin and end, one more than cells, or the places of points.
     firsts, lasts
         Coordinates of the first and the last value in each cell.
     label
-        Name and unit of the coordinates. Default: what the axis says.
+        Name and unit of the coordinates. Default: the label of the axis.
     names
         Of all values, if these are at 0, 1, 2, … Default: as the axis writes numbers.
     """
@@ -67,7 +67,7 @@ class Along:
 
 @dataclass(frozen=True)
 class Cells:
-    """What a plot shows, and where.
+    """Values of a plot, and their places.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class Cells:
     names
         Name and unit of the values, or one for each line.
     rows
-        What else to say of each line.
+        Another text for each line.
     is_there
         Which cells have a result. Default: all.
     joined_by
@@ -92,7 +92,7 @@ class Cells:
     note
         A line below the value.
     categories
-        What the values 0, 1, 2, … stand for, if they are no numbers.
+        Names of the values 0, 1, 2, …, if these stand for names.
     are_dates, zone
         Whether the values are Matplotlib's days, in a time zone.
     """
@@ -242,7 +242,7 @@ def _split(label: str) -> list[str]:
 
 
 def _texts(axis: Axis, along: Along, label: str) -> list[str]:
-    """Return what a page says of each cell along an axis."""
+    """Return a text for each cell along an axis."""
     name, unit = _split(label)
     firsts, lasts = along.firsts, along.lasts
     each = _written(axis, np.concatenate([firsts, lasts]), along.names)

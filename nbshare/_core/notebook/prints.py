@@ -1,4 +1,4 @@
-"""The place where the output of workers appears, with the caller's."""
+"""The streams to which the output of workers is written, those of the caller."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from nbshare._core.functions.modules import variables_of
 # A page with megabytes of text becomes slow. Limits for one burst, and per second.
 _BURST = 300_000  # characters
 _PER_SECOND = 30_000
-_TAIL = 2_000  # of hidden text, the end is shown
+_TAIL = 2_000  # of hidden text, of which the end is shown
 
 
 class Printer:
     """Writes to the present streams of the thread that creates it.
 
-    A notebook shows as much as a page can hold, then the number of hidden characters, and the end.
+    A notebook shows as much as a page can bear, then the number of hidden characters, and the end.
     """
 
     def __init__(self) -> None:
@@ -40,9 +40,9 @@ class Printer:
 
 
 class _Stream:
-    """One of the streams, a kernel's, a terminal's, a file, or none."""
+    """One of the streams: of a kernel or terminal, a file, or None."""
 
-    # A run that prints nothing should not even set them.
+    # Class attributes, so that a run without prints does not set them.
     _allowed, _counted_at = 0.0, -3600.0
     _n_hidden = 0  # characters
     _tail = ""
@@ -57,7 +57,7 @@ class _Stream:
         return stream is self.stream and getattr(stream, "parent_header", None) == self._parent
 
     def write(self, text: str) -> None:
-        """Write, or count what exceeds the limit."""
+        """Write text, or count its characters if they exceed the limit."""
         if not self._is_kernel or self._may_write(len(text)):
             self._tell_hidden()
             self._write(text)
@@ -82,8 +82,7 @@ class _Stream:
         now = time.monotonic()
         self._allowed += (now - self._counted_at) * _PER_SECOND
         self._allowed, self._counted_at = min(self._allowed, _BURST), now
-        # After hiding some, hide for a second at least, because notices after every line do not
-        # help.
+        # After hiding some, hide for a second at least, or a notice would follow every line.
         may = self._allowed >= n + (_PER_SECOND if self._n_hidden else 0)
         self._allowed -= n if may else 0
         return may
@@ -99,8 +98,8 @@ class _Stream:
         if self.stream is None or not text:
             return
         if self._is_kernel and self.stream.parent_header != self._parent:
-            # The cell is over, and this may be any thread, so our own message names the cell.
-            self.stream.flush()  # what came before it
+            # The cell is over, and this may be any thread, so a message of our own names the cell.
+            self.stream.flush()  # earlier text
             session, where = self.stream.session, self.stream.pub_thread
             content = {"name": self.stream.name, "text": text}
             session.send(where, "stream", content, parent=self._parent, ident=self.stream.topic)
@@ -109,8 +108,8 @@ class _Stream:
             try:
                 self.stream.write(text)
             except UnicodeEncodeError as error:
-                # As workers may print anything, which the terminal or file of the caller may not
-                # be able to show.
+                # Workers may print characters that the terminal or file of the caller cannot
+                # show.
                 known = text.encode(error.encoding, "backslashreplace")
                 self.stream.write(known.decode(error.encoding))
             if not self._is_kernel:

@@ -1,8 +1,8 @@
-"""Values of many results in an image of limited size, of which none is left out.
+"""Values of many results in an image of limited size, which leaves out none of them.
 
-Where results have more pixels than the image, each of its pixels shows a block of theirs::
+If results have more pixels than the image, each of its pixels shows a block of theirs::
 
-    results ─► as they come: blocks of each, combined in cells ─► for a frame: blocks of the cells
+    results ─► as they arrive: blocks of each, combined in cells ─► for a frame: blocks of the cells
 
 Each result is read once. NaN counts as missing, so a pixel shows the other values of its block.
 """
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# How values become one, and what changes none. NaN is left out.
+# How values become one, and a value that changes none. NaN is left out.
 COMBINED: dict[str, tuple[np.ufunc, float]] = {
     "mean": (np.add, 0.0),
     "sum": (np.add, 0.0),
@@ -29,7 +29,7 @@ COMBINED: dict[str, tuple[np.ufunc, float]] = {
     "min": (np.fmin, np.inf),
     "max": (np.fmax, -np.inf),
 }
-_LONG = 16  # longer blocks are reduced one by one, which then costs less
+_LONG = 16  # longer blocks are reduced one by one, which costs less
 _LARGEST = 1e30  # float32 could not hold sums of more
 
 
@@ -40,7 +40,7 @@ class Picture:
     Attributes
     ----------
     pixels
-        With NaN where there is no value.
+        NaN where there is no value.
     low, high
         The least and the greatest finite value of the whole, ``inf`` and ``-inf`` if there is none.
     is_there
@@ -57,7 +57,7 @@ class Picture:
 
 
 class Raster:
-    """Cells, of which each combines values of one or several results.
+    """Cells that each combine values of one or several results.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ class Raster:
         return np.where(n_valid > 0, seen, np.nan), int(n_nan[n_valid > 0].sum())
 
     def _split(self, rows: NDArray[Any]) -> tuple[NDArray[np.bool_] | None, NDArray[Any]]:
-        """Return where values are NaN, if any is, and the values with neutral ones there.
+        """Return which values are NaN, if any is, and the values with neutral ones in their place.
 
         Widen the limits to them.
         """
@@ -240,7 +240,7 @@ def blocks(
     Parameters
     ----------
     ufunc, neutral
-        What combines two values, and the value that changes none.
+        The function that combines two values, and the value that changes none.
     values
         The values.
     steps

@@ -1,6 +1,6 @@
-"""Results and items as arrays of numbers or dates, with the names, units and zones that they have.
+"""Results and items as arrays of numbers or dates, with their names, units and time zones.
 
-Packages are recognized by what their objects have, so none is imported.
+Objects of packages are recognized by their attributes, so no package is imported.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _MAX_TEXTS = 50  # as more bars or colours could not be told apart
 
 
 class Reader:
-    """Reads results of one run, of which the first one says what all are.
+    """Reads the results of one run, which are all like the first one.
 
-    A result that is missing, or that ``value=`` cannot take, becomes NaN.
+    A result that is missing, or for which ``value=`` raises, becomes NaN.
 
     Parameters
     ----------
     value
-        The user's function that returns what to draw of a result, or None.
+        The user's function that returns the part of a result to draw, or None.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Reader:
     zone
         The time zone of dates.
     texts
-        Results that are texts, or members of an Enum, with the number that each is read as.
+        Results that are texts, or members of an Enum, with the number for each.
     n_missing
         Number of values that were missing so far.
     problem
@@ -67,9 +67,9 @@ class Reader:
         Raises
         ------
         TypeError, ValueError
-            They do not make one.
+            They do not fit into one.
         CannotDrawError
-            All of them are missing, and none has been read before.
+            All of them are missing, and no other has been read before.
         """
         parts = [self._part(result) for result in results]
         kept = [part for part in parts if part is not None]
@@ -92,7 +92,7 @@ class Reader:
         return filled
 
     def shown(self, result: Any) -> Any:
-        """Return what ``value=`` takes of a result, or None if it is missing."""
+        """Return the part of a result that ``value=`` chooses, or None if it is missing."""
         if self._value is not None:
             try:
                 result = self._value(result)
@@ -170,7 +170,7 @@ class Reader:
         return np.datetime64(time, "us")
 
     def _bare(self, quantity: Any) -> Any:
-        """Return the numbers of a quantity in the unit of the first one. None if it is not one."""
+        """Return the numbers of a quantity in the unit of the first one, None of anything else."""
         if hasattr(quantity, "to_value") and hasattr(quantity, "unit"):  # of astropy
             if self._units is None:
                 self._units, self.unit = quantity.unit, str(quantity.unit)
@@ -183,7 +183,7 @@ class Reader:
 
 
 def is_missing(result: Any) -> bool:
-    """Whether a result stands for one that there is not, such as None, NaT or NA of pandas."""
+    """Whether a result stands for a missing one, such as None, or NaT or NA of pandas."""
     is_pandas = type(result).__name__ in ("NaTType", "NAType")
     return result is None or result is np.ma.masked or is_pandas
 
@@ -246,7 +246,7 @@ def unmasked(result: Any) -> Any:
 
 
 def names_of(values: NDArray[Any], digits: Sequence[int] = (3, 6, 17)) -> list[str]:
-    """Return values as texts, exactly if they are short, or with as few digits as differ."""
+    """Return values as texts, exact if these are short, otherwise with as few digits as differ."""
     if values.dtype.kind == "M":
         days = values.astype("M8[D]")
         return [str(x) for x in (days if (days == values).all() else values.astype("M8[s]"))]
@@ -285,7 +285,7 @@ def _is_time(part: Any) -> bool:
 
 
 def is_place(item: Any) -> bool:
-    """Whether an item that is no number has a place at an axis, as a date or quantity has."""
+    """Whether an item that is not a number has a place at an axis, as dates and quantities do."""
     return _is_dated(item) or hasattr(item, "to_value") or hasattr(item, "m_as")
 
 

@@ -3,7 +3,7 @@
 tqdm's own widget is saved in the .ipynb as "0%" for ever. The display has three forms:
 
 ``live``   with a Stop button, for a page that asks (`notebook.page`)
-``saved``  for the notebook's file, while such a page shows the other, with no figures
+``saved``  for the notebook's file, without figures, while such a page shows the live one
 ``last``   one line, when the run is over
 
 Until a page asks, and where none can, the output is replaced with ``live`` without the button.
@@ -35,12 +35,12 @@ from nbshare.errors import counted, cut
 
 _INTERVAL_S = 1 / 3
 _MAX_FAILURES = 10  # listed
-_SLOW_S, _MUCH = 5.0, 3  # an item is slow from so many seconds, and times the usual ones, on
+_SLOW_S, _MUCH = 5.0, 3  # an item is slow after so many seconds and times the usual
 _BAR_ROOM = 24  # px, the height of a histogram
-_MAX_NAMED = 20  # items that were run again
+_MAX_NAMED = 20  # retried items
 _MAX_TEXT = 60  # characters of an item or a message
 _MAX_ERROR = 200  # of an error, over several lines
-_LEAST_GAIN_S = 1.0  # in a shorter run, what the workers bring is noise
+_LEAST_GAIN_S = 1.0  # the gain of a shorter run is noise
 # As wide as a plot, and aligned with code and printed output.
 _WIDTH = "max-width:760px;box-sizing:border-box;padding:2px 0 2px 8px"
 _HEIGHT, _BAR = 24, 4  # px, the same during and after the run, so nothing jumps, and the bar in it
@@ -66,13 +66,13 @@ _THREADS = "This Python has no GIL: backend=&quot;threads&quot; uses all CPUs, t
 _TEXTS = "now", "reports", "stage"  # columns of text
 _has_gil: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
 _GAP = "&nbsp;" * 3  # in the markup, as all gaps are, because GitHub strips styles
-# Without room for the names, they wrap into a second line, which is hidden.
+# If there is no room for the names, they wrap into a second line, which is hidden.
 _HINT = (
     '<div style="flex:0 1 auto;height:{height}px;overflow:hidden">&#8203;'
     '<span style="display:inline-block;white-space:nowrap">{names}</span></div><div>&nbsp;▾</div>'
 )
 _BUTTON = (
-    '<button title="End this run now, keep what is done, and go on with the notebook"{disabled}'
+    '<button title="Stop this run now, keep its results, and continue with the notebook"{disabled}'
     ' style="font:inherit;height:24px;padding:0 10px;cursor:pointer;border-radius:3px;'
     "color:var(--jp-ui-font-color1);background:var(--jp-layout-color2);"
     'border:1px solid var(--jp-border-color1)">{text}</button>'
@@ -85,16 +85,16 @@ class NotebookRow:
     Parameters
     ----------
     job
-        The map.
+        The job of the run.
     in_background
         Whether other cells run at the same time.
     has_plot
-        Whether it stands above a plot, whose values a page shows under the pointer.
+        Whether a plot follows below, whose values a page shows under the pointer.
     """
 
     def __init__(self, job: Job, *, in_background: bool, has_plot: bool = False) -> None:
         self._job = job
-        self._timed = not is_static()  # if not, leave out what differs from run to run
+        self._timed = not is_static()  # if not, leave out figures that differ from run to run
         self._speed = Speed(job)
         self.output = kernel_output("row")
         # The cell that waits for the run, and may start more of them.
@@ -179,7 +179,7 @@ class NotebookRow:
         """Return one line, a bar while it runs, and the details folded under both."""
         mark, colour = _look(words)
         label = f"<b>{html.escape(self._job.label)}</b> " if self._job.label else ""
-        # A screen reader reads this aloud when it changes, so it has no figures that always do.
+        # A screen reader reads it aloud at each change, so it has no figures.
         state = f'<span role="status">{label}{words.state}</span>'
         details = [_detail(each) for each in words.details if not each.endswith(" %")]
         pieces = [f"<b>{words.items}</b>", *details]  # the bar shows the percentage
@@ -289,7 +289,7 @@ class NotebookRow:
 
 
 def _gain(job: Job) -> str:
-    """Return what the workers of a run that is over have brought, in a line."""
+    """Return how much the workers of a finished run have gained, in a line."""
     stats = job.stats
     working_s = sum(worker.working_s for worker in stats)
     there_s = working_s + sum(worker.waiting_s for worker in stats)
@@ -320,7 +320,7 @@ def _histogram(durations: Sequence[int]) -> str:
 
 
 def _without_kernel(job: Job, what: str) -> str:
-    """Return what to show of a job whose kernel is gone. A detached one may still run."""
+    """Return a text about a job whose kernel has ended. A detached job may still run."""
     if job._run.stored_in:
         shows = f"nbshare.attach({job._run.stored_in!r}) shows what is stored"
         return f"■ {job.label}: its kernel has ended; {shows}"
@@ -345,14 +345,14 @@ def _slowest(activity: Sequence[WorkerActivity], n_workers: int, results_per_s: 
 
 
 def _detail(text: str) -> str:
-    """Return a detail, in grey if it is there for those who look."""
+    """Return a detail, in grey if it matters to few."""
     text = html.escape(text)
     is_aside = text.endswith((" retried", "detached"))
     return f'<span style="{_css("color", _GREY)}">{text}</span>' if is_aside else text
 
 
 def _column(piece: str, *, keeps_place: bool) -> str:
-    """Keep words on one line. While numbers change, keep what follows in place."""
+    """Keep words on one line. While numbers change, keep the next column in place."""
     width = len(re.sub("<[^>]*>", "", piece)) + 1 if keeps_place else 0
     return f'<span style="display:inline-block;min-width:{width}ch">{piece}{_GAP}</span>'
 

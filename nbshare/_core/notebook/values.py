@@ -23,18 +23,18 @@ from nbshare._core.notebook.raster import extremes
 from nbshare._core.notebook.reading import Reader
 
 _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
-BUDGET_S = 0.15  # of one refresh, before the next one reads the rest
+BUDGET_S = 0.15  # of one frame. The next one reads the rest
 _ROBUST = (2, 98)  # percentiles of limits="robust"
 MAX_EXACT = 2**53  # larger integers are rounded by float64
 _WIDE, _TALL = 60, 40  # characters along an axis, for as many dates as Matplotlib writes
 # Characters below and next to a plot of this size in pixels.
 _ROOM, _WIDTH, _ROOM_BESIDE, _HEIGHT = 90, 760, 50, 440
-_MOST, _MOST_NAMES = 10, 12  # ticks of an axis, and names of which none is left out
+_MOST, _MOST_NAMES = 10, 12  # ticks of an axis, and names that are all written
 _MOST_DECADES, _AT_THE_END = 4, 0.02  # that a linear scale shows
 _ROUNDING = 100 * np.finfo(float).eps  # relative difference of equal numbers
 _LARGEST = 1e300  # beyond, the arithmetic of axes overflows
 
-# Lighter than the data, and readable on white as well as on the background of a dark theme.
+# Lighter than the data, and readable on white and on the background of a dark theme.
 GREY, TICKS, FRAME = "#777777", "#999999", "#BBBBBB"
 
 Floats = NDArray[np.float64]
@@ -44,7 +44,7 @@ DURATIONS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "µs"
 
 
 class OtherKindError(Exception):
-    """Results have come that the plot, as it is laid out, does not suit."""
+    """Results have arrived that need another layout of the plot."""
 
 
 class Painter:
@@ -61,10 +61,10 @@ class Painter:
     partial, present
         The results so far, an array or a list with gaps, and a flag for each that has arrived.
     like
-        What `first_of` returns. Default: that of these results.
+        The first result and its reader, from `first_of`. Default: of these results.
     """
 
-    limits: tuple[float, float] | None = None  # of the values, if not from these results
+    limits: tuple[float, float] | None = None  # of the values, if others set them
     n_above = 0  # characters of a legend next to the title
     _are_combined = False  # several values of the results make one
 
@@ -103,7 +103,7 @@ class Painter:
 
     @property
     def categories(self) -> list[str] | None:
-        """What the values 0, 1, 2, … stand for, of bools and texts, or None if they are numbers."""
+        """The names of the values 0, 1, 2, … of bools and texts, or None if they are numbers."""
         if self._are_combined:
             return None
         return ["False", "True"] if self._dtype.kind == "b" else list(self._reader.texts) or None
@@ -117,7 +117,7 @@ class Painter:
         return int(np.count_nonzero(self.taken)), self.show(final=final)
 
     def take_in(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> None:
-        """Read new results, as many as there is time for, the last time all."""
+        """Read as many new results as time allows, in the last frame all."""
         step = max(1, _BLOCK_BYTES // (8 * self._n_elements))
         new = np.flatnonzero(present & ~self.taken)
         until = time.monotonic() + (math.inf if final else BUDGET_S)
@@ -153,32 +153,32 @@ class Painter:
 
     @property
     def _kind_of_values(self) -> dict[str, Any]:
-        """What `Cells` need to know of the values, other than numbers."""
+        """The attributes of `Cells` for values that are not numbers."""
         are_dates = self._dtype.kind == "M"
         return {"categories": self.categories, "are_dates": are_dates, "zone": self._reader.zone}
 
     def cells(self) -> list[Cells]:
-        """Return what the plot shows and where, for the pointer on a page."""
+        """Return the values that the plot shows and their places, for the pointer on a page."""
         raise NotImplementedError
 
     def draw_key_of_all(self, figure: Any, axes: list[Axes]) -> None:
         """Draw the colour bar or legend for all panels of a plot."""
 
     def show_done(self) -> None:
-        """Leave out the places of results that will not come."""
+        """Leave out the places of results that will not arrive."""
 
     def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
         """Read the values of some results."""
         raise NotImplementedError
 
     def show(self, *, final: bool) -> str:
-        """Show the values read so far. Return what they are."""
+        """Show the values read so far. Return a text about them."""
         raise NotImplementedError
 
     def _range(self, finite: Floats, low: float, high: float) -> tuple[float, float]:
-        """Return the range to show, the user's, or of most or all of the data.
+        """Return the range to show: the user's, or that of most or all of the data.
 
-        Those may be more than the finite values that are drawn.
+        The data may be more than the finite values that are drawn.
         """
         limits = self._plot.limits
         if isinstance(limits, tuple):
@@ -207,9 +207,9 @@ class Painter:
         return np.where(is_bad, np.nan, rows) if is_bad.any() else rows
 
     def _remark_on_scale(self, finite: Floats, low: float, high: float) -> str:
-        """Return what a title says of values that do not fit on the scale, or not well.
+        """Return the title's remark on values that do not fit on the scale, or not well.
 
-        Of the finite ones, half would be at the very end of a linear scale.
+        These are offered a logarithmic scale if half of them are at the end of a linear one.
         """
         if self._n_not_positive:
             return f", {self._n_not_positive:,} not positive"
@@ -251,9 +251,9 @@ class Painter:
 def first_of(
     plot: LivePlot, partial: Any, present: NDArray[np.bool_], *, is_anew: bool = False
 ) -> tuple[NDArray[Any], Reader]:
-    """Return a result that says of which kind all are, as an array of one, and what reads them.
+    """Return a result that shows the kind of all, as an array of one, and the reader of all.
 
-    It is the first that is not missing. If that did not tell, all so far are read, with `is_anew`.
+    It is the first that is not missing. With `is_anew`, all results so far are read.
     """
     reader, there = Reader(plot.value), np.flatnonzero(present)
     for k in range(len(there)):
@@ -287,7 +287,7 @@ def read(plot: LivePlot, reader: Reader, partial: Any, items: NDArray[np.intp]) 
 
 
 def refusal(plot: LivePlot, what: str) -> CannotDrawError:
-    """Return the error that results are not what a plot draws."""
+    """Return the error for results that a plot cannot draw."""
     needed = "real numbers or arrays of them, all of one shape"
     return CannotDrawError(
         f"plot={plot.kind!r} needs results that are {needed}. These are {what}. The run "
@@ -297,7 +297,7 @@ def refusal(plot: LivePlot, what: str) -> CannotDrawError:
 
 
 def longest_s(part: NDArray[Any]) -> float:
-    """Return the longest of durations, in seconds, 0 for anything else."""
+    """Return the longest of some durations in seconds, 0 for anything else."""
     if part.dtype.kind != "m":
         return 0.0
     low, high, _ = extremes(as_reals(part))
@@ -316,12 +316,12 @@ def name_of(zone: dt.tzinfo | None) -> str:
 
 
 def as_floats(part: NDArray[Any]) -> Floats:
-    """Return numbers as float64, with the magnitude of complex ones, matplotlib's days of dates."""
+    """Return numbers as float64, the magnitude of complex ones, Matplotlib's days for dates."""
     return np.asarray(as_reals(part), np.float64)
 
 
 def as_reals(part: NDArray[Any]) -> NDArray[Any]:
-    """Return real numbers, with the magnitude of complex ones, matplotlib's days of dates."""
+    """Return real numbers, the magnitude of complex ones, Matplotlib's days for dates."""
     match part.dtype.kind:
         case "c":
             part = np.abs(part)
@@ -335,7 +335,7 @@ def as_reals(part: NDArray[Any]) -> NDArray[Any]:
 def sampled(rows: NDArray[Any], n: int, seed: int = 0) -> NDArray[Any]:
     """Return n values of each row, one from each of n equal parts, at random.
 
-    Values at a fixed distance would all be alike, or all be missed, in data of the same period.
+    Values at a fixed distance would all be alike in data of the same period.
     """
     if rows.shape[1] <= n:
         return rows
@@ -361,7 +361,7 @@ def write_label(axis: Axis, label: str) -> None:
 
 
 def room_of(axis: Axis) -> float:
-    """Return how many characters there is room for along an axis of a plot, or of a panel of it."""
+    """Return how many characters fit along an axis of a plot, or of a panel of it."""
     axes, place = axis.axes, axis.axes.get_subplotspec()
     grid = place.get_gridspec() if place else None
     box = axes.figure.bbox
@@ -405,12 +405,12 @@ def _cut(name: str, n: int) -> str:
 
 
 def whole_places(most: int | Literal["auto"] = "auto") -> MaxNLocator:
-    """Return what places ticks at whole numbers only, as many as have room by default."""
+    """Return a locator of ticks at whole numbers only, by default as many as fit."""
     return MaxNLocator(most, integer=True, steps=[1, 2, 5, 10])
 
 
 def write_whole(axis: Axis) -> None:
-    """Write whole numbers only."""
+    """Write whole numbers only at an axis."""
     axis.set_major_locator(whole_places())
 
 
@@ -426,7 +426,7 @@ def write_dates(axis: Axis, zone: dt.tzinfo | None = None) -> None:
 
 
 def remark_on(n_odd: int, n_outside: int, n_missing: int = 0) -> str:
-    """Return what a title says of the values that are not where they should be."""
+    """Return the title's remark on values that are not drawn at their places."""
     remark = f", {n_missing} missing" if n_missing else ""
     remark += f", {n_odd} not finite" if n_odd else ""
     return remark + (f", {n_outside} outside" if n_outside else "")
