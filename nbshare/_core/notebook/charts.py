@@ -195,7 +195,9 @@ class LinePainter(Painter):
         plot, self._places = self._plot, places
         write_label(self._axes.xaxis, places.title(plot.xlabel, plot.xunit))
         places.write(self._axes.xaxis)
-        self._order = np.argsort(places.values, kind="stable")
+        order: Any = np.argsort(places.values, kind="stable")
+        is_sorted = bool((order[:-1] < order[1:]).all())
+        self._order = slice(None) if is_sorted else order  # a slice copies nothing
         self._x = places.values[self._order]
         self._show_x(self._x)
 
@@ -246,8 +248,10 @@ class LinePainter(Painter):
             line.set_data(x, y)
             marked = np.isfinite(y) if len(self._x) <= _MAX_MARKERS else is_single(y)
             line.set_markevery(np.flatnonzero(marked).tolist())
+        n_odd = int(np.count_nonzero(there & ~is_finite))
         for marks, (is_odd, _, edge) in zip(self._odd, _ODD, strict=True):
-            odd = self._places.scaled(self._x[(there & is_odd(numbers)).any(axis=1)])
+            are_marked = (there & is_odd(numbers)).any(axis=1) if n_odd else slice(0)
+            odd = self._places.scaled(self._x[are_marked])
             places = self._places.unscaled(apart(odd))
             marks.set_offsets(np.stack([places, np.full(len(places), edge)], axis=1))
         n_outside = 0
@@ -259,7 +263,6 @@ class LinePainter(Painter):
             self._axes.set_ylim(low, high)
             is_inside = (low <= numbers) & (numbers <= high) & np.isfinite(self._x)[:, np.newaxis]
             n_outside = int(np.count_nonzero(is_finite & ~is_inside))
-        n_odd = int(np.count_nonzero(~is_finite & there))
         n_odd -= self._n_not_positive
         n_missing = min(n_odd, 0 if self._are_combined else self._reader.n_missing)
         left_out = f", {self._n_left_out:,} NaN left out" if self._n_left_out else ""

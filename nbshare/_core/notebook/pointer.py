@@ -39,6 +39,7 @@ _UNIT = 10_000  # of the width and height of a picture
 _DIGITS = 6, 9, 17  # of coordinates, the first that tells them apart
 _MANTISSA = 15  # bits that are kept, of which the page shows four digits
 _MAX_WHOLE = 2**20  # integers that are kept exactly
+_MAX_EXACT = 2**53  # integers that are exact in float64
 _GONE = np.uint32(0xFFF80000)  # a NaN that stands for no result
 
 
@@ -248,7 +249,8 @@ def _texts(axis: Axis, along: Along, label: str) -> list[str]:
     each = _written(axis, np.concatenate([firsts, lasts]), along.names)
     pairs = zip(each[: len(firsts)], each[len(firsts) :], strict=True)
     texts = [first if first == last else f"{first} to {last}" for first, last in pairs]
-    return [f"{name} = {text} {unit}".rstrip() if text else "" for text in texts]
+    before, after = f"{name} = ", f" {unit}" if unit else ""
+    return [before + text + after if text else "" for text in texts]
 
 
 def _written(axis: Axis, values: Floats, names: list[str] | None) -> list[str]:
@@ -263,6 +265,8 @@ def _written(axis: Axis, values: Floats, names: list[str] | None) -> list[str]:
     if steps.size:  # a hundredth of a step tells all of them apart
         values = np.round(values, 2 - math.floor(math.log10(steps.min())))
     if (values[is_finite] == np.round(values[is_finite])).all():
+        if (np.abs(values) < _MAX_EXACT).all():  # the usual case, and quick
+            return [*map(str, values.astype(np.int64).tolist())]
         return [f"{value:.0f}" for value in values.tolist()]
     return names_of(values, _DIGITS)
 
