@@ -305,13 +305,14 @@ def _histogram(durations: Sequence[int]) -> str:
     if not there:
         return ""
     shown, bars = range(there[0], there[-1] + 1), ""
-    for k in shown:
+    ends = [_short(2**k / 2e9) for k in range(shown[0], shown[-1] + 2)]
+    per_item, look = _BAR_ROOM / max(durations), _css("background", _GREY)
+    for k, low, high in zip(shown, ends, ends[1:], strict=False):
         n = durations[k]
-        height = round(_BAR_ROOM * n / max(durations) + 2 * (n > 0))  # few items are seen, too
-        says = f"{_short(2**k / 2e9)} to {_short(2**k / 1e9)}: {counted(n, 'item')}"
-        style = f"width:16px;height:{height}px;{_css('background', _GREY)}"
-        bars += f'<div title="{says}" style="{style}"></div>'
-    low, high = _short(2 ** shown[0] / 2e9), _short(2 ** shown[-1] / 1e9)
+        height = round(per_item * n) + 2 * (n > 0)  # few items are seen, too
+        says = f"{low} to {high}: {counted(n, 'item')}"
+        bars += f'<div title="{says}" style="width:16px;height:{height}px;{look}"></div>'
+    low, high = ends[0], ends[-1]
     return (
         f'<div role="img" aria-label="durations of items, from {low} to {high}" '
         'style="display:flex;align-items:flex-end;gap:2px;line-height:1.2">'

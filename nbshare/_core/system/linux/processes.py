@@ -120,7 +120,8 @@ def _status(pid: int) -> list[bytes]:
 def resident_bytes(pid: int) -> int:
     """Return the memory of a process that is not swapped out, 0 if unknown."""
     try:
-        return int(_status(pid)[21]) * os.sysconf("SC_PAGE_SIZE")
+        with with_room(lambda: open(f"/proc/{pid}/statm", "rb", buffering=0)) as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:  # it has just ended
         return 0
 
