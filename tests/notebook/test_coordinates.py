@@ -225,3 +225,61 @@ def test_a_nan_in_an_uneven_image_is_at_its_place():
 def test_names_of_numbers_are_exact_if_they_are_short(values, names):
     """Otherwise they have as few digits as tell them apart."""
     assert names_of(np.array(values)) == names
+
+
+WAVELENGTHS = np.linspace(400.0, 700.0, 31)
+DAYS = pd.date_range("2026-01-01", periods=30)
+
+
+def spectrum(i):
+    """Return an array of xarray, with a name, a unit and coordinates."""
+    xr = pytest.importorskip("xarray")
+    of = xr.Variable("w", WAVELENGTHS, {"long_name": "wavelength", "units": "nm"})
+    return xr.DataArray(np.full(31, float(i)), {"w": of}, ("w",), "flux", {"units": "Jy"})
+
+
+@pytest.mark.parametrize(
+    ("make", "x", "names"),
+    [
+        (spectrum, WAVELENGTHS, ("wavelength (nm)", "flux (Jy)")),
+        (lambda i: pd.Series(np.full(31, i), WAVELENGTHS), WAVELENGTHS, ("element", "result")),
+        (lambda i: pd.Series(np.full(30, i), DAYS, name="n"), date2num(DAYS), ("element", "n")),
+    ],
+)
+def test_rows_have_their_own_coordinates_below_and_their_name_at_the_colours(make, x, names):
+    axes = drawn([make(i) for i in range(4)])
+    half = (x[1] - x[0]) / 2
+    assert axes.get_xlim() == pytest.approx((x[0] - half, x[-1] + half))
+    assert (axes.get_xlabel(), axes.images[0].colorbar.ax.get_ylabel()) == names
+
+
+def test_images_have_their_own_coordinates_at_both_axes():
+    xr = pytest.importorskip("xarray")
+    coords = {"t": [10, 20, 30], "w": WAVELENGTHS}
+    image = xr.DataArray(np.random.default_rng(0).random((3, 31)), coords, ("t", "w"))
+    axes = drawn([image] * 4)
+    assert axes.get_ylim() == (5, 35)
+    assert axes.get_xlim() == pytest.approx((395, 705))
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("w", "t")
+
+
+def test_columns_of_a_table_have_their_names_and_short_rows_a_line_for_each_value():
+    table = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 6.0]})
+    axes = drawn([table] * 4)
+    axes.figure.draw_without_rendering()
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["a", "b"]
+    line = drawn([pd.Series([1.0, 2.0], pd.Index([0.5, 1.5], name="z"))] * 4, plot="line")
+    assert line.get_legend().get_title().get_text() == "z"
+    assert [text.get_text() for text in line.get_legend().texts] == ["0.5", "1.5"]
+
+
+@pytest.mark.parametrize("name", ["fit", "n"])
+def test_parts_of_a_part_are_drawn(name):
+    results = [{"fit": {"mean": float(i), "std": 1.0}} for i in range(4)]
+    results = [{**result, "n": {"mean": 0.0, "std": 0.0}} for result in results]
+    results = [{"fit": result["fit"]} if name == "fit" else result for result in results]
+    axes = drawn(results, plot="line")
+    names = [text.get_text() for text in axes.get_legend().texts]
+    assert names == (["fit.mean", "fit.std"] if name == "fit" else ["fit", "n"])
+    middle = axes.lines[0].get_ydata().tolist()
+    assert middle == ([0, 1, 2, 3] if name == "fit" else [0.5, 1, 1.5, 2])

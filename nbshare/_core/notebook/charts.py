@@ -99,9 +99,12 @@ class LinePainter(Painter):
         if self._hue is not None and plot._is_keyed:
             self._name_hue(*self._hue)
         elif self._hue is None and width > 1:
-            word = plot._of if width < 4 else ""  # more have no room next to the title
-            names = names or [f"{plot._of}[0]", *(f"{word}[{k}]" for k in range(1, width))]
-            self._draw_key(names)
+            whole = plot._of or "result"
+            word = whole if width < 4 else ""  # more have no room next to the title
+            title, named_by_axis = self._named_by_axis(width)
+            names = names or named_by_axis
+            names = names or [f"{whole}[0]", *(f"{word}[{k}]" for k in range(1, width))]
+            self._draw_key(names, title)
         name = self._name(f"{plot.reduction} of each " if self._are_combined else "")
         write_label(axes.yaxis, name)
         unit = plot.unit or self._reader.unit or self._duration
@@ -117,6 +120,13 @@ class LinePainter(Painter):
     def ends(self) -> tuple[float, float]:
         """The least and the greatest value so far, ``inf`` and ``-inf`` if there is none."""
         return extremes(self._numbers)[:2]
+
+    def _named_by_axis(self, width: int) -> tuple[str, list[str]]:
+        """Return the name of the only axis of a result and the texts of its values, if any."""
+        axes = self._reader.axes
+        if len(axes) != 1 or axes[0].values is None or len(axes[0].values) != width:
+            return "", []
+        return axes[0].name, names_of(axes[0].values)
 
     def _looks(self, width: int) -> list[tuple[Any, str]]:
         """Return the colour and the marker of each line."""

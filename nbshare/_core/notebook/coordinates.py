@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, pairwise
 from typing import Any
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nbshare._core.notebook.live_plot import CannotDrawError
 from nbshare._core.notebook.pointer import Along
-from nbshare._core.notebook.reading import Reader, is_number, is_place, names_of
+from nbshare._core.notebook.reading import Reader, ResultAxis, is_number, is_place, names_of
 from nbshare._core.notebook.values import (
     DURATIONS,
     Floats,
@@ -185,6 +185,14 @@ def of_sorted_axis(name: str, values: NDArray[Any]) -> Coordinates:
     if places.is_sorted:
         return places
     return Coordinates(np.arange(float(len(values))), name, names=names_of(values))
+
+
+def of_result(axis: ResultAxis | None, n: int, label: str = "") -> Coordinates:
+    """Return the places of n rows or columns of a result, which may have coordinates for them."""
+    if axis is None or axis.values is None or len(axis.values) != n:
+        return index(n, axis.name if axis else label)
+    places = of_sorted_axis(axis.name or label, axis.values)
+    return replace(places, unit=places.unit or axis.unit)
 
 
 def of_items(items: Any, n: int) -> Coordinates | None:

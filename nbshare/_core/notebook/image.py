@@ -26,6 +26,7 @@ from nbshare._core.notebook.coordinates import (
     cells_of,
     index,
     of_items,
+    of_result,
     of_sorted_axis,
     of_users,
 )
@@ -119,14 +120,15 @@ class ImageLayout:
 
 
 def choose_layout(
-    n: int, shape: tuple[int, ...], plot: LivePlot, items: Any, parts: list[str]
+    n: int, shape: tuple[int, ...], plot: LivePlot, items: Any, reader: Reader
 ) -> ImageLayout:
-    """Choose the layout for n results of a shape, perhaps of parts with names.
+    """Choose the layout for n results of a shape, whose reader knows their names and axes.
 
     Raise CannotDrawError if there is none.
     """
     coords = [*plot._coords.items()]
     has_own = plot.x is not None, plot.y is not None
+    axes = reader.axes if len(reader.axes) == len(shape) else [None] * len(shape)
     if len(shape) == 0:
         if all(has_own):
             return _of_numbers(n, plot)
@@ -141,11 +143,11 @@ def choose_layout(
         y = index(math.ceil(cells / columns), "", step, step / 2)
         return ImageLayout(cells, x, y, _aspect(plot, x, y), columns)
     if len(shape) == 1:
-        x = index(shape[0], "element")
+        x = of_result(axes[0], shape[0], "element")
         if plot.x is not None:
             x = of_users("x", plot.x, shape[0], "element")
-        elif parts:
-            x = Coordinates(np.arange(float(len(parts))), names=parts)
+        elif reader.names:
+            x = Coordinates(np.arange(float(shape[0])), names=[*reader.names])
         y = index(n, "item")
         if plot.y is not None:
             y = of_users("y", plot.y, n, "item")
@@ -155,10 +157,12 @@ def choose_layout(
             y = found
         return ImageLayout(min(n, _MAX_SIDE), x, y, _aspect(plot, x, y))
     if len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4)):
-        x = index(shape[1]) if plot.x is None else of_users("x", plot.x, shape[1], "")
-        y = index(shape[0]) if plot.y is None else of_users("y", plot.y, shape[0], "")
+        y, x = (of_result(*each) for each in zip(axes[:2], shape[:2], strict=True))
+        x = x if plot.x is None else of_users("x", plot.x, shape[1], "")
+        y = y if plot.y is None else of_users("y", plot.y, shape[0], "")
         is_strip = max(shape[:2]) > _MAX_RATIOS[True] * min(shape[:2])
-        return ImageLayout(1, x, y, _aspect(plot, x, y) if any(has_own) or is_strip else 1.0)
+        are_pixels = x.is_index and y.is_index and not is_strip
+        return ImageLayout(1, x, y, 1.0 if are_pixels else _aspect(plot, x, y))
     raise CannotDrawError(
         f"plot='image' draws results that are numbers, rows (k,), images (H, W), colour images "
         f"(H, W, 3 or 4), or volumes (D, H, W). These have the shape {shape}. The run continues "
@@ -207,8 +211,9 @@ class ImagePainter(Painter):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         axes, plot = self._axes, self._plot
-        parts = [*self._reader.names] if len(self._shape) == 1 else []
-        self._layout = layout = choose_layout(self._n, self._shape, plot, self._inputs, parts)
+        self._layout = layout = choose_layout(
+            self._n, self._shape, plot, self._inputs, self._reader
+        )
         self._is_coloured = len(self._shape) == 3
         self._is_combined = self._is_stack and self._n > 1 and not self._is_coloured
         self._has_peaks = plot.reduction in ("min", "max")

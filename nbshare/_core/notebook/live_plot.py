@@ -91,7 +91,7 @@ class LivePlot:
     # Axes of a grid of items, by name.
     _coords = cast("Mapping[str, npt.NDArray[Any]]", MappingProxyType({}))
     _is_keyed = True  # it has a colour bar or legend of its own
-    _of = "result"  # or the part of it that a panel shows
+    _of = ""  # the part of a result that a panel shows
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,14 @@ from nbshare._core.notebook.live_plot import NothingYetError
 
 _MAX_NAMES = 20  # of a Series, which otherwise is data over an index
 _MAX_TEXTS = 50  # as more bars or colours could not be told apart
+
+
+class ResultAxis(NamedTuple):
+    """The name, unit and coordinates of an axis of a result, None if it is only numbered."""
+
+    name: str
+    unit: str
+    values: NDArray[Any] | None
 
 
 class Reader:
@@ -37,8 +45,10 @@ class Reader:
     ----------
     names
         Names of the parts of a result, such as the keys of a dict, empty if it has none.
-    unit
-        The unit of quantities.
+    label, unit
+        The name of the results, if they have one, and the unit of quantities.
+    axes
+        The axes of a result, if they have names or coordinates.
     zone
         The time zone of dates.
     texts
@@ -52,7 +62,8 @@ class Reader:
     def __init__(self, value: Callable[[Any], Any] | None) -> None:
         self._value = value
         self.names: tuple[str, ...] = ()
-        self.unit, self.zone = "", None
+        self.label, self.unit, self.zone = "", "", None
+        self.axes: list[ResultAxis] = []
         self.texts: dict[str, int] = {}
         self._are_texts: bool | None = None
         self._units: Any = None
@@ -103,19 +114,25 @@ class Reader:
 
     def _part(self, result: Any) -> Any:
         shown = self.shown(result)
-        return None if shown is None else self._plain(shown)
+        if shown is None:
+            return None
+        if self._shape is None:
+            self._describe(shown)
+        if (named := parts_of(shown)) is None:
+            return self._plain(shown)
+        self.names = self.names or tuple(map(str, named))
+        return self._row(shown, [named.get(name) for name in self.names])
+
+    def _describe(self, first: Any) -> None:
+        """Note the name, unit and axes of the first result, an object of xarray or pandas."""
+        self.axes = axes_of(first)
+        self.label, unit = _described(first)
+        self.unit = self.unit or unit
 
     def _plain(self, result: Any) -> Any:
         """Return a result in NumPy's types."""
-        kind = type(result).__name__
-        if (named := parts_of(result)) is not None:
-            self.names = self.names or tuple(map(str, named))
-            result = [named.get(name) for name in self.names]
-        if isinstance(result, tuple | list):
-            try:
-                return self._row(result)
-            except TypeError:
-                raise TypeError(f"of type {kind}") from None
+        if isinstance(result, tuple | list | range):
+            return self._row(result, result)
         are_texts = _is_text(result)
         if self._are_texts not in (None, are_texts):
             raise TypeError("texts and numbers")
@@ -127,17 +144,24 @@ class Reader:
         if (bare := self._bare(result)) is not None:
             return bare
         if not (is_number(result) or hasattr(result, "__array__")):
-            raise TypeError(f"of type {kind}")
+            raise TypeError(f"of type {type(result).__name__}")
         if is_masked(result):
             self.n_missing += int(np.count_nonzero(result.mask))
         array = unmasked(result)
         if getattr(array, "dtype", np.dtype(float)).kind == "O" and np.ndim(array) == 1:
-            return self._row(np.asarray(array).tolist())
+            return self._row(result, np.asarray(array).tolist())
         return array
 
-    def _row(self, parts: Sequence[Any]) -> Any:
-        """Return a tuple, list, or other row, with NaN for parts that are missing."""
-        plain = [None if is_missing(part) else self._plain(part) for part in parts]
+    def _row(self, result: Any, parts: Sequence[Any]) -> Any:
+        """Return the parts of a result as a row. Raise an error that names its type."""
+        try:
+            return self._filled(parts)
+        except TypeError:
+            raise TypeError(f"of type {type(result).__name__}") from None
+
+    def _filled(self, parts: Sequence[Any]) -> Any:
+        """Return parts as a row, with NaN for those that are missing."""
+        plain = [None if is_missing(part) else self._plain(_unnamed(part)) for part in parts]
         there = [part for part in plain if part is not None]
         if not there:
             return np.full(len(plain), np.nan)
@@ -182,6 +206,31 @@ class Reader:
         return None
 
 
+def axes_of(result: Any) -> list[ResultAxis]:
+    """Return the axes of an array of xarray, or of a Series or table, otherwise none."""
+    if hasattr(result, "dims") and hasattr(result, "coords"):
+        return [_axis(name, result.coords.get(name)) for name in result.dims]
+    axes = result.axes if hasattr(result, "iloc") else []
+    return [
+        _axis(each.name, None if type(each).__name__ == "RangeIndex" else each) for each in axes
+    ]
+
+
+def _axis(name: Any, values: Any) -> ResultAxis:
+    long_name, unit = _described(values)
+    name = long_name or ("" if name is None else str(name))
+    return ResultAxis(name, unit, None if values is None else np.asarray(values))
+
+
+def _described(result: Any) -> tuple[str, str]:
+    """Return the name and the unit of an object of xarray or pandas, empty if there is none."""
+    attrs = getattr(result, "attrs", None)
+    if not isinstance(attrs, Mapping):
+        return "", ""
+    name = attrs.get("long_name") or getattr(result, "name", None)
+    return name if isinstance(name, str) else "", str(attrs.get("units", ""))
+
+
 def is_missing(result: Any) -> bool:
     """Whether a result stands for a missing one, such as None, or NaT or NA of pandas."""
     is_pandas = type(result).__name__ in ("NaTType", "NAType")
@@ -191,10 +240,20 @@ def is_missing(result: Any) -> bool:
 def parts_of(result: Any) -> Mapping[Any, Any] | None:
     """Return the parts of a result by name, those of a tuple by number unless it is a row."""
     if (named := named_parts(result)) is not None or type(result) is not tuple:
+        if named is not None and len(named) == 1:
+            ((name, only),) = named.items()
+            if (inner := parts_of(only)) is not None:  # such as {"fit": {"mean": 1, "std": 2}}
+                return {f"{name}.{part}": value for part, value in inner.items()}
         return named
     sorts = {_sort_of(part) for part in result} - {"missing"}
     is_row = len(sorts) < 2 and "other" not in sorts
     return None if is_row else {f"result[{k}]": part for k, part in enumerate(result)}
+
+
+def _unnamed(part: Any) -> Any:
+    """Return the parts of a part, without their names, or the part if it has none."""
+    parts = parts_of(part)
+    return part if parts is None else [*parts.values()]
 
 
 def _sort_of(part: Any) -> str:

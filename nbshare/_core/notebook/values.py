@@ -224,7 +224,8 @@ class Painter:
 
     def _name(self, prefix: str = "") -> str:
         """Return the name of the results, the user's or a default, with their unit."""
-        name = f"|{self._plot._of}|" if self._dtype.kind == "c" else self._plot._of
+        name = self._plot._of or self._reader.label or "result"
+        name = f"|{name}|" if self._dtype.kind == "c" else name
         unit = self._reader.unit or self._duration or name_of(self._reader.zone)
         return named(self._plot.label or prefix + name, self._plot.unit or unit)
 
