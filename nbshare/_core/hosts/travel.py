@@ -17,7 +17,7 @@ running: set[str] = set()  # calls of this process
 @cache
 def traveller() -> carrier.Carry:
     """Return what clusters run."""
-    return carrier.Carry(inspect.getsource(carrier))
+    return carrier.Carry(f"nbshare_{boot().library.hex()}", inspect.getsource(carrier))
 
 
 @cache
