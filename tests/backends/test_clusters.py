@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -16,6 +18,7 @@ import pytest
 
 import nbshare
 from nbshare import last_job, map_async, parallel_map
+from nbshare._core.hosts import choice
 from nbshare.errors import WorkerDiedError
 from tests.support import duties, farm, shapes
 from tests.support.contract import BackendContract
@@ -128,28 +131,49 @@ def test_a_lost_dask_worker_is_named(two_hosts, tmp_path):
     assert not last_job().present[7]
 
 
-def test_a_repeated_task_that_lacks_its_inputs_runs_nothing_twice(tmp_path):
-    """The host that Dask started instead of the lost one asks for them anew."""
+@contextlib.contextmanager
+def one_worker(limit_if, n_allowed):
+    """Give a client of a Dask cluster of one worker. What replaces it is a host of its own.
+
+    Those that start when there is such a file have no memory for inputs.
+    """
     distributed = pytest.importorskip("distributed")
+    dask = pytest.importorskip("dask")
 
     class EachIsAHost(distributed.WorkerPlugin):
         def setup(self, worker):
             be_host(worker)
+            if limit_if.exists():
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
     with (
+        dask.config.set({"distributed.scheduler.allowed-failures": n_allowed}),
         distributed.LocalCluster(
             n_workers=1, threads_per_worker=1, dashboard_address=":0"
         ) as local,
         distributed.Client(local) as client,
     ):
         client.register_plugin(EachIsAHost())
-        shared = {"bad": Large([2]), "folder": str(tmp_path)}
-        with pytest.raises(WorkerDiedError, match=r"host .* was lost"):
-            parallel_map(
-                farm.lose_machine_at, range(4), shared=shared, backend=client, progress=False
-            )
-        assert duties.noted(tmp_path / "ran").count("2") == 1
+        yield client
         nbshare.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("bad", "n_allowed", "limited"),
+    [(Large([2]), 3, False), (Large([2]), 3, True), ([2], 0, False)],
+    ids=["inputs", "memory", "killed"],
+)
+def test_dask_repeats_no_item(tmp_path, monkeypatch, bad, n_allowed, limited):
+    """Neither on a host that lacks the inputs or memory, nor if Dask itself gives a task up."""
+    monkeypatch.setattr(choice, "NO_WORKERS_S", duties.ENOUGH_S)
+    shared = {"bad": bad, "folder": str(tmp_path)}
+    limit_if = tmp_path / ("lost-2" if limited else "never")
+    with (
+        one_worker(limit_if, n_allowed) as client,
+        pytest.raises(WorkerDiedError, match=r"host .*was lost"),
+    ):
+        parallel_map(farm.lose_machine_at, range(4), shared=shared, backend=client, progress=False)
+    assert duties.noted(tmp_path / "ran").count("2") == 1
 
 
 def test_inputs_leave_this_process_once(two_hosts, monkeypatch, tmp_path):

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import psutil
@@ -271,6 +272,35 @@ def test_tasks_that_end_before_they_begin(threads):
 
     with Useless(2) as executor, pytest.raises(ConnectionError, match="lost its connection"):
         map_async(duties.slow, range(9), **options(executor)).result(5)
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+@pytest.mark.parametrize("error", [RuntimeError, KeyError, BrokenProcessPool, MemoryError])
+def test_a_block_whose_task_fails_may_have_begun(threads, tmp_path, error, retries):
+    """So its items run again only if they may, whatever error the cluster has for that."""
+
+    class Failing(ThreadPoolExecutor):
+        n_tasks = 0
+
+        def submit(self, fn, /, *args):
+            self.n_tasks += 1
+            return super().submit(self.lose if self.n_tasks == 1 else fn, *args)
+
+        def lose(self, *_):
+            duties.note(tmp_path / "ran", "0")
+            raise error("the result is lost")
+
+    shared = {"log": tmp_path / "ran"}
+    with Failing(1) as executor:
+        job = map_async(
+            *(duties.noted_row, range(1)), shared=shared, retries=retries, **options(executor)
+        )
+        if retries:
+            assert len(job.result(20)) == 1
+        else:
+            with pytest.raises(WorkerDiedError, match=r"a host was lost .*the result is lost"):
+                job.result(20)
+    assert len(duties.noted(tmp_path / "ran")) == 1 + retries
 
 
 def test_an_error_of_this_process_ends_the_run(threads, monkeypatch):

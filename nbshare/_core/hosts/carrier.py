@@ -165,12 +165,16 @@ def _carried(
                         return
                 elif kind == b"ready":
                     name = bytes(parts_of(message)[1]).decode()
-                    if (before := place.begin(name)) is not None:
-                        yield from _lost(before)
+                    if (before := place.claim(name)) is not None:
+                        lost = ConnectionError("the cluster has lost the result of a task")
+                        yield from _ended_on(before, b"error", pickle.dumps(lost))
                         return
                     has_begun = True
                     yield packed(b"host", name.encode())
                     send(sock, b"go")
+                elif not has_begun:  # why it cannot
+                    yield from _not_begun(place, *parts_of(message))
+                    return
                 else:
                     yield message
                     if kind != b"reply":
@@ -189,13 +193,18 @@ def _carried(
 
 
 def _not_begun(place: Place, *message: Any) -> Iterator[Message]:
-    """Say why the block has not begun. If it had, before the task was repeated, it is lost."""
-    before = place.begun_on()
-    yield from (packed(*message),) if before is None else _lost(before)
+    """Say why the block has not begun. Nor may it, if the cluster loses this and repeats the task.
+
+    If it had begun before such a repetition, it is lost.
+    """
+    yield from _ended_on(place.claim("") or "", *message)
 
 
-def _lost(host: str) -> Iterator[Message]:
-    """Say that the cluster has lost the host where the block had begun, and repeats the task."""
+def _ended_on(host: str, *message: Any) -> Iterator[Message]:
+    """Say that the block is lost if it had begun on a host, and else the message."""
+    if not host:
+        yield packed(*message)
+        return
     yield packed(b"host", host.encode())
     yield packed(b"lost")
 
@@ -244,12 +253,8 @@ class Place:
     def __init__(self, client: str, call: str, number: int) -> None:
         self._client, self._call, self.number = client, call, number
 
-    def begin(self, name: str) -> str | None:  # noqa: ARG002
-        """Note that the block begins on a host. Return where it did before, if it did."""
-        return None
-
-    def begun_on(self) -> str | None:
-        """Return the host where the block has begun, None if it has not."""
+    def claim(self, name: str) -> str | None:  # noqa: ARG002
+        """Note the host where the block begins, "" if it will not. Return what a try before has."""
         return None
 
     def tell(self, place: int, message: Message) -> None:
@@ -294,19 +299,21 @@ class OnDask(Place):
         super().__init__(client, call, number)
         self._worker: Any = import_module("distributed").get_worker()
         self._key = self._worker.get_current_task()
-        self._begun = ["nbshare", client, number]  # a key of the scheduler's metadata
+        # Of the scheduler's metadata. A key more is that of this try, the first or a repetition.
+        self._noted, self._try = [f"nbshare-{client}", call, number], os.urandom(8).hex()
         self._untold: list[Message] = []
 
-    def begin(self, name: str) -> str | None:
+    def claim(self, name: str) -> str | None:
         """Note it at the scheduler, which repeats tasks of workers that it has lost."""
-        if (before := self.begun_on()) is None:
-            self._wait(self._worker.scheduler.set_metadata(keys=self._begun, value=name))
-        return before
+        return self._wait(self._claim(name))  # type: ignore[no-any-return]
 
-    def begun_on(self) -> str | None:
-        """Ask the scheduler."""
-        asked = self._worker.scheduler.get_metadata(keys=self._begun, default=None)
-        return self._wait(asked)  # type: ignore[no-any-return]
+    async def _claim(self, name: str) -> str | None:
+        gather, scheduler = import_module("asyncio").gather, self._worker.scheduler
+        found, _ = await gather(  # each note is there before a block begins
+            scheduler.get_metadata(keys=self._noted, default={}),
+            scheduler.set_metadata(keys=[*self._noted, self._try], value=name),
+        )
+        return max((of for one, of in found.items() if one != self._try), default=None)
 
     def tell(self, place: int, message: Message) -> None:
         """Log those that are not told yet as an event, unless they are large."""

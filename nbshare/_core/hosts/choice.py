@@ -122,7 +122,7 @@ class ExecutorHosts(Hosts):
         for future in self._tasks.values():
             future.cancel()
 
-    def close(self) -> None:
+    def close(self, call: str) -> None:  # noqa: ARG002
         """Forget all tasks."""
         for future in self._tasks.values():
             future.cancel()
@@ -224,11 +224,13 @@ class DaskHosts(ExecutorHosts):
         carrier.end(self.boot.name, call)
         _thread.start_new_thread(_end_on_dask, (self._client, self.boot.name, call))
 
-    def close(self) -> None:
-        """Forget all tasks and the inputs."""
+    def close(self, call: str) -> None:
+        """Forget all tasks, the inputs, and what is noted of the call."""
         for number in self._numbers:
             _inboxes.pop(number, None)
-        super().close()
+        super().close(call)
+        noted = self._client.scheduler.set_metadata(keys=[f"nbshare-{self.boot.name}", call])
+        asyncio.run_coroutine_threadsafe(noted, self._client.loop.asyncio_loop)
         for piece in filter(None, self._inputs):
             piece.release()
         self._inputs.clear()
@@ -363,7 +365,7 @@ class RayHosts(Hosts):
             store = importlib.import_module("ray.experimental.internal_kv")
             store._internal_kv_put(carrier.over(self.boot.name, call), b"")
 
-    def close(self) -> None:
+    def close(self, call: str) -> None:  # noqa: ARG002
         """Forget all tasks, after the ends of those that are about to end."""
         end_at = time.monotonic() + END_S
         with suppress(Exception):  # Ray was shut down

@@ -23,7 +23,6 @@ import os
 import pickle
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -66,7 +65,6 @@ N_AHEAD = 2  # blocks for each worker, so that none waits for this process
 STOP_S = 0.7  # for the replies of a stopped call, as an interrupt waits for a second
 LOOK_S = 1.0  # between looks at what no message tells
 MOST_FAILED = 3  # as of workers of this machine
-LOST = BrokenExecutor, CancelledError, OSError, EOFError  # of a task whose process has ended
 
 _numbers = itertools.count(1)
 
@@ -245,7 +243,7 @@ class Cluster(Engine):
             blocks = "1 block" if len(self._sent) == 1 else f"{len(self._sent)} blocks"
             self._call.hints.append(f"{blocks} of the stopped run may run on, on other machines")
         with suppress(Exception):
-            self._hosts.close()
+            self._hosts.close(self._inputs.call)
         self._sent.clear()
         self._source = self._placed = None
 
@@ -343,10 +341,7 @@ class Cluster(Engine):
                 self._take(number, sent, bytes(message[0]), message[1:])
         if number in self._sent and error is not None:
             self._hosts.check()  # first, as a cluster that is gone loses all tasks
-            if sent.host is not None or isinstance(error, LOST):
-                self._lose(number, sent, error)
-            else:
-                self._fail_to_begin(number, sent, error)
+            self._lose(number, sent, error)  # it may have begun, though nothing has told so
 
     def _take(self, number: int, sent: _Sent, kind: bytes, content: Sequence[memoryview]) -> None:
         """Act on a message about a block."""
@@ -432,8 +427,8 @@ class Cluster(Engine):
             if attempts[0] & ATTEMPTS <= call.request.policy.retries:
                 again.append(i)
                 continue
-            host = f"host {sent.host}" if sent.host else "a host"
-            error = WorkerDiedError(f"{host} was lost while it worked on {name}", i)
+            host, why = (f"host {sent.host}", "") if sent.host else ("a host", f": {cause!r}")
+            error = WorkerDiedError(f"{host} was lost while it worked on {name}{why}", i)
             error.__cause__ = None if cause is None else without_frames(cause)
             call.note_error(error, range(i, i + 1))
             if not call.request.policy.returns_errors:

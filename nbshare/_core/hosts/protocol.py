@@ -146,5 +146,5 @@ class Hosts(Protocol):
     def end(self, call: str) -> None:
         """Have hosts end what runs of a call, as far as they can be reached."""
 
-    def close(self) -> None:
-        """Forget all tasks."""
+    def close(self, call: str) -> None:
+        """Forget all tasks of the call."""
