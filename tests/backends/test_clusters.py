@@ -18,7 +18,7 @@ import pytest
 
 import nbshare
 from nbshare import last_job, map_async, parallel_map
-from nbshare._core.hosts import choice
+from nbshare._core.hosts import dask
 from nbshare.errors import WorkerDiedError
 from tests.support import duties, farm, shapes
 from tests.support.contract import BackendContract
@@ -138,7 +138,7 @@ def one_worker(limit_if, n_allowed):
     Those that start when there is such a file have no memory for inputs.
     """
     distributed = pytest.importorskip("distributed")
-    dask = pytest.importorskip("dask")
+    config = pytest.importorskip("dask").config
 
     class EachIsAHost(distributed.WorkerPlugin):
         def setup(self, worker):
@@ -147,7 +147,7 @@ def one_worker(limit_if, n_allowed):
                 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": n_allowed}),
+        config.set({"distributed.scheduler.allowed-failures": n_allowed}),
         distributed.LocalCluster(
             n_workers=1, threads_per_worker=1, dashboard_address=":0"
         ) as local,
@@ -165,7 +165,7 @@ def one_worker(limit_if, n_allowed):
 )
 def test_dask_repeats_no_item(tmp_path, monkeypatch, bad, n_allowed, limited):
     """Neither on a host that lacks the inputs or memory, nor if Dask itself gives a task up."""
-    monkeypatch.setattr(choice, "NO_WORKERS_S", duties.ENOUGH_S)
+    monkeypatch.setattr(dask, "NO_WORKERS_S", duties.ENOUGH_S)
     shared = {"bad": bad, "folder": str(tmp_path)}
     limit_if = tmp_path / ("lost-2" if limited else "never")
     with (

@@ -15,7 +15,7 @@ import pytest
 
 import nbshare
 from nbshare import last_job, map_async, open_checkpoint, parallel_map
-from nbshare._core.hosts import choice
+from nbshare._core.hosts.executor import ExecutorHosts
 from nbshare._core.hosts.inbox import Inbox
 from nbshare.errors import (
     OutOfMemoryError,
@@ -361,7 +361,7 @@ def test_stop_ends_what_hosts_compute(hosts, tmp_path):
 def test_stop_does_not_wait_for_inputs(hosts, monkeypatch, tmp_path):
     """They may take long to come."""
     asked = threading.Event()
-    submit = choice.ExecutorHosts.submit
+    submit = ExecutorHosts.submit
 
     def submit_late(cluster, number, task, *args):
         if args[3] is not None:  # the inputs
@@ -369,7 +369,7 @@ def test_stop_does_not_wait_for_inputs(hosts, monkeypatch, tmp_path):
             task = farm.Late(task, str(tmp_path / "go"))
         submit(cluster, number, task, *args)
 
-    monkeypatch.setattr(choice.ExecutorHosts, "submit", submit_late)
+    monkeypatch.setattr(ExecutorHosts, "submit", submit_late)
     shared = {"table": np.ones(1 << 18)}
     job = map_async(farm.total, range(2), shared=shared, backend=hosts, max_workers=2)
     assert asked.wait(duties.ENOUGH_S)

@@ -12,7 +12,7 @@ import pytest
 import nbshare
 from nbshare import last_job, map_async, parallel_map
 from nbshare._core.hosts import carrier
-from nbshare._core.hosts.choice import RayHosts
+from nbshare._core.hosts.ray import RayHosts
 from nbshare.errors import WorkerDiedError
 from tests.support import duties, farm
 from tests.support.faultlab import SOON_S, wait_until

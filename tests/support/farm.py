@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from nbshare._core.hosts import choice
+from nbshare._core.hosts.dask import DaskHosts
+from nbshare._core.hosts.executor import ExecutorHosts
+from nbshare._core.hosts.ray import RayHosts
 from tests.support import duties
 from tests.support.faultlab import SIGKILL, wait_until
 
@@ -67,7 +69,7 @@ class Given(list):
     """The sizes of inputs, for each time that this process gives them to a host or cluster."""
 
     def __init__(self, monkeypatch):
-        start, offers = choice.ExecutorHosts.submit, (choice.DaskHosts, choice.RayHosts)
+        start, offers = ExecutorHosts.submit, (DaskHosts, RayHosts)
 
         def note_submit(hosts, number, task, *args):
             inputs = args[4]
@@ -83,7 +85,7 @@ class Given(list):
 
             return note_offer
 
-        monkeypatch.setattr(choice.ExecutorHosts, "submit", note_submit)
+        monkeypatch.setattr(ExecutorHosts, "submit", note_submit)
         for kind in offers:
             monkeypatch.setattr(kind, "offer", noted(kind.offer))
 

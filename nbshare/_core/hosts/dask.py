@@ -1,0 +1,135 @@
+"""Dask clusters."""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from nbshare._core.hosts import carrier
+from nbshare._core.hosts.carrier import PIECE, Carry
+from nbshare._core.hosts.executor import ExecutorHosts
+from nbshare._core.hosts.travel import traveller
+
+ASK_S = 0.5  # between questions to a cluster how many workers there are
+BUSY_S = 1.0  # for it to answer
+NO_WORKERS_S = 5.0  # for a cluster that has lost all to start others
+ENDS = "closing", "closed"  # the states of a client or cluster that ends
+
+
+class DaskHosts(ExecutorHosts):
+    """The workers of a Dask cluster, as far as its client sees them. Each thread is a place.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The client.
+    """
+
+    kind = "dask"
+
+    def __init__(self, client: Any) -> None:
+        super().__init__(client)
+        self._client = client
+        self._seen_at = math.inf  # when there were workers. One that has none yet may start some
+        self._asked_at = -math.inf
+        self._inputs: list[Any] = []  # futures of the inputs
+        self._numbers: list[int] = []
+        self.check()
+        client.subscribe_topic(f"nbshare-{self.boot.name}", _hear)
+
+    def n_workers(self) -> int:
+        """Return the number of threads of all workers."""
+        return max(1, int(sum(self._client.nthreads().values())))
+
+    def check(self) -> None:
+        """Raise ConnectionError if the client is closed, or sees no workers any more."""
+        client = self._client
+        states = client.status, getattr(client.cluster, "status", None)
+        if any(str(state).endswith(ENDS) for state in states):
+            raise ConnectionError(
+                "the Dask client of backend=, or its cluster, is closed: keep it open until the "
+                "run has ended"
+            )
+        if client.status != "running":  # what it submits would wait for ever
+            raise ConnectionError(
+                f"the Dask client of backend= has lost its scheduler (status: {client.status})"
+            )
+        if (now := time.monotonic()) < self._asked_at + ASK_S:
+            return
+        self._asked_at = now
+        with suppress(OSError):  # it is busy, or lost, which its status tells
+            found = client.sync(client.scheduler.ncores, workers=None, callback_timeout=BUSY_S)
+            self.n_places = sum(found.values())
+        if self.n_places:
+            self._seen_at = now
+        elif now > self._seen_at + NO_WORKERS_S:
+            raise ConnectionError(
+                f"the Dask cluster of backend= has had no workers for {NO_WORKERS_S:.0f} s"
+            )
+
+    def submit(self, number: int, task: Carry, *args: Any) -> None:
+        """Have it run a task anywhere."""
+        _inboxes[number] = self._news
+        self._numbers.append(number)
+        super().submit(number, task, *args)
+
+    def _start(self, *task: Any) -> Any:
+        result = _result_of(self._client, self._client.submit(*task, pure=False))
+        return asyncio.run_coroutine_threadsafe(result, self._client.loop.asyncio_loop)
+
+    def offer(self, data: Any, is_stopped: Callable[[], bool]) -> Any:
+        """Have pieces of the inputs on all workers. Return their keys."""
+        pieces = range(0, len(data), PIECE)
+        self._inputs += [None] * (len(pieces) - len(self._inputs))
+        for k, start in enumerate(pieces):
+            shard = self._inputs[k]
+            if shard is None or shard.status != "finished":
+                if is_stopped():
+                    break
+                piece = data[start : start + PIECE]
+                self._inputs[k] = self._client.scatter([piece], hash=False)[0]
+        return [shard.key for shard in self._inputs if shard is not None]
+
+    def end(self, call: str) -> None:
+        """Have all hosts end a call."""
+        carrier.end(self.boot.name, call)
+        _thread.start_new_thread(_end_on_dask, (self._client, self.boot.name, call))
+
+    def close(self, call: str) -> None:
+        """Forget all tasks, the inputs, and what is noted of the call."""
+        for number in self._numbers:
+            _inboxes.pop(number, None)
+        super().close(call)
+        noted = self._client.scheduler.set_metadata(keys=[f"nbshare-{self.boot.name}", call])
+        asyncio.run_coroutine_threadsafe(noted, self._client.loop.asyncio_loop)
+        for piece in filter(None, self._inputs):
+            piece.release()
+        self._inputs.clear()
+
+
+async def _result_of(client: Any, future: Any) -> Any:
+    """Return the result as soon as it is there, while others are stored."""
+    try:
+        return (await client.gather([future], asynchronous=True))[0]
+    finally:
+        future.release()
+
+
+_inboxes: dict[int, Any] = {}  # by task of Dask
+
+
+def _hear(event: Any) -> None:
+    """Take a message that a worker of Dask has logged as an event."""
+    number, first, messages = event[1]
+    if (inbox := _inboxes.get(number)) is not None:
+        inbox.put((number, first, carrier.messages_in(messages), None))
+
+
+def _end_on_dask(client: Any, name: str, call: str) -> None:
+    with suppress(Exception):  # it may be gone
+        client.run(traveller().end, name, call, on_error="ignore")

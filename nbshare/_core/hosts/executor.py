@@ -1,0 +1,98 @@
+"""Executors, of which nothing is known but that they run tasks, as clusters."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import queue
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from nbshare._core.hosts import carrier
+from nbshare._core.hosts.carrier import Carry
+from nbshare._core.hosts.protocol import Hosts, News
+from nbshare._core.hosts.travel import boot
+from nbshare._core.system import processes
+
+
+class ExecutorHosts(Hosts):
+    """The machines behind an executor, one or several, of which nothing is known.
+
+    Parameters
+    ----------
+    executor : concurrent.futures.Executor
+        The executor.
+    """
+
+    kind, n_places = "executor", math.inf
+
+    def __init__(self, executor: Any) -> None:
+        self.boot = boot()
+        self._executor = executor
+        self._tasks: dict[int, Any] = {}  # futures
+        self._news: queue.SimpleQueue[int | News | None] = queue.SimpleQueue()
+
+    def n_workers(self) -> int:
+        """Return how many processors this machine has, as nobody knows."""
+        return processes.usable_cpus()
+
+    def check(self) -> None:
+        """Do nothing. Its futures and `submit` raise errors."""
+
+    def submit(self, number: int, task: Carry, *args: Any) -> None:
+        """Have it run a task anywhere."""
+        self._tasks[number] = future = self._start(task, *args)
+        future.add_done_callback(lambda _: self._news.put(number))
+
+    def _start(self, *task: Any) -> Any:
+        return self._executor.submit(*task)
+
+    def wait(self, timeout_s: float) -> Sequence[News]:
+        """Wait for what tasks tell, and return it."""
+        news: list[News] = []
+        with suppress(queue.Empty):
+            one = self._news.get(timeout=timeout_s)
+            while True:
+                if isinstance(one, tuple):
+                    news.append(one)
+                elif one in self._tasks:
+                    news.append(outcome_of(one, self._tasks.pop(one).result))
+                one = self._news.get_nowait()
+        return news
+
+    def wake(self) -> None:
+        """End a wait."""
+        self._news.put(None)
+
+    def offer(self, data: Any, is_stopped: Callable[[], bool]) -> Any:  # noqa: ARG002
+        """Do nothing. Inputs go with a task, to each host."""
+        return None
+
+    def end(self, call: str) -> None:
+        """Have hosts of this machine end a call. Others are only not given any more of it."""
+        carrier.end(self.boot.name, call)
+        for future in self._tasks.values():
+            future.cancel()
+
+    def close(self, call: str) -> None:  # noqa: ARG002
+        """Forget all tasks."""
+        for future in self._tasks.values():
+            future.cancel()
+        self._tasks.clear()
+
+
+def outcome_of(number: int, result: Callable[[], Any]) -> News:
+    """Return what has become of a task."""
+    try:
+        return number, 0, _messages(result()), None
+    except BaseException as error:  # noqa: BLE001 - each cluster has its own
+        return number, 0, (), error
+
+
+def _messages(result: Any) -> Sequence[Any]:
+    if not result:
+        error = ConnectionError(f"a host has lost its connection to nbshare: it gave {result!r}")
+        return [[memoryview(b"error"), memoryview(pickle.dumps(error))]]
+    last, *others = carrier.messages_in(result)
+    return [*others, last]

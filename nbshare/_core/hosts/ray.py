@@ -1,0 +1,140 @@
+"""Ray clusters."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import pickle
+import queue
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from nbshare._core.hosts import carrier
+from nbshare._core.hosts.carrier import PIECE, Carry
+from nbshare._core.hosts.executor import outcome_of
+from nbshare._core.hosts.protocol import Hosts, News
+from nbshare._core.hosts.travel import boot
+
+ASK_S = 0.5  # between questions to the cluster how many CPUs there are
+END_S = 0.5  # for tasks to end that have said all
+POLL_S = 0.02  # between looks at whether somebody else wakes a thread that waits
+
+
+class RayHosts(Hosts):
+    """The nodes of the Ray cluster that this process is connected to. Each CPU is a place.
+
+    Parameters
+    ----------
+    address : str
+        Where to connect, if it is not yet, or "ray" for a cluster that is found, or a new one here.
+    """
+
+    kind, n_places = "ray", math.inf
+
+    def __init__(self, address: str) -> None:
+        self.boot = boot()
+        self._ray: Any = importlib.import_module("ray")
+        if not self._ray.is_initialized():
+            self._ray.init(**({} if address == "ray" else {"address": address}))
+        # Ray sends functions of functions by value. Its client, for ray://, knows no generators.
+        self._is_streamed = not self._ray.util.client.ray.is_connected()
+        how = {"num_returns": "streaming"} if self._is_streamed else {}
+
+        def run(task: Carry, *args: Any) -> Any:
+            return task(*args)
+
+        def stream(task: Carry, *args: Any) -> Any:
+            for message in task.stream(*args):
+                yield pickle.PickleBuffer(message)  # which Ray does not copy
+
+        remote = self._ray.remote(num_cpus=1, max_retries=0, **how)
+        self._remote = remote(stream if self._is_streamed else run)
+        self._tasks: dict[Any, tuple[int, int]] = {}  # their numbers, and those of messages heard
+        self._inputs: list[Any] = []
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._asked_at = -math.inf
+
+    def n_workers(self) -> int:
+        """Return the number of CPUs of all nodes."""
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def check(self) -> None:
+        """Raise ConnectionError if Ray was shut down."""
+        if not self._ray.is_initialized():  # and a task would start another cluster
+            raise ConnectionError(
+                "Ray was shut down: keep this process connected until the run has ended"
+            )
+        if (now := time.monotonic()) > self._asked_at + ASK_S:
+            self._asked_at, self.n_places = now, self.n_workers()
+
+    def submit(self, number: int, task: Carry, *args: Any) -> None:
+        """Have it run a task anywhere."""
+        self._tasks[self._remote.remote(task, *args)] = number, 0
+
+    def wait(self, timeout_s: float) -> Sequence[News]:
+        """Wait for what tasks tell, and return it."""
+        until_s = time.monotonic() + timeout_s
+        while True:
+            with suppress(queue.Empty):
+                self._wakes.get(timeout=0 if self._tasks else timeout_s)
+                return ()
+            if not self._tasks:
+                return ()
+            self.check()
+            left_s = max(0.0, min(POLL_S, until_s - time.monotonic()))
+            tasks = list(self._tasks)
+            ready, _ = self._ray.wait(tasks, num_returns=1, timeout=left_s, fetch_local=False)
+            if ready or time.monotonic() >= until_s:
+                return [self._hear(task) for task in ready]
+
+    def _hear(self, task: Any) -> News:
+        """Return the next message of a task, or its outcome."""
+        number, place = self._tasks[task]
+        if not self._is_streamed:
+            del self._tasks[task]
+            return outcome_of(number, lambda: self._ray.get(task))
+        try:
+            message = self._ray.get(next(task))
+        except StopIteration:
+            del self._tasks[task]
+            return number, place, (), None
+        except BaseException as error:  # noqa: BLE001 - Ray has many
+            del self._tasks[task]
+            return number, place, (), error
+        self._tasks[task] = number, place + 1
+        return number, place, carrier.messages_in(message), None
+
+    def wake(self) -> None:
+        """End a wait."""
+        self._wakes.put(None)
+
+    def offer(self, data: Any, is_stopped: Callable[[], bool]) -> Any:
+        """Have the inputs in Ray's store. Return references to their pieces."""
+        for start in range(len(self._inputs) * PIECE, len(data), PIECE):
+            if is_stopped():
+                break
+            self._inputs.append(self._ray.put(np.array(data[start : start + PIECE])))
+        return self._inputs
+
+    def end(self, call: str) -> None:
+        """Have hosts end a call, those of this machine at once. Others see it within a second.
+
+        Not by `ray.cancel`: if a task ends meanwhile, Ray ends this process.
+        """
+        carrier.end(self.boot.name, call)
+        if self._ray.is_initialized():
+            store = importlib.import_module("ray.experimental.internal_kv")
+            store._internal_kv_put(carrier.over(self.boot.name, call), b"")
+
+    def close(self, call: str) -> None:  # noqa: ARG002
+        """Forget all tasks, after the ends of those that are about to end."""
+        end_at = time.monotonic() + END_S
+        with suppress(Exception):  # Ray was shut down
+            while self._tasks and (left_s := end_at - time.monotonic()) > 0:
+                self.wait(left_s)
+        self._tasks.clear()
+        self._inputs.clear()
