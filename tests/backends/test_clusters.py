@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
@@ -19,7 +20,7 @@ import pytest
 import nbshare
 from nbshare import last_job, map_async, parallel_map
 from nbshare._core.hosts import dask
-from nbshare.errors import WorkerDiedError
+from nbshare.errors import PartialResultWarning, WorkerDiedError
 from tests.support import duties, farm, shapes
 from tests.support.contract import BackendContract
 from tests.support.faultlab import wait_until
@@ -191,6 +192,35 @@ def test_inputs_leave_this_process_once(two_hosts, monkeypatch, tmp_path):
     assert found.tolist() == [float(table.size) + i for i in range(30)]
     assert len(given) == 1
     assert len(two_hosts.nthreads()) == 2
+
+
+@pytest.mark.parametrize("then", ["lost", "stopped"])
+def test_a_worker_to_which_inputs_go_hangs(two_hosts, monkeypatch, then):
+    """Others get them once it is lost. Stop does not wait for that."""
+    distributed = pytest.importorskip("distributed")
+    scatter, go, hung = distributed.Client.scatter, threading.Event(), threading.Event()
+
+    async def hang():
+        hung.set()
+        while not go.is_set():
+            await asyncio.sleep(0.01)
+        raise OSError("the worker is lost")
+
+    def scatter_after_one(*args, **options):
+        return scatter(*args, **options) if hung.is_set() else hang()
+
+    monkeypatch.setattr(distributed.Client, "scatter", scatter_after_one)
+    table = np.ones(1 << 18)
+    job = map_async(farm.total, range(3), shared={"table": table}, backend=two_hosts)
+    assert hung.wait(60)
+    if then == "stopped":
+        job.cancel()
+        with pytest.warns(PartialResultWarning):
+            job.result(2)
+        go.set()
+    else:
+        go.set()
+        assert job.result(60).tolist() == [float(table.size) + i for i in range(3)]
 
 
 def sockets():

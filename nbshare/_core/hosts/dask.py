@@ -6,7 +6,8 @@ import _thread
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import wait
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +18,7 @@ from nbshare._core.hosts.travel import traveller
 
 ASK_S = 0.5  # between questions to a cluster how many workers there are
 BUSY_S = 1.0  # for it to answer
+LOOK_S = 0.1  # between looks at whether the call is stopped
 NO_WORKERS_S = 5.0  # for a cluster that has lost all to start others
 ENDS = "closing", "closed"  # the states of a client or cluster that ends
 
@@ -79,8 +81,7 @@ class DaskHosts(ExecutorHosts):
         super().submit(number, task, *args)
 
     def _start(self, *task: Any) -> Any:
-        result = _result_of(self._client, self._client.submit(*task, pure=False))
-        return asyncio.run_coroutine_threadsafe(result, self._client.loop.asyncio_loop)
+        return self._begin(_result_of(self._client, self._client.submit(*task, pure=False)))
 
     def offer(self, data: Any, is_stopped: Callable[[], bool]) -> Any:
         """Have pieces of the inputs on all workers. Return their keys."""
@@ -89,11 +90,23 @@ class DaskHosts(ExecutorHosts):
         for k, start in enumerate(pieces):
             shard = self._inputs[k]
             if shard is None or shard.status != "finished":
-                if is_stopped():
-                    break
-                piece = data[start : start + PIECE]
-                self._inputs[k] = self._client.scatter([piece], hash=False)[0]
-        return [shard.key for shard in self._inputs if shard is not None]
+                self._inputs[k] = self._scatter(data[start : start + PIECE], is_stopped)
+        return [shard and shard.key for shard in self._inputs]
+
+    def _scatter(self, piece: Any, is_stopped: Callable[[], bool]) -> Any:
+        """Return a future of a piece. None if the worker for it is lost: it is offered again."""
+        scattered = self._begin(_scattered(self._client, piece))
+        while not is_stopped():
+            if wait([scattered], LOOK_S).done:
+                with suppress(OSError):
+                    return scattered.result()
+                return None
+        scattered.cancel()
+        return None
+
+    def _begin(self, what: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine in the client's event loop. Return its future."""
+        return asyncio.run_coroutine_threadsafe(what, self._client.loop.asyncio_loop)
 
     def end(self, call: str) -> None:
         """Have all hosts end a call."""
@@ -105,11 +118,12 @@ class DaskHosts(ExecutorHosts):
         for number in self._numbers:
             _inboxes.pop(number, None)
         super().close(call)
-        noted = self._client.scheduler.set_metadata(keys=[f"nbshare-{self.boot.name}", call])
-        asyncio.run_coroutine_threadsafe(noted, self._client.loop.asyncio_loop)
         for piece in filter(None, self._inputs):
             piece.release()
         self._inputs.clear()
+        if self._client.status == "running":
+            keys = [f"nbshare-{self.boot.name}", call]
+            self._begin(self._client.scheduler.set_metadata(keys=keys, value=None))
 
 
 async def _result_of(client: Any, future: Any) -> Any:
@@ -118,6 +132,10 @@ async def _result_of(client: Any, future: Any) -> Any:
         return (await client.gather([future], asynchronous=True))[0]
     finally:
         future.release()
+
+
+async def _scattered(client: Any, piece: Any) -> Any:
+    return (await client.scatter([piece], hash=False, asynchronous=True))[0]
 
 
 _inboxes: dict[int, Any] = {}  # by task of Dask
