@@ -145,7 +145,7 @@ def test_a_machine_that_is_lost_while_it_gives_inputs(start_dask, tmp_path):
     lost.shutdown()
     assert child.n_bytes_received < 0.9 * table.nbytes
     assert job.result(90).tolist() == [float(table.size) + i for i in range(2)]
-    assert child.n_bytes_received < ONCE * table.nbytes  # it does not begin again
+    assert child.n_bytes_received < 1.2 * table.nbytes  # it does not begin again
     assert machines.n_bytes_sent() < 2 * table.nbytes
 
 
@@ -166,7 +166,7 @@ def test_stop_ends_the_transfer_of_inputs(start_dask, tmp_path):
     before = child.n_bytes_received
     assert before < 0.9 * table.nbytes
     assert parallel_map(duties.identity, range(4), **options(cluster)).tolist() == [0, 1, 2, 3]
-    assert child.n_bytes_received - before < table.nbytes / 4  # the piece that was on its way
+    assert child.n_bytes_received - before < table.nbytes / 8
 
 
 @pytest.mark.parametrize("two_machines", [1, 2, 8], indirect=True)
