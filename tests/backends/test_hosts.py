@@ -274,6 +274,24 @@ def test_tasks_that_end_before_they_begin(threads):
         map_async(duties.slow, range(9), **options(executor)).result(5)
 
 
+def test_all_tasks_of_a_moment_may_end_before_they_begin():
+    """As when the agent of their host is lost. That counts once."""
+
+    class Unready(ThreadPoolExecutor):
+        n_tasks = 0
+
+        def submit(self, fn, /, *args):
+            self.n_tasks += 1
+            return super().submit(*((bytes,) if self.n_tasks <= 6 else (fn, *args)))
+
+    with Unready(6) as executor:
+        found = parallel_map(
+            duties.identity, range(20), backend=executor, max_workers=6, progress=False
+        )
+        assert found.tolist() == list(range(20))
+        nbshare.shutdown()
+
+
 @pytest.mark.parametrize("retries", [0, 1])
 @pytest.mark.parametrize("error", [RuntimeError, KeyError, BrokenProcessPool, MemoryError])
 def test_a_block_whose_task_fails_may_have_begun(threads, tmp_path, error, retries):

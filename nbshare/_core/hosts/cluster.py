@@ -1,17 +1,17 @@
 """The engine of the client, which runs a call in blocks on the hosts of a cluster.
 
-One thread does everything. It claims items, packs them by value, and has the cluster run them as a
-task, as long as there are items and fewer than two tasks for each place. What comes back it stores,
-as a worker does::
+One thread does everything. It claims items, packs them by value, and submits them to the cluster as
+a task, while items are left and each place has fewer than two tasks. It stores results as a worker
+does::
 
-    claim a range of items ──► pack it by value ──► task ──► store what comes, as a worker does
+    claim a range of items ──► pack it by value ──► task ──► store results, as a worker does
               ▲                                                     │
               └─────────────────────────────────────────────────────┘
 
-A block is about half a second of work, so a tiny item costs little and Stop and the plot wait for
-nothing. With more than 75 workers blocks are longer, for one process packs and stores all of them.
-At first, while nobody knows how long items take, and at the end, so that all hosts finish together,
-blocks are smaller.
+A block is about half a second of work, so a tiny item costs little, and Stop and the plot do not
+wait. With more than 75 workers blocks are longer, because one process packs and stores all of them.
+Blocks are smaller at the start, while the time of an item is unknown, and at the end, so that all
+hosts finish at the same time.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ from nbshare.errors import WorkerDiedError, noted, without_frames
 
 BLOCK_S = 0.5  # of work
 BLOCKS_PER_S = 150  # of all workers together (client and scheduler manage about 250)
-LEAST_S = 0.05  # though fewer items are left, as a task of a cluster takes some 10 ms
+LEAST_S = 0.05  # though few items are left, because a task of a cluster costs about 10 ms
 MOST_BYTES = 16 << 20  # of the items, and of the results, of a block
-SMALL_BYTES = 64 << 10  # of inputs that go with each block
+SMALL_BYTES = 64 << 10  # of inputs that travel with each block
 N_AHEAD = 2  # blocks for each worker, so that none waits for this process
-STOP_S = 0.7  # for the replies of a stopped call, as an interrupt waits for a second
-LOOK_S = 1.0  # between looks at what no message tells
-MOST_FAILED = 3  # as of workers of this machine
+STOP_S = 0.7  # for the replies of a stopped call, because an interrupt waits a second
+LOOK_S = 1.0  # between checks of the state that no message reports
+MOST_FAILED = 3  # as for workers of this machine
 
 _numbers = itertools.count(1)
 
 
 class _Sent:
-    """A block under way.
+    """A block that the cluster runs.
 
     Parameters
     ----------
@@ -80,9 +80,9 @@ class _Sent:
         The same, packed.
     """
 
-    host: str | None = None  # that has begun it
+    host: str | None = None  # where it has begun
     n_taken = 0  # messages
-    n_lost = 0  # times that inputs were no longer where the cluster had them
+    n_lost = 0  # times that the cluster had lost inputs
 
     def __init__(self, items: range, block: Block) -> None:
         self.items, self.block = items, block
@@ -101,24 +101,25 @@ class Cluster(Engine):
     A thread of its own does everything.
     """
 
-    in_process = True  # this one writes all results
+    in_process = True  # it writes all results
     portion_s = 2.0
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
         self._sent: dict[int, _Sent] = {}  # by the cluster's tasks
-        self._waiting: dict[tuple[str, str], list[_Sent]] = {}  # for what is on its way to a host
-        self._bringing: dict[int, tuple[str, str]] = {}  # the tasks that bring it
+        self._waiting: dict[tuple[str, str], list[_Sent]] = {}  # for a host to get inputs
+        self._bringing: dict[int, tuple[str, str]] = {}  # the tasks that bring them
         self._again: list[range] = []  # items to run again
-        self._source: Any = None  # where the cluster has the inputs
-        self._n_failed = 0  # blocks, one after the other, that could not begin
+        self._source: Any = None  # where the cluster stores the inputs
+        self._n_failed = 0  # times in a row that blocks could not begin
+        self._last_failed = 0  # the last task that was under way then
         self._item_nbytes = 0.0  # lately
         self._end_at = math.inf
 
     # ------------------------------------------------------------------------ before
 
     def prepare(self, request: Request) -> Call:
-        """Pack what all blocks share, and return the call.
+        """Pack the inputs of all blocks, and return the call.
 
         Raises
         ------
@@ -128,7 +129,7 @@ class Cluster(Engine):
         self._block_s = max(BLOCK_S, request.max_workers / BLOCKS_PER_S)
         arena = Arena(by_value=True)
         fixed = pack_fixed(arena, request)
-        # All objects that can be known, as it will be seen later which ones items name.
+        # All known objects, because the items that name some of them are packed later.
         fixed, self._known = fixed._replace(are_named=True), arena.known
         if request.n_items != 0:
             some = [None if column is None else column[:1] for column in request.iterables]
@@ -163,7 +164,7 @@ class Cluster(Engine):
     # -------------------------------------------------------------------- from any thread
 
     def submit(self, call: Call) -> None:
-        """Begin a call, in a thread of its own."""
+        """Start a call in a thread of its own."""
         if call.results.is_final:
             return
         call.has_begun = True
@@ -174,7 +175,7 @@ class Cluster(Engine):
             call.finish(is_whole=False)
 
     def notify(self, call: Call) -> None:  # noqa: ARG002 - there is one
-        """See that items have come, or that no more will."""
+        """Wake the thread of the call, after items have arrived or ended."""
         self._hosts.wake()
 
     def stop(self, call: Call, error: BaseException | None = None) -> None:
@@ -189,7 +190,7 @@ class Cluster(Engine):
         board, n_workers = call.board, call.request.max_workers
         self._rows: dict[int, int] = {}  # of the board, by the tasks that they show
         self._free_rows, self._pace = list(range(n_workers))[::-1], Pace(0.0, n_workers)
-        # All claims are made here, in the name of a row that shows no worker.
+        # This thread makes all claims, in the name of a row that shows no worker.
         own = board.n_slots - 1, nullcontext(), n_workers, call.request.chunksize
         self._claims = Claims(board, *own, block_of=None, wait=lambda: False)
         self._claims.chunk_s, self._claims.least_s = self._block_s, LEAST_S
@@ -197,7 +198,7 @@ class Cluster(Engine):
         while not self._is_over():
             try:
                 if not board.stopped:
-                    self._hosts.check()  # first, as a cluster that is gone may never answer
+                    self._hosts.check()  # first, because a lost cluster may never answer
                     self._send_blocks()
                 for news in self._hosts.wait(self._left_s()):
                     self._hear(*news)
@@ -207,7 +208,7 @@ class Cluster(Engine):
         call.finish(is_whole=call.is_complete)
 
     def _cause_of(self, error: BaseException) -> BaseException:
-        """Return why the cluster is gone, or the error itself if it is not."""
+        """Return the reason if the cluster is lost, otherwise the error itself."""
         try:
             self._hosts.check()
         except BaseException as cause:  # noqa: BLE001 - each cluster has its own
@@ -218,7 +219,7 @@ class Cluster(Engine):
         return min(max(0.0, self._end_at - time.monotonic()), LOOK_S)
 
     def _is_over(self) -> bool:
-        """Whether nothing is left to wait for. A stopped call is stopped everywhere."""
+        """Return whether nothing is left to wait for. Stop a stopped call everywhere."""
         call = self._call
         if call.error is not None or self._inputs.call not in running:
             call.board.stop()
@@ -230,16 +231,16 @@ class Cluster(Engine):
         return not self._sent or time.monotonic() >= self._end_at
 
     def _end(self) -> None:
-        """Have hosts end what they do for the call, and the cluster forget what has not begun."""
-        with suppress(Exception):  # the cluster may be gone
+        """Stop the call on all hosts, and cancel its tasks that have not begun."""
+        with suppress(Exception):  # the cluster may be lost
             self._hosts.end(self._inputs.call)
 
     def _leave(self) -> None:
-        """Forget everything that is under way. Nothing uses the cluster afterwards."""
+        """Drop all tasks. Nothing uses the cluster afterwards."""
         running.discard(self._inputs.call)
         if self._placed is not None or self._sent:
             self._end()
-        if self._sent and self._hosts.kind == "executor":  # which has no way to them
+        if self._sent and self._hosts.kind == "executor":  # it cannot reach them
             blocks = "1 block" if len(self._sent) == 1 else f"{len(self._sent)} blocks"
             self._call.hints.append(f"{blocks} of the stopped run may run on, on other machines")
         with suppress(Exception):
@@ -253,7 +254,7 @@ class Cluster(Engine):
     # ------------------------------------------------------------------------ to the cluster
 
     def _send_blocks(self) -> None:
-        """Have the cluster run as many blocks as there may be, or as there are items for."""
+        """Submit blocks while there are items and room in the cluster."""
         while self._has_room() and (items := self._next_items()):
             block = self._packed(items)
             self._item_nbytes = len(block.contents.raw()) / block.n
@@ -268,13 +269,13 @@ class Cluster(Engine):
         n += sum(map(len, self._waiting.values()))
         has_more = self._again or (board.n_unclaimed > 0 and board.has_waiting())
         is_going = not (call.error or board.stopped)
-        # Where more than max_workers would run at once, none waits in the cluster.
+        # If the cluster could run more than max_workers, none may wait there.
         most = call.request.max_workers
         most *= N_AHEAD if self._hosts.n_places <= most else 1
         return is_going and bool(has_more) and n < most
 
     def _send(self, sent: _Sent) -> None:
-        """Have the cluster run a block."""
+        """Submit a block to the cluster."""
         sent.host, sent.n_taken = None, 0
         number = self._submit(sent.block, self._source)
         self._sent[number] = sent
@@ -302,7 +303,7 @@ class Cluster(Engine):
         )
 
     def _show(self, number: int) -> None:
-        """Show a block on the board, if fewer than there are places are shown."""
+        """Show a block on the board, if a row is free."""
         if not self._free_rows:
             return
         self._rows[number] = row = self._free_rows.pop()
@@ -311,7 +312,7 @@ class Cluster(Engine):
         shown[ITEM] = items.start
 
     def _row_of(self, number: int) -> int:
-        """Return the row of a block, or else that of the last one, which cannot have begun."""
+        """Return the row of a block, or take that of the last one, which cannot have begun."""
         if (row := self._rows.get(number)) is None:
             self._rows[number] = row = self._rows.pop(max(self._rows))
         return row
@@ -325,10 +326,9 @@ class Cluster(Engine):
         messages: Sequence[Sequence[memoryview]],
         error: BaseException | None,
     ) -> None:
-        """Act on the end of a task, or on the first of its messages, which come on the way.
+        """Act on messages of a task, some while it runs, all of them at its end, or on its error.
 
-        `first` is the place of the first of them. `error` is that of a task that has failed, and
-        `messages` are all at its end.
+        `first` is the place of the first message among all of the task.
         """
         if (lacks := self._bringing.pop(number, None)) is not None:
             for waits in self._waiting.pop(lacks, ()):
@@ -340,8 +340,8 @@ class Cluster(Engine):
                 sent.n_taken += 1
                 self._take(number, sent, bytes(message[0]), message[1:])
         if number in self._sent and error is not None:
-            self._hosts.check()  # first, as a cluster that is gone loses all tasks
-            self._lose(number, sent, error)  # it may have begun, though nothing has told so
+            self._hosts.check()  # first, because a lost cluster loses all tasks
+            self._lose(number, sent, error)  # it may have begun, though no message says so
 
     def _take(self, number: int, sent: _Sent, kind: bytes, content: Sequence[memoryview]) -> None:
         """Act on a message about a block."""
@@ -365,7 +365,7 @@ class Cluster(Engine):
             raise error
 
     def _forget(self, number: int) -> None:
-        """Forget a block, and show one that may have begun now."""
+        """Drop a block, and show one that may have begun now."""
         del self._sent[number]
         if (row := self._rows.pop(number, None)) is not None:
             self._call.board.row(row)[ITEM] = NO_ITEM
@@ -373,24 +373,24 @@ class Cluster(Engine):
             if (waits := next((n for n in self._sent if n not in self._rows), None)) is not None:
                 self._show(waits)
 
-    def _send_with(self, sent: _Sent, what: str, host: str, why: str) -> None:
-        """Send a block again, once a host has what it lacks, inputs or the library."""
+    def _send_with(self, sent: _Sent, lacks: str, host: str, why: str) -> None:
+        """Send a block again, after the inputs or the library that a host lacks."""
         sent.n_lost += bool(why)
         if sent.n_lost > MOST_FAILED:
             self._fail(ConnectionError(f"host {host} cannot get the inputs of the call: {why}"))
         if self._call.board.stopped or self._call.error:
             return
-        if what == "inputs":
+        if lacks == "inputs":
             self._source = self._hosts.offer(self._data(), self._is_stopped)
             if self._source is not None:
                 self._send(sent)
                 return
-        if (what, host) in self._waiting:
-            self._waiting[what, host].append(sent)
+        if (lacks, host) in self._waiting:
+            self._waiting[lacks, host].append(sent)
             return
-        self._waiting[what, host] = [sent]
-        brought = (None, library()) if what == "library" else (self._data(), None)
-        self._bringing[self._submit(None, *brought)] = what, host
+        self._waiting[lacks, host] = [sent]
+        brought = (None, library()) if lacks == "library" else (self._data(), None)
+        self._bringing[self._submit(None, *brought)] = lacks, host
 
     def _data(self) -> Any:
         assert self._placed is not None
@@ -400,11 +400,12 @@ class Cluster(Engine):
         return self._call.board.stopped
 
     def _fail_to_begin(self, number: int, sent: _Sent, error: BaseException) -> None:
-        """Give the items of a block back, but not again and again."""
+        """Queue the items of a block again, but not many times in a row."""
+        if number > self._last_failed:  # those under way fail together, as with a lost agent
+            self._n_failed, self._last_failed = self._n_failed + 1, max(self._sent)
         self._forget(number)
-        if self._call.board.stopped:  # hosts refuse it
+        if self._call.board.stopped:  # so hosts refuse it
             return
-        self._n_failed += 1
         if self._n_failed > MOST_FAILED:
             noted(error, "raised by the cluster that runs the call, before any item had begun")
             self._fail(error)
@@ -412,7 +413,7 @@ class Cluster(Engine):
             self._again.append(sent.items)
 
     def _lose(self, number: int, sent: _Sent, cause: BaseException | None) -> None:
-        """Count what was not done of a block whose host was lost as failed."""
+        """Count an attempt of the unfinished items of a lost block. Queue or fail them."""
         self._forget(number)
         call = self._call
         undone = [i for i in sent.items if not call.board.state(i)]
@@ -439,7 +440,7 @@ class Cluster(Engine):
             self._again.append(range(again[run.start], again[run.stop - 1] + 1))
 
     def _seconds_of_item(self) -> float:
-        """Return how long an item takes, or more if it is large, 0 if nothing is known yet."""
+        """Return the time of an item, more if it is large, 0 if it is unknown."""
         self._pace.look(self._call)
         spec, nbytes, item_s = self._call.results.output.spec, self._item_nbytes, self._pace.item_s
         if spec is not None and spec.dtype is not None:
@@ -447,7 +448,7 @@ class Cluster(Engine):
         return item_s and max(item_s, self._block_s * nbytes / MOST_BYTES)
 
     def _columns(self, items: range) -> tuple[Sequence[Any], ...]:
-        """Return what each iterable gives to some items."""
+        """Return the part of each iterable for some items."""
         columns, feed = self._call.request.iterables, self._call.feed
         fed = iter(feed.columns(items.start, items.stop) if feed is not None else ())
         return tuple(
@@ -456,8 +457,8 @@ class Cluster(Engine):
 
 
 def _settings(request: Request, modules: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of this process that other hosts take over, with files of `modules`."""
+    """Return the settings of this process that hosts use, with the files of `modules`."""
     given = pickle.loads(request.context.settings)
     own = [folder for folder in given["path"] if not is_installed(os.path.join(folder, "_.py"))]
-    files = {**modules, **given["files"]}  # they may be missing there, or older
+    files = {**modules, **given["files"]}  # hosts may lack them, or have older ones
     return {**portable(given), "files": files, "path": own}
