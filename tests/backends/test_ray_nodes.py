@@ -11,7 +11,7 @@ import pytest
 
 import nbshare
 from nbshare import last_job, map_async, parallel_map
-from nbshare._core.hosts import carrier
+from nbshare._core.hosts import starting
 from nbshare._core.hosts.ray import RayHosts
 from nbshare.errors import WorkerDiedError
 from tests.support import duties, farm
@@ -121,7 +121,7 @@ def test_a_lost_node_does_not_take_the_agent_of_others_along(cluster, add_nodes,
 
 def test_stop_reaches_nodes_that_this_machine_cannot(add_nodes, monkeypatch, tmp_path):
     """Ray brings them the news, for running items and for blocks that wait."""
-    monkeypatch.setattr(carrier, "end", lambda *_: None)
+    monkeypatch.setattr(starting, "end", lambda *_: None)
     add_nodes("one")
     shared = {"folder": str(tmp_path)}
     job = map_async(farm.linger, range(4), shared=shared, chunksize=1, backend="ray")

@@ -1,11 +1,10 @@
-"""Runs calls on other machines, on an executor, a Dask cluster or a Ray cluster that exists.
+"""Runs calls on other machines, on an existing executor, Dask cluster or Ray cluster.
 
-A cluster is anything that runs a function somewhere, and gives back what it returns. A block, some
-items of about half a second of work, is a task of the cluster. What travels between the client and
-the hosts does so as arguments and results of such tasks, and as objects of the cluster, behind
-every gateway and with every encryption that it has. All else (order, seeds, attempts, results,
-plot, checkpoint, Stop) stays with the call in the client, which stores results as a worker does.
-There and back::
+A cluster is anything that runs a function somewhere and returns its result. A block, some items of
+about half a second of work, is a task of the cluster. Data travel between the client and the hosts
+as arguments and results of such tasks, and as objects of the cluster, so they pass its gateways and
+have its encryption. The rest (order, seeds, attempts, results, plot, checkpoint, Stop) stays with
+the call in the client, which stores results as a worker does. There and back::
 
     CLIENT                               CLUSTER'S PROCESS          AGENT, one on each host
       Cluster, the call's thread
@@ -22,17 +21,22 @@ There and back::
         store ◄────── result ─────────── returns all of them ◄──────
         Hosts.end(call) ──────────────────────────────────────────────► Call.stop
 
-The agent is a process of its own. It never unpickles users' objects. Inputs, items, results and
+The agent is a process of its own. It never unpickles users' objects: inputs, items, results and
 errors are bytes to it, which its workers and the client load. It runs the client's nbshare, which
-travels to hosts that do not have the same files. Only processes of its machine can reach it.
+travels to hosts that lack the same files. Only processes of its machine can connect to it.
 
 ============  ====================================================================================
-`protocol`    what client and agent tell each other, and `Hosts`, one kind of cluster
-`cluster`     the engine of the client, with blocks, sized by time, over hosts
-`inbox`       what comes from hosts, on its way to results and board
-`choice`      kinds of clusters, a `distributed.Client`, Ray, any `concurrent.futures.Executor`
-`carrier`     what runs in the cluster's process, which needs no nbshare
-`travel`      that as its source, and this library for hosts that have another one, or none
+`protocol`    the messages of client and agent, and `Hosts`, the interface of a cluster
+`cluster`     the engine of the client, which sends blocks, sized by time, to hosts
+`inbox`       stores replies in results and board
+`choice`      finds the cluster that a value of ``backend=`` means
+`executor`    any `concurrent.futures.Executor` as a cluster
+`dask`        a `distributed.Client`
+`ray`         Ray
+`travel`      the task as source code, and this library for hosts that lack it
+`carrier`     the task in the cluster's process, which needs no nbshare
+`starting`    finds or starts the agent of a host, and travels with the task
+`messages`    messages of carriers and agents, and travels with the task
 `agent`       the process on each host
 `remote`      a block as a call of the agent's engine
 ============  ====================================================================================

@@ -1,8 +1,8 @@
 """The agent of a host, which runs blocks on the local engine, for one client.
 
-It unpickles only what nbshare itself has packed. Its workers load the users' objects. A thread for
-each carrier runs one block. It ends with the last of the processes that have brought blocks, and
-when it has had nothing to do for a while.
+It unpickles only objects that nbshare has packed. Its workers load the users' objects. A thread for
+each carrier runs one block. The agent ends after the last of the processes that have sent blocks,
+or when it has been idle for a while.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from typing import Any
 
 from nbshare._core.engine.local import dispatcher, shutdown
 from nbshare._core.engine.placing import Placed
-from nbshare._core.hosts.carrier import kind_of, parts_of, receive, send, user_of
+from nbshare._core.hosts.messages import kind_of, parts_of, receive, send, user_of
 from nbshare._core.hosts.protocol import Common, Inputs, Order, as_buffers, from_buffers
 from nbshare._core.hosts.remote import RemoteCall, call_of, host_name
 from nbshare._core.memory import open_handle, pool, segment_of
 from nbshare._core.system import processes
 
 IDLE_S = 30.0  # without a carrier, before it ends
-LOOK_S = 1.0  # between looks at whether there are processes that may send one
+LOOK_S = 1.0  # between checks whether processes live that may send one
 
 
 def main(fd: int) -> None:
-    """Be the agent, to which carriers come on the socket `fd`."""
-    dispatcher().warm_up(1)  # while inputs come
+    """Run the agent. Carriers connect to the socket `fd`."""
+    dispatcher().warm_up(1)  # while inputs arrive
     Agent().serve(socket.socket(fileno=fd))
 
 
 class Held:
-    """Inputs of a call on this host, or the memory where they will be.
+    """The inputs of a call on this host, or the memory for them.
 
     Parameters
     ----------
     inputs : Inputs
-        What the client says about them.
+        The client's description of them.
     """
 
     def __init__(self, inputs: Inputs) -> None:
-        self._inputs, self.lock = inputs, _thread.allocate_lock()  # for those that bring them
+        self._inputs, self.lock = inputs, _thread.allocate_lock()  # for carriers that bring them
         placed = None if inputs.small is None else Placed(bytes(inputs.small), [])
         if inputs.handle is not None and "NBSHARE_HOST" not in os.environ:
             with suppress(OSError, LookupError):  # the client is on another machine
@@ -59,16 +59,16 @@ class Held:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of them are here."""
+        """Whether all bytes have arrived."""
         return self.n_here == self._inputs.nbytes
 
     def take(self, piece: Any) -> None:
-        """Put the next bytes where they belong."""
+        """Store the next bytes."""
         self._data[self.n_here : self.n_here + len(piece)] = piece
         self.n_here += len(piece)
 
     def part(self, place: tuple[int, int]) -> bytes:
-        """Return some bytes of them, of a start and a size."""
+        """Return some of the bytes, given their start and their number."""
         return bytes(self._data[place[0] : place[0] + place[1]])
 
 
@@ -86,7 +86,7 @@ class Agent:
         self._senders: set[int] = set()  # processes that have sent one
 
     def serve(self, listener: socket.socket) -> None:
-        """Serve carriers until no more will come."""
+        """Serve carriers until no more will connect."""
         busy_at = time.monotonic()
         while time.monotonic() < busy_at + IDLE_S and self._has_senders():
             listener.settimeout(LOOK_S)
@@ -102,7 +102,7 @@ class Agent:
         end_process()
 
     def _has_senders(self) -> bool:
-        """Whether a process that has sent a carrier lives, or none has come."""
+        """Return whether a process that has sent a carrier lives, or none has connected yet."""
         alive = [pid for pid in self._senders if not processes.has_ended((pid, 0))]
         return bool(self._carriers or alive or not self._senders)
 
@@ -124,7 +124,7 @@ class Agent:
             self._carriers.discard(sock)
 
     def _end(self, name: str) -> None:
-        """End what runs for a call, or everything."""
+        """Stop the blocks of a call, or end this process for ""."""
         if not name:
             end_process()
         self._over.add(name)
@@ -134,7 +134,7 @@ class Agent:
                 call.stop()
 
     def _run(self, sock: socket.socket, number: int, order: Order) -> None:
-        """Have the inputs of a call here, and run a block, but no try of it twice."""
+        """Fetch the inputs of a call, and run a block unless its task is repeated."""
         inputs = order.inputs
         for name in self._held.keys() - set(order.running):
             self._held.pop(name, None)
@@ -166,11 +166,11 @@ class Agent:
             raise EOFError
 
     def _work(self, sock: socket.socket, call: RemoteCall, name: str, news_s: float) -> None:
-        """Run a block. Tell what is done, on the way too if it takes long."""
+        """Run a block. Send a reply at its end, and more before if it takes long."""
         self._running[call] = name
         try:
             call.start()
-            if name in self._over:  # meanwhile
+            if name in self._over:  # since the check
                 call.stop()
             is_over = False
             while not is_over:
@@ -185,7 +185,7 @@ class Agent:
 
 
 def _is_gone(sock: socket.socket) -> bool:
-    """Whether the carrier has gone, because the cluster has ended its task."""
+    """Return whether the carrier has ended, because the cluster has ended its task."""
     try:
         return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:

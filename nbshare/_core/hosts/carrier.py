@@ -1,109 +1,71 @@
-"""What runs in a process of the cluster, which brings a block to the agent of its host.
+"""The task of a cluster, which brings a block to the agent of its host.
 
-The first one on a host starts the agent, namely the one that can bind the agent's name. The name is
-one of Linux's abstract sockets, so it is free when the agent ends, however it ends.
-
-This module travels as its source (`travel`) to processes that may have no nbshare, or another
-version, or another Python. So it imports the standard library alone. The agent runs the client's
-nbshare. If the host has not the same files, the client sends them, once, as a zip file in memory,
-from which the agent and its workers import. The file ends with the agent.
+This module, `starting` and `messages` travel as source code to processes that may lack nbshare, or
+have another version, or another Python. So they import only the standard library, and each other by
+relative imports, because they belong to another package there.
 """
 
 from __future__ import annotations
 
-import _thread
-import io
-import itertools
 import math
 import os
 import pickle
 import socket
-import struct
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from importlib import import_module
-from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
-LOOK_S = 0.25  # between looks at whether the cluster has dropped the task
+from .messages import Message, kind_of, packed, parts_of, receive, send
+from .starting import Boot, LackingError, connect, end
+
+LOOK_S = 0.25  # between checks whether the cluster has dropped the task
 RAY_LOOK_S = 1.0  # between requests to the store of a Ray cluster, which all tasks send
 PIECE = 8 << 20  # bytes of inputs at a time
 PEER_S = 5.0  # for another worker to give such a piece
-TOLD_BYTES = 256 << 10  # of a message on the way, at most, as Dask's scheduler keeps a thousand
+TOLD_BYTES = 256 << 10  # of an event at most, because Dask's scheduler keeps a thousand
 
-# Not a child of the process that starts it, because Ray ends the children of its workers with them,
-# but the agent works for all of its host. And this nbshare, even if another is installed there.
-_AGENT = """
-import os, sys
-if os.fork():
-    os._exit(0)
-sys.path.append({numpy!r})
-from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
-spec = PathFinder.find_spec("nbshare", [{path}])
-sys.modules["nbshare"] = module_from_spec(spec)
-spec.loader.exec_module(sys.modules["nbshare"])
-from nbshare._core.hosts.agent import main
-main({fd})
-"""
-
-# Makes a module of this source, once in each process: it takes 4 ms, as long as all else of a task.
+# Creates the modules once in each process, which takes 4 ms, as long as the rest of a task.
 _LOAD = """
 import sys
 from types import ModuleType
-if name not in sys.modules:
-    module = ModuleType(name)
-    exec(source, vars(module))
-    sys.modules[name] = module
+for name, source in sources:
+    if f"{package}.{name}" not in sys.modules:
+        module = ModuleType(f"{package}.{name}")
+        module.__package__ = package
+        exec(source, vars(module))
+        sys.modules[module.__name__] = module
+carrier = sys.modules[f"{package}.carrier"]
 """
-
-# A message is a kind and its content, as buffers in one: "host" (its name, as the block begins),
-# "reply" and "last" (a `protocol.Reply`), "error" (pickled), "lost", and "lacks" (what, which host,
-# and why if the cluster should have it).
-Message = bytearray
-
-
-class Boot(NamedTuple):
-    """How a carrier finds or starts the agent of its host."""
-
-    name: str  # of the client's agents, one on each host
-    versions: dict[str, str]
-    library: bytes  # the digest of nbshare's files
-
-
-class LackingError(Exception):
-    """The host has not the client's nbshare."""
 
 
 class Carry:
-    """The task that runs in the cluster. Any Python can unpickle it, as the source of this module.
+    """The task that runs in the cluster. Any Python can unpickle it, because it sends sources.
 
-    The code that cloudpickle sends runs on the same Python only, and another one could not say so.
+    Code that cloudpickle sends runs on the same Python only, and another one could not report that.
 
     Parameters
     ----------
-    name : str
-        The name of this module there, another one for another source.
-    source : str
-        The source of this module.
+    package : str
+        The name of their package there, another one for other sources.
+    sources : sequence of pairs
+        The names and sources of the modules, each after those that it imports.
     """
 
     __name__ = "nbshare"
 
-    def __init__(self, name: str, source: str) -> None:
-        self._names = {"load": _LOAD, "name": name, "source": source}
+    def __init__(self, package: str, sources: Sequence[tuple[str, str]]) -> None:
+        self._names = {"load": _LOAD, "package": package, "sources": sources}
 
     def __call__(self, kind: str, *task: Any) -> Any:
-        """Bring a block to the agent, and return what it tells: the last message, then others.
+        """Bring a block to the agent, and return its messages: the last one, then the others.
 
-        So the last one, which may be large, is not copied.
+        In this order the last one, which may be large, is not copied.
         """
         *others, told = self.stream(kind, *task)
         told += b"".join(others)
-        return memoryview(told) if kind == "dask" else told  # of a bytearray it makes copies
+        return memoryview(told) if kind == "dask" else told  # it would copy a bytearray
 
     def stream(
         self,
@@ -115,7 +77,7 @@ class Carry:
         library: bytes | None,
         order: Any,
     ) -> Iterator[Message]:
-        """Bring a block to the agent, and yield what it tells as it comes.
+        """Bring a block to the agent, and yield its messages as they arrive.
 
         Parameters
         ----------
@@ -128,9 +90,9 @@ class Carry:
         number : int
             The number of this try of the block.
         inputs : object
-            Where the cluster has the inputs of the call, or None.
+            Where the cluster stores the inputs of the call, or None.
         library : bytes or None
-            The client's nbshare, if the host has said that it lacks it.
+            The client's nbshare, if the host has reported that it lacks it.
         order : list of buffers, or None
             The `protocol.Order`, as bytes here.
         """
@@ -140,11 +102,11 @@ class Carry:
             yield message
 
     def end(self, name: str, call: str) -> None:
-        """Have agents on this machine end a call of their client, or all and themselves for ""."""
+        """End a call of a client in its agents on this machine, or the agents for ""."""
         end(name, call)
 
     def __reduce__(self) -> Any:
-        return eval, ("exec(load) or sys.modules[name].Carry(name, source)", self._names)
+        return eval, ("exec(load) or carrier.Carry(package, sources)", self._names)
 
 
 def _carried(
@@ -153,7 +115,7 @@ def _carried(
     has_begun = False
     try:
         place.check()
-        with closing(_connect(boot, library)) as sock:
+        with closing(connect(boot, library)) as sock:
             send(sock, b"block", str(place.number).encode(), *order)
             while True:
                 message = _next(sock, place)
@@ -172,7 +134,7 @@ def _carried(
                     has_begun = True
                     yield packed(b"host", name.encode())
                     send(sock, b"go")
-                elif not has_begun:  # why it cannot
+                elif not has_begun:  # an error: it cannot begin
                     yield from _not_begun(place, *parts_of(message))
                     return
                 else:
@@ -193,15 +155,15 @@ def _carried(
 
 
 def _not_begun(place: Place, *message: Any) -> Iterator[Message]:
-    """Say why the block has not begun. Nor may it, if the cluster loses this and repeats the task.
+    """Report why the block has not begun. It never will, even if the cluster repeats the task.
 
-    If it had begun before such a repetition, it is lost.
+    If it had begun before such a repetition, report it as lost.
     """
     yield from _ended_on(place.claim("") or "", *message)
 
 
 def _ended_on(host: str, *message: Any) -> Iterator[Message]:
-    """Say that the block is lost if it had begun on a host, and else the message."""
+    """Report the block as lost if it had begun on a host, otherwise send the message."""
     if not host:
         yield packed(*message)
         return
@@ -210,20 +172,20 @@ def _ended_on(host: str, *message: Any) -> Iterator[Message]:
 
 
 def _give(sock: socket.socket, place: Place, inputs: Any, start: int) -> str | None:
-    """Bring the agent the next piece of the inputs. Return why not, if the cluster lacks it."""
+    """Send the agent the next piece of the inputs. Return the reason if the cluster lacks it."""
     place.check()
     if inputs is None:
         return ""
     try:
         piece = place.piece(inputs, start)
-    except Exception as error:  # noqa: BLE001 - each cluster has its own, for what was lost
+    except Exception as error:  # noqa: BLE001 - each cluster has its own for lost data
         return repr(error)
     send(sock, b"piece", piece)
     return None
 
 
 def _next(sock: socket.socket, place: Place) -> Message:
-    """Return the agent's next message. Raise EOFError if there will be none."""
+    """Return the agent's next message. Raise EOFError if none will come."""
     while True:
         sock.settimeout(LOOK_S)
         try:
@@ -238,7 +200,7 @@ def _next(sock: socket.socket, place: Place) -> Message:
 
 
 class Place:
-    """What a process of a cluster can do for a task. Of an executor, nothing.
+    """The connection of a task to its cluster. An executor offers none.
 
     Parameters
     ----------
@@ -254,14 +216,14 @@ class Place:
         self._client, self._call, self.number = client, call, number
 
     def claim(self, name: str) -> str | None:  # noqa: ARG002
-        """Note the host where the block begins, "" if it will not. Return what a try before has."""
+        """Note the host where the block begins, "" if it will not. Return an earlier note."""
         return None
 
     def tell(self, place: int, message: Message) -> None:
-        """Send the client a message, one of those that the task will return."""
+        """Send the client a message early. The task returns it, too."""
 
     def is_over(self) -> bool:
-        """Whether nobody waits for the task any more."""
+        """Return whether nobody waits for the task any more."""
         return False
 
     def check(self) -> None:
@@ -275,12 +237,12 @@ class Place:
 
 
 class OnRay(Place):
-    """A process of Ray, which streams what a task yields."""
+    """A process of Ray, which streams the messages that a task yields."""
 
     _looked_at = -math.inf
 
     def is_over(self) -> bool:
-        """Whether the client has said so in Ray's key-value store. Ask it once a second."""
+        """Return whether Ray's key-value store says so. Ask it once a second at most."""
         if (now := time.monotonic()) < self._looked_at + RAY_LOOK_S:
             return False
         self._looked_at = now
@@ -288,7 +250,7 @@ class OnRay(Place):
         return store._internal_kv_exists(over(self._client, self._call))  # type: ignore[no-any-return]
 
     def piece(self, inputs: Any, start: int) -> Any:
-        """Return the piece that begins at some byte, which Ray brings to the node once."""
+        """Return the piece that begins at some byte. Ray sends it to each node once."""
         return import_module("ray").get(inputs[start // PIECE])
 
 
@@ -299,12 +261,12 @@ class OnDask(Place):
         super().__init__(client, call, number)
         self._worker: Any = import_module("distributed").get_worker()
         self._key = self._worker.get_current_task()
-        # Of the scheduler's metadata. A key more is that of this try, the first or a repetition.
+        # Keys of the scheduler's metadata. One more tells this run of the task from repetitions.
         self._noted, self._try = [f"nbshare-{client}", call, number], os.urandom(8).hex()
         self._untold: list[Message] = []
 
     def claim(self, name: str) -> str | None:
-        """Note it at the scheduler, which repeats tasks of workers that it has lost."""
+        """Leave the note at the scheduler, which repeats tasks of lost workers."""
         return self._wait(self._claim(name))  # type: ignore[no-any-return]
 
     async def _claim(self, name: str) -> str | None:
@@ -316,7 +278,7 @@ class OnDask(Place):
         return max((of for one, of in found.items() if one != self._try), default=None)
 
     def tell(self, place: int, message: Message) -> None:
-        """Log those that are not told yet as an event, unless they are large."""
+        """Log all messages that are not sent yet as an event, unless they are large."""
         self._untold.append(message)
         if kind_of(message) == b"reply" and sum(map(len, self._untold)) <= TOLD_BYTES:
             told = self.number, place + 1 - len(self._untold), b"".join(self._untold)
@@ -324,12 +286,12 @@ class OnDask(Place):
             self._untold.clear()
 
     def is_over(self) -> bool:
-        """Whether the scheduler has told this worker so, as when the client is gone."""
+        """Return whether the scheduler has cancelled it, for example without a client."""
         task = self._worker.state.tasks.get(self._key)
         return task is None or task.state == "cancelled"
 
     def piece(self, inputs: Any, start: int) -> Any:
-        """Return the piece that begins at some byte. They lie on all workers, to share the load."""
+        """Return the piece that begins at some byte. All workers share the pieces."""
         return self._wait(self._piece(inputs[start // PIECE]))
 
     async def _piece(self, key: str) -> Any:
@@ -345,14 +307,14 @@ class OnDask(Place):
                 if key in told.get("data", ()):
                     return told["data"][key]
             except OSError:  # a TimeoutError, too
-                worker.nbshare_is_alone = True  # there may be a firewall, for all calls
+                worker.nbshare_is_alone = True  # perhaps behind a firewall, for all calls
         told = await worker.scheduler.gather(keys=[key])
         return told["data"][key]
 
-    def _wait(self, what: Any) -> Any:
+    def _wait(self, coroutine: Any) -> Any:
         loop = self._worker.loop.asyncio_loop
-        # Late, as only processes of Dask have it anyway.
-        return import_module("asyncio").run_coroutine_threadsafe(what, loop).result()
+        # Imported late, because only processes of Dask have loaded it.
+        return import_module("asyncio").run_coroutine_threadsafe(coroutine, loop).result()
 
 
 def over(client: str, call: str) -> str:
@@ -361,199 +323,3 @@ def over(client: str, call: str) -> str:
 
 
 _PLACES = {"executor": Place, "ray": OnRay, "dask": OnDask}
-
-
-# ------------------------------------------------------------------------------- messages
-
-
-def packed(*parts: Any) -> Message:
-    """Return buffers as a message: their number, their sizes, and what is in them."""
-    return bytearray().join([_head_of(parts), *parts])
-
-
-def _head_of(parts: Sequence[Any]) -> bytes:
-    return struct.pack(f"{1 + len(parts)}q", len(parts), *(memoryview(p).nbytes for p in parts))
-
-
-def kind_of(message: Message) -> bytes:
-    """Return the first of its buffers, and keep no view of it."""
-    n, nbytes = struct.unpack_from("2q", message)
-    start = 8 * (1 + n)
-    return bytes(message[start : start + nbytes])
-
-
-def parts_of(message: Any) -> list[memoryview]:
-    """Return the buffers of a message, as views of it."""
-    return messages_in(message)[0]
-
-
-def messages_in(data: Any) -> list[list[memoryview]]:
-    """Return the buffers of each of the messages that are one after the other."""
-    found, start = [], 0
-    while start < len(data):
-        (n,) = struct.unpack_from("q", data, start)
-        sizes = struct.unpack_from(f"{n}q", data, start + 8)
-        stops = [*itertools.accumulate(sizes, initial=start + 8 * (1 + n))]
-        found.append([memoryview(data)[a:b] for a, b in itertools.pairwise(stops)])
-        start = stops[-1]
-    return found
-
-
-def send(sock: socket.socket, *parts: Any) -> None:
-    """Send buffers as one message."""
-    views = [memoryview(part).cast("B") for part in parts]
-    sock.settimeout(None)  # despite socket.setdefaulttimeout
-    sock.sendall(_head_of(views))
-    for view in views:
-        sock.sendall(view)
-
-
-def receive(sock: socket.socket) -> Message:
-    """Return the next message.
-
-    Raises
-    ------
-    EOFError, OSError
-        The other end is gone.
-    """
-    sock.settimeout(None)
-    _read(sock, memoryview(number := bytearray(8)))
-    _read(sock, memoryview(sizes := bytearray(8 * struct.unpack("q", number)[0])))
-    head = number + sizes
-    message = bytearray(len(head) + sum(struct.unpack(f"{len(sizes) // 8}q", sizes)))
-    message[: len(head)] = head
-    with memoryview(message)[len(head) :] as content:
-        _read(sock, content)
-    return message
-
-
-def _read(sock: socket.socket, view: memoryview) -> None:
-    while view:
-        if not (n := sock.recv_into(view)):
-            raise EOFError("the other end is gone")
-        view = view[n:]
-
-
-# ------------------------------------------------------------------------------ the agent
-
-
-def user_of(sock: socket.socket) -> tuple[int, int]:
-    """Return the process at the other end, and whether it is of this user, as a name may not be."""
-    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", data)
-    return pid, uid == os.getuid()
-
-
-def end(name: str, call: str) -> None:
-    """Have agents on this machine end a call of their client, or all and themselves for ""."""
-    with suppress(OSError, AttributeError):  # another system has none
-        prefix = f"@nbshare-{os.getuid()}-{name}-"
-        with open("/proc/net/unix") as file:
-            found = {line.split()[-1] for line in file if prefix in line}
-        for address in found:
-            with suppress(OSError), closing(socket.socket(socket.AF_UNIX)) as sock:
-                sock.connect(f"\0{address[1:]}")
-                if user_of(sock)[1]:
-                    send(sock, b"end", call.encode())
-
-
-def zipped(folder: str) -> bytes:
-    """Return the modules of nbshare's folder as a zip file, which is the same for the same ones."""
-    from zipfile import ZipFile, ZipInfo  # late, because few processes need it
-
-    found = (os.path.join(at, file) for at, _, files in os.walk(folder) for file in files)
-    with ZipFile(archive := io.BytesIO(), "w") as library:
-        for path in sorted(found):
-            if path.endswith(".py"):
-                with open(path, "rb") as file:
-                    name = f"nbshare{path[len(folder) :]}".replace(os.sep, "/")
-                    library.writestr(ZipInfo(name), file.read())
-    return archive.getvalue()
-
-
-def digest_of(folder: str) -> bytes:
-    """Return what changes with any module of nbshare's folder."""
-    import hashlib  # late, because it loads OpenSSL
-
-    return hashlib.sha256(zipped(folder)).digest()
-
-
-def versions() -> Iterator[tuple[str, str]]:
-    """Give the versions that pickles and arrays survive no difference of, one after the other.
-
-    Raises
-    ------
-    RuntimeError
-        There is no NumPy.
-    """
-    yield "Python", ".".join(map(str, sys.version_info[:2]))
-    try:
-        import numpy as np
-    except ImportError:
-        raise RuntimeError(f"host {socket.gethostname()} has no NumPy: install it there") from None
-    yield "NumPy", np.__version__.partition(".")[0]
-
-
-def _connect(boot: Boot, library: bytes | None) -> socket.socket:
-    """Connect to the agent of this host. Start it if there is none."""
-    if sys.platform != "linux":
-        raise RuntimeError(
-            f"host {socket.gethostname()} runs {sys.platform}, but hosts of nbshare need Linux: "
-            "use workers on Linux, for example in WSL 2"
-        )
-    # NBSHARE_HOST divides a machine into several hosts, as a container would.
-    name = f"\0nbshare-{os.getuid()}-{boot.name}-{os.environ.get('NBSHARE_HOST', '')}"
-    while True:
-        sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(None)
-        try:
-            sock.connect(name)
-        except ConnectionRefusedError:
-            sock.close()
-            _start(boot, name, library)
-            continue
-        if not user_of(sock)[1]:
-            sock.close()
-            raise RuntimeError("another user has taken the name of nbshare's agent")
-        return sock
-
-
-def _start(boot: Boot, name: str, library: bytes | None) -> None:
-    """Start the agent, unless another process has just done it."""
-    host = f"host {socket.gethostname()}"
-    for what, here in versions():
-        if here != (wanted := boot.versions[what]):
-            raise RuntimeError(f"{host} has {what} {here} instead of {wanted}: install the same")
-    if find_spec("cloudpickle") is None:
-        raise RuntimeError(f"{host} has no cloudpickle: install it there")
-    own = find_spec("nbshare")
-    folders = (own and own.submodule_search_locations) or ()
-    path = next((os.path.dirname(f) for f in folders if digest_of(f) == boot.library), None)
-    if path is None and library is None:
-        raise LackingError
-    with closing(socket.socket(socket.AF_UNIX)) as listener:
-        try:
-            listener.bind(name)
-        except OSError:
-            return
-        listener.listen(socket.SOMAXCONN)
-        if path is not None:
-            _launch(listener, repr(path))
-            return
-        with os.fdopen(os.memfd_create("nbshare"), "wb") as file:
-            file.write(library or b"")
-            file.flush()
-            # Its workers are other processes. They open it where the agent has it.
-            _launch(listener, f'f"/proc/{{os.getpid()}}/fd/{file.fileno()}"', file.fileno())
-
-
-def _launch(listener: socket.socket, path: str, *fds: int) -> None:
-    """Start a Python of its own, which imports nbshare from a path."""
-    numpy = os.path.dirname(os.path.dirname(sys.modules["numpy"].__file__ or ""))
-    agent = subprocess.Popen(
-        [sys.executable, "-P", "-c", _AGENT.format(path=path, numpy=numpy, fd=listener.fileno())],
-        pass_fds=[listener.fileno(), *fds],
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,  # its worker processes are for all carriers of the host
-    )
-    _thread.start_new_thread(agent.wait, ())  # it ends as soon as it has forked

@@ -11,20 +11,21 @@ from concurrent.futures import wait
 from contextlib import suppress
 from typing import Any
 
-from nbshare._core.hosts import carrier
+from nbshare._core.hosts import starting
 from nbshare._core.hosts.carrier import PIECE, Carry
 from nbshare._core.hosts.executor import ExecutorHosts
+from nbshare._core.hosts.messages import messages_in
 from nbshare._core.hosts.travel import traveller
 
-ASK_S = 0.5  # between questions to a cluster how many workers there are
-BUSY_S = 1.0  # for it to answer
-LOOK_S = 0.1  # between looks at whether the call is stopped
+ASK_S = 0.5  # between requests for the number of workers
+BUSY_S = 1.0  # for a busy scheduler to answer
+LOOK_S = 0.1  # between checks whether the call is stopped
 NO_WORKERS_S = 5.0  # for a cluster that has lost all to start others
 ENDS = "closing", "closed"  # the states of a client or cluster that ends
 
 
 class DaskHosts(ExecutorHosts):
-    """The workers of a Dask cluster, as far as its client sees them. Each thread is a place.
+    """The workers of a Dask cluster. Each thread is a place.
 
     Parameters
     ----------
@@ -37,7 +38,7 @@ class DaskHosts(ExecutorHosts):
     def __init__(self, client: Any) -> None:
         super().__init__(client)
         self._client = client
-        self._seen_at = math.inf  # when there were workers. One that has none yet may start some
+        self._seen_at = math.inf  # the last worker. A cluster without any may start the first
         self._asked_at = -math.inf
         self._inputs: list[Any] = []  # futures of the inputs
         self._numbers: list[int] = []
@@ -49,7 +50,7 @@ class DaskHosts(ExecutorHosts):
         return max(1, int(sum(self._client.nthreads().values())))
 
     def check(self) -> None:
-        """Raise ConnectionError if the client is closed, or sees no workers any more."""
+        """Raise ConnectionError if the client is closed, or the cluster has lost all workers."""
         client = self._client
         states = client.status, getattr(client.cluster, "status", None)
         if any(str(state).endswith(ENDS) for state in states):
@@ -57,14 +58,14 @@ class DaskHosts(ExecutorHosts):
                 "the Dask client of backend=, or its cluster, is closed: keep it open until the "
                 "run has ended"
             )
-        if client.status != "running":  # what it submits would wait for ever
+        if client.status != "running":  # new tasks would wait for ever
             raise ConnectionError(
                 f"the Dask client of backend= has lost its scheduler (status: {client.status})"
             )
         if (now := time.monotonic()) < self._asked_at + ASK_S:
             return
         self._asked_at = now
-        with suppress(OSError):  # it is busy, or lost, which its status tells
+        with suppress(OSError):  # the scheduler is busy, or lost, which the status tells
             found = client.sync(client.scheduler.ncores, workers=None, callback_timeout=BUSY_S)
             self.n_places = sum(found.values())
         if self.n_places:
@@ -75,7 +76,7 @@ class DaskHosts(ExecutorHosts):
             )
 
     def submit(self, number: int, task: Carry, *args: Any) -> None:
-        """Have it run a task anywhere."""
+        """Submit a task to any worker."""
         _inboxes[number] = self._news
         self._numbers.append(number)
         super().submit(number, task, *args)
@@ -84,7 +85,7 @@ class DaskHosts(ExecutorHosts):
         return self._begin(_result_of(self._client, self._client.submit(*task, pure=False)))
 
     def offer(self, data: Any, is_stopped: Callable[[], bool]) -> Any:
-        """Have pieces of the inputs on all workers. Return their keys."""
+        """Scatter pieces of the inputs over all workers. Return their keys."""
         pieces = range(0, len(data), PIECE)
         self._inputs += [None] * (len(pieces) - len(self._inputs))
         for k, start in enumerate(pieces):
@@ -94,7 +95,7 @@ class DaskHosts(ExecutorHosts):
         return [shard and shard.key for shard in self._inputs]
 
     def _scatter(self, piece: Any, is_stopped: Callable[[], bool]) -> Any:
-        """Return a future of a piece. None if the worker for it is lost: it is offered again."""
+        """Return a future of a piece, None if the worker for it is lost. It is offered again."""
         scattered = self._begin(_scattered(self._client, piece))
         while not is_stopped():
             if wait([scattered], LOOK_S).done:
@@ -104,17 +105,17 @@ class DaskHosts(ExecutorHosts):
         scattered.cancel()
         return None
 
-    def _begin(self, what: Coroutine[Any, Any, Any]) -> Any:
+    def _begin(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine in the client's event loop. Return its future."""
-        return asyncio.run_coroutine_threadsafe(what, self._client.loop.asyncio_loop)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop)
 
     def end(self, call: str) -> None:
-        """Have all hosts end a call."""
-        carrier.end(self.boot.name, call)
+        """Stop a call on all hosts."""
+        starting.end(self.boot.name, call)
         _thread.start_new_thread(_end_on_dask, (self._client, self.boot.name, call))
 
     def close(self, call: str) -> None:
-        """Forget all tasks, the inputs, and what is noted of the call."""
+        """Drop all tasks, the inputs, and the scheduler's notes about the call."""
         for number in self._numbers:
             _inboxes.pop(number, None)
         super().close(call)
@@ -123,11 +124,11 @@ class DaskHosts(ExecutorHosts):
         self._inputs.clear()
         if self._client.status == "running":
             keys = [f"nbshare-{self.boot.name}", call]
-            self._begin(self._client.scheduler.set_metadata(keys=keys, value=None))
+            self._begin(self._client.scheduler.set_metadata(keys=keys, value={}))
 
 
 async def _result_of(client: Any, future: Any) -> Any:
-    """Return the result as soon as it is there, while others are stored."""
+    """Return the result of a task. It arrives while the call's thread stores others."""
     try:
         return (await client.gather([future], asynchronous=True))[0]
     finally:
@@ -142,12 +143,12 @@ _inboxes: dict[int, Any] = {}  # by task of Dask
 
 
 def _hear(event: Any) -> None:
-    """Take a message that a worker of Dask has logged as an event."""
+    """Receive messages that a worker of Dask has logged as an event."""
     number, first, messages = event[1]
     if (inbox := _inboxes.get(number)) is not None:
-        inbox.put((number, first, carrier.messages_in(messages), None))
+        inbox.put((number, first, messages_in(messages), None))
 
 
 def _end_on_dask(client: Any, name: str, call: str) -> None:
-    with suppress(Exception):  # it may be gone
+    with suppress(Exception):  # the cluster may be lost
         client.run(traveller().end, name, call, on_error="ignore")

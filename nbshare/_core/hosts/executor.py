@@ -1,4 +1,4 @@
-"""Executors, of which nothing is known but that they run tasks, as clusters."""
+"""Executors as clusters. Nothing is known about them, but that they run tasks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from nbshare._core.hosts import carrier
+from nbshare._core.hosts import starting
 from nbshare._core.hosts.carrier import Carry
+from nbshare._core.hosts.messages import messages_in
 from nbshare._core.hosts.protocol import Hosts, News
 from nbshare._core.hosts.travel import boot
 from nbshare._core.system import processes
 
 
 class ExecutorHosts(Hosts):
-    """The machines behind an executor, one or several, of which nothing is known.
+    """The machines behind an executor, one or several. Nothing else is known.
 
     Parameters
     ----------
@@ -34,14 +35,14 @@ class ExecutorHosts(Hosts):
         self._news: queue.SimpleQueue[int | News | None] = queue.SimpleQueue()
 
     def n_workers(self) -> int:
-        """Return how many processors this machine has, as nobody knows."""
+        """Return the number of CPUs of this machine, because that of others is unknown."""
         return processes.usable_cpus()
 
     def check(self) -> None:
-        """Do nothing. Its futures and `submit` raise errors."""
+        """Check nothing. Its futures and `submit` raise errors."""
 
     def submit(self, number: int, task: Carry, *args: Any) -> None:
-        """Have it run a task anywhere."""
+        """Submit a task."""
         self._tasks[number] = future = self._start(task, *args)
         future.add_done_callback(lambda _: self._news.put(number))
 
@@ -49,7 +50,7 @@ class ExecutorHosts(Hosts):
         return self._executor.submit(*task)
 
     def wait(self, timeout_s: float) -> Sequence[News]:
-        """Wait for what tasks tell, and return it."""
+        """Wait for news of tasks, and return them."""
         news: list[News] = []
         with suppress(queue.Empty):
             one = self._news.get(timeout=timeout_s)
@@ -66,24 +67,24 @@ class ExecutorHosts(Hosts):
         self._news.put(None)
 
     def offer(self, data: Any, is_stopped: Callable[[], bool]) -> Any:  # noqa: ARG002
-        """Do nothing. Inputs go with a task, to each host."""
+        """Return None. A task brings the inputs to each host."""
         return None
 
     def end(self, call: str) -> None:
-        """Have hosts of this machine end a call. Others are only not given any more of it."""
-        carrier.end(self.boot.name, call)
+        """Stop a call on this machine, and cancel its tasks elsewhere that have not begun."""
+        starting.end(self.boot.name, call)
         for future in self._tasks.values():
             future.cancel()
 
     def close(self, call: str) -> None:  # noqa: ARG002
-        """Forget all tasks."""
+        """Drop all tasks."""
         for future in self._tasks.values():
             future.cancel()
         self._tasks.clear()
 
 
 def outcome_of(number: int, result: Callable[[], Any]) -> News:
-    """Return what has become of a task."""
+    """Return the outcome of a task."""
     try:
         return number, 0, _messages(result()), None
     except BaseException as error:  # noqa: BLE001 - each cluster has its own
@@ -94,5 +95,5 @@ def _messages(result: Any) -> Sequence[Any]:
     if not result:
         error = ConnectionError(f"a host has lost its connection to nbshare: it gave {result!r}")
         return [[memoryview(b"error"), memoryview(pickle.dumps(error))]]
-    last, *others = carrier.messages_in(result)
+    last, *others = messages_in(result)
     return [*others, last]

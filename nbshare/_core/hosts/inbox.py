@@ -1,4 +1,4 @@
-"""Stores what hosts send in the results and on the board of the client, as a worker does."""
+"""Stores replies of hosts in the results and on the board of the client, as a worker does."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from nbshare._core.wire.board import (
 
 
 class Inbox:
-    """Takes replies about the blocks of a call.
+    """Receives replies about the blocks of a call.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Inbox:
             call.note_error(error, range(i, i + 1))
             if failure is reply.error:
                 call.note_failure(error)
-        if reply.attempts is not None:  # first, because the files of a checkpoint tell them
+        if reply.attempts is not None:  # first, because the files of a checkpoint hold them
             call.board.attempts_to_count(first, items.stop)[:] = reply.attempts
         self._put(first, reply)
         if reply.error is not None:
@@ -84,13 +84,13 @@ class Inbox:
         """Return the error that a report describes."""
         if not isinstance(error, ReportedError):
             return error
-        what = error.what
-        if what.item >= 0:
-            what = what._replace(item=first + what.item)
-        return self._call.error_of(what, f"{error.worker} of host {host}")
+        report = error.report
+        if report.item >= 0:
+            report = report._replace(item=first + report.item)
+        return self._call.error_of(report, f"{error.worker} of host {host}")
 
     def _put(self, first: int, reply: Reply) -> None:
-        """Store the results of a block, which is in one page, and say then what is done."""
+        """Store the results of a block, which is in one page, then mark its items as done."""
         page, states = self._call.board.page(first), np.frombuffer(reply.states, np.uint8)
         self._store.turn_to(page, first + len(states))
         if reply.spec is not None:
@@ -114,7 +114,7 @@ def _runs(chosen: npt.NDArray[np.bool_], first: int) -> Iterator[tuple[slice, ra
 
 
 def _show(row: Any, first: int, reply: Reply) -> None:
-    """Show the item that a worker is in, and what it reports, and in the end what it has done."""
+    """Show a worker's item and report, and its sums at the end of a block."""
     now_ns = time.monotonic_ns()
     if not row[PID]:
         row[[PID, BEGUN, LOADED]] = os.getpid(), now_ns, now_ns

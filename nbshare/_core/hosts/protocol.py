@@ -1,4 +1,4 @@
-"""The messages of client and agent. They are bytes to all between them."""
+"""The messages of client and agent, which are bytes to all processes between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.hosts.carrier import Boot, Carry
+from nbshare._core.hosts.carrier import Carry
+from nbshare._core.hosts.starting import Boot
 from nbshare._core.memory import Handle
 from nbshare._core.store.logs import LogKey
 from nbshare._core.store.specs import OutputSpec
@@ -33,41 +34,41 @@ def from_buffers(buffers: Sequence[Any]) -> Any:
 
 
 class Common(NamedTuple):
-    """The parts that are the same for all blocks of a call. They are in its inputs."""
+    """The parts that all blocks of a call share. They are in its inputs."""
 
     sources: tuple[int, int]  # the place of the source files in the inputs, and their size
-    fixed: Fixed  # the place of all else
+    fixed: Fixed  # the place of the rest
     settings: dict[str, Any]  # of the client, see `wire.context`
     policy: Policy
     out: str | npt.NDArray[Any] | None  # an array without its rows
-    news_s: float  # between replies about a block that takes long
+    news_s: float  # between replies about a long block
 
 
 class Inputs(NamedTuple):
-    """The inputs of a call, and where they are."""
+    """The inputs of a call, or where they are."""
 
     call: str  # the name
     nbytes: int
     common: tuple[int, int]  # the place of `Common` in them, and its size
     small: Any  # the inputs themselves as a buffer, if they are few
-    handle: Handle | None  # where the client has them, for an agent on its machine
+    handle: Handle | None  # of the client's memory, for an agent on its machine
 
 
 class Block(NamedTuple):
-    """Some items of a call, to be run by one worker."""
+    """Some items of a call, for one worker."""
 
     first: int
     n: int
     sources: Sources
     contents: Any  # of the arena of the items, as a buffer
-    attempts: npt.NDArray[np.int32] | None  # that items have had before, if any
+    attempts: npt.NDArray[np.int32] | None  # earlier ones of the items, if any
 
 
 class Order(NamedTuple):
-    """A block with all that a host needs to know. Without one it brings inputs only."""
+    """A block and its call, or None to bring inputs only."""
 
     inputs: Inputs
-    running: tuple[str, ...]  # calls of the client. A host forgets all others
+    running: tuple[str, ...]  # calls of the client. A host drops the inputs of others
     block: Block | None
 
 
@@ -75,14 +76,14 @@ class Order(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The outcome of a block since the last reply."""
+    """The progress of a block since the last reply."""
 
     is_last: bool
-    states: bytes  # as in `wire.board.Page.done`, 0 for items that an earlier reply has
+    states: bytes  # as in `wire.board.Page.done`, 0 for items of earlier replies
     spec: OutputSpec | None
-    rows: Any  # an array of those of items in the output, if there are any
-    entries: Any  # an array of those of items in logs, likewise
-    logs: dict[LogKey, Any]  # the parts that `entries` mean, which are not copied
+    rows: Any  # an array of the items in the output, if there are any
+    entries: Any  # an array for the items in logs, likewise
+    logs: dict[LogKey, Any]  # the parts to which `entries` point, not copied
     errors: dict[int, BaseException]
     error: BaseException | None  # of the call
     attempts: npt.NDArray[np.int32] | None
@@ -93,58 +94,57 @@ class Reply(NamedTuple):
 
 
 class ReportedError(Exception):
-    """Carries the description of a failure to the client. Agents do not load users' errors.
+    """Carries the description of a failure to the client, because agents load no users' errors.
 
     Parameters
     ----------
-    what : Failure or Death
+    report : Failure or Death
         The description, with the item's place in its block.
     worker : int
         The number of the worker on the host.
     """
 
-    def __init__(self, what: Failure | Death, worker: int) -> None:
-        super().__init__(what, worker)
-        self.what, self.worker = what, worker
+    def __init__(self, report: Failure | Death, worker: int) -> None:
+        super().__init__(report, worker)
+        self.report, self.worker = report, worker
 
 
 # ------------------------------------------------------------------------------- clusters
 
-# A task, the place of the first of some of its messages, the buffers of each, and the error that
-# has ended it.
+# A task, the place of the first of these messages of it, the buffers of each, and its error.
 News = tuple[int, int, Sequence[Sequence[memoryview]], BaseException | None]
 
 
 class Hosts(Protocol):
-    """A cluster that exists, for one call. One thread uses it, and any thread wakes that."""
+    """An existing cluster, for one call. One thread uses it, and any thread wakes that one."""
 
     kind: str  # as `carrier` knows it
     boot: Boot
-    n_places: float  # tasks that it runs at the same time, infinity if unknown. Others wait there
+    n_places: float  # tasks that it runs at the same time, infinity if unknown
 
     def n_workers(self) -> int:
-        """Return how many tasks it can run at the same time, as far as known."""
+        """Return how many tasks it can run at the same time, or a guess."""
 
     def check(self) -> None:
-        """Raise ConnectionError when the cluster is gone."""
+        """Raise ConnectionError when the cluster is lost."""
 
     def submit(self, number: int, task: Carry, *args: Any) -> None:
-        """Have it run a task anywhere."""
+        """Submit a task."""
 
     def wait(self, timeout_s: float) -> Sequence[News]:
-        """Wait for what tasks tell, or until it is woken, and return it."""
+        """Wait for news of tasks, or for `wake`, and return them."""
 
     def wake(self) -> None:
         """End a wait."""
 
     def offer(self, data: Any, is_stopped: Callable[[], bool]) -> Any:
-        """Have the inputs of the call in the cluster. Return how tasks find them, None if not so.
+        """Store the inputs in the cluster. Return how tasks find them, None if it stores none.
 
-        It may be called again, after some were lost.
+        Call it again after some were lost.
         """
 
     def end(self, call: str) -> None:
-        """Have hosts end what runs of a call, as far as they can be reached."""
+        """Stop a call on all hosts that can be reached."""
 
     def close(self, call: str) -> None:
-        """Forget all tasks of the call."""
+        """Drop all tasks of the call."""

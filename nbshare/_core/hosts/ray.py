@@ -13,24 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from nbshare._core.hosts import carrier
-from nbshare._core.hosts.carrier import PIECE, Carry
+from nbshare._core.hosts import starting
+from nbshare._core.hosts.carrier import PIECE, Carry, over
 from nbshare._core.hosts.executor import outcome_of
+from nbshare._core.hosts.messages import messages_in
 from nbshare._core.hosts.protocol import Hosts, News
 from nbshare._core.hosts.travel import boot
 
-ASK_S = 0.5  # between questions to the cluster how many CPUs there are
-END_S = 0.5  # for tasks to end that have said all
-POLL_S = 0.02  # between looks at whether somebody else wakes a thread that waits
+ASK_S = 0.5  # between requests for the number of CPUs
+END_S = 0.5  # for tasks to end that have sent everything
+POLL_S = 0.02  # between checks whether another thread wakes the one that waits
 
 
 class RayHosts(Hosts):
-    """The nodes of the Ray cluster that this process is connected to. Each CPU is a place.
+    """The nodes of the Ray cluster to which this process is connected. Each CPU is a place.
 
     Parameters
     ----------
     address : str
-        Where to connect, if it is not yet, or "ray" for a cluster that is found, or a new one here.
+        The address of the cluster, or "ray" for one that Ray finds, or starts here.
     """
 
     kind, n_places = "ray", math.inf
@@ -64,7 +65,7 @@ class RayHosts(Hosts):
 
     def check(self) -> None:
         """Raise ConnectionError if Ray was shut down."""
-        if not self._ray.is_initialized():  # and a task would start another cluster
+        if not self._ray.is_initialized():  # a task would start another cluster
             raise ConnectionError(
                 "Ray was shut down: keep this process connected until the run has ended"
             )
@@ -72,11 +73,11 @@ class RayHosts(Hosts):
             self._asked_at, self.n_places = now, self.n_workers()
 
     def submit(self, number: int, task: Carry, *args: Any) -> None:
-        """Have it run a task anywhere."""
+        """Submit a task to any node."""
         self._tasks[self._remote.remote(task, *args)] = number, 0
 
     def wait(self, timeout_s: float) -> Sequence[News]:
-        """Wait for what tasks tell, and return it."""
+        """Wait for news of tasks, and return them."""
         until_s = time.monotonic() + timeout_s
         while True:
             with suppress(queue.Empty):
@@ -106,14 +107,14 @@ class RayHosts(Hosts):
             del self._tasks[task]
             return number, place, (), error
         self._tasks[task] = number, place + 1
-        return number, place, carrier.messages_in(message), None
+        return number, place, messages_in(message), None
 
     def wake(self) -> None:
         """End a wait."""
         self._wakes.put(None)
 
     def offer(self, data: Any, is_stopped: Callable[[], bool]) -> Any:
-        """Have the inputs in Ray's store. Return references to their pieces."""
+        """Put the inputs into Ray's store. Return references to their pieces."""
         for start in range(len(self._inputs) * PIECE, len(data), PIECE):
             if is_stopped():
                 break
@@ -121,17 +122,17 @@ class RayHosts(Hosts):
         return self._inputs
 
     def end(self, call: str) -> None:
-        """Have hosts end a call, those of this machine at once. Others see it within a second.
+        """Stop a call immediately on this machine, within a second on others.
 
-        Not by `ray.cancel`: if a task ends meanwhile, Ray ends this process.
+        `ray.cancel` is not used: if a task ends meanwhile, Ray ends this process.
         """
-        carrier.end(self.boot.name, call)
+        starting.end(self.boot.name, call)
         if self._ray.is_initialized():
             store = importlib.import_module("ray.experimental.internal_kv")
-            store._internal_kv_put(carrier.over(self.boot.name, call), b"")
+            store._internal_kv_put(over(self.boot.name, call), b"")
 
     def close(self, call: str) -> None:  # noqa: ARG002
-        """Forget all tasks, after the ends of those that are about to end."""
+        """Drop all tasks, after waiting shortly for those that are about to end."""
         end_at = time.monotonic() + END_S
         with suppress(Exception):  # Ray was shut down
             while self._tasks and (left_s := end_at - time.monotonic()) > 0:

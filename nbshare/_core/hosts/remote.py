@@ -1,4 +1,4 @@
-"""A block as a call of the agent's engine, and what has become of it as replies."""
+"""A block as a call of the agent's engine, and its progress as replies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from nbshare._core.wire.threads import threads_per_worker
 
 
 class RemoteCall(Call):
-    """A call that runs a block, and says what has become of it in one reply after the other."""
+    """A call that runs a block, and describes its progress in replies."""
 
     def error_of(self, what: Failure | Death, worker: object) -> BaseException:
         """Return an error that carries the description."""
@@ -36,11 +36,11 @@ class RemoteCall(Call):
 
     @cached_property
     def _given(self) -> npt.NDArray[np.bool_]:
-        """A flag per item, True if it is in a reply."""
+        """A flag for each item, True if a reply has it."""
         return np.zeros(self.board.n_items, np.bool_)
 
     def next_reply(self, *, is_last: bool) -> Reply:
-        """Return what is new."""
+        """Return the progress since the last reply."""
         page, results = self.board.page(0), self.results
         states, prints = self._new_states(), self.request.prints
         assert isinstance(prints, _Printed)
@@ -68,11 +68,11 @@ class RemoteCall(Call):
         )
 
     def _new_states(self) -> npt.NDArray[np.uint8]:
-        """Return the states of items that are done, and in no reply yet."""
+        """Return the states of items that are done and in no reply yet."""
         page, results = self.board.page(0), self.results
         states = page.states()
         states[self._given] = NOT_DONE
-        # Logs and errors come after the states.
+        # Logs and errors arrive after the states.
         logged = np.flatnonzero(states == IN_LOG)
         states[logged[~results.logs.has(page.index[0, logged])]] = NOT_DONE
         for i in np.flatnonzero(states == FAILED).tolist():
@@ -81,7 +81,7 @@ class RemoteCall(Call):
         return states
 
     def _cut_log(self, key: LogKey, index: Any) -> pickle.PickleBuffer:
-        """Return the part of a log that has some entries, which then count from its start."""
+        """Return the part of a log with some entries, and let these count from its start."""
         of_log = index[0] == key
         offsets = index[1, of_log]
         start = int(offsets.min())
@@ -116,7 +116,7 @@ def call_of(block: Block, common: Common, fixed: Placed, sources: bytes) -> Remo
         common.fixed,
         [fixed, place_bytes(bytes(block.contents))],
         block.sources,
-        n_threads=threads_per_worker(1, 1, context.environ),  # the cluster counts CPUs, one a task
+        n_threads=threads_per_worker(1, 1, context.environ),  # the cluster counts CPUs
         first=block.first,
         make=RemoteCall,
     )
@@ -127,7 +127,7 @@ def call_of(block: Block, common: Common, fixed: Placed, sources: bytes) -> Remo
 
 
 def _context(common: Common, sources: bytes) -> Context:
-    """Return the settings of this host, with the client's where they mean the same here."""
+    """Return the settings of this host, with those of the client that are valid here."""
     context = current_context()
     path = [*common.settings["path"]]
     path += [folder for folder in context.path if folder not in path]
@@ -138,7 +138,7 @@ def _context(common: Common, sources: bytes) -> Context:
 
 
 class _Printed(Prints):
-    """Keeps what workers print until the next reply takes it."""
+    """Keeps the prints of workers for the next reply."""
 
     def take(self) -> list[tuple[str, str]]:
         texts = [self._waiting.popleft() for _ in range(len(self._waiting))]

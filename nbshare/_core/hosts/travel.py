@@ -1,4 +1,4 @@
-"""What travels to all clusters: the carrier as its source, and this library."""
+"""The parts of nbshare that travel to clusters: the task's modules, and the whole library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 
 from nbshare._core import PACKAGE
 from nbshare._core.engine.local import at_shutdown
-from nbshare._core.hosts import carrier
+from nbshare._core.hosts import carrier, messages, starting
 from nbshare._core.system import processes
 
 running: set[str] = set()  # calls of this process
@@ -16,32 +16,34 @@ running: set[str] = set()  # calls of this process
 
 @cache
 def traveller() -> carrier.Carry:
-    """Return what clusters run."""
-    return carrier.Carry(f"nbshare_{boot().library.hex()}", inspect.getsource(carrier))
+    """Return the task of clusters."""
+    modules = {"messages": messages, "starting": starting, "carrier": carrier}
+    sources = [(name, inspect.getsource(module)) for name, module in modules.items()]
+    return carrier.Carry(f"nbshare_{boot().library.hex()}", sources)
 
 
 @cache
 def library() -> bytes:
     """Return this package, for hosts that lack it."""
-    return carrier.zipped(PACKAGE)
+    return starting.zipped(PACKAGE)
 
 
 @cache  # it takes 10 ms
-def boot() -> carrier.Boot:
-    """Return how hosts find the agents of this process."""
-    versions = dict(carrier.versions())
-    return carrier.Boot(secrets.token_hex(8), versions, carrier.digest_of(PACKAGE))
+def boot() -> starting.Boot:
+    """Return the information with which hosts find the agents of this process."""
+    versions = dict(starting.versions())
+    return starting.Boot(secrets.token_hex(8), versions, starting.digest_of(PACKAGE))
 
 
 def _close() -> None:
-    """Have the agents on this machine end. Others do so when they have had nothing to do."""
+    """End the agents on this machine. Others end when they have been idle for a while."""
     running.clear()
-    carrier.end(boot().name, "")
-    boot.cache_clear()  # none comes to one that is about to end
+    starting.end(boot().name, "")
+    boot.cache_clear()  # so that no carrier connects to one that is about to end
 
 
 def _forget() -> None:
-    """Have other agents than the parent, in a forked child."""
+    """Use other agents than the parent, in a forked child."""
     running.clear()
     boot.cache_clear()
 

@@ -1,0 +1,90 @@
+"""The messages of carriers and agents, which travel through sockets and clusters."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+# A message is a kind and its content, as buffers in one: "host" (its name, when the block begins),
+# "reply" and "last" (a `protocol.Reply`), "error" (pickled), "lost", and "lacks" ("inputs" or
+# "library", the host, and the error if the cluster could not send them).
+Message = bytearray
+
+
+def packed(*parts: Any) -> Message:
+    """Return buffers as a message: their number, their sizes and their content."""
+    return bytearray().join([_head_of(parts), *parts])
+
+
+def _head_of(parts: Sequence[Any]) -> bytes:
+    return struct.pack(f"{1 + len(parts)}q", len(parts), *(memoryview(p).nbytes for p in parts))
+
+
+def kind_of(message: Message) -> bytes:
+    """Return the kind of a message, and keep no view of it."""
+    n, nbytes = struct.unpack_from("2q", message)
+    start = 8 * (1 + n)
+    return bytes(message[start : start + nbytes])
+
+
+def parts_of(message: Any) -> list[memoryview]:
+    """Return the buffers of a message, as views of it."""
+    return messages_in(message)[0]
+
+
+def messages_in(data: Any) -> list[list[memoryview]]:
+    """Return the buffers of each message of several in a row."""
+    found, start = [], 0
+    while start < len(data):
+        (n,) = struct.unpack_from("q", data, start)
+        sizes = struct.unpack_from(f"{n}q", data, start + 8)
+        stops = [*itertools.accumulate(sizes, initial=start + 8 * (1 + n))]
+        found.append([memoryview(data)[a:b] for a, b in itertools.pairwise(stops)])
+        start = stops[-1]
+    return found
+
+
+def send(sock: socket.socket, *parts: Any) -> None:
+    """Send buffers as one message."""
+    views = [memoryview(part).cast("B") for part in parts]
+    sock.settimeout(None)  # despite socket.setdefaulttimeout
+    sock.sendall(_head_of(views))
+    for view in views:
+        sock.sendall(view)
+
+
+def receive(sock: socket.socket) -> Message:
+    """Return the next message.
+
+    Raises
+    ------
+    EOFError, OSError
+        The other process has closed the connection.
+    """
+    sock.settimeout(None)
+    _read(sock, memoryview(number := bytearray(8)))
+    _read(sock, memoryview(sizes := bytearray(8 * struct.unpack("q", number)[0])))
+    head = number + sizes
+    message = bytearray(len(head) + sum(struct.unpack(f"{len(sizes) // 8}q", sizes)))
+    message[: len(head)] = head
+    with memoryview(message)[len(head) :] as content:
+        _read(sock, content)
+    return message
+
+
+def _read(sock: socket.socket, view: memoryview) -> None:
+    while view:
+        if not (n := sock.recv_into(view)):
+            raise EOFError("the other end is gone")
+        view = view[n:]
+
+
+def user_of(sock: socket.socket) -> tuple[int, int]:
+    """Return the process at the other end, and whether it is of this user. All can bind names."""
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", data)
+    return pid, uid == os.getuid()
