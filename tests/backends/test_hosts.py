@@ -274,6 +274,24 @@ def test_tasks_that_end_before_they_begin(threads):
         map_async(duties.slow, range(9), **options(executor)).result(5)
 
 
+def test_a_profiler_may_keep_frames(threads):
+    """As that of Dask's workers does, and with them views of the replies that they read."""
+    kept, is_over = [], threading.Event()
+
+    def keep():
+        while not is_over.wait(0.0005):
+            kept.append(sys._current_frames())
+
+    profiler = threading.Thread(target=keep)
+    profiler.start()
+    try:
+        found = parallel_map(duties.large_row, range(16), **threads)
+    finally:
+        is_over.set()
+        profiler.join()
+    assert found[:, 0].tolist() == list(range(16))
+
+
 def test_all_tasks_of_a_moment_may_end_before_they_begin():
     """As when the agent of their host is lost. That counts once."""
 

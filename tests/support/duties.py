@@ -124,6 +124,10 @@ def row(i):
     return np.full((2, 3), i, np.float32)
 
 
+def large_row(i):
+    return np.full(1 << 18, i, np.float64)
+
+
 def noted_row(i, log):
     note(log, i)
     return row(i)

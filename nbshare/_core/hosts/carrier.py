@@ -59,13 +59,10 @@ class Carry:
         self._names = {"load": _LOAD, "package": package, "sources": sources}
 
     def __call__(self, kind: str, *task: Any) -> Any:
-        """Bring a block to the agent, and return its messages: the last one, then the others.
-
-        In this order the last one, which may be large, is not copied.
-        """
-        *others, told = self.stream(kind, *task)
-        told += b"".join(others)
-        return memoryview(told) if kind == "dask" else told  # it would copy a bytearray
+        """Bring a block to the agent, and return its last message, then all others as bytes."""
+        *others, last = self.stream(kind, *task)
+        # The last one may be large, and Dask would copy a bytearray.
+        return memoryview(last) if kind == "dask" else last, b"".join(others)
 
     def stream(
         self,

@@ -95,5 +95,5 @@ def _messages(result: Any) -> Sequence[Any]:
     if not result:
         error = ConnectionError(f"a host has lost its connection to nbshare: it gave {result!r}")
         return [[memoryview(b"error"), memoryview(pickle.dumps(error))]]
-    last, *others = messages_in(result)
-    return [*others, last]
+    last, others = result
+    return [*messages_in(others), *messages_in(last)]
