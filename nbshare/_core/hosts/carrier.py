@@ -61,8 +61,8 @@ class Carry:
     def __call__(self, kind: str, *task: Any) -> Any:
         """Bring a block to the agent, and return its last message, then all others as bytes."""
         *others, last = self.stream(kind, *task)
-        # The last one may be large, and Dask would copy a bytearray.
-        return memoryview(last) if kind == "dask" else last, b"".join(others)
+        # The last one may be large. Dask copies no memoryview, and other clusters know none.
+        return memoryview(last) if kind == "dask" else bytes(last), b"".join(others)
 
     def stream(
         self,

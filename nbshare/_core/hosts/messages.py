@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 import os
 import socket
 import struct
@@ -12,7 +13,10 @@ from typing import Any
 # A message is a kind and its content, as buffers in one: "host" (its name, when the block begins),
 # "reply" and "last" (a `protocol.Reply`), "error" (pickled), "lost", and "lacks" ("inputs" or
 # "library", the host, and the error if the cluster could not send them).
-Message = bytearray
+Message = bytearray | memoryview
+
+LARGE = 1 << 20  # bytes of a message that goes through memory, so that none is copied twice
+IN_MEMORY = 0  # in place of the number of buffers
 
 
 def packed(*parts: Any) -> Message:
@@ -52,9 +56,16 @@ def send(sock: socket.socket, *parts: Any) -> None:
     """Send buffers as one message."""
     views = [memoryview(part).cast("B") for part in parts]
     sock.settimeout(None)  # despite socket.setdefaulttimeout
-    sock.sendall(_head_of(views))
-    for view in views:
-        sock.sendall(view)
+    if sum(map(len, views)) < LARGE:
+        sock.sendall(_head_of(views))
+        for view in views:
+            sock.sendall(view)
+        return
+    with open(os.memfd_create("nbshare"), "wb", buffering=0) as file:
+        for view in (memoryview(_head_of(views)), *views):
+            while view:
+                view = view[file.write(view) :]
+        socket.send_fds(sock, [struct.pack("q", IN_MEMORY)], [file.fileno()])
 
 
 def receive(sock: socket.socket) -> Message:
@@ -66,7 +77,13 @@ def receive(sock: socket.socket) -> Message:
         The other process has closed the connection.
     """
     sock.settimeout(None)
-    _read(sock, memoryview(number := bytearray(8)))
+    number, fds, _, _ = socket.recv_fds(sock, 8, 1, socket.MSG_WAITALL | socket.MSG_CMSG_CLOEXEC)
+    for fd in fds:
+        with open(fd, "rb") as file:
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+            return memoryview(mmap.mmap(file.fileno(), 0, flags, mmap.PROT_READ))
+    if len(number) < 8:
+        raise EOFError("the other end is gone")
     _read(sock, memoryview(sizes := bytearray(8 * struct.unpack("q", number)[0])))
     head = number + sizes
     message = bytearray(len(head) + sum(struct.unpack(f"{len(sizes) // 8}q", sizes)))
