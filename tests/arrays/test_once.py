@@ -18,15 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
 
+import nbshare
 from nbshare import parallel_map, plan
 from nbshare._core.arrays import repeated
 from nbshare._core.arrays.arena import Arena
 from nbshare._core.arrays.copied import ALIGNMENT
-from nbshare._core.arrays.inputs import Inputs
+from nbshare._core.arrays.inputs import Inputs, lenders
 from nbshare._core.arrays.known import LoadedObjects
 from nbshare._core.arrays.repeated import NamedParts
 from nbshare._core.engine.preparing import pack_sources
-from nbshare._core.memory import View
+from nbshare._core.memory import View, segment_of
 from nbshare._core.worker.items import ItemSource, blocks_of
 from tests.support import once
 
@@ -312,6 +313,21 @@ def test_plan_packs_some_of_the_items():
     found = plan(once.look_up, items)
     assert sum(item.n_pickled > 0 for item in items) < 100
     assert found.input_bytes == pytest.approx(placed(items), rel=0.2)
+
+
+def test_memory_that_was_changed_here_is_sent_with_the_change():
+    """A buffer in shared memory is not copied, until this process writes to its private view."""
+    segment = segment_of(nbshare.share(np.zeros(9000)))[0].again("c")
+    segment.was_sent = True
+    lenders[id(segment)] = segment
+    memory = View(segment).root
+    for value in 0, 1, 1:
+        memory[:8] = value
+        arena = Arena()
+        packed = arena.pack(pickle.PickleBuffer(memory), "it")
+        assert (arena.nbytes > memory.nbytes) == bool(value)
+    inputs = Inputs([View(arena.all_contents(), is_read_only=True)])
+    assert bytes(inputs.load(packed)) == bytes(memory)
 
 
 def test_broadcast_arrays_are_sent_without_a_warning():

@@ -79,7 +79,8 @@ class Contents:
         for segment in [found for ref in lenders.valuerefs() if refers and (found := ref())]:
             offset = address - segment.address
             is_here = 0 <= offset <= segment.nbytes - raw.nbytes
-            if is_here and (self.stays_here or not segment.is_private):
+            others_see_it = self.stays_here or not segment.is_private
+            if is_here and others_see_it and not segment.is_changed(offset, raw.nbytes):
                 spans[k] = self._segment_index(segment, "c"), offset, raw.nbytes
                 return
         self.has_views = True
