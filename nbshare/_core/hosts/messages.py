@@ -8,12 +8,12 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Union
 
 # A message is a kind and its content, as buffers in one: "host" (its name, when the block begins),
 # "reply" and "last" (a `protocol.Reply`), "error" (pickled), "lost", and "lacks" ("inputs" or
 # "library", the host, and the error if the cluster could not send them).
-Message = bytearray | memoryview
+Message = Union[bytearray, memoryview]  # noqa: UP007 - older Pythons report their version
 
 LARGE = 1 << 20  # bytes of a message that goes through memory, so that none is copied twice
 IN_MEMORY = 0  # in place of the number of buffers
