@@ -422,7 +422,7 @@ with nbshare.Executor(1) as executor:
         try:
             executor.submit(abs, 1)
         except RuntimeError as error:
-            assert "was forked" in str(error)
+            assert "is a fork" in str(error)
         executor.shutdown()
         with nbshare.Executor(1) as other:
             os._exit(other.submit(abs, -7).result())
