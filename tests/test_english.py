@@ -27,3 +27,13 @@ def test_its_verbs_have_content_and_its_nouns_are_nouns(file):
     comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
     assert [doc for doc in docs if re.match(r"(Have|Be|Let|Do)\b", doc)] == []
     assert len(re.findall(r"(?<![`*])\bwhat\b(?!`)", "\n".join(docs + comments))) <= 1
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_reasons_of_errors_are_conditions(file):
+    """Each entry of Raises begins with "If", as in NumPy's documentation."""
+    nodes = ast.walk(ast.parse((PACKAGE / file).read_text("utf-8")))
+    docs = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, DOCUMENTED)]
+    entries = [re.search(r"^Raises\n-+\n((?:.+\n?)+)", doc, re.MULTILINE) for doc in docs]
+    reasons = [entry[1] for entry in entries if entry]
+    assert [text for text in reasons if re.search(r"^\S.*\n +(?!If |\s)", text, re.MULTILINE)] == []

@@ -39,9 +39,9 @@ def run(out: Path, workers: int | None = None) -> None:
     Raises
     ------
     OSError
-        `out` cannot be written. Checked before the work starts, as far as possible.
+        If `out` cannot be written. Checked before the work starts, as far as possible.
     RuntimeError
-        The results of the workers differ from those of a plain loop.
+        If the results of the workers differ from those of a plain loop.
     """
     _check_writable(out)
     elevation, dx, dy = load()

@@ -83,9 +83,9 @@ class Executor(futures.Executor):
     Raises
     ------
     TypeError, ValueError
-        Invalid arguments, or arguments that nbshare's workers do not support.
+        If an argument is invalid, or one that nbshare's workers do not support.
     nbshare.errors.UnsendableError
-        The initializer cannot be pickled. A `TypeError`.
+        If the initializer cannot be pickled. A `TypeError`.
 
     See Also
     --------
@@ -229,9 +229,9 @@ class Executor(futures.Executor):
         Raises
         ------
         RuntimeError
-            Called after `shutdown`, while the interpreter exits, or in a forked process.
+            If called after `shutdown`, while the interpreter exits, or in a forked process.
         TypeError
-            `fn` is asynchronous (``async def``).
+            If `fn` is asynchronous (``async def``).
         """
         return self._submit(Task(fn, args, kwargs))
 
@@ -309,9 +309,9 @@ class Executor(futures.Executor):
         Raises
         ------
         TimeoutError
-            The next result is not finished in time. Raised by the iterator.
+            If the next result is not finished in time. Raised by the iterator.
         Exception
-            `fn` raised it. The iterator raises it again.
+            If `fn` raised it. The iterator raises it again.
         """
         refuse_async(fn)
         size = checked_count("chunksize", chunksize)

@@ -28,7 +28,7 @@ def register_joblib() -> None:
     Raises
     ------
     ImportError
-        joblib is not installed.
+        If joblib is not installed.
 
     Notes
     -----

@@ -164,8 +164,9 @@ class Job(Generic[T]):
         # The child has a copy of its memory, but none of the threads that would finish it.
         if this_process[0] is not self._process and not self._owners_run.is_over:
             raise RuntimeError(
-                f"this Job belongs to process {self._pid}, and process {os.getpid()} was forked "
-                "from it before the run was over. Use it there, or start another run here"
+                f"process {os.getpid()} was forked from process {self._pid} before the run of this "
+                f"Job was over, so it cannot use the Job. Use it in process {self._pid}, or start "
+                "another run in this process."
             )
         return self._owners_run
 
@@ -372,11 +373,11 @@ class Job(Generic[T]):
         Raises
         ------
         IndexError
-            There is no such item.
+            If the run has no such item.
         LookupError
-            The item came from a generator, or is a block of a pipeline, and was not kept.
+            If the item came from a generator, or is a block of a pipeline, and was not kept.
         Exception
-            The function raised it.
+            If the function raised it.
         """
         request = self._run.request
         try:
@@ -469,7 +470,7 @@ class Job(Generic[T]):
         Raises
         ------
         RuntimeError
-            The job comes from `attach`, and its run is not detached, so only the process that
+            If the job comes from `attach`, and its run is not detached, so only the process that
             started it can stop it.
 
         See Also
@@ -547,9 +548,9 @@ class Job(Generic[T]):
         Raises
         ------
         TimeoutError
-            The run is not over in time. It continues.
+            If the run is not over in time. The run continues.
         Exception
-            The exception that the run failed with.
+            If the run failed with this exception.
         """
         self._await_end(timeout)
         return self._outcome()
@@ -579,7 +580,7 @@ class Job(Generic[T]):
         Raises
         ------
         TimeoutError
-            The run is not over in time.
+            If the run is not over in time.
         """
         self._await_end(timeout)
         return self._error
@@ -616,8 +617,8 @@ class Job(Generic[T]):
         Raises
         ------
         TypeError
-            The function is asynchronous, or belongs to asyncio and must run in the event loop, as
-            for ``asyncio.wait([job])``. Use ``asyncio.wait([asyncio.ensure_future(job)])``.
+            If the function is asynchronous, or belongs to asyncio and must run in the event loop,
+            as for ``asyncio.wait([job])``. Use ``asyncio.wait([asyncio.ensure_future(job)])``.
         """
         if str(getattr(function, "__module__", "")).partition(".")[0] == "asyncio":
             raise TypeError(
@@ -696,7 +697,7 @@ class Job(Generic[T]):
         Raises
         ------
         Exception
-            The exception that the run failed with.
+            If the run failed with this exception.
         """
         return self._loop(self._next_result)
 
@@ -767,7 +768,7 @@ class Job(Generic[T]):
         Raises
         ------
         Exception
-            The exception that the run failed with, raised after the results before that item.
+            If the run failed with this exception. Raised after the results before that item.
 
         Notes
         -----
@@ -838,7 +839,7 @@ class Job(Generic[T]):
         Raises
         ------
         TypeError, ValueError
-            Invalid arguments, as for `nbshare.explore`, which has the details.
+            If an argument is invalid, as for `nbshare.explore`, which has the details.
         """
         self._refuse_if_reduced()
         self._shown.explore(self, kind=kind, axes=axes, plot=plot)

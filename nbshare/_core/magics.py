@@ -82,13 +82,13 @@ class _WorkerFile:
         Raises
         ------
         UsageError
-            The name is not a valid module name or is taken, the cell is empty, or the file cannot
-            be written. The file is unchanged.
+            If the name is not a valid module name or is taken, the cell is empty, or the file
+            cannot be written. The file is unchanged.
         SyntaxError
-            The cell is not valid Python. The file is unchanged. Put IPython syntax (``!ls``,
+            If the cell is not valid Python. The file is unchanged. Put IPython syntax (``!ls``,
             ``%time``, ``await`` outside a function) into another cell.
         Exception
-            The import of the module failed. The file is new, but the notebook keeps the old
+            If the import of the module failed. The file is new, but the notebook keeps the old
             functions.
 
         Notes

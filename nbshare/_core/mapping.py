@@ -239,26 +239,27 @@ def parallel_map(
     Raises
     ------
     TypeError, ValueError, FileNotFoundError
-        Invalid arguments, before any worker starts.
+        If an argument is invalid. Raised before any worker starts.
     nbshare.errors.UnsendableError
-        Something cannot be pickled. Raised before any worker starts, except for an item of a
+        If something cannot be pickled. Raised before any worker starts, except for an item of a
         generator. A `TypeError`.
     nbshare.errors.OutOfMemoryError
-        Inputs or results do not fit into memory. A `MemoryError`.
+        If inputs or results do not fit into memory. A `MemoryError`.
     nbshare.errors.WorkerDiedError
-        A worker was killed or crashed while it ran an item. The message names the item.
+        If a worker was killed or crashed while it ran an item. The message names the item.
     nbshare.errors.TaskTimeoutError
-        An item took longer than `timeout`. A `TimeoutError`.
+        If an item took longer than `timeout`. A `TimeoutError`.
     nbshare.errors.CheckpointError
-        The results in `checkpoint` depend on something that has changed or cannot be compared. Or
-        `backend` is ``"serial"`` or ``"threads"``, and a file was edited after this process
+        If the results in `checkpoint` depend on something that has changed or cannot be compared.
+        Or if `backend` is ``"serial"`` or ``"threads"``, and a file was edited after this process
         imported it. A `ValueError`.
     nbshare.errors.CheckpointInUseError
-        Another run writes to `checkpoint`. A `BlockingIOError`.
+        If another run writes to `checkpoint`. A `BlockingIOError`.
     nbshare.MapInterrupted
-        The kernel's interrupt or Ctrl-C. ``nbshare.last_job().partial()`` has the finished results.
+        If the kernel's interrupt or Ctrl-C stopped the run. ``nbshare.last_job().partial()`` has
+        the finished results.
     Exception
-        An error of `func`, or of the iterable that yields the items.
+        If `func`, or the iterable that yields the items, raised it.
 
     Warns
     -----
@@ -430,7 +431,8 @@ def map_async(
     Raises
     ------
     TypeError, ValueError, FileNotFoundError
-        Invalid arguments, before any worker starts. Later errors are raised by ``job.result()``.
+        If an argument is invalid. Raised before any worker starts. ``job.result()`` raises later
+        errors.
 
     See Also
     --------

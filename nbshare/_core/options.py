@@ -286,6 +286,7 @@ def check_functions(options: MapOptions) -> None:
         raise ValueError("reduce= returns one value, so out= has no effect. Leave it out")
     if options.timeout is not None:
         raise ValueError(
-            "timeout= kills the worker of an item, and with reduce= that worker holds the results "
-            "of other items. Leave timeout= out, or combine the results after the run"
+            "timeout= cannot be combined with reduce=: it kills the worker of an item, which also "
+            "holds the results of other items. Leave out timeout=, or combine the results after "
+            "the run."
         )

@@ -149,7 +149,7 @@ def plan(
     Raises
     ------
     TypeError
-        An argument that `parallel_map` does not accept.
+        If an argument is one that `parallel_map` does not accept.
 
     See Also
     --------

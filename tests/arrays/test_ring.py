@@ -256,7 +256,7 @@ def test_consumers_finish_what_is_queued(numbers):
         rings.put_numbers(numbers, 0, 2)
         numbers.close()
         numbers.close()
-        with pytest.raises(RingClosedError, match="after its close"), numbers.put():
+        with pytest.raises(RingClosedError, match="after close"), numbers.put():
             pass
         slot[...] = 2
     assert [slot[0] for slot in numbers] == [0, 1, 2]

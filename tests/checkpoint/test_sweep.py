@@ -143,7 +143,7 @@ def test_merged_parts_that_could_not_be_removed_go_with_the_next_process(shared)
     assert not list(sweep.path.glob("*parts*"))
 
 
-@pytest.mark.filterwarnings("ignore:results differ in kind")
+@pytest.mark.filterwarnings("ignore:results differ in type")
 @pytest.mark.parametrize("function", ["mixed", "record", "row", "integer"])
 def test_results_of_all_kinds_are_merged(shared, function, tmp_path):
     """Also if the processes have stored them in other ways."""
@@ -210,7 +210,9 @@ def test_something_else_is_refused_meanwhile(shared, tmp_path):
         code, text = sweep.ended(sweep.start(given=given))
         assert code == 1
         assert "is writing to this checkpoint" in text
-        assert f"They run something else: {says}" in text or (says in text and given is other)
+        assert f"The run in progress differs from this one: {says}" in text or (
+            says in text and given is other
+        )
     options = {"shared": {"log": str(sweep.log)}, "checkpoint": sweep.path, "progress": False}
     with pytest.raises(CheckpointInUseError, match="is writing to this checkpoint"):
         parallel_map(sweeps.gated, np.arange(12), **options)

@@ -339,7 +339,7 @@ def test_a_change_is_told_once(names, change, before):
     exec(WARNED[change], names)
     (text,) = found_by(lib.f)
     assert "_here." in text
-    assert "Workers run the files" in text
+    assert "Workers import modules from their files" in text
     assert found_by(lib.f) == []
     importlib.reload(names["consts"])
     importlib.reload(lib)

@@ -162,16 +162,17 @@ class SharedBuffer(ByReference):
         Raises
         ------
         ValueError
-            The layout is larger than the buffer, or `alignment` is not allowed.
+            If the layout is larger than the buffer, or `alignment` is not allowed.
         TypeError
-            A dtype holds Python objects.
+            If a dtype holds Python objects.
         """
         places = list(_placed(layout, alignment))
         needed = max((offset + size for *_, offset, size in places), default=0)
         if needed > self.nbytes:
             raise ValueError(
-                f"the layout needs {counted(needed, 'byte')}, the buffer has {self.nbytes}. Make a "
-                "larger one, SharedBuffer(SharedBuffer.nbytes_for(layout)), or reduce the layout."
+                f"the layout needs {counted(needed, 'byte')}, but the buffer has {self.nbytes}. "
+                "Create a larger one with SharedBuffer(SharedBuffer.nbytes_for(layout)), or reduce "
+                "the layout."
             )
         return {
             name: shared_view(np.ndarray(shape, dtype, buffer=self._block[offset : offset + size]))

@@ -1,8 +1,8 @@
 """Objects that are sent by reference: arrays in shared memory, and objects that consist of them.
 
-This applies in nbshare's calls, and in other pools and queues, by functions registered with the
-picklers of `multiprocessing` and of loky (joblib). None is registered with plain `pickle`, because
-its files may be read a year later.
+References are used in nbshare's calls and, through functions registered with the picklers of
+`multiprocessing` and loky (joblib), in other pools and queues. Nothing is registered with plain
+`pickle`, because its files may outlive the shared memory.
 """
 
 from __future__ import annotations

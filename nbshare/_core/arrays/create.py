@@ -57,11 +57,11 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
     Raises
     ------
     TypeError
-        The dtype holds Python objects.
+        If the dtype holds Python objects.
     nbshare.errors.OutOfMemoryError
-        This machine or its container has less memory left. A `MemoryError`.
+        If this machine or its container has less memory left. A `MemoryError`.
     OSError
-        This process has reached its limit of open files. Each large array takes one.
+        If this process has reached its limit of open files. Each large array takes one.
 
     See Also
     --------

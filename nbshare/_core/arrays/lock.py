@@ -77,7 +77,7 @@ class SharedLock(ByReference):
     Raises
     ------
     nbshare.errors.NotBuiltYetError
-        Processes cannot share memory on this system.
+        If processes cannot share memory on this system.
 
     See Also
     --------
@@ -201,7 +201,7 @@ class SharedLock(ByReference):
         self._mutexes.unlock(self)
 
     def locked(self) -> bool:
-        """Return whether a living thread of any process holds the lock."""
+        """Return whether a live thread of any process holds the lock."""
         return bool(self._holder())
 
     __enter__ = acquire

@@ -96,8 +96,8 @@ def register_type(cls: type[T], reduce: Callable[[T], Any], /, *, subclasses: bo
     Raises
     ------
     TypeError
-        `cls` is not a class, or one that pickle writes itself, such as list and str, or one that
-        nbshare sends itself, such as ndarray. Or `reduce` is not callable.
+        If `cls` is not a class, or is one that pickle writes itself, such as list and str, or one
+        that nbshare sends itself, such as ndarray. Or if `reduce` is not callable.
 
     See Also
     --------

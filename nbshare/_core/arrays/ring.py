@@ -95,9 +95,9 @@ class RingBuffer(ByReference):
     Raises
     ------
     nbshare.errors.NotBuiltYetError
-        Processes cannot share memory on this system, or its processor is unknown.
+        If processes cannot share memory on this system, or its processor is unknown.
     nbshare.errors.OutOfMemoryError
-        This machine or its container has less memory left. A `MemoryError`.
+        If this machine or its container has less memory left. A `MemoryError`.
 
     See Also
     --------
@@ -209,7 +209,7 @@ class RingBuffer(ByReference):
         nbshare.errors.RingAbortedError
             If the ring was aborted when the block begins or ends.
         nbshare.errors.RingTimeoutError
-            No slot became free in time. A `TimeoutError`.
+            If no slot became free in time. A `TimeoutError`.
         """
         return SlotLease(self._monitor, FREED, _checked_timeout(timeout))
 
@@ -252,7 +252,7 @@ class RingBuffer(ByReference):
         Raises
         ------
         ValueError
-            The array is not such a slot, or has fewer rows.
+            If the array is not such a slot, or has fewer rows.
         """
         self._states.trim(slot, operator.index(rows))
 
@@ -293,11 +293,11 @@ class RingBuffer(ByReference):
         Raises
         ------
         nbshare.errors.RingClosedError
-            The ring is closed, and all slots are read or held by other consumers. An `EOFError`.
+            If the ring is closed, and all slots are read or held by other consumers. An `EOFError`.
         nbshare.errors.RingAbortedError
-            The ring was aborted.
+            If the ring was aborted.
         nbshare.errors.RingTimeoutError
-            No slot was filled in time. A `TimeoutError`.
+            If no slot was filled in time. A `TimeoutError`.
         """
         return SlotLease(self._monitor, FILLED, _checked_timeout(timeout))
 

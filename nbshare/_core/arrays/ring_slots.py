@@ -181,8 +181,8 @@ class SlotStates:
         if self.counts[PHASE] != OPEN:
             self._check_running()
             raise RingClosedError(
-                "put() into a ring buffer after its close(): no more slots can be queued. Close it "
-                "when all producers have finished."
+                "put() was called after close(): the ring buffer accepts no more slots. Call "
+                "close() only after all producers have finished."
             )
         index = int(self._words.argmax())
         word = self.words[index]

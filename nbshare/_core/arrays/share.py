@@ -157,12 +157,12 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     Raises
     ------
     TypeError
-        The dtype of an array holds Python objects, or an object cannot be pickled, as
+        If the dtype of an array holds Python objects, or an object cannot be pickled, as
         `nbshare.errors.UnsendableError`.
     ValueError
-        Unknown `mode`.
+        If `mode` is unknown.
     nbshare.errors.OutOfMemoryError
-        This machine or its container has less memory left. A `MemoryError`.
+        If this machine or its container has less memory left. A `MemoryError`.
 
     See Also
     --------

@@ -320,8 +320,8 @@ class Directory:
         spec, wanted = self.reader.spec, spec_given_by(out)
         if wanted is not None and storable(wanted) is not wanted:
             raise CheckpointError(
-                f"a .npy file cannot store the dtype of out=, {wanted.dtype}. Use another dtype, "
-                "or do not pass out="
+                f"out= has dtype {wanted.dtype}, which a .npy file cannot store. Use another "
+                "dtype, or do not pass out=."
             )
         if wanted is None or spec is None or spec is wanted:
             return
@@ -391,7 +391,7 @@ class Directory:
         files.replace(self.path / ORDER_FILE, data, is_needed=False)
 
     def note_error(self, record: dict[str, Any]) -> None:
-        """Store the failure of a row's item."""
+        """Append the record of a failed item to the errors file."""
         files.append(self.path / ERRORS_FILE, record)
 
     def _sync(self) -> None:

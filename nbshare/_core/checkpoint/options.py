@@ -58,7 +58,7 @@ class Checkpoint:
     Raises
     ------
     TypeError, ValueError
-        An option has a wrong type or value.
+        If an option has a wrong type or value.
 
     See Also
     --------

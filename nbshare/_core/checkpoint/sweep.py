@@ -154,7 +154,8 @@ class Sweep(Supply):
         except CheckpointInUseError as error:
             changed = differences(what["parts"], self._what["parts"], self._key.sources.lines)
             raise CheckpointInUseError(
-                f"{error} They run something else: {'; '.join(changed or ['other items'])}."
+                f"{error} The run in progress differs from this one: "
+                f"{'; '.join(changed or ['other items'])}."
             ) from None
 
     def _open(self) -> bool:

@@ -115,7 +115,7 @@ class Versions:
         self._begin({}, range(len(self._all)) if accepts_all else ())
 
     def note_imports(self, imported: Mapping[str, Stamp | None]) -> None:
-        """Find or begin a version, if workers have imported more files."""
+        """Record the files that workers have imported, in a version that includes them."""
         known = {} if self._key.sources.looks_up else self._key.sources.paths
         for path, stamp in imported.items():
             name = self._name(path)

@@ -281,7 +281,7 @@ class Call(OwnRun):
         self._texts = {i: self._texts.get(i) or self.text_of(i) for i in items}
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
-        """Yield the results since the last time, for one reader."""
+        """Yield the results that are new since the previous call. Only one reader may call it."""
         n_before = self.results.given.n
         # A sent buffer is kept, because its memory may be reused afterwards.
         yield from self.results.new(self.keeper.save if self.keeper is not None else None)

@@ -200,7 +200,7 @@ class Calls:
         BlockingIOError
             If there is no message.
         EOFError, OSError
-            The worker cannot send one.
+            If the worker cannot send one.
         """
         try:
             message, fds = worker.channel.receive(wait=False)

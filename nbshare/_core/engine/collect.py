@@ -67,8 +67,8 @@ def collect(values: list[Any], failed: Container[int] = ()) -> Any:
     if odd is not None:
         found = f"item {first} gave {_kind(values[first])}, item {odd} {_kind(values[odd])}"
     warn(
-        f"results differ in kind, so they are returned as a list: {found}."
-        ' Return one dtype and shape to get one array, or pass out="list".',
+        f"results differ in type, dtype or shape, so they are returned as a list: {found}. Return "
+        'results of one dtype and shape to get an array, or pass out="list".',
         MixedResultsWarning,
     )
     return values

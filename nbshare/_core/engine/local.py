@@ -144,7 +144,7 @@ def _check_system() -> None:
     Raises
     ------
     WorkerDiedError
-        The system refuses a call.
+        If the system refuses a call.
     """
     for name, attempt in processes.NEEDED.items():
         try:

@@ -108,7 +108,7 @@ class Pipe(OwnRun):
         return self._calls[-1].item(i)
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
-        """Yield the results since the last time, for one reader."""
+        """Yield the results that are new since the previous call. Only one reader may call it."""
         return self._calls[-1].new_results()
 
     # --------------------------------------------------------------------------- its life

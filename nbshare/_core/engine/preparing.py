@@ -191,7 +191,7 @@ def prepare(
     Raises
     ------
     UnsendableError
-        The function, a shared object or an item cannot be pickled.
+        If the function, a shared object or an item cannot be pickled.
     OutOfMemoryError
         If the inputs do not fit.
     """

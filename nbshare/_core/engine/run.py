@@ -103,7 +103,7 @@ class Run(ABC):
 
     @abstractmethod
     def new_results(self) -> Iterator[tuple[int, Any]]:
-        """Yield the results since the last time, for one reader."""
+        """Yield the results that are new since the previous call. Only one reader may call it."""
 
     @abstractmethod
     def item(self, i: int) -> tuple[Any, ...]:

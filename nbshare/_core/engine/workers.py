@@ -82,7 +82,7 @@ class WorkerPool:
         Raises
         ------
         OSError
-            No memory, or no descriptor, is left for a snapshot of the files.
+            If no memory, or no descriptor, is left for a snapshot of the files.
         """
         changed, context = self._changed(), call.request.context
         is_in_use = is_in_use or self.n_busy > 0

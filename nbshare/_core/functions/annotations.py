@@ -50,7 +50,7 @@ def signature_of(func: Callable[..., Any]) -> inspect.Signature:
     Raises
     ------
     TypeError, ValueError
-        It has none, like some functions in C.
+        If the function has none, like some functions in C.
     """
     if sys.version_info >= (3, 14):
         return inspect.signature(func, annotation_format=Format.STRING)

@@ -108,11 +108,11 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
     Raises
     ------
     FileNotFoundError
-        There is no such file.
+        If the file does not exist.
     ValueError
-        The file is not a ``.py`` file.
+        If the file is not a ``.py`` file.
     Exception
-        Any error of the module during its import. The previous module then stays.
+        If the import of the module fails, with the same error. The previous module then stays.
 
     Notes
     -----
@@ -219,7 +219,10 @@ def _absolute(path: list[str], cwd: str | None) -> list[str]:
 
 
 def _top_files(files: Mapping[str, str]) -> dict[str, str]:
-    """Return the files of users' modules that do not belong to a package with a file."""
+    """Return the files of users' modules, except those inside a regular package.
+
+    `__main__` and modules of `import_file` are omitted.
+    """
     left_out = {*MAINS, *_stamps}
     return {n: f for n, f in files.items() if n not in left_out and _package_of(n) not in files}
 

@@ -33,7 +33,7 @@ class FreshLoader(SourceFileLoader):
     def path_stats(self, path: Any) -> Any:
         """Return the metadata that validates the cache."""
         if not is_installed(path) and not _is_settled(path):
-            raise OSError("without these, the bytecode cache is not read")
+            raise OSError(f"the bytecode cache of {path!r} may be stale, so it is not used")
         return super().path_stats(path)
 
     def get_data(self, path: str) -> bytes:

@@ -263,7 +263,7 @@ def _by_name(obj: Any) -> Any:
     Raises
     ------
     UnsendableError
-        The file has changed, and neither name nor value leads to the present version.
+        If the file has changed, and neither name nor value leads to the present version.
     """
     if not issubclass(type(obj), (type, FunctionType, _lru_cache_wrapper)):
         return NotImplemented
@@ -287,8 +287,8 @@ def _by_name(obj: Any) -> Any:
     if all(code in in_file for code in codes):
         return NotImplemented
     raise UnsendableError(
-        f"the file {path!r} has changed since {qualname!r} was imported, and no definition of "
-        "that name is surely its new version. Import the module again and use the new one."
+        f"the file {path!r} has changed since {qualname!r} was imported, and the new version of "
+        f"{qualname!r} cannot be identified. Import the module again and use the new one."
     )
 
 

@@ -24,9 +24,9 @@ def resolve(func: Any) -> Callable[..., Any]:
     Raises
     ------
     TypeError
-        It is not callable, or asynchronous.
+        If the function is not callable, or is asynchronous.
     ValueError, FileNotFoundError, AttributeError
-        The string names no file, or no function in it.
+        If the string names no file, or no function in it.
     """
     if isinstance(func, str):
         func = _from_file(func)

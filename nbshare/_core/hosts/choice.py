@@ -16,9 +16,9 @@ def hosts_for(backend: Any) -> Hosts | None:
     Raises
     ------
     ImportError
-        Ray is asked for, but not installed.
+        If Ray is requested, but not installed.
     ValueError
-        An executor that has the workers of this machine, or sub-interpreters.
+        If `backend` is an executor with workers of this machine, or with sub-interpreters.
     """
     client = variables_of(sys.modules.get("distributed")).get("Client")
     if isinstance(client, type) and isinstance(backend, client):

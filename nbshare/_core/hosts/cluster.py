@@ -124,7 +124,7 @@ class Cluster(Engine):
         Raises
         ------
         UnsendableError
-            Something cannot be pickled, or works on one machine only.
+            If something cannot be pickled, or works on one machine only.
         """
         self._block_s = max(BLOCK_S, request.max_workers / BLOCKS_PER_S)
         arena = Arena(by_value=True)

@@ -74,7 +74,7 @@ def receive(sock: socket.socket) -> Message:
     Raises
     ------
     EOFError, OSError
-        The other process has closed the connection.
+        If the other process has closed the connection.
     """
     sock.settimeout(None)
     number, fds, _, _ = socket.recv_fds(sock, 8, 1, socket.MSG_WAITALL | socket.MSG_CMSG_CLOEXEC)

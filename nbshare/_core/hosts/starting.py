@@ -91,7 +91,7 @@ def versions() -> Iterator[tuple[str, str]]:
     Raises
     ------
     RuntimeError
-        NumPy is missing.
+        If NumPy is missing.
     """
     yield "Python", ".".join(map(str, sys.version_info[:2]))
     try:

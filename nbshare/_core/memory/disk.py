@@ -54,9 +54,9 @@ def open_own(path: Path, flags: int) -> Descriptor:
     Raises
     ------
     CheckpointError
-        The path is not a plain file, or belongs to another user.
+        If the path is not a plain file, or belongs to another user.
     OSError
-        It cannot be opened.
+        If the file cannot be opened.
     """
     opener = system.open if flags & (os.O_WRONLY | os.O_RDWR) else files.open_safely
     try:
@@ -100,7 +100,7 @@ def write_all(fd: int, data: Any, offset: int) -> None:
     Raises
     ------
     OSError
-        The disk is full, or fails.
+        If the disk is full, or fails.
     """
     left = memoryview(data).cast("B")
     while left:

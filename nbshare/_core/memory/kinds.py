@@ -88,9 +88,9 @@ def new_memory(
     Raises
     ------
     OutOfMemoryError
-        The machine, its container or the directory has too little left.
+        If the machine, its container or the directory has too little left.
     OSError
-        No kind works here, or not the requested one.
+        If no kind of memory works here, or the requested one does not.
     """
     size = budget.aligned(max(nbytes, 1), mmap.PAGESIZE)
     is_shared = can_share() and not is_private
@@ -181,7 +181,7 @@ def grow(kind: sections.Shared, fd: int, nbytes: int) -> None:
     Raises
     ------
     OutOfMemoryError
-        There is no room, or the size exceeds the limit for files.
+        If there is no room, or the size exceeds the limit for files.
     """
     with _words_for_full(kind, nbytes):
         kind.grow(fd, nbytes)

@@ -227,7 +227,7 @@ class Segment(mmap.mmap):
         Raises
         ------
         OutOfMemoryError
-            The machine or its container has too little left.
+            If the machine or its container has too little left.
         """
         kind, file, size = new_memory(nbytes, is_private=is_private, grows=grows)
         self = cls(file, size, "r+")

@@ -36,7 +36,7 @@ class UserFile(NamedTuple):
         Raises
         ------
         StaleReferenceError
-            The file was removed, truncated or replaced.
+            If the file was removed, truncated or replaced.
         """
         key = self, is_shared
         if (memory := _mapped.get(key)) is not None:

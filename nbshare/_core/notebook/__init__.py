@@ -173,9 +173,9 @@ def check_display(progress: Any, plot: Any) -> None:
     Raises
     ------
     TypeError
-        An argument has the wrong type.
+        If an argument has the wrong type.
     ValueError
-        ``plot`` is a string that names no plot.
+        If ``plot`` is a string that names no plot.
     """
     is_bar_class = isinstance(progress, type) and all(
         callable(getattr(progress, name, None)) for name in ("update", "close")

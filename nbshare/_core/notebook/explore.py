@@ -114,9 +114,9 @@ def explore(
     Raises
     ------
     TypeError
-        The results are not an array, or are single numbers.
+        If the results are not an array, or are single numbers.
     ValueError
-        An argument is not as described.
+        If an argument is not as described.
 
     See Also
     --------

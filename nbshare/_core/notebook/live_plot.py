@@ -232,7 +232,7 @@ def as_plots(plot: Any) -> list[LivePlot]:
     Raises
     ------
     TypeError, ValueError
-        ``plot=`` has another type or value.
+        If ``plot=`` has another type or value.
     """
     if isinstance(plot, list | tuple):
         if not 1 <= len(plot) <= MAX_PLOTS:

@@ -78,9 +78,9 @@ class Reader:
         Raises
         ------
         TypeError, ValueError
-            They do not fit into one.
+            If the values do not fit into one array.
         CannotDrawError
-            All of them are missing, and no other has been read before.
+            If all values are missing, and none has been read before.
         """
         parts = [self._part(result) for result in results]
         kept = [part for part in parts if part is not None]

@@ -323,7 +323,7 @@ class AttachedRun(Run):
         return collect(results, errors) if self.request.out is None else results
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
-        """Yield the results since the last time, for one reader."""
+        """Yield the results that are new since the previous call. Only one reader may call it."""
         whole, errors = self.stored._whole(is_read=True), self.errors
         there = np.isin(whole.states, STORED)
         new = there.copy()

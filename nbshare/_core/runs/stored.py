@@ -120,7 +120,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
     Raises
     ------
     nbshare.errors.CheckpointError
-        There is no checkpoint, its format is unknown to this version, or it belongs to another
+        If there is no checkpoint, its format is unknown to this version, or it belongs to another
         user. Its methods and attributes raise it if a file is damaged.
     """
     return StoredRun(Path(os.fspath(path)).expanduser().absolute())
@@ -403,7 +403,7 @@ class StoredRun:
         Raises
         ------
         TypeError
-            The items are a generator.
+            If the items are a generator.
 
         Examples
         --------

@@ -72,7 +72,7 @@ def grid(**axes: Iterable[Any]) -> Grid:
     Raises
     ------
     TypeError
-        There is no parameter, or one is not a sequence of values, such as a number or a str.
+        If there is no parameter, or one is not a sequence of values, such as a number or a str.
 
     See Also
     --------
@@ -124,7 +124,9 @@ class Grid(ShapedItems):
 
     def __init__(self, axes: Mapping[str, Iterable[Any]], *, is_coarse: bool = False) -> None:
         if not axes:
-            raise TypeError("grid() needs at least one parameter: grid(current=[1, 2], r=[3, 4])")
+            raise TypeError(
+                "grid() needs at least one parameter, for example grid(current=[1, 2], r=[3, 4])"
+            )
         self._values = {name: _values_of(name, given) for name, given in axes.items()}
         # For a Series or an Index, whose elements may be objects, such as time stamps.
         self._coords = {
@@ -275,7 +277,7 @@ class Grid(ShapedItems):
         Raises
         ------
         ValueError
-            It has a different shape, or such a view is impossible.
+            If `out` has a different shape, or such a view is impossible.
         """
         n = len(self.shape)
         if self._places is not None:
@@ -295,13 +297,13 @@ class Grid(ShapedItems):
 
 
 class GridArray(np.ndarray[Any, np.dtype[Any]]):
-    """Results of a grid that are in no shared memory."""
+    """Results of a grid as an ordinary array, outside shared memory, with `coords`."""
 
     coords: Mapping[str, npt.NDArray[Any]] | None = None
 
 
 class ByName(Adapted):
-    """A function that is called with the item of a grid as its keyword arguments."""
+    """A function that receives a grid item as keyword arguments."""
 
     def __call__(self, item: Mapping[str, Any], /, **others: Any) -> Any:
         """Call the function."""

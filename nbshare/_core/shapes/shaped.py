@@ -44,7 +44,7 @@ class ShapedItems(Sequence[Any]):
         Raises
         ------
         TypeError, ValueError
-            The results cannot have this form.
+            If the results cannot have this form.
         """
         return self, checked_out(out, len(self))
 
@@ -66,7 +66,7 @@ class ShapedItems(Sequence[Any]):
         Raises
         ------
         TypeError
-            It does not accept these items.
+            If the function does not accept these items.
         """
 
     def note_on(self, error: BaseException) -> None:
@@ -83,7 +83,7 @@ class ShapedItems(Sequence[Any]):
         """
 
     def named(self, results: Any, name: str) -> Any:
-        """Return the result of `shaped`, with a name if that form has one."""
+        """Return the results as `shaped` does, with `name` if their final form has a name."""
         del name
         return self.shaped(results)
 

@@ -59,7 +59,7 @@ def rows(table: Any) -> Rows:
     Raises
     ------
     TypeError
-        It is not a DataFrame.
+        If `table` is not a DataFrame.
 
     See Also
     --------
@@ -187,8 +187,8 @@ def groups_of(grouped: Any) -> ShapedItems:
 
 
 _AS_PAIRS = (
-    "A function of one argument receives the frame of each group, without its key. For the key, "
-    "use two: def f(key, frame). For pairs, as in map, pass list(...) of the groups."
+    "To receive the key as well, take two arguments: def f(key, frame). To receive pairs, as in "
+    "map, pass list(groups)."
 )
 # First words of the errors of functions that use a frame as a pair.
 _OF_A_PAIR = (
@@ -206,7 +206,7 @@ class _Keyed(ShapedItems):
     def taken_by(
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
     ) -> Callable[..., Any]:
-        """Return a function of one group. The user's receives the frame, or key and frame."""
+        """Return a function of one group, which calls `func` with the frame, or key and frame."""
         func = users_function(func)
         given = {*shared, *extra}
         needed = [name for name in needed_by(func) if name not in given]
@@ -220,13 +220,15 @@ class _Keyed(ShapedItems):
         bind_arguments(func, [None] * (1 + self._has_keys), shared, extra)
         if len(needed) == 1 and "unpacked" in (uses := uses_of(func, needed[0])):
             raise TypeError(
-                f"{label_of(func)} unpacks {needed[0]!r}, which is the frame of a group. "
-                f"{_AS_PAIRS} To unpack a frame itself, unpack list({needed[0]})"
+                f"{label_of(func)} unpacks {needed[0]!r}, but {needed[0]!r} is the frame of a "
+                f"group, not a (key, frame) pair. {_AS_PAIRS} To unpack the frame itself, write "
+                f"list({needed[0]})."
             )
         if len(needed) == 1 and self._gives_rows and "[1]" in uses:
             warn(
-                f"{label_of(func)} takes {needed[0]}[1], which is a row of the frame of a group. "
-                f"{_AS_PAIRS} For a row, write {needed[0]}.slice(1, 1)",
+                f"{label_of(func)} takes {needed[0]}[1], but {needed[0]!r} is the frame of a "
+                f"group, not a (key, frame) pair, and its [1] is a row. {_AS_PAIRS} To get a row, "
+                f"write {needed[0]}.slice(1, 1).",
                 UserWarning,
             )
         return WithKey(func) if self._has_keys else func
@@ -238,7 +240,7 @@ class _Keyed(ShapedItems):
         except Exception:  # noqa: BLE001 - a user's __str__
             return
         if not self._has_keys and re.match(_OF_A_PAIR, said):
-            noted(error, _AS_PAIRS)
+            noted(error, f"The function receives the frame of each group. {_AS_PAIRS}")
 
 
 class _Frames(Sequence[Any]):

@@ -81,9 +81,10 @@ def tiles(
     Raises
     ------
     TypeError
-        `array` is not an ndarray of a numeric or similar dtype.
+        If `array` is not an ndarray of a numeric or similar dtype.
     ValueError
-        It has no elements, or fewer axes than `shape`, or another argument is not as described.
+        If `array` has no elements, or fewer axes than `shape`, or another argument is not as
+        described.
 
     See Also
     --------
@@ -153,7 +154,7 @@ class Tile(NamedTuple):
         Raises
         ------
         ValueError, TypeError
-            It has another shape, a mask, or values that ``out=`` cannot hold.
+            If the result has another shape, a mask, or values that ``out=`` cannot hold.
         """
         if is_masked(result):
             raise TypeError(
@@ -311,7 +312,7 @@ class Tiles(ShapedItems):
         Raises
         ------
         TypeError, ValueError
-            Workers cannot write to it, or it has another shape.
+            If workers cannot write to the array, or it has another shape.
         """
         if out is None:
             return self, None

@@ -77,8 +77,9 @@ def warn_of_changes(*objects: Any) -> None:
         new = [*new[: MOST_NAMED - 1], f"{len(new) - MOST_NAMED + 1} more changes"]
     if new:
         warn(
-            f"{'; '.join(new)}. Workers run the files, so they do not see changes made in this "
-            "process. Pass such a value as an argument or in shared=, or edit the file.",
+            f"{'; '.join(new)}. Workers import modules from their files, so they do not see "
+            "changes made in this process. Pass the changed value as an argument or in shared=, or "
+            "edit the file.",
             UserWarning,
         )
 
@@ -222,7 +223,7 @@ class _Seen:
 
     def _change(self, definition: Definition) -> Change:
         name, file = f"{self._name}.{definition.name}", os.path.basename(self.file.path)
-        text = f"{name} is not as in {file}"
+        text = f"{name} differs from {file}"
         if definition.given is not ABSENT:
             here, there = map(shown, (definition.value, definition.given))
             text = f"{name} is {here} here, and {there} in {file}"

@@ -44,7 +44,7 @@ _ARRAYS: dict[type, Reduce] = {
 
 
 def pickler_maker() -> Callable[[bool, io.BytesIO, Keep], Any]:
-    """Return the class of picklers for a worker's results in a call."""
+    """Return a function that creates the picklers of a worker's results in a call."""
     tables = DispatchTables(_ARRAYS)
 
     def make(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:

@@ -92,7 +92,8 @@ def remove(path: Path) -> None:
     Raises
     ------
     CheckpointError
-        The system refuses it.
+        If the system does not allow the file to be removed, for example because it is open on
+        Windows.
     """
     try:
         with suppress(FileNotFoundError):
@@ -113,7 +114,7 @@ def opened(path: Path) -> Descriptor | None:
     Raises
     ------
     CheckpointError
-        It is not a plain file of this user.
+        If `path` is not a plain file of this user.
     """
     with suppress(FileNotFoundError, NotADirectoryError):
         return read_current(lambda path: disk.open_own(path, os.O_RDONLY), path)
@@ -272,7 +273,7 @@ class Table(NamedTuple):
         Raises
         ------
         CheckpointError
-            The file is not such a table.
+            If the file does not contain such a table.
         """
         nothing, file = np.zeros((0, *self.shape), self.dtype), opened(self.path)
         if file is None or not any(header := system_files.read_at(file.fileno(), self.start, 0)):

@@ -107,7 +107,7 @@ def with_room(action: Callable[[], T]) -> T:
     Raises
     ------
     OSError
-        Too many are open even then.
+        If too many descriptors are open even then.
     """
     for _ in range(2):
         try:

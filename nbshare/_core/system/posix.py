@@ -403,8 +403,8 @@ def lock_file(fd: int) -> None:
     Raises
     ------
     BlockingIOError, PermissionError
-        Another process has locked it.
+        If another process has locked the file.
     OSError
-        The file system refuses locks.
+        If the file system refuses locks.
     """
     fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -16,7 +16,7 @@ def words_in(line: str, *, is_windows: bool = IS_WINDOWS) -> list[str]:
     Raises
     ------
     ValueError
-        A quotation is not closed.
+        If a quotation is not closed.
     """
     import shlex  # late, as workers import this module
 

@@ -83,7 +83,7 @@ LEAST_S = 4e-4
 
 
 class _Word:
-    """A word of the header, as an attribute of the board."""
+    """Descriptor that reads and writes one word of the board's header."""
 
     def __init__(self, place: int) -> None:
         self._place = place

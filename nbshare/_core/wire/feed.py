@@ -97,7 +97,7 @@ class ItemFeed:
         UnsendableError
             If an item cannot be pickled. Then none is visible.
         OutOfMemoryError
-            There is no room for the items.
+            If there is no room for the items.
         """
         step = self._arena.block_size(columns)
         for start in range(0, len(columns[0]), step):

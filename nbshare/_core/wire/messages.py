@@ -48,7 +48,7 @@ class Channel:
         Raises
         ------
         OSError
-            The other end has closed or, with ``wait=False``, does not read its messages.
+            If the other end has closed or, with ``wait=False``, does not read its messages.
         """
         data = pickle.dumps(message, protocol=5)
         kind, rest = _INLINE, list(fds)
@@ -72,11 +72,11 @@ class Channel:
         Raises
         ------
         EOFError
-            The other end has closed.
+            If the other end has closed.
         BlockingIOError
             If there is no message, with ``wait=False``.
         TimeoutError
-            There was no message for `timeout_s` seconds.
+            If there was no message for `timeout_s` seconds.
         """
         if timeout_s is not None and not waiting.is_readable(self.end, timeout_s):
             raise TimeoutError(f"no message for {timeout_s} s")

@@ -70,7 +70,7 @@ def report(fraction: float, text: str = "") -> None:
     Raises
     ------
     TypeError
-        `fraction` is not a number.
+        If `fraction` is not a number.
 
     See Also
     --------
@@ -90,7 +90,7 @@ def report(fraction: float, text: str = "") -> None:
         share = float(fraction)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(
-            f"report(fraction): a number from 0 to 1 is needed, not {fraction!r:.200}"
+            f"report() needs a fraction from 0 to 1, or NaN, not {fraction!r:.200}"
         ) from None
     reporter = _present.reporter
     if reporter is not None:

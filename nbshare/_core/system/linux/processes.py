@@ -174,7 +174,7 @@ def number_space() -> int:
     Raises
     ------
     OSError
-        There is no ``/proc``.
+        If there is no ``/proc``.
     """
     return os.stat("/proc/self/ns/pid").st_ino
 

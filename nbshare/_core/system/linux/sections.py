@@ -225,7 +225,7 @@ def mapped_file(address: int, _memmap: object) -> tuple[str, tuple[int, int], in
     Raises
     ------
     OSError
-        No file is mapped, or the mapping is copy-on-write, or the file was removed.
+        If no file is mapped, or the mapping is copy-on-write, or the file was removed.
     """
     with open("/proc/self/maps", "rb") as rows:
         for first, end, offset, inode, path in re.findall(ROW, rows.read()):

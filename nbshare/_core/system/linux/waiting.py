@@ -82,7 +82,7 @@ def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
     Raises
     ------
     OSError
-        The other end has closed or, with ``wait=False``, does not read its packets.
+        If the other end has closed or, with ``wait=False``, does not read its packets.
     """
     rights = rights_of(fds)
     flags = _SEND if wait else _SEND | _socket.MSG_DONTWAIT
@@ -288,7 +288,7 @@ def futex() -> Any:
     Raises
     ------
     NotBuiltYetError
-        Where its number is not known.
+        If the number of the system call is unknown for this processor.
     """
     machine = os.uname().machine if sys.maxsize > 2**32 else ""
     if machine not in SYS_FUTEX:

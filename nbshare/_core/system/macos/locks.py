@@ -52,7 +52,7 @@ class _Mutex(NamedTuple):
 
     @property
     def value(self) -> int:
-        """The number of the living thread that holds it, or 0."""
+        """The number of the live thread that holds it, or 0."""
         holder = self.holder.value
         return holder if holder and mutexes().is_held(self.place) else 0
 
@@ -89,7 +89,7 @@ class _Mutexes:
         Raises
         ------
         StaleReferenceError
-            It was created with another file than this process's.
+            If the lock was created with another file than this process's.
         """
         if ctypes.c_uint64.from_address(address + FILE_AT).value != self._inode:
             raise StaleReferenceError(GONE)
@@ -98,7 +98,7 @@ class _Mutexes:
         return mutex, mutex
 
     def is_held(self, place: int) -> bool:
-        """Return whether a living thread holds a mutex, without acquiring it."""
+        """Return whether a live thread holds a mutex, without acquiring it."""
         if (holder := self._held.get(place)) is not None:
             return holder() is not None
         wanted = struct.pack(FLOCK, place, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
@@ -139,7 +139,7 @@ class _Mutexes:
         del self._held[mutex.place]
 
     def timedlock(self, lock: Any, until: float) -> int:
-        """Acquire a lock, waiting until a time of the system clock."""
+        """Acquire a lock. Stop waiting when the system clock reaches `until`."""
         place, wait_s = lock._as_parameter_.place, SHORT_S
         while (code := self.trylock(lock)) == errno.EBUSY and time.time() < until:
             self._asked[place] = time.monotonic()
@@ -157,7 +157,7 @@ class _Mutexes:
         Raises
         ------
         RuntimeError
-            This thread does not hold it.
+            If this thread does not hold the lock.
         """
         mutex: _Mutex = lock._as_parameter_
         with self._guard:

@@ -179,7 +179,7 @@ def open_of(pid: int, fd: int, _inode: int, name: str, access: int) -> Descripto
     Raises
     ------
     FileNotFoundError
-        The process has ended, or has closed it.
+        If the process has ended, or has closed the section.
     """
     return borrowed(pid, fd, name, access)
 
@@ -195,7 +195,7 @@ def mapped_file(address: int, memmap: Any) -> tuple[str, tuple[int, int], int]:
     Raises
     ------
     OSError
-        Its mapping is copy-on-write, or the file was removed.
+        If the array's mapping is copy-on-write, or the file was removed.
     """
     region = library.process(os.getpid(), library.Region, address)
     if memmap.mode == "c" or region is None or region.address > address:
@@ -307,7 +307,7 @@ def borrowed(pid: int, number: int, name: str, access: int) -> OwnedFd:
     Raises
     ------
     FileNotFoundError
-        The process has ended, or has closed it.
+        If the process has ended, or has closed the section.
     """
     with closing(waiting.End(_socket.socket(_socket.AF_UNIX).detach())) as end:
         end.settimeout(REPLY_S)

@@ -105,7 +105,7 @@ def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
     Raises
     ------
     OSError
-        The other end has closed or, with ``wait=False``, does not read its packets.
+        If the other end has closed or, with ``wait=False``, does not read its packets.
     """
     content = pickle.dumps((data, [fd.facts() if isinstance(fd, MemoryFd) else None for fd in fds]))
     packet = len(content).to_bytes(LENGTH, "little") + content

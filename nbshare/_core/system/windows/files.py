@@ -132,9 +132,9 @@ def replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> N
     Raises
     ------
     IsADirectoryError
-        It is a folder.
+        If one of the paths is a folder.
     PermissionError
-        A program has one of them open and forbids to move it.
+        If a program has one of the files open and forbids to move it.
     """
     begun_s = time.monotonic()
 
@@ -172,9 +172,9 @@ def remove(path: str | os.PathLike[str]) -> None:
     Raises
     ------
     IsADirectoryError
-        It is a folder.
+        If the path is a folder.
     PermissionError
-        A program has it open and forbids to move it.
+        If a program has the file open and forbids to move it.
     """
     _check_file(path)
     old = _name_aside(path)

@@ -65,7 +65,7 @@ def lock_file(fd: int) -> None:
     Raises
     ------
     PermissionError
-        Another process has locked it.
+        If another process has locked the file.
     """
     _lock(msvcrt.get_osfhandle(fd), FAR, 0, 1, 0)  # others cannot read a locked range
 
@@ -94,7 +94,7 @@ class _Mutexes:
         return self._wait(lock, 0)
 
     def timedlock(self, lock: Any, until: float) -> int:
-        """Acquire a lock, waiting until a time of the system clock."""
+        """Acquire a lock. Stop waiting when the system clock reaches `until`."""
         return self._wait(lock, max(0.0, until - time.time()))
 
     def _wait(self, lock: Any, timeout_s: float) -> int:
@@ -115,7 +115,7 @@ class _Mutexes:
         Raises
         ------
         RuntimeError
-            This thread does not hold it.
+            If this thread does not hold the lock.
         """
         mutex: _Mutex = lock._as_parameter_
         if mutex.holder.value != threading.get_native_id():
@@ -134,7 +134,7 @@ class _Mutex(NamedTuple):
 
     @property
     def value(self) -> int:
-        """The number of the living thread that holds it, or 0."""
+        """The number of the live thread that holds it, or 0."""
         holder, state = self.holder.value, (ctypes.c_int32 * 2)()
         if holder:
             _query(self.handle.fileno(), 0, state, ctypes.sizeof(state), None)

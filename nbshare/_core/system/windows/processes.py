@@ -72,7 +72,7 @@ def _start(pid: int) -> int:
     Raises
     ------
     ProcessLookupError, PermissionError
-        There is no such process, or it belongs to another user.
+        If there is no such process, or it belongs to another user.
     """
     import psutil  # late, as each worker would wait
 
@@ -174,7 +174,7 @@ def _interrupts_of(pid: int) -> handles.OwnedHandle:
     Raises
     ------
     ProcessLookupError, PermissionError
-        There is no such process, or it belongs to another user.
+        If there is no such process, or it belongs to another user.
     """
     # Other users of the machine cannot know the name before.
     name = f"Global\\nbshare-interrupts-{pid}-{_start(pid)}"

@@ -143,7 +143,7 @@ def open_of(_pid: int, fd: int, _inode: int, name: str, access: int) -> Descript
     Raises
     ------
     FileNotFoundError
-        No process holds it any more.
+        If no process holds the section any more.
     """
     rights = FILE_MAP_READ if access == os.O_RDONLY else FILE_MAP_READ | FILE_MAP_WRITE
     handle = _winapi.OpenFileMapping(rights, False, name)
@@ -170,7 +170,7 @@ def mapped_file(address: int, memmap: Any) -> tuple[str, tuple[int, int], int]:
     Raises
     ------
     OSError
-        Its mapping is copy-on-write, it has no name, or no other process can open it.
+        If the mapping is copy-on-write or has no name, or no other process can open it.
     """
     if memmap.mode == "c" or memmap.filename is None:
         raise FileNotFoundError

@@ -124,7 +124,7 @@ def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
     Raises
     ------
     OSError
-        The other end has closed or, with ``wait=False``, does not read its packets.
+        If the other end has closed or, with ``wait=False``, does not read its packets.
     """
     packet = pickle.dumps((data, [end.given(fd) for fd in fds]))
     try:
@@ -346,7 +346,7 @@ class NewData:
         self._readings: dict[int, _Reading] = {}
 
     def watch(self, fd: int) -> None:
-        """Report a pipe that receives data from now on, or has some."""
+        """Start watching a pipe for new data. Data already in it counts as new."""
         self._waiter.watch_new(fd, self._what)
         self._readings[fd] = _Reading(fd)
 
@@ -515,7 +515,7 @@ def register_fences() -> None:
     Raises
     ------
     OSError
-        This is such a machine.
+        If this machine has an ARM processor.
     """
     if IS_WEAKLY_ORDERED:
         raise OSError("nbshare has no workers on ARM yet")
