@@ -142,7 +142,7 @@ def _add_run(commands: Any) -> None:
 def _name_and_file(text: str) -> tuple[str, str]:
     name, _, file = text.partition("=")
     if not (name.isidentifier() and file):
-        raise argparse.ArgumentTypeError(f"{text!r}: write name=file, as elevation=dem.npy")
+        raise argparse.ArgumentTypeError(f"{text!r}: write name=file, such as elevation=dem.npy")
     return name, file
 
 
@@ -150,7 +150,7 @@ def _seconds(text: str) -> float:
     with suppress(ValueError):
         if 0 <= (seconds := float(text)) < math.inf:
             return seconds
-    raise argparse.ArgumentTypeError(f"{text!r}: write a number of seconds, as 30")
+    raise argparse.ArgumentTypeError(f"{text!r}: write a number of seconds, such as 30")
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -37,3 +37,15 @@ def test_reasons_of_errors_are_conditions(file):
     entries = [re.search(r"^Raises\n-+\n((?:.+\n?)+)", doc, re.MULTILINE) for doc in docs]
     reasons = [entry[1] for entry in entries if entry]
     assert [text for text in reasons if re.search(r"^\S.*\n +(?!If |\s)", text, re.MULTILINE)] == []
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_messages_of_several_sentences_end_with_a_period(file):
+    """One of a single sentence has no period. Those that end with a value are not checked."""
+    nodes = [*ast.walk(ast.parse((PACKAGE / file).read_text("utf-8")))]
+    calls = [node.exc for node in nodes if isinstance(node, ast.Raise)]
+    calls += [x for x in nodes if getattr(getattr(x, "func", 0), "id", 0) in ("warn", "noted")]
+    args = [arg for call in calls for arg in getattr(call, "args", ())]
+    texts = [ast.unparse(arg).strip("f'\"") for arg in args if not isinstance(arg, ast.Name)]
+    whole = [text for text in texts if not text.endswith((")", "}", "}.", "..."))]
+    assert [x for x in whole if bool(re.search(r"[.?] [A-Z{]", x)) != x.endswith(".")] == []

@@ -134,7 +134,7 @@ class Executor(futures.Executor):
         if mp_context is not None:
             raise ValueError(
                 f"mp_context={mp_context!r}: nbshare starts its own workers, which all calls "
-                "share. Leave it out"
+                "share. Leave out mp_context=."
             )
         options = MapOptions(
             max_workers=max_workers,
@@ -162,8 +162,8 @@ class Executor(futures.Executor):
 
     def __reduce__(self) -> Never:
         raise TypeError(
-            "an Executor cannot be sent to another process. Create one there. Inside a worker its "
-            "tasks run immediately, one after the other"
+            "an Executor cannot be sent to another process. Create one in that process. Inside a "
+            "worker its tasks run immediately, one after the other."
         )
 
     # Attributes that other libraries read of a `ProcessPoolExecutor` or `ThreadPoolExecutor`.
@@ -238,8 +238,8 @@ class Executor(futures.Executor):
     def _submit(self, task: Task, *, more: bool = False) -> futures.Future[Any]:
         if os.getpid() != self._pid:
             raise RuntimeError(
-                f"this Executor belongs to process {self._pid}, and process {os.getpid()} is a "
-                "fork of it. Create another one here"
+                f"process {os.getpid()} was forked from process {self._pid}, to which this "
+                "Executor belongs. Create another Executor in this process."
             )
         if is_worker():  # so that max_workers= limits nested calls, too
             return self._run_here(task)

@@ -23,9 +23,9 @@ def command(code: str) -> list[str]:
     executable = sys.executable
     if not executable or not _is_python(os.fspath(executable)):
         raise errors.WorkerDiedError(
-            f"no worker process can be started: sys.executable is {executable!r}, which is "
-            "not a Python interpreter. Set it to that of this process, as in sys.executable = "
-            "'/usr/bin/python3'."
+            f"no worker process can be started: sys.executable is {executable!r}, which is not a "
+            "Python interpreter. Set it to the interpreter of this process, for example "
+            "sys.executable = '/usr/bin/python3'."
         )
     options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [executable, *options, "-P", "-c", code]

@@ -23,14 +23,14 @@ def check_iterable(iterable: Any) -> None:
     if hasattr(type(iterable), "__aiter__") and not isinstance(iterable, Iterable):
         raise TypeError(
             f"{type(iterable).__name__} yields its items asynchronously. Collect them first: pass "
-            "[x async for x in items]"
+            "[x async for x in items]."
         )
     is_iterable = isinstance(iterable, Iterable) or hasattr(type(iterable), "__getitem__")
     if not is_iterable or getattr(iterable, "ndim", 1) == 0:
         kind = "a 0-d array" if is_iterable else type(iterable).__name__
         raise TypeError(
             f"{kind} is not iterable: {cut(repr(iterable))}. The second argument is a list, an "
-            "array, range(n) or another iterable. Pass arguments of all calls in shared="
+            "array, range(n) or another iterable. Pass arguments of all calls in shared=."
         )
     if isinstance(iterable, Mapping | str) or is_table(iterable):
         kind, shown = type(iterable).__name__, f" ({reprlib.repr(iterable)})"
@@ -48,14 +48,14 @@ def check_iterable(iterable: Any) -> None:
         )
     if gives_pairs(iterable):
         raise TypeError(
-            f"a {type(iterable).__name__} gives pairs of a key and a frame as items. Pass "
-            "[frame for _, frame in windows] for frames, or list(windows) for the pairs"
+            f"a {type(iterable).__name__} gives pairs of a key and a frame as items. Pass [frame "
+            "for _, frame in windows] for frames, or list(windows) for the pairs."
         )
     if isinstance(iterable, range) and iterable[sys.maxsize :]:
         raise ValueError(
             f"{iterable} has more than {sys.maxsize} items, the most of a range. Memory allows far "
-            f"fewer, about 25 million per GB. Pass iter({iterable}): of an iterator, items are "
-            "taken during the run"
+            f"fewer, about 25 million per GB. Pass iter({iterable}), whose items are taken during "
+            "the run."
         )
 
 
@@ -74,7 +74,7 @@ def warn_of_lengths(iterables: Sequence[Any]) -> None:
             f"the iterables have {counts} items. The run stops after {min(lengths)}, because each "
             "call takes one item of each. For all combinations, pass nbshare.grid(x=a, y=b), with "
             "the names of the function's parameters. For pairs, cut the iterables to one length. "
-            "What every call needs belongs in shared=",
+            "Pass arguments of all calls in shared=.",
             LengthsWarning,
         )
 

@@ -417,7 +417,7 @@ class Job(Generic[T]):
         def __getattr__(self, name: str) -> Any:
             if name == "_condition":  # an attribute of concurrent.futures.Future
                 raise AttributeError(
-                    "concurrent.futures.wait and as_completed accept no Job: use job.wait()"
+                    "concurrent.futures.wait and as_completed do not accept a Job: use job.wait()"
                 )
             from nbshare._core.names import no_attribute  # late, because few calls need it
 
@@ -622,9 +622,9 @@ class Job(Generic[T]):
         """
         if str(getattr(function, "__module__", "")).partition(".")[0] == "asyncio":
             raise TypeError(
-                "a Job calls functions in a thread, and those of asyncio must run in the event "
+                "a Job calls functions in a thread, but functions of asyncio must run in the event "
                 "loop. Pass a task: asyncio.wait([asyncio.ensure_future(job)]). Or use "
-                "asyncio.gather(job), asyncio.as_completed([job]), or await job"
+                "asyncio.gather(job), asyncio.as_completed([job]), or await job."
             )
         check_called("function", function, "job")
         self._run.call_when_over(partial(function, self))
@@ -969,9 +969,10 @@ class Job(Generic[T]):
         used = {NUMPY: numpy, PYTHON: python}.get(which, f"{python}, {numpy}")
         warn(
             f"{name} drew from global random numbers ({used}) for {items}, itself or in a library. "
-            "Results that depend on them cannot be repeated. Pass seed=1 to the call, and draw "
-            "from the parameter rng: def f(x, rng): return rng.normal(). Pass random_state=0 to "
-            "estimators of scikit-learn, because some draw a number and do not use it",
+            "Results that depend on these numbers cannot be repeated. Pass seed=1 to the call, and "
+            "draw from the parameter rng: def f(x, rng): return rng.normal(). Pass random_state=0 "
+            "to estimators of scikit-learn, because some estimators draw a number that they do not "
+            "use.",
             UnseededWarning,
         )
 

@@ -454,7 +454,7 @@ def map_async(
     """
     checked, request, where = check_call("map_async", func, iterables, out, options)
     if checked.backend == "serial":
-        raise ValueError("backend='serial' runs nothing in the background. Use parallel_map")
+        raise ValueError("backend='serial' runs nothing in the background. Use parallel_map.")
     if detach:
         need_shared("detach=True", "keep this process: without detach= the run ends with it")
         from nbshare._core.runs.attached import begin  # late, because few calls need it

@@ -245,7 +245,8 @@ def checked_initializer(
     except TypeError:
         raise TypeError(
             f"the initializer {label_of(function)}{text_of(signature_of(function))} cannot be "
-            f"called with initargs={cut(repr(arguments))}. Pass its positional arguments there"
+            f"called with initargs={cut(repr(arguments))}. Pass its positional arguments in "
+            "initargs=."
         ) from None
     return function, arguments
 
@@ -268,8 +269,8 @@ def checked_backend(options: MapOptions, *, is_nested: bool) -> Backend:
     for name in ("timeout", "max_tasks_per_child"):
         if (value := getattr(options, name)) is not None:
             raise ValueError(
-                f"{name}={value!r} needs worker processes, which can be killed. Leave it out "
-                "with backend='serial' or 'threads', and in calls inside a worker"
+                f"{name}={value!r} needs worker processes, which can be killed. Leave it out with "
+                "backend='serial' or 'threads', and in calls inside a worker."
             )
     return "threads" if backend == "threads" and not is_nested else "serial"
 
@@ -283,7 +284,7 @@ def check_functions(options: MapOptions) -> None:
         return
     check_called("reduce", options.reduce, "a", "b")
     if options.out is not None:
-        raise ValueError("reduce= returns one value, so out= has no effect. Leave it out")
+        raise ValueError("reduce= returns one value, so out= has no effect. Leave out out=.")
     if options.timeout is not None:
         raise ValueError(
             "timeout= cannot be combined with reduce=: it kills the worker of an item, which also "

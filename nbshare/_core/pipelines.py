@@ -230,7 +230,7 @@ def pipeline(
     refuse_others("pipeline", others, KNOWN)
     check_display(progress, plot)
     if is_worker():
-        raise RuntimeError("a worker cannot run a pipeline. Call its stages one after the other")
+        raise RuntimeError("a worker cannot run a pipeline. Call its stages one after the other.")
     functions = _functions(load, stages)
     given = checked_shared(shared)
     counts = _one_each("workers", workers, len(stages), isinstance(workers, list | tuple))
@@ -341,8 +341,8 @@ def _n_blocks(
     if k > 0 and n not in ((1,) if is_last else (1, 2)):
         how = "stage(block)" if is_last else "stage(block) or stage(block, out)"
         raise TypeError(
-            f"{label_of(func)}, stage {k}, takes {n} positional arguments. It is called as "
-            f"{how}. Give others by shared={{name: value}}."
+            f"{label_of(func)}, stage {k}, takes {n} positional arguments. It is called as {how}. "
+            f"Pass other arguments in shared={{name: value}}."
         )
     return n
 

@@ -544,7 +544,7 @@ for _ in range(500):
     try:
         assert lock.acquire(timeout=20)
     except RuntimeError as error:  # the interrupt came as the block ended
-        assert "release() it" in str(error)
+        assert "call release()" in str(error)
     assert not lock.was_abandoned
     lock.release()
 assert interrupts == 500

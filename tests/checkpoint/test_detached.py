@@ -434,7 +434,7 @@ def test_what_its_driver_refuses_is_raised_by_the_call(sweep, tmp_path):
     assert driver_of(tmp_path / "run") == driver
     (tmp_path / "gate").touch()
     assert job.result().tolist() == TWICE
-    with pytest.raises(CheckpointError, match="12 of 12 results are of the older version"):
+    with pytest.raises(CheckpointError, match="12 of 12 results belong to the older version"):
         map_async(sweeps.number, range(12), checkpoint=tmp_path / "run", detach=True,
                   shared={"log": str(tmp_path / "log")})  # fmt: skip
 

@@ -287,7 +287,7 @@ def test_numbers_that_a_file_cannot_name_keep_their_dtype(tmp_path, backend):
     for items in ([1, 2, 3], [1, 2, 3, 4], [4, 1]):
         results = parallel_map(brain_floats, items, checkpoint=tmp_path / "run", backend=backend)
         assert (results.dtype, results.tolist()) == (dtype, [[x, 0.5] for x in items])
-    with pytest.raises(CheckpointError, match="dtype of out=, bfloat16"):
+    with pytest.raises(CheckpointError, match="out= has dtype bfloat16"):
         parallel_map(brain_floats, [1], out=np.zeros((1, 2), dtype), checkpoint=tmp_path / "other")
 
 
@@ -350,7 +350,7 @@ def test_a_change_is_refused_with_what_differs(sweep, tmp_path, monkeypatch):
     assert sorted(ran) == ["6", "7"]
     assert sweep(new, range(8))[1] == []  # it is remembered
     old = variant(tmp_path, monkeypatch, VARIANT.format(k=1) + "# as before\n")
-    with pytest.raises(CheckpointError, match="2 of 8 results are of the older version"):
+    with pytest.raises(CheckpointError, match="2 of 8 results belong to the older version"):
         sweep(old, range(8))
     results, ran = sweep(old, range(8), if_changed="restart")
     assert results.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -411,7 +411,8 @@ def test_what_is_no_checkpoint_is_left_alone(what, tmp_path):
     (file := path if what == "a file" else path / what).write_text('{"format": 99, "nbshare": "9"}')
     before = sorted(tmp_path.rglob("*")), file.read_bytes()
     with pytest.raises(
-        CheckpointError, match="format is 99" if what == "meta.json" else "not a checkpoint"
+        CheckpointError,
+        match="format is 99" if what == "meta.json" else "not .*a checkpoint",
     ):
         parallel_map(power, [1], shared={"k": 1}, checkpoint=path)
     assert (sorted(tmp_path.rglob("*")), file.read_bytes()) == before

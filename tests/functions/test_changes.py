@@ -638,7 +638,7 @@ def test_every_call_of_worker_processes_tells(names, call):
     exec("consts.SCALE = 10", names)
     with pytest.warns(UserWarning, match=r"consts_here\.SCALE is 10") as caught:
         CALLS[call](names["lib"])
-    (told,) = [each for each in caught if "Workers run" in str(each.message)]
+    (told,) = [each for each in caught if "Workers import" in str(each.message)]
     assert told.filename == __file__
 
 

@@ -90,7 +90,7 @@ WRONG_CALLS = {
     "names": (lambda: parallel_map(one, [1], shared={1: 2}), TypeError, "are not strings: [1]"),
     "async": (lambda: map_async(one, [1], n_jobs=2), TypeError, "map_async() has no argument"),
     "executor": (lambda: Executor(n_jobs=2), TypeError, "max_workers="),
-    "sent": (lambda: pickle.dumps(Executor()), TypeError, "Create one there"),
+    "sent": (lambda: pickle.dumps(Executor()), TypeError, "Create one in that process"),
     "debug": (lambda: map_async(one, [1, 2]).debug(7), IndexError, "no item 7: the run has 2"),
 }
 # Names in joblib, multiprocessing, mpire, tqdm and Dask, slips, and arguments of the function.

@@ -169,7 +169,7 @@ REFUSED = {
     "out= has another inner shape": (
         lambda: parallel_map(image, range(5), out=np.zeros((5, 4, 4))),
         ValueError,
-        ["the result has shape (4, 5), a row of out= has shape (4, 4)"],
+        ["the result has shape (4, 5), but a row of out= has shape (4, 4)"],
     ),
     "out= has a smaller dtype": (
         lambda: parallel_map(lambda x: x + 0.5, range(5), out=np.zeros(5, int)),

@@ -587,7 +587,7 @@ def test_other_plots_are_refused(plot, error, message):
         ({"value": 3}, TypeError, "must be a function"),
         ({"reduction": "median"}, ValueError, "'median': allowed are mean, sum, min, max, last"),
         ({"bins": 0}, ValueError, "from 1 to 1000"),
-        ({"interval_s": float("nan")}, ValueError, "more than 0"),
+        ({"interval_s": float("nan")}, ValueError, "above 0"),
     ],
 )
 def test_a_live_plot_refuses_what_it_cannot_draw_at_once(arguments, error, message):

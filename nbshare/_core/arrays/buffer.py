@@ -194,8 +194,8 @@ def _placed(layout: Layout, alignment: int) -> Iterator[Place]:
     alignment = operator.index(alignment)  # NumPy's narrow numbers would overflow below
     if not 0 < alignment <= mmap.PAGESIZE or alignment & (alignment - 1):
         raise ValueError(
-            f"alignment={alignment}: must be a power of two, at most {mmap.PAGESIZE}, a page of "
-            "memory, the alignment of the buffer itself"
+            f"alignment={alignment}: must be a power of two, at most {mmap.PAGESIZE} (a page of "
+            "memory, at which the buffer begins)"
         )
     if not isinstance(layout, Mapping):
         raise TypeError(

@@ -106,8 +106,8 @@ class Contents:
         if self.by_value and writable and array.flags.writeable and type(array) is SharedArray:
             raise UnsendableError(
                 "a SharedArray among the items, or in a functools.partial, can be written to by "
-                "all workers, but only on one machine. Pass it in shared=, or pass "
-                "a copy: numpy.array(x)"
+                "all workers, but only on one machine. Pass it in shared=, or pass a copy: "
+                "numpy.array(x)."
             )
         found = None if self.by_value else unchanged_segment_of(array)
         if found is not None and (self.stays_here or not found[0].is_private):

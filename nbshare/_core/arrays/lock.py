@@ -168,9 +168,9 @@ class SharedLock(ByReference):
             if not wait_s:
                 return False
             raise RuntimeError(
-                "this thread holds the SharedLock already and would wait for itself forever: it "
-                "is not reentrant. Acquire it once, in the outermost function. If an interrupt has "
-                "left it held, release() it."
+                "this thread holds the SharedLock already and would wait for itself forever: the "
+                "lock is not reentrant. Acquire it once, in the outermost function. If an "
+                "interrupt has left the lock held, call release()."
             )
         try:
             code = self._wait(wait_s)

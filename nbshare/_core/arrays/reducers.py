@@ -119,8 +119,8 @@ def register_type(cls: type[T], reduce: Callable[[T], Any], /, *, subclasses: bo
         raise TypeError(f"cls={cls!r}: pass a class, such as type(obj)")
     if cls in _BY_PICKLE or issubclass(cls, type):
         raise TypeError(
-            f"cls={cls.__name__}: pickle writes objects of this type itself. Put them into "
-            "an object of your own class, and register that"
+            f"cls={cls.__name__}: pickle writes objects of this type itself. Put them into an "
+            "object of your own class, and register that class."
         )
     if cls is np.ndarray or issubclass(cls, ByReference):
         raise TypeError(f"cls={cls.__name__}: nbshare sends objects of this type itself")

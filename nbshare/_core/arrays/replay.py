@@ -42,8 +42,8 @@ def name_object(
         told, remedy = f"raised by {_path(maker)}, which was called to unpickle an object", None
     noted(
         error,
-        f"{told}. {remedy or OTHERS} If it needs a registration in the caller's process, repeat "
-        "that in initializer=.",
+        f"{told}. {remedy or OTHERS} If the object needs a registration in the caller's process, "
+        "repeat the registration in initializer=.",
     )
 
 

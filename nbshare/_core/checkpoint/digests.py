@@ -298,10 +298,10 @@ class _Walk:
             if self._digests.version is not None:
                 return _of_text("object", name)
             raise CheckpointError(
-                f"{self._digests.way_to(where)} is a {name} without a stable digest: it has "
-                'no values that can be compared. Pass checkpoint=nbshare.Checkpoint(path, version="'
-                '1"), and another version when results would change: with it such objects count by '
-                "their type alone."
+                f"{self._digests.way_to(where)} is a {name} without a stable digest: it has no "
+                "values that can be compared. Pass checkpoint=nbshare.Checkpoint(path, "
+                'version="1"), with which such objects count by their type alone, and pass another '
+                "version when results would change."
             ) from error
         if isinstance(reduced, str):
             return _of_text("name", name, str(getattr(value, "__module__", None)), reduced)

@@ -254,7 +254,9 @@ class Directory:
         nbytes = sum(map(files.size_of, part.folder.iterdir()))
         for rows in np.array_split(new, 1 + nbytes // MOST_BYTES):
             if not self.writer.renew():  # copying may take long
-                raise CheckpointInUseError(f"{self.path}: another process has taken it over")
+                raise CheckpointInUseError(
+                    f"{self.path}: another process has taken over this checkpoint"
+                )
             rows = rows[part.are_whole(whole.place[rows], whole.words[rows])]
             words = whole.words[rows]
             words["code"] = numbers[words["code"]]
@@ -276,10 +278,10 @@ class Directory:
         if old.any() and if_changed is None:
             raise CheckpointError(
                 f"{self.path}: {'; '.join(versions.changes_of(words['code'][old]))}. "
-                f"{int(old.sum())} of {int(is_stored.sum())} results are of the older version. "
+                f"{int(old.sum())} of {int(is_stored.sum())} results belong to the older version. "
                 'Use another path, or checkpoint=nbshare.Checkpoint(path, if_changed="restart") to '
                 'run them again, or if_changed="accept" to keep them as they are, for example if '
-                "an equal object was only made again."
+                "an equal object was created again."
             )
         versions.settle(accepts_all=bool(old.any()) and if_changed == "accept")
         if if_changed == "restart" and old.any():

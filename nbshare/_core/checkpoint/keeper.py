@@ -136,9 +136,10 @@ class CheckpointKeeper(Keeper, Medium):
         """Warn that no item is stored, because an object may differ in each process."""
         warn_at_most(
             f"{self._directory.path}: none of the {counted(n, 'item')} is among the {n_before} "
-            "that are stored here, so all run. If they should be the same, an object of "
+            "that are stored here, so all run. If the items should be the same, an object of "
             f"{' or '.join(sorted(self._items.odd)[:3])} is not the same each time it is created. "
-            "Pass items from which it can be created, such as numbers, arrays or file names",
+            "Pass items from which the function can create it, such as numbers, arrays or file "
+            "names.",
             CheckpointWarning,
             self._line,
         )
@@ -281,7 +282,7 @@ class CheckpointKeeper(Keeper, Medium):
             self._has_warned = True
             warn_at_most(
                 f"{where}: results cannot be stored ({error}). The run continues in memory, and "
-                "storing is tried again. Stored results are kept",
+                "storing is tried again. Stored results are kept.",
                 CheckpointWarning,
                 self._line,
             )

@@ -179,7 +179,7 @@ class Writer:
                 raise
             warn(
                 f"{self._folder}: the file system refuses locks ({error.strerror}). Do not run two "
-                "processes with this checkpoint at the same time",
+                "processes with this checkpoint at the same time.",
                 CheckpointWarning,
             )
             return False

@@ -90,8 +90,8 @@ def stack(values: list[Any]) -> Any:
     there = [value for value in values if not isinstance(value, BaseException)]
     if not there or not all(isinstance(v, tuple) and len(v) == len(there[0]) for v in there):
         warn(
-            'out="stack" requires tuples of one length as results. The results are returned as '
-            "a list",
+            'out="stack" requires tuples of one length as results. The results are returned as a '
+            "list.",
             MixedResultsWarning,
         )
         return values

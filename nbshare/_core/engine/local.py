@@ -62,7 +62,7 @@ def refuse_frozen(what: str, instead: str) -> None:
     if getattr(sys, "frozen", False):
         raise errors.NotBuiltYetError(
             f"{what} needs a Python interpreter, which a frozen program (made by PyInstaller and "
-            f"similar tools) lacks: {instead}."
+            f"similar tools) lacks: {instead}"
         )
 
 
@@ -88,7 +88,7 @@ def refuse_to_wait_for_itself() -> None:
         raise RuntimeError(
             "an object's __del__, or a weakref's callback, has called nbshare in the thread that "
             "manages its workers, and would wait for itself. Start runs, and wait for them, "
-            "elsewhere: in a close() method, or in a thread that __del__ starts"
+            "elsewhere: in a close() method, or in a thread that __del__ starts."
         )
 
 

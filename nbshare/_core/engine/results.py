@@ -118,9 +118,9 @@ class Results:
             raise self.errors[min(self.errors)]
         if self._board.is_open and self.given.n:
             raise RuntimeError(
-                f"{self.given.n} results were consumed by iterating, and not kept, "
-                "because a generator may never end. Collect them in the loop, or call "
-                "result() without one."
+                f"{self.given.n} results were consumed by iterating, and not kept, because a "
+                "generator may never end. Collect them in the loop, or call result() without a "
+                "loop."
             )
         if not self.has_objects:
             return self.partial() if with_errors else self.output.first(n)

@@ -47,13 +47,14 @@ def check_called(option: str, func: Any, *given: str) -> None:
     names = [*signature.parameters]
     if given == _OF_TWO and len(names) > 1 and names[1] in _OF_ALL:
         raise TypeError(
-            f"{how} for two results, and {label_of(func)} takes all in one argument.{instead}"
+            f"{how} for two results, but {label_of(func)} takes all results in one "
+            f"argument.{instead}"
         )
     module = str(getattr(func, "__module__", ""))
     if option == "plot" and (module == "matplotlib.pyplot" or _is_of_axes(func)):
         raise TypeError(
-            f"{how} with the Axes to draw on, and {label_of(func)} has its own. Pass a function "
-            "that uses them: plot=lambda ax, partial: ax.plot(partial)"
+            f"{how} with the Axes to draw on, but {label_of(func)} has its own. Pass a function "
+            "that uses these Axes: plot=lambda ax, partial: ax.plot(partial)."
         )
 
 

@@ -39,7 +39,7 @@ def resolve(func: Any) -> Callable[..., Any]:
     if (library := _delaying(func)) is not None:
         raise TypeError(
             f"func is {library}'s delayed({label_of(func)}), which only records a call and runs "
-            f"nothing. Pass the function itself: parallel_map({label_of(func)}, items)"
+            f"nothing. Pass the function itself: parallel_map({label_of(func)}, items)."
         )
     refuse_async(func)
     return func  # type: ignore[no-any-return]
@@ -72,8 +72,8 @@ def refuse_async(func: Any) -> None:
         )
     raise TypeError(
         f"{label_of(func)} is asynchronous (async def), so calling it runs nothing. Pass a "
-        f"function that runs it: {advice}. If it mostly waits, for a network say, use "
-        "asyncio.gather without nbshare."
+        f"function that runs it: {advice}. If the function mostly waits, for example for a "
+        "network, use asyncio.gather without nbshare."
     )
 
 

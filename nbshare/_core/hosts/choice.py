@@ -33,14 +33,14 @@ def hosts_for(backend: Any) -> Hosts | None:
         return None
     if type(backend).__module__.startswith("nbshare"):
         raise ValueError(
-            "backend= is an nbshare.Executor, whose workers are those of this machine: leave "
-            "backend= out, and pass max_workers="
+            "backend= is an nbshare.Executor, whose workers run on this machine: leave out "
+            "backend=, and pass max_workers="
         )
     interpreters = sys.modules.get("concurrent.futures.interpreter")
     if interpreters is not None and isinstance(backend, interpreters.InterpreterPoolExecutor):
         raise ValueError(
             "backend= is an InterpreterPoolExecutor: NumPy refuses to run in sub-interpreters. "
-            "Leave backend= out for processes, or pass backend='threads'"
+            "Leave out backend= for processes, or pass backend='threads'."
         )
     from nbshare._core.hosts.executor import ExecutorHosts
 

@@ -74,8 +74,8 @@ def check_own(path: Path, status: os.stat_result, kind: int = stat.S_IFREG) -> N
     if found != kind:
         what = KINDS.get(found, "a pipe, a socket or a device")
         raise CheckpointError(
-            f"{path} is {what} instead of {KINDS[kind]}: it is not a checkpoint's. "
-            "Use another path, or remove it if it is not needed."
+            f"{path} is {what} instead of {KINDS[kind]}, so it does not belong to a checkpoint. "
+            "Use another path, or remove the file or folder if it is not needed."
         )
     if (owner := files.other_owner(status)) is not None:
         raise CheckpointError(

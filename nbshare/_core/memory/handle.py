@@ -162,7 +162,7 @@ def _open(handle: Handle) -> Descriptor:
     if _namespace() != handle.namespace:
         raise StaleReferenceError(
             "the array belongs to a process of another container (another namespace of process "
-            "numbers). References work within one. Send a copy: numpy.array(x)."
+            "numbers). References work only within one container. Send a copy: numpy.array(x)."
         )
     try:
         access = os.O_RDWR if handle.mode == "r+" else os.O_RDONLY
@@ -174,8 +174,8 @@ def _open(handle: Handle) -> Descriptor:
         ) from None
     except (FileNotFoundError, ProcessLookupError):
         raise StaleReferenceError(
-            f"the array's owner, process {handle.pid}, has ended or freed it. Keep the array "
-            "in the sender until it has been received, or send a copy: numpy.array(x)."
+            f"the array's owner, process {handle.pid}, has ended or freed it. Keep the array in "
+            "the sender until it has been received, or send a copy: numpy.array(x)."
         ) from None
 
 

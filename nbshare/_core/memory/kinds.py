@@ -70,7 +70,7 @@ def need_shared(what: str, instead: str) -> None:
     """Raise NotBuiltYetError if processes cannot share memory, for `what`, with a remedy."""
     if not can_share():
         raise NotBuiltYetError(
-            f"{what} needs Linux, macOS or Windows: use nbshare in a Linux container, or {instead}."
+            f"{what} needs Linux, macOS or Windows: use nbshare in a Linux container, or {instead}"
         )
 
 
@@ -126,14 +126,14 @@ def _chosen(setting: str, temporary: str) -> sections.Shared:
         else:
             if reasons and not _is_silent:
                 warn(
-                    f"arrays use shared memory of the kind {kind.setting!r}, because others "
+                    f"arrays use shared memory of the kind {kind.setting!r}, because other kinds "
                     f"do not work here ({'; '.join(reasons)}). Creating large arrays may be "
                     "slower. To choose it yourself, without this warning, set "
                     f"{SETTING}={kind.setting}.",
                     UserWarning,
                 )
             return kind
-    remedies = ["Unset it to use one that works"] if setting else []
+    remedies = ["Unset it to use a kind that works"] if setting else []
     if sections.CAN_BE_FILES:
         remedies.append(f"Set {SETTING}=file:DIRECTORY, with a directory that you can write to")
     remedies.append('Use backend="threads" or "serial", which need no shared memory')
@@ -170,7 +170,7 @@ def _allowed(setting: str, temporary: str) -> list[sections.Shared]:
         files = ", file:DIRECTORY with an absolute path" if sections.CAN_BE_FILES else ""
         raise ValueError(
             f"{SETTING}={setting!r}: allowed are {', '.join(known)}{files}, or leave it unset to "
-            "use one that works."
+            "use a kind that works"
         )
     return [known[setting]] if setting else list(known.values())
 
@@ -199,7 +199,7 @@ def _words_for_full(kind: sections.Shared, nbytes: int) -> Iterator[None]:
             )
         elif error.errno in FULL:
             free = budget.in_words(files.free_in(kind.folder))
-            why = f"were requested, {free} are free in {kind.folder}. Make room"
+            why = f"were requested, but only {free} are free in {kind.folder}. Make room"
             if sections.CAN_BE_FILES:
                 why += f", or set {SETTING}=file:DIRECTORY with a directory that has more"
         else:

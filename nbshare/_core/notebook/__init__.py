@@ -183,8 +183,8 @@ def check_display(progress: Any, plot: Any) -> None:
     if not (progress is None or isinstance(progress, bool | str) or is_bar_class):
         raise TypeError(
             f"progress={progress!r} is not allowed: pass None (shown when a person is looking), "
-            "True, False, a label, or a tqdm class (the class itself, with the methods update "
-            "and close)."
+            "True, False, a label, or a tqdm class (the class itself, with the methods update and "
+            "close)"
         )
     as_plots(plot)
 
@@ -246,8 +246,8 @@ def open_display(
 def _tell_of_no_plot() -> None:
     """Warn once in a process, because a script may be run again and again, with many calls."""
     warn_at_most(
-        "plot= is shown in a notebook only. Here the run continues without it. Draw the results "
-        "that it returns, or leave plot= out",
+        "plot= is shown in a notebook only, so this run continues without a plot. Draw the results "
+        "that the run returns, or leave out plot=.",
         DisplayWarning,
     )
 

@@ -124,9 +124,9 @@ def explore(
     LivePlot : labels and units.
     """
     if kind not in (None, "image", "line", "hist"):
-        raise ValueError(f"kind={kind!r} is not allowed: pass 'image', 'line', 'hist' or None.")
+        raise ValueError(f"kind={kind!r} is not allowed: pass 'image', 'line', 'hist' or None")
     if not (plot is None or isinstance(plot, LivePlot)):
-        raise TypeError(f"plot={plot!r} is not allowed: pass a LivePlot with the labels, or None.")
+        raise TypeError(f"plot={plot!r} is not allowed: pass a LivePlot with the labels, or None")
     coords: Any = getattr(results._inputs if isinstance(results, Job) else results, "coords", None)
     if isinstance(results, Job):
         source: Any = results
@@ -138,7 +138,7 @@ def explore(
     if view.has(view.first):
         view.pick(view.first)  # refuses results that cannot be drawn
     if surroundings() != "kernel":
-        warn("explore() shows its panel in a Jupyter notebook: call it in a cell.", DisplayWarning)
+        warn("explore() shows its panel in a Jupyter notebook: call it in a cell", DisplayWarning)
     elif front_end() is not None and not is_static():
         Panel(view).display()
     else:  # no front end that shows widgets
@@ -152,7 +152,7 @@ def finished(results: Any) -> Any:
     if not isinstance(results, np.ndarray):
         raise _no_array(f"of type {type(results).__name__}")
     if not results.size:
-        raise ValueError(f"explore() has nothing to show in an array of shape {results.shape}.")
+        raise ValueError(f"explore() has nothing to show in an array of shape {results.shape}")
     n = len(np.atleast_1d(results))
     missing = np.ma.getmaskarray(results).reshape(n, -1)
     present = np.ones(n, bool) if missing.dtype.names else ~missing.all(axis=1)
@@ -191,7 +191,7 @@ class ResultGrid:
         if axes and math.prod(self.shape) != source.n_items:
             lengths = " × ".join(map(str, self.shape))
             n = "an unknown number of" if source.n_items is None else source.n_items
-            raise ValueError(f"axes= has {lengths} values, but there are {n} results.")
+            raise ValueError(f"axes= has {lengths} values, but there are {n} results")
 
     @property
     def n(self) -> int:
@@ -229,13 +229,14 @@ class ResultGrid:
         is_image = shown.ndim == 2 or (shown.ndim == 3 and shown.shape[2] in (3, 4))
         if shown.ndim == 0:
             raise TypeError(
-                "explore() shows one result at a time, which must be an array. These are single "
-                "values. plot='line', or plot='image' for a grid, draws all of them in one plot."
+                "explore() shows one result at a time, which must be an array. These results are "
+                "single values. plot='line', or plot='image' for a grid, draws all of them in one "
+                "plot."
             )
         if self._kind is None and shown.ndim > 1 and not is_image:
             raise ValueError(
                 f"kind= is needed for results of shape {shown.shape}: pass kind='hist', or "
-                "plot=LivePlot(value=...) with a function that returns an image of a result."
+                "plot=LivePlot(value=...) with a function that returns an image of a result"
             )
         return self._kind or ("image" if is_image else "line"), shown
 

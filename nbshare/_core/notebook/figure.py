@@ -486,8 +486,8 @@ def _painter_of(
         )
     if isinstance(inputs, Tiles):
         raise CannotDrawError(
-            f"plot={plot.kind!r} needs results of tiles that form one array. These differ in "
-            "dtype or in their further axes. The run continues without this plot."
+            f"plot={plot.kind!r} needs results of tiles that form one array. These results differ "
+            "in dtype or in their further axes. The run continues without this plot."
         )
     like, panels = None, part_panels(plot, partial, present)
     if panels is None:

@@ -164,9 +164,9 @@ def choose_layout(
         are_pixels = x.is_index and y.is_index and not is_strip
         return ImageLayout(1, x, y, 1.0 if are_pixels else _aspect(plot, x, y))
     raise CannotDrawError(
-        f"plot='image' draws results that are numbers, rows (k,), images (H, W), colour images "
-        f"(H, W, 3 or 4), or volumes (D, H, W). These have the shape {shape}. The run continues "
-        "without it. LivePlot(value=...) draws a part of each result."
+        "plot='image' draws results that are numbers, rows (k,), images (H, W), colour images (H, "
+        f"W, 3 or 4), or volumes (D, H, W). The results have the shape {shape}. The run continues "
+        "without this plot. LivePlot(value=...) draws a part of each result."
     )
 
 
@@ -177,8 +177,8 @@ def _of_numbers(n: int, plot: LivePlot) -> ImageLayout:
     width, height = len(plot.x), len(plot.y)
     if width * height != n:
         raise CannotDrawError(
-            f"LivePlot(x=..., y=...) has {width} columns and {height} rows, which does "
-            f"not make {n} items. The run continues without this plot."
+            f"LivePlot(x=..., y=...) has {width} columns and {height} rows, which does not match "
+            f"{n} items. The run continues without this plot."
         )
     x, y = of_users("x", plot.x, width, "x"), of_users("y", plot.y, height, "y")
     return ImageLayout(n, x, y, _aspect(plot, x, y), width)

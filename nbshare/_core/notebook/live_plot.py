@@ -127,19 +127,19 @@ class LivePlot:
         self.reduction = reduction
         self.limits = _checked_limits(limits)
         if scale not in SCALES:
-            raise ValueError(f"scale={scale!r} is not allowed: pass 'linear' or 'log'.")
+            raise ValueError(f"scale={scale!r} is not allowed: pass 'linear' or 'log'")
         if scale == "log" and isinstance(self.limits, tuple) and not self.limits[0] > 0:
-            raise ValueError(f"limits={limits!r} is not allowed with scale='log': pass low > 0.")
+            raise ValueError(f"limits={limits!r} is not allowed with scale='log': pass low > 0")
         self.scale = scale
         if not (cmap is None or isinstance(cmap, str) or callable(cmap)):
-            raise TypeError(f"cmap={cmap!r} is not allowed: pass the name of a colour map.")
+            raise TypeError(f"cmap={cmap!r} is not allowed: pass the name of a colour map")
         self.cmap = cmap
         if bins is not None and not (isinstance(bins, int) and 1 <= bins <= 1000):
-            raise ValueError(f"bins={bins!r} is not allowed: pass a number from 1 to 1000.")
+            raise ValueError(f"bins={bins!r} is not allowed: pass a number from 1 to 1000")
         self.bins = bins
         if not (isinstance(interval_s, int | float) and 0 < interval_s < math.inf):
             raise ValueError(
-                f"interval_s={interval_s!r} is not allowed: pass seconds, more than 0."
+                f"interval_s={interval_s!r} is not allowed: pass a number of seconds above 0"
             )
         self.interval_s = float(interval_s)
 
@@ -236,7 +236,7 @@ def as_plots(plot: Any) -> list[LivePlot]:
     """
     if isinstance(plot, list | tuple):
         if not 1 <= len(plot) <= MAX_PLOTS:
-            raise ValueError(f"plot= takes 1 to {MAX_PLOTS} plots in a list, not {len(plot)}.")
+            raise ValueError(f"plot= takes 1 to {MAX_PLOTS} plots in a list, not {len(plot)}")
     else:
         plot = [] if plot is None else [plot]
     return [each if isinstance(each, LivePlot) else LivePlot(each) for each in plot]
@@ -248,10 +248,10 @@ def _checked_kind(kind: Any) -> str | Draw:
     if kind in KINDS if isinstance(kind, str) else callable(kind) and not isinstance(kind, type):
         return cast("str | Draw", kind)
     error = ValueError if isinstance(kind, str) else TypeError
-    hint = f" Did you mean {kind.__name__}()?" if isinstance(kind, type) else ""
+    hint = f". Did you mean {kind.__name__}()?" if isinstance(kind, type) else ""
     raise error(
-        f"plot={kind!r} names no plot: pass 'line', 'image', 'hist', a LivePlot, a "
-        f"callable(ax, partial), a list of these, or None.{hint}"
+        f"plot={kind!r} names no plot: pass 'line', 'image', 'hist', a LivePlot, a callable(ax, "
+        f"partial), a list of these, or None{hint}"
     )
 
 
@@ -266,7 +266,7 @@ def _checked_limits(limits: Any) -> Any:
     if not (fits and ends[0] < ends[1]):
         raise ValueError(
             f"limits={limits!r} is not allowed: pass (low, high), two finite numbers or dates with "
-            "low < high, or 'robust', or None for all finite results."
+            "low < high, or 'robust', or None for all finite results"
         )
     return tuple(ends)
 
@@ -278,6 +278,6 @@ def _checked_axis(name: str, values: Any) -> npt.NDArray[Any] | None:
     if array.ndim != 1 or array.dtype.kind not in "biufMm":
         raise TypeError(
             f"{name}= must be one-dimensional, of numbers or dates (numpy.datetime64), not an "
-            f"array of shape {array.shape} and dtype {array.dtype}."
+            f"array of shape {array.shape} and dtype {array.dtype}"
         )
     return array

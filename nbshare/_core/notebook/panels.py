@@ -159,8 +159,8 @@ def _of_grid(plot: LivePlot, n_shown: int, n: int) -> Panels:
     if len(further) > 2:
         shown = " × ".join(name for name, _ in coords)
         raise CannotDrawError(
-            f"A plot shows grids of up to 4 axes. This one has {len(coords)}: {shown}. The run "
-            "continues without it. xarray's .plot() draws a part of the results."
+            f"A plot shows grids of up to 4 axes. This grid has {len(coords)}: {shown}. The run "
+            "continues without the plot. xarray's .plot() draws a part of the results."
         )
     most = [_MAX_PANELS] if len(further) == 1 else [_COLUMNS, _ROWS]
     chosen = [_some(len(values), k) for (_, values), k in zip(further, most, strict=True)]

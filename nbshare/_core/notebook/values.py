@@ -87,7 +87,7 @@ class Painter:
         self._n_elements = math.prod(self._shape)
         if not self._n_elements:
             raise CannotDrawError(
-                f"plot={plot.kind!r} has nothing to draw in results of the shape {self._shape}."
+                f"plot={plot.kind!r} has nothing to draw in results of the shape {self._shape}"
             )
         self._n_not_positive = 0
         self._is_log = plot.scale == "log" and self._dtype.kind != "M" and self.categories is None

@@ -337,7 +337,9 @@ class AttachedRun(Run):
 
     def item(self, i: int) -> tuple[Any, ...]:
         """Raise LookupError, because items are not stored."""
-        raise LookupError(f"item {i} is in another process: call the function with it here")
+        raise LookupError(
+            f"item {i} is in another process: call the function with this item in this process"
+        )
 
     # --------------------------------------------------------------------------- its life
 
@@ -365,8 +367,8 @@ class AttachedRun(Run):
             return
         if not (writer.get("is_driver") and is_here(writer)):
             raise RuntimeError(
-                f"{self._path}: process {writer['pid']} on {writer['host']} runs this, and only it "
-                "can stop it: there is no detached run on this host."
+                f"{self._path}: process {writer['pid']} on {writer['host']} runs this call, and "
+                "only it can stop the call: there is no detached run on this host"
             )
         with suppress(
             ProcessLookupError, PermissionError

@@ -80,7 +80,9 @@ def grid(**axes: Iterable[Any]) -> Grid:
     """
     order = axes.pop("order", None) if isinstance(axes.get("order"), str) else None
     if order not in (None, "coarse"):
-        raise ValueError(f'grid(order={order!r}): allowed is "coarse", or values of a parameter')
+        raise ValueError(
+            f'grid(order={order!r}): allowed are "coarse" and the values of a parameter'
+        )
     return Grid(axes, is_coarse=order is not None)
 
 
@@ -281,7 +283,9 @@ class Grid(ShapedItems):
         """
         n = len(self.shape)
         if self._places is not None:
-            raise ValueError('out= must not be an array for a grid with order="coarse": omit one')
+            raise ValueError(
+                'out= must not be an array for a grid with order="coarse": leave out out='
+            )
         if out.shape[:n] != self.shape:
             raise ValueError(
                 f"out= has shape {out.shape}: for this grid its first {n} axes must have the "
@@ -290,8 +294,8 @@ class Grid(ShapedItems):
         flat = out.reshape(len(self), *out.shape[n:])
         if flat.size and not np.may_share_memory(flat, out):  # it is a copy
             raise ValueError(
-                "out= is a part of a larger array, or transposed: pass one that numpy.zeros or "
-                "nbshare.zeros made, and copy its values"
+                "out= is a part of a larger array, or transposed: pass an array from numpy.zeros "
+                "or nbshare.zeros, and copy its values"
             )
         return flat
 
@@ -364,8 +368,8 @@ def _values_of(name: str, given: Any) -> Sequence[Any]:
     """Return the values of a parameter in a form that can be indexed."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise TypeError(
-            f"grid({name}=...): must be a list, an array or a range of values, not "
-            f"{given!r:.100}. Pass [{name}] for a single one, or shared= for arguments of all calls"
+            f"grid({name}=...): must be a list, an array or a range of values, not {given!r:.100}. "
+            f"Pass [{name}] for a single value, or shared= for arguments of all calls."
         )
     if isinstance(given, range):
         return given

@@ -105,7 +105,7 @@ def checked_out(out: Any, n_items: int | None) -> Any:
             return out
     elif isinstance(out, np.ndarray):
         if out.dtype.hasobject or is_masked(out):
-            raise TypeError('out= must be a plain array of numbers. For objects pass out="list"')
+            raise TypeError('out= must be a plain array of numbers. For objects pass out="list".')
         if not out.flags.writeable:
             raise ValueError("out= is read-only")
         if out.ndim == 0:

@@ -214,8 +214,9 @@ class _Keyed(ShapedItems):
         if self._has_keys and re.search(_FRAME, needed[0]) and not re.search(_FRAME, needed[1]):
             raise TypeError(
                 f"{label_of(func)}({', '.join(needed)}) would receive the key of a group as "
-                f"{needed[0]} and its frame as {needed[1]}. Pass arguments of all calls in shared="
-                f"{{{needed[1]!r}: ...}}; if it needs both, name them key and frame"
+                f"{needed[0]} and its frame as {needed[1]}. Pass arguments of all calls in "
+                f"shared={{{needed[1]!r}: ...}}. If the function needs both, name them key and "
+                "frame."
             )
         bind_arguments(func, [None] * (1 + self._has_keys), shared, extra)
         if len(needed) == 1 and "unpacked" in (uses := uses_of(func, needed[0])):

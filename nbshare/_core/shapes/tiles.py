@@ -167,10 +167,10 @@ class Tile(NamedTuple):
             row = row[self.inside]
         elif row.shape[:n] != inner:
             raise ValueError(
-                f"the result has shape {row.shape}, but it must fit the place of a tile: return "
-                f"an array whose first axes are {given[:n]}, as in its argument, or {inner}, "
-                "without the overlap. For one number per tile, pass the positions as items, and "
-                "the array in shared="
+                f"the result has shape {row.shape}, but it must fit the place of a tile: return an "
+                f"array whose first axes are {given[:n]}, as in its argument, or {inner}, without "
+                "the overlap. For one number per tile, pass the positions as items, and the array "
+                "in shared=."
             )
         if self.out is not None:
             row = self._as_out(row, self.out)
@@ -185,13 +185,14 @@ class Tile(NamedTuple):
         n, further = len(self.place), row.shape[len(self.place) :]
         if further != out.further:
             raise ValueError(
-                f"the result has axes of the lengths {further} after the first {n}, those of out= "
-                f"are {out.further}: pass an out= of the right shape, or return another one"
+                f"the result has axes of the lengths {further} after the first {n}, but those of "
+                f"out= are {out.further}: pass an out= of the right shape, or return a result of "
+                "another shape"
             )
         if not np.can_cast(row.dtype, out.dtype, "same_kind"):
             raise TypeError(
                 f"the result has dtype {row.dtype}, which out= of dtype {out.dtype} cannot hold. "
-                "Pass out= with a dtype that can, or convert the result in the function"
+                "Pass out= with a dtype that can, or convert the result in the function."
             )
         return row.astype(out.dtype, copy=False)
 
@@ -329,8 +330,8 @@ class Tiles(ShapedItems):
         found = segment_of(out)
         if not (found[0].mode == "r+" if found is not None else file_of(out)):
             raise ValueError(
-                "workers write the results of tiles to out= itself: pass an array that "
-                "nbshare.empty or nbshare.zeros made, or a numpy.memmap of mode 'r+' or 'w+'"
+                "workers write the results of tiles to out= itself: pass an array from "
+                "nbshare.empty or nbshare.zeros, or a numpy.memmap of mode 'r+' or 'w+'"
             )
         filling = copy.copy(self)
         filling.out, filling._form = out, OutputForm(out.dtype, out.shape[len(whole) :])
@@ -360,7 +361,8 @@ class Tiles(ShapedItems):
         if isinstance(shaped, list):
             warn(
                 "the results of tiles differ in dtype or in their further axes, and no array holds "
-                "all of them, so they form a list. Return one dtype and shape to get one array",
+                "all of them, so they form a list. Return results of one dtype and shape to get an "
+                "array.",
                 MixedResultsWarning,
             )
         return shaped

@@ -101,7 +101,7 @@ def remove(path: Path) -> None:
     except PermissionError as error:
         raise CheckpointError(
             f"{path} cannot be removed ({error.strerror}). On Windows, a file stays while it is "
-            "open, as by numpy.load(..., mmap_mode=): close it there, or use another path."
+            "open, for example by numpy.load(..., mmap_mode=). Close the file, or use another path."
         ) from None
 
 
@@ -165,7 +165,7 @@ def parsed(data: bytes) -> dict[str, Any]:
     except RecursionError as error:
         raise ValueError(str(error)) from None
     if not isinstance(content, dict):
-        raise ValueError("it is not an object of JSON")  # noqa: TRY004 - as other damage
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - as other damage
     return content
 
 

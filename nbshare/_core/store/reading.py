@@ -84,7 +84,7 @@ class StoredLogs(LogReader):
         self._files[key] = file
         data = disk.read_all(file.fileno(), abs(nbytes), offset)
         if len(data) < abs(nbytes):
-            raise damaged(path, "it has been cut", remedy)
+            raise damaged(path, "it is truncated", remedy)
         return memoryview(data)
 
     def _array(self, key: LogKey, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:

@@ -241,12 +241,12 @@ def fill_row(out: npt.NDArray[Any], i: int, value: Any) -> None:
     weak = value if type(value) in (bool, int, float, complex) else np.asarray(value)
     if np.shape(weak) != row.shape:
         raise ValueError(
-            f"the result has shape {np.shape(weak)}, a row of out= has shape {row.shape}"
+            f"the result has shape {np.shape(weak)}, but a row of out= has shape {row.shape}"
         )
     try:
         np.copyto(row, weak, casting="same_kind")
     except TypeError:
         raise TypeError(
             f"the result has dtype {np.asarray(weak).dtype}, which out= of dtype {row.dtype} "
-            "cannot hold. Pass out= with a dtype that can, or convert the result in the function"
+            "cannot hold. Pass out= with a dtype that can, or convert the result in the function."
         ) from None

@@ -105,8 +105,8 @@ def _watched(items: Iterator[Any], kind: str, line: tuple[str, int]) -> Iterator
                 warnings.warn_explicit(
                     f"an iterable ({kind}) yields the same {type(part).__name__} for every item, "
                     "and changes it. Items that wait for a worker then have the state of a later "
-                    "one, so results are wrong. Yield copies, as in (x.copy() for x in reader), "
-                    "or pass indices, and read in the function",
+                    "item, so results are wrong. Yield copies, as in (x.copy() for x in reader), "
+                    "or pass indices, and read in the function.",
                     ReusedItemWarning,
                     *line,
                 )

@@ -176,7 +176,7 @@ class Slots(Iterator[SharedArray]):
         if isinstance(rows, np.ndarray):
             raise TypeError(
                 "a function that fills its slot in place must return or yield None, or the number "
-                f"of filled rows. This is an array of shape {rows.shape}"
+                f"of filled rows. It returned or yielded an array of shape {rows.shape}."
             )
         if rows is not None and slot.shape:
             self._ring.trim(slot, rows)

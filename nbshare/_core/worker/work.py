@@ -504,7 +504,9 @@ class Work:
             self._slot[RETRIED] += 1
             return False
         if (n := int(attempts[0] & ATTEMPTS)) > 1:
-            noted(error, f"It failed in each of {n} attempts (retries={self._policy.retries}).")
+            noted(
+                error, f"The item failed in each of {n} attempts (retries={self._policy.retries})"
+            )
         self._caller.failed(i, error, self._text_of(i))
         if not self._policy.returns_errors:
             raise _Stopped

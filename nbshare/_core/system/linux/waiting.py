@@ -293,7 +293,7 @@ def futex() -> Any:
     machine = os.uname().machine if sys.maxsize > 2**32 else ""
     if machine not in SYS_FUTEX:
         raise NotBuiltYetError(
-            f"RingBuffer needs Linux in 64 bits on {', '.join(SYS_FUTEX)}. Here, send arrays "
+            f"RingBuffer needs 64-bit Linux on {', '.join(SYS_FUTEX)}. On this system, send arrays "
             "through a multiprocessing.Queue."
         )
     prototype = ctypes.CFUNCTYPE(
