@@ -77,18 +77,18 @@ class Arena(Contents):
     Attributes
     ----------
     known : KnownObjects
-        Objects that the next pickles may name, because they are in an earlier one.
+        Objects of earlier pickles, which later pickles may name.
     pickled : dict of int
         Estimated bytes of the Python objects that each worker loads, by their names in errors.
     tables : DispatchTables
-        The tables of its picklers.
+        The tables of the arena's picklers.
 
     Parameters
     ----------
     copies_files : bool, default False
         Whether arrays in mapped files are copied too, because the arena may outlive the files.
     stays_here : bool, default False
-        Whether only this process reads it, so that private memory is referenced too, not copied.
+        Whether only this process reads the arena, so that private memory is referenced, not copied.
     by_handle : bool, default False
         Whether other segments are named by handle, for workers that receive none. `segments` is
         empty then, and the caller keeps the packed objects until the workers have finished.
@@ -133,14 +133,14 @@ class Arena(Contents):
     ) -> Packed:
         """Pickle an object. Errors name it `what`.
 
-        `writable` is whether workers may write to the SharedArrays in it, `is_named` whether later
-        pickles may name objects in it. `starts` contains the ids of its objects of a user's class,
-        and receives their approximate offsets in the pickle, in bytes.
+        `writable` is whether workers may write to the object's SharedArrays, `is_named` whether
+        later pickles may name its parts. `starts` contains the ids of the parts that have a user's
+        class, and receives their approximate offsets in the pickle, in bytes.
 
         Raises
         ------
         UnsendableError
-            If it can be pickled neither by reference nor by value.
+            If the object can be pickled neither by reference nor by value.
         """
         pickled, copy_memo = self._pickle(obj, what, _How(obj, writable, starts=starts))
         if is_named:
@@ -207,7 +207,7 @@ class Arena(Contents):
             raise
 
     def block_size(self, columns: Sequence[Sequence[Any]]) -> int:
-        """Return how many items to pickle together. Each column is a part of them."""
+        """Return how many items to pickle together. Each column has the values of an iterable."""
         n = len(columns[0])
         if n < 2 * LEAST_BLOCKS:
             return 1
@@ -217,7 +217,7 @@ class Arena(Contents):
     def _nbytes_each(self, items: Sequence[Any]) -> int:
         """Estimate the bytes that each item of a long list adds to a pickle of several.
 
-        The first one adds more, such as a class that is sent by value, once.
+        The first item adds more, such as a class that is sent by value once.
         """
         n = min(MOST_SAMPLES, len(items) // LEAST_BLOCKS)
         sample = [items[k * len(items) // n] for k in range(n)]
@@ -235,7 +235,7 @@ class Arena(Contents):
         return super().contents()
 
     def _maker(self, how: _How, made: list[Any]) -> Callable[[bool, io.BytesIO, Keep], Any]:
-        """Return a function that creates a pickler, which is then the last one `made`."""
+        """Return a function that creates a pickler, and keeps the last pickler in `made`."""
 
         def make(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:
             made.append(_pickler_class(by_value, bool(how.names))(self, how, file, keep))
@@ -267,7 +267,7 @@ class Arena(Contents):
 def _pickler_class(by_value: bool, is_naming: bool) -> Any:
     """Return the pickler that extracts arrays, on top of pickle's or of cloudpickle's.
 
-    One that names objects calls Python for each object, others only for a few.
+    A pickler that names objects calls Python for each object, the others only for a few.
     """
     base: Any = value_pickler() if by_value else pickle.Pickler
 

@@ -151,13 +151,13 @@ class SharedBuffer(ByReference):
             The shape (an int or a sequence of ints) and dtype of each array, by name. A dtype may
             hold no Python objects.
         alignment : int, optional
-            Each array begins at a multiple of so many bytes, a power of two, at most a page.
-            Default 64, a cache line.
+            Each array begins at a multiple of this number of bytes, which is a power of two and at
+            most a page. Default 64, a cache line.
 
         Returns
         -------
         dict of str to SharedArray
-            C-contiguous arrays that do not overlap. Their values are the present bytes.
+            C-contiguous arrays that do not overlap. They show the present bytes of the buffer.
 
         Raises
         ------

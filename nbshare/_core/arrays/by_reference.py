@@ -50,7 +50,7 @@ class ByReference:
     _is_tool = False
 
     def __init_subclass__(cls) -> None:
-        """Pass a new subclass to the callbacks that have received the others."""
+        """Pass a new subclass to the callbacks that have received earlier subclasses."""
         if ByReference in cls.__bases__:
             for add in _told:
                 add(cls, cls._reduce_by_reference)
@@ -118,6 +118,6 @@ def _tell(module: ModuleType) -> None:
 
 
 def register() -> None:
-    """Register with the loaded modules, and with others when they are imported."""
+    """Register with the loaded modules, and with later ones when they are imported."""
     for name in PICKLING:
         when_imported(name, _tell)

@@ -96,9 +96,9 @@ class Contents:
     ) -> ArrayReference:
         """Return a reference to an array.
 
-        An array without a segment or file is added to the copied ones of its pickle. Workers may
-        write to a SharedArray if `writable`. Others arrive in the mode `arrives`, read-only or
-        private.
+        An array without a segment or file is added to the arrays that are copied for its pickle.
+        Workers may write to a SharedArray if `writable`. Others arrive in the mode `arrives`,
+        read-only or private.
         """
         key = (id(array), writable, arrives)
         if key in self._seen:
@@ -143,7 +143,7 @@ class Contents:
         )
 
     def begin_part(self) -> None:
-        """Start a new part that shares no arrays with the previous one."""
+        """Start a new part, which shares no arrays with the previous part."""
         self._seen.clear()
         self._copied.clear()
         self.has_views = False
@@ -162,7 +162,7 @@ class Contents:
         return nbytes, parts
 
     def all_contents(self) -> bytes:
-        """Return the contents as they are. It ends the arena, too."""
+        """Return the contents as they are. Ends the arena."""
         data = bytearray(self.nbytes)
         for offset, part in self.contents()[1]:
             data[offset : offset + _nbytes_of(part)] = as_bytes(part).data

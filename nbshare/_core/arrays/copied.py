@@ -43,7 +43,7 @@ class CopiedMemory:
     def add(self, array: npt.NDArray[Any], places: Any, k: int) -> None:
         """Copy an array, and enter its place in `Places` at index `k` when it is decided.
 
-        Of a buffer its `Span` is entered in a list.
+        For a buffer, enter its `Span` in a list.
         """
         # An address takes microseconds, so an array that owns its memory is known by its id.
         key: Any = id(array)
@@ -60,7 +60,7 @@ class CopiedMemory:
         self._roots.clear()
 
     def settle(self, place: Placer) -> None:
-        """Decide the places of all, in order of arrival."""
+        """Decide the places of all arrays, in the order of their arrival."""
         if not self._views:
             return
         located = []
@@ -78,7 +78,7 @@ class CopiedMemory:
 
 
 def _place_group(group: list[_View], place: Placer) -> None:
-    """Place views whose memory overlaps, as one if that takes fewer bytes."""
+    """Place views whose memory overlaps, together if that takes fewer bytes."""
     low, high = group[0].low, max(view.high for view in group)
     if sum(view.array.nbytes for view in group) <= high - low:
         for view in group:
@@ -117,7 +117,7 @@ class _View:
         self.waiting: list[tuple[Any, int]] = []
 
     def locate(self) -> None:
-        """Find out where its memory is."""
+        """Find the addresses of the array's memory."""
         array = self.array
         self.first = self.low = _address_of(array)
         self.high = self.low + array.nbytes
@@ -127,7 +127,7 @@ class _View:
             self.high = self.first + array.itemsize + sum(way for way in ways if way > 0)
 
     def bytes_from(self, address: int) -> npt.NDArray[np.uint8]:
-        """Return its memory from an address on, including gaps between its elements."""
+        """Return the array's memory from an address on, including gaps between its elements."""
         return np.asarray(_Memory(max(self.low, address), self.high, self.array))
 
     def place_alone(self, place: Placer) -> None:
@@ -143,7 +143,7 @@ class _View:
 
 
 def _root_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the array that an array is a view of, or itself."""
+    """Return the array that an array is a view of, or the array itself."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array

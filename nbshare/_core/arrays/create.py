@@ -74,9 +74,8 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
 
     An array of more than 32 KiB takes one file descriptor, two before Python 3.13. Smaller arrays
     share blocks of 256 KiB, which are freed as a whole. When the descriptors of a process run out,
-    nbshare raises its soft limit (``ulimit -n``) to the hard one. Processes that it starts later
-    inherit that. Only `select.select` does not accept descriptors above 1023. Use `select.poll`
-    instead.
+    nbshare raises its soft limit (``ulimit -n``) to the hard limit, which processes started later
+    inherit. Only `select.select` does not accept descriptors above 1023. Use `select.poll` instead.
     """
     lengths, dtype = checked_form(shape, dtype)
     if order not in ("C", "F"):
@@ -432,7 +431,7 @@ def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
 
 
 def checked_int(name: str, value: Any, least: int, hint: str = "") -> int:
-    """Return an argument as an int. Raise TypeError or ValueError if it is not, or too small."""
+    """Return an argument as an int. Raise TypeError for other types, ValueError below `least`."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -443,7 +442,7 @@ def checked_int(name: str, value: Any, least: int, hint: str = "") -> int:
 
 
 def checked_form(shape: Shape, dtype: npt.DTypeLike) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return shape and dtype of an array as NumPy makes it."""
+    """Return the shape and dtype that NumPy gives an array with these arguments."""
     try:
         lengths: tuple[int, ...] = (operator.index(shape),)  # type: ignore[arg-type]
     except TypeError:

@@ -55,7 +55,7 @@ def _found_in(obj: Any) -> tuple[str, Any]:
 
 
 def _owner_of(obj: Any) -> Any:
-    """Return the object of a method, also of one in C, and other objects as they are."""
+    """Return the object that a method belongs to, and other objects as they are."""
     is_method = inspect.ismethod(obj) or inspect.isbuiltin(obj)
     return obj.__self__ if is_method and obj.__self__ is not None else obj
 

@@ -46,7 +46,7 @@ class Itself(NamedTuple):
 
 
 class ArrayReference(NamedTuple):
-    """An array in one of the call's segments, in another one, or in a file of the user."""
+    """An array in a segment of the call, in another segment, or in a file of the user."""
 
     segment: int | UserFile | Handle  # index, as in Span, or PLACED
     offset: int  # bytes, or the number of the place
@@ -103,13 +103,13 @@ class Inputs:
     segments : sequence of View
         The segments in the arena's order, the arena itself first.
     known : list, optional
-        The objects that pickles may name, by their places, for each pickle that contains some: a
+        For each pickle with objects that later pickles may name, these objects by their places: a
         `LoadedObjects`, or a dict.
 
     Attributes
     ----------
     has_come_again : bool
-        Whether the last item uses private memory that an earlier one used, too.
+        Whether the last item uses private memory that an earlier item used, too.
     """
 
     def __init__(self, segments: Sequence[View], known: list[Known] | None = None) -> None:
@@ -131,9 +131,9 @@ class Inputs:
     ) -> Any:
         """Load an object. Its arrays are views of the segments.
 
-        `parts` are those that it may name. `is_named` is whether later pickles may name objects in
-        it, `is_item` whether it must not show the changes of earlier items to memory that they
-        share.
+        `parts` are the parts that the object may name. `is_named` is whether later pickles may name
+        objects in it. `is_item` is whether it must not show changes that earlier items made to
+        shared memory.
         """
         if isinstance(packed, Itself):
             if is_named:
@@ -146,14 +146,14 @@ class Inputs:
         return obj
 
     def part(self, packed: Packed, parts: NamedParts) -> tuple[Any, LoadedObjects, bool]:
-        """Return a part, the objects in it, and whether it has memory next to its pickle."""
+        """Return a part, the objects in the part, and whether memory is next to its pickle."""
         obj, unpickler = self._unpickled(packed, parts, is_asked=True)
         return obj, LoadedObjects(unpickler, dict), bool(packed[1] or packed[2])
 
     def _unpickled(
         self, packed: Packed, parts: NamedParts | None, *, is_asked: bool
     ) -> tuple[Any, Any]:
-        """Return an object, and its unpickler if that is needed later."""
+        """Return an object, and its unpickler if the unpickler is needed later."""
         pickled, spans, places = packed
         buffers = [self._buffer(span) for span in spans]
         for segment, _, _ in spans:
@@ -212,7 +212,7 @@ class Inputs:
     def private(self, offset: int, nbytes: int) -> View:
         """Return a view of a part of the first segment, with its owner's data.
 
-        It is private, if possible.
+        The view is private, if possible.
         """
         found = segment_of(self._segments[0].root)
         assert found is not None
@@ -230,14 +230,15 @@ class Inputs:
         return view.part(offset, nbytes)
 
     def turn_to(self, view: View) -> None:
-        """Load from another memory from now on, instead of the first segment."""
+        """Load from other memory, instead of the first segment, in later calls."""
         self._segments[:1] = [view]
         self._ends.pop(0, None)
 
     def reach(self, nbytes: int, *, is_private: bool) -> None:
         """Map the first segment again if it has outgrown the mapping.
 
-        Private memory grows by a copy, which includes new parts wherever they begin.
+        Private memory is copied when it grows, and new parts are only in the copy, wherever they
+        begin.
         """
         view = self._segments[0]
         if nbytes > view.root.nbytes or is_private:
@@ -283,7 +284,7 @@ lenders: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary
 
 
 class _Loading(threading.local):
-    """The inputs of the pickle that this thread loads, because pickles can only name functions."""
+    """The inputs that this thread loads from, for functions that pickles name."""
 
     inputs = Inputs(())
     places: Places = memoryview(b"")  # places of the pickle's arrays
@@ -295,7 +296,7 @@ _loading = _Loading()
 def small(data: bytes | bytearray, *form: Any) -> npt.NDArray[Any]:
     """Return a small array, from its dtype, shape, order and bytes in the pickle.
 
-    It is read-only on `bytes`.
+    An array on `bytes` is read-only.
     """
     dtype, shape, order = form
     return np.ndarray(shape, dtype, data, order=order)
@@ -313,5 +314,5 @@ def load_reference(*reference: Any) -> npt.NDArray[Any]:
 
 
 def load_known(part: int, place: int) -> Any:
-    """Return the object that is known by a pickle that was loaded before."""
+    """Return an object of a pickle that was loaded before."""
     return _loading.inputs.known[part][place]

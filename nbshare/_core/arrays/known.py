@@ -34,7 +34,7 @@ _BY_NAME = type, ModuleType, BuiltinFunctionType  # each is the same in all pick
 
 
 def _told_apart(entries: Entries) -> dict[int, Any]:
-    """Return the objects of a memo that have an identity, and not just a value."""
+    """Return the objects of a memo whose identity matters, not just their value."""
     kinds = {*map(type, map(itemgetter(1), entries))}  # few, even for a million texts
     kinds = {k for k in kinds - _CONTAINERS if not issubclass(k, (*_TEXTS, *_BY_NAME))}
     if not kinds:
@@ -54,7 +54,7 @@ class KnownObjects:
     is_used : bool
         Whether an object was found.
     may_have : bool
-        Whether an object may be found. If not, picklers skip the call, for each of many objects.
+        Whether an object may be found. If not, picklers skip the search, for each of many objects.
 
     Notes
     -----
@@ -69,7 +69,7 @@ class KnownObjects:
         self._places: dict[int, tuple[Place, Any]] = {}  # by id, of objects that are kept alive
 
     def add(self, memo: Callable[[], Memo], objects: dict[int, Any] | None = None) -> None:
-        """Add a pickle, whose memo a function returns.
+        """Add a pickle. `memo` returns its memo.
 
         If this process uses the objects themselves, they are stored in `objects`, by their places.
         """
@@ -92,12 +92,13 @@ class KnownObjects:
 
 
 class LoadedObjects:
-    """The worker's side, the objects of a pickle that later ones may name, by their places.
+    """The worker's side: the objects of a pickle that later pickles may name, by their places.
 
     Parameters
     ----------
     unpickler : pickle.Unpickler
-        Its unpickler. The memo, which also contains all texts, is read when an object is named.
+        The unpickler of the pickle. Its memo, which also contains all texts, is read when an object
+        is named.
     read : callable, optional
         Selects objects that may be named from the memo's places and objects. Default: no values.
     """

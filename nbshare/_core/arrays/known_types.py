@@ -172,7 +172,7 @@ def _series_apart(series: Any) -> Any:
 def _as_arrow(frame: Any) -> tuple[Any, dict[str, bool]] | None:
     """Return a frame as a table of Arrow, on the same memory, and the order of its columns.
 
-    None if it is small, or if Arrow lacks some of its types.
+    Return None if the frame is small, or if Arrow lacks some of its types.
     """
     import polars as pl
 
@@ -210,7 +210,7 @@ def _series(table: Any, ordered: dict[str, bool]) -> Any:
 
 
 def _torch() -> Known:
-    """Yield the storages, by which tensors, parameters and modules are pickled."""
+    """Yield the storage types, through which tensors, parameters and modules are pickled."""
     from torch.storage import (
         TypedStorage,
         UntypedStorage,

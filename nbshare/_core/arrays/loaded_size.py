@@ -46,7 +46,7 @@ def loaded_nbytes(obj: Any, n_pickled: int) -> int:
 
 
 def _nbytes(obj: Any, random: Random) -> float:
-    """Return the bytes of an object and those in it, without those of texts."""
+    """Return the bytes of an object and of the objects in it, except texts."""
     nbytes = 0.0
     met = set[int]()
     layer = [(obj, 1.0)]  # objects, and how many each one stands for
@@ -71,7 +71,7 @@ def _nbytes(obj: Any, random: Random) -> float:
 def _own_nbytes(obj: Any) -> int:
     """Return the size of an object alone.
 
-    Classes of other packages may report memory that is not pickled, so their base is asked.
+    Classes of other packages may report memory that is not pickled, so their base class is used.
     """
     if isinstance(obj, np.ndarray):
         return obj.nbytes if obj.dtype.hasobject else 0
@@ -83,7 +83,7 @@ def _own_nbytes(obj: Any) -> int:
 
 
 def _parts_of(obj: Any) -> list[tuple[int, Any]]:
-    """Return the objects in an object, those that are alike together, after their number."""
+    """Return the objects in an object, in groups of similar objects, each after its count."""
     kind = type(obj)
     parts: list[tuple[int, Any]]
     if issubclass(kind, dict):

@@ -3,7 +3,7 @@
 On Linux it is a mutex of the C library (POSIX threads) with three attributes. It is
 *process-shared*, so that it works in memory that several processes map. It is *robust*, so that the
 kernel releases it when the thread that holds it ends, however it ends. It is *error-checking*, so
-that releasing another's is an error.
+that releasing a lock that another thread holds is an error.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class SharedLock(ByReference):
         return code
 
     def _holder(self) -> int:
-        """Return the system's number of the thread that holds the lock, 0 for none."""
+        """Return the system's number for the thread that holds the lock, 0 if no thread does."""
         holder: int = self._word.value & self._mutexes.HOLDER
         return holder
 

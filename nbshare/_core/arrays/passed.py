@@ -5,11 +5,10 @@ an array                                            arrives
 ==================================================  ==============================================
 in ``shared=``, an item, an argument of a partial   read-only, since what a worker writes would be
 function, a variable of a function that goes by     lost: a write in Python raises, with advice
-value; in lists, tuples, dicts, dataclasses of
-such, and in tables (of pandas, xarray)
-in any other object, such as a model                writable, as the object may work with it
-of objects, but in a table                          writable, as it is made anew in each worker
-==================================================  ==============================================
+value; in lists, tuples, dicts, dataclasses of such, and in tables (of pandas, xarray) in any other
+object, such as a model writable, as the object may work with it of objects, but in a table
+writable, as it is made anew in each worker ==================================================
+==============================================
 
 A worker's writes to a copied array stay in the worker. So do writes by compiled code that ignores
 the flag, because the memory is mapped copy-on-write (`memory.segment`).

@@ -158,7 +158,7 @@ def _register_packages(cls: type) -> None:
 
 
 def _alike(cls: type, base: type) -> bool:
-    """Return whether objects of a class are pickled as those of a base are."""
+    """Return whether objects of a class are pickled in the same way as objects of a base class."""
     return all(getattr(cls, way, None) == getattr(base, way, None) for way in _WAYS)
 
 
@@ -202,7 +202,7 @@ def _reduced(reduce: Reduce, otherwise: Reduce, obj: Any) -> Any:
 
 
 class DispatchTables(dict[bool, DispatchTable]):
-    """The tables of picklers by reference, False, and by value, True, created when needed.
+    """The tables of picklers, False by reference and True by value, each created when needed.
 
     Parameters
     ----------

@@ -62,11 +62,11 @@ def pickled_once(
     pickle: Callable[[Any, Names, Columns], tuple[Pickled, Callable[[], Memo]]],
     pickle_block: Callable[[int, Names], Pickled],
 ) -> tuple[list[Pickled], list[tuple[Any, Pickled]]]:
-    """Return the pickles of blocks of items, and large objects that several hold, with theirs.
+    """Return the pickles of blocks of items, and of large objects that several blocks hold.
 
     `pickle` pickles an object of a block, and also returns a function that copies the pickler's
-    memo. `pickle_block` does the same for a block, by its number. Both send objects with a name by
-    name.
+    memo. `pickle_block` does the same for a block, by its number. Both replace named objects by
+    their names.
     """
     finder = _Finder(blocks, pickle, pickle_block)
     for k in range(len(blocks)):
@@ -93,7 +93,7 @@ class _Finder:
         self._others: set[int] = set()  # ids of those of them that are too small
 
     def add(self, k: int) -> None:
-        """Pickle a block. Pickle an earlier one again if this one repeats its objects."""
+        """Pickle a block. Pickle an earlier block again if this block repeats its objects."""
         if self._is_looking:
             self._look(k)
         self.pickles.append(pickled := self._pickle_block(k, self._names))
@@ -117,7 +117,7 @@ class _Finder:
             self.pickles[each] = self._pickle_block(each, self._names)
 
     def _make_part(self, obj: Any, first: int) -> bool:
-        """Name an object, and the objects in it, if it is large. It is in the block `first`."""
+        """If an object is large, name it and the objects in it. Its first block is `first`."""
         try:
             pickled, copy_memo = self._pickle(obj, self._names, self._blocks[first])
         except Exception:  # noqa: BLE001 - its block raises the error
@@ -150,7 +150,7 @@ def _memory_of(part: Any) -> tuple[int, int]:
 
 
 def _nbytes_beyond(pickled: Pickled, placed_once: set[tuple[int, int]]) -> int:
-    """Return the size of a pickle, and of memory next to it that is not placed once anyway."""
+    """Return the size of a pickle and of the memory next to it, without memory placed once."""
     others = _memory_next_to(pickled)
     if placed_once:
         others = [part for part in others if _memory_of(part) not in placed_once]
@@ -186,7 +186,7 @@ def _length(obj: Any) -> int:
 
 
 def _is_value(obj: Any) -> bool:
-    """Return whether an object takes as much space if it is named."""
+    """Return whether naming an object would save no space."""
     kind = type(obj)
     if kind in _TEXTS:
         return len(obj) < LEAST_BYTES
@@ -208,8 +208,8 @@ class NamedParts:
     Parameters
     ----------
     load : callable
-        Loads a part by its number, with these parts, and returns it, its objects, and whether it
-        has memory next to its pickle.
+        Loads a part by its number, and returns the part, the objects in it, and whether there is
+        memory next to its pickle. Its second argument is this `NamedParts`.
     """
 
     def __init__(self, load: Callable[[int, NamedParts], tuple[Any, LoadedObjects, bool]]) -> None:
@@ -218,7 +218,7 @@ class NamedParts:
         self._named = set[int]()  # since the last `drop_others`, or in the part that is loaded now
 
     def __call__(self, name: Name) -> Any:
-        """Return the object of a name."""
+        """Return the object with a name."""
         part, place = name if isinstance(name, tuple) else (name, None)
         self._named.add(part)
         if part not in self._parts:
@@ -237,7 +237,7 @@ class NamedParts:
         self._parts = {k: part for k, part in self._parts.items() if not part.has_memory}
 
     def drop_others(self) -> None:
-        """Drop the parts that were not named since the last time."""
+        """Drop the parts that were not named since the previous call."""
         kept, left = set[int](), [*self._named]
         while left:
             part = left.pop()

@@ -164,7 +164,7 @@ class SlotStates:
         self._n_rows = shape[0] if shape else 1
 
     def array(self, index: int) -> SharedArray:
-        """Return a slot's array, as far as it is filled."""
+        """Return the filled part of a slot's array."""
         shape = (self.rows[index], *self._shape[1:]) if self._shape else ()
         return shared_view(np.ndarray(shape, self._dtype, buffer=self._data[index]))
 
@@ -210,12 +210,12 @@ class SlotStates:
         self.rows[index] = rows
 
     def commit(self, lease: Holder) -> None:
-        """Queue the slot that a producer has filled. One without rows only if it has a number.
+        """Queue the slot that a producer has filled. One without rows is queued only with a number.
 
         Raises
         ------
         RingAbortedError
-            If no consumer will read it. Then it is free.
+            If no consumer will read the slot, which is then free.
         """
         index, number = lease.index, lease.number
         if index is None or (number is None and not self.rows[index] and self._n_rows):
@@ -269,8 +269,8 @@ class SlotStates:
     def drop(self, index: int, *, is_unseen: bool = False) -> None:
         """Release a slot of this process without the lock. Only its holder changes its word.
 
-        It is free, or queued again if no consumer has seen its contents. The change is not counted,
-        so a sleeper may sleep slightly longer.
+        The slot becomes free, or is queued again if no consumer has seen its contents. The change
+        is not counted, so a sleeper may sleep slightly longer.
         """
         word = self.words[index]
         state = READY if is_unseen and word >> SHIFT == READING else FREE
@@ -284,7 +284,7 @@ class SlotStates:
         self.counts[PHASE] = max(self.counts[PHASE], CLOSED)
 
     def abort(self, reason: str) -> None:
-        """Stop all users. The first reason stays."""
+        """Stop all users. The reason of the first call counts."""
         if self.counts[PHASE] == ABORTED:
             return
         text = reason.encode(errors="replace")[:REASON_NBYTES]

@@ -48,9 +48,9 @@ class Monitor:
     states : SlotStates
         The transitions.
     lock : SharedLock
-        Held during each.
+        Held during each transition.
     reclaims : bool
-        True if it reclaims slots from processes that have died.
+        Whether to reclaim slots from processes that have died.
 
     Notes
     -----
@@ -76,13 +76,13 @@ class Monitor:
             self._lock.release()
 
     def wake(self) -> None:
-        """Wake all that wait."""
+        """Wake all waiting processes and threads."""
         waiting.wake_all(self.states.change_address)
 
     def claim(self, lease: Holder, event: int, timeout: float) -> SharedArray:
         """Wait until the lease holds a slot. Return its array.
 
-        From now on the slot is freed if the lease is deleted before its block has ended (see
+        After that, the slot is freed if the lease is deleted before its block has ended (see
         `SlotLease`).
 
         Raises
@@ -156,16 +156,17 @@ class SlotLease(Holder):
     Parameters
     ----------
     monitor : Monitor
-        The monitor that lends it.
+        The monitor that lends the slot.
     event : {FREED, FILLED}
-        The event to wait for, a producer's lease or a consumer's.
+        The event to wait for: FREED for a producer, FILLED for a consumer.
     timeout : float
         Seconds.
 
     Attributes
     ----------
     number : int or None
-        Its place in the order. A producer may set it until the block ends, and a consumer reads it.
+        The slot's place in the order. A producer may set it until the block ends. A consumer reads
+        it.
 
     Notes
     -----
@@ -209,7 +210,7 @@ class SlotLease(Holder):
             raise
 
     def end(self, *, publish: bool) -> None:
-        """Release the slot, a producer's to the consumers, if `publish`."""
+        """Release the slot. A producer's slot is queued for the consumers if `publish` is true."""
         if self._pid != os.getpid():  # a fork has left the block: the slot belongs to its parent
             return
         self._monitor.unwatch(self)

@@ -210,7 +210,7 @@ def _share_array(array: npt.NDArray[Any], mode: Mode) -> SharedArray:
 
 
 def _share_object(obj: Any, mode: Mode) -> SharedObject:
-    """Copy an object to shared memory that is read-only from now on.
+    """Copy an object to shared memory, which then is read-only.
 
     Arrays that the user passed are read-only in mode ``"r"``. In ``"c"``, each process has its own
     copies of the pages that it writes to.

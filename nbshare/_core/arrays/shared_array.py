@@ -94,10 +94,10 @@ def shared_view(array: npt.NDArray[Any]) -> SharedArray:
 
 
 def unchanged_segment_of(array: np.ndarray[Any, Any]) -> tuple[Segment, int] | None:
-    """Find the segment of an array, as `segment_of`, if others see the same values there.
+    """Find the segment of an array, as `segment_of`, if other processes see the same values.
 
-    They do not if this process has changed a private array, such as that of a sparse matrix that
-    sorted itself. Changes of a private SharedArray are the user's choice.
+    Other processes do not if this process has changed a private array, such as an array of a sparse
+    matrix that sorted itself. Changes to a private SharedArray are the user's choice.
     """
     found = segment_of(array)
     if found is None or not array.flags.writeable or isinstance(array, SharedArray):
@@ -107,9 +107,9 @@ def unchanged_segment_of(array: np.ndarray[Any, Any]) -> tuple[Segment, int] | N
 
 
 def extent(offset: int, array: np.ndarray[Any, Any]) -> tuple[int, int]:
-    """Return the offset of the lowest byte of an array, and how many lead to its highest.
+    """Return the offset of an array's lowest byte, and the number of bytes up to its highest.
 
-    `offset` is that of its first element.
+    `offset` is the offset of the array's first element.
     """
     if not array.size:
         return offset, 0
