@@ -90,23 +90,23 @@ count up to which workers claim::
 The items of a run that several processes share are known, and each process claims some at a time
 (`checkpoint.sweep`). Its workers see the claimed items, and the rest counts as done.
 
-Workers that wait for items are woken by an event. They leave the call after half a second, because
+Workers that wait for items are woken by an event. After half a second they leave the call, because
 other calls may need them.
 
-Each stage of a pipeline (`pipe`) is a call whose items are the blocks. Its workers do not claim.
-They wait for the next block at a ring buffer (`worker.stages`).
+Each stage of a pipeline (`pipe`) is a call whose items are the blocks. Its workers do not claim
+items. They wait for the next block at a ring buffer (`worker.stages`).
 
 Glossary
 --------
 arena
     Collects the objects that a call sends. It is copied into one segment.
 attempts
-    Number of failures of an item, including deaths of its worker.
+    How often an item has failed, including deaths of its worker.
 batch
     Short items that run together, and whose results are stored together.
 block
-    A unit of data in a pipeline, or items that are pickled together, or items whose results a
-    worker reduces to one (`wire.folding`) and which are then one item of the engine.
+    A unit of data in a pipeline. Also items that are pickled together, or items whose results a
+    worker reduces to one (`wire.folding`), which the engine then treats as one item.
 board
     The state of a call in shared memory, such as the items of each worker, and flags of done items.
 call
@@ -123,8 +123,8 @@ context
 deadline
     The time at which a worker is killed, after a time-out or when its call was stopped.
 detached
-    A worker that has not noticed yet that its call is over. No thread waits for it. Also a run that
-    a driver owns.
+    A worker that has not noticed yet that its call is over. No thread waits for such a worker. Also
+    a run that a driver owns.
 dispatcher
     The one thread that owns the worker processes, with a queue for other threads.
 driver
@@ -155,7 +155,7 @@ keeper
 lease
     Names the process that writes to a checkpoint, in its ``lease.json``.
 life pipe
-    Its end in the owner closes when the owner dies, and the kernel then kills all workers.
+    A pipe whose end in the owner closes when the owner dies. The kernel then kills all workers.
 log
     A worker's segment for results that fit no output array.
 mosaic

@@ -62,25 +62,25 @@ class Supply:
         """Supply items if workers will soon need them."""
 
     def wake(self) -> None:
-        """Check for work. Any thread calls it, also when the call is over."""
+        """Check for work. Any thread may call this, also after the call is over."""
         if (event := self._event) is not None:  # another thread may clear it
             event.set()
 
 
 class Keeper(Protocol):
-    """Stores the results of a call in a second place, where they outlive it."""
+    """Stores the results of a call in a second place, where they outlive the call."""
 
     def start(self) -> None:
         """Begin to store results."""
 
     def expect(self, columns: Sequence[Any]) -> None:
-        """Place stored results of the next items, before workers see these items."""
+        """Place the stored results of the next items before workers see the items."""
 
     def save(self) -> None:
         """Store the finished results."""
 
     def end(self, then: Callable[[BaseException | None], None]) -> None:
-        """Store the rest after the last writer, then call back, with the error if any."""
+        """Store the remaining results after the last writer, then call back with any error."""
 
 
 class Engine:
@@ -93,10 +93,10 @@ class Engine:
     in_process : bool
         Whether this process alone reads inputs and writes results, so that both are private memory.
     is_closed : bool
-        Whether it accepts no more calls.
+        Whether the engine accepts no more calls.
     portion_s : float
-        Work to read from a generator at a time, in seconds of all workers, or of the loop over the
-        results if that is slower.
+        Work to read from a generator at a time, in seconds of all workers, or in seconds of the
+        loop over the results if the loop is slower.
     """
 
     works_by_itself = True
@@ -140,7 +140,7 @@ class Call(OwnRun):
     board : Board
         The state shared with its workers.
     inputs : list of Placed
-        The parts that are the same for all items, and the items, or both in one.
+        The parts that are the same for all items, and the items, or one `Placed` with both.
     order : CallOrder
         The order for workers.
     feed : ItemFeed, optional
@@ -218,11 +218,11 @@ class Call(OwnRun):
         return self.board.retried() if self.order.policy.retries else super().retried()
 
     def loading_s(self) -> float:
-        """Return the seconds that a worker has been loading the function, 0.0 if none does."""
+        """Return the seconds for which a worker has been loading the function, 0.0 if none is."""
         return loading_s(self.board)
 
     def fit(self) -> Fit | None:
-        """Return how many workers fit into memory, if they are fewer than may work."""
+        """Return how many workers fit into memory, if fewer than the number allowed."""
         found = self.fitting
         return found if found and found.n < self.request.max_workers else None
 
@@ -258,13 +258,13 @@ class Call(OwnRun):
         return f"one of items {items[0]} to {items[-1]}" if len(items) > 1 else name, which
 
     def error_of(self, what: Failure | Death, worker: object) -> BaseException:
-        """Return the error that a worker's report or death means."""
+        """Return the error for a worker's report or death."""
         text = what.item_repr if isinstance(what, Failure) else None
         error = what.as_error(self.name_of(what.item, text) if what.item >= 0 else "", worker)
         return note_on_iterables(error, self.request.iterables, text) if text else error
 
     def text_of(self, i: int) -> str:
-        """Return the repr of an item. For a block, which is not kept, return its stage."""
+        """Return the repr of an item, or for a block, which is not kept, the name of its stage."""
         if self.request.stage is not None:
             return f"in stage {self.request.stage!r}"
         try:
@@ -275,7 +275,7 @@ class Call(OwnRun):
     def _note_slowest(self) -> None:
         """Record the texts of the slowest items, because finished items are not kept.
 
-        Each repr is created once, because that of an array takes milliseconds.
+        Each repr is created once, because the repr of an array takes milliseconds.
         """
         items = {i for row in self.rows() for i in row[SLOWEST + 1 : DURATIONS : 2]}
         self._texts = {i: self._texts.get(i) or self.text_of(i) for i in items}
@@ -327,7 +327,7 @@ class Call(OwnRun):
         UnsendableError
             If an item cannot be pickled.
         OutOfMemoryError
-            If there is no room for them, or for their results.
+            If there is no room for the items, or for their results.
         """
         if (feed := self.feed) is not None:  # None once the call has ended
             self._note_slowest()
@@ -338,18 +338,18 @@ class Call(OwnRun):
             self.engine.notify(self)
 
     def _all_columns(self, new: Sequence[Sequence[Any]]) -> list[Any]:
-        """Return the values of all iterables for the next items. Those of sources are `new`."""
+        """Return all iterables' values for the next items. `new` are those from sources."""
         start, parts = self.board.n_there, iter(new)
         stop = start + len(new[0])
         return [next(parts) if c is None else c[start:stop] for c in self.request.iterables]
 
     def make_room(self, n: int) -> int:
-        """Allocate places for the first `n` blocks of a stage, and some more. Return their number.
+        """Allocate places for at least the first `n` blocks of a stage. Return their number.
 
         Raises
         ------
         OutOfMemoryError
-            If there is no room for their results.
+            If there is no room for the results.
         """
         n += n // 2
         n_more = n - self.board.n_there
@@ -358,7 +358,7 @@ class Call(OwnRun):
         return n
 
     def close(self, n: int | None = None) -> None:
-        """Mark the present items, or the first `n`, as the last ones."""
+        """Mark the present items, or the first `n`, as the last items."""
         self.board.close(n)
         self.engine.notify(self)
 
@@ -411,7 +411,7 @@ class Call(OwnRun):
         return has_more and len(self.workers) < n_employed and not board.stopped
 
     def free_slot(self, pid: int) -> int:
-        """Return a slot for a worker, that of its last time in this call if it is free."""
+        """Return a slot for a worker: its previous slot in this call if that is free."""
         taken = set(self.workers.values())
         free = [slot for slot in range(self.board.n_slots) if slot not in taken]
         for slot in free:
@@ -421,14 +421,14 @@ class Call(OwnRun):
         return free[0]
 
     def clear_slot(self, slot: int) -> None:
-        """Free a slot for another worker, and keep the figures of the last one."""
+        """Free a slot for another worker, and keep the figures of the last worker."""
         self.past_slots.append(self.board.row(slot).tolist())
         self.board.clear_slot(slot)
 
     def look_at_memory(self) -> bool:
-        """Compute how many workers fit into memory, and ask the others to leave.
+        """Compute how many workers fit into memory, and request the others to leave.
 
-        Return whether there are others.
+        Return whether any worker was requested to leave.
         """
         self.looked_at = time.monotonic()
         self.n_killed = min(self.n_killed, processes.n_killed())
@@ -460,7 +460,7 @@ class Call(OwnRun):
             event.set(self.request.max_workers)
 
     def note_failure(self, error: BaseException | None) -> None:
-        """Keep the first error, if it is one, to end with."""
+        """Keep an error, if it is the first, to end the call with."""
         self.error = self.error or error
 
     def note_error(self, error: BaseException, items: range) -> None:
@@ -492,7 +492,7 @@ class Call(OwnRun):
         self.supply = None
 
     def _store_and_end(self, *, is_done: bool) -> None:
-        """Store the last results, with a checkpoint, and wake all waiting threads."""
+        """Store the last results if there is a checkpoint, and wake all waiting threads."""
 
         def end(error: BaseException | None) -> None:
             self.note_failure(error)

@@ -52,16 +52,16 @@ class Calls:
     pool : WorkerPool
         The workers.
     pipes : PrintPipes
-        The pipes of their output.
+        The pipes of the workers' output.
     lock : FileLock
-        Held by workers while they claim items. This process holds `claiming`, too.
+        Held by workers while they claim items. This process then also holds `claiming`.
 
     Attributes
     ----------
     running : dict
         Running calls, by id.
     claiming : lock
-        Excludes the other threads of this process, which `lock` does not.
+        Excludes the other threads of this process, which `lock` does not exclude.
 
     Notes
     -----
@@ -200,7 +200,7 @@ class Calls:
         BlockingIOError
             If there is no message.
         EOFError, OSError
-            If the worker cannot send one.
+            If the worker can no longer send messages.
         """
         try:
             message, fds = worker.channel.receive(wait=False)
@@ -344,7 +344,7 @@ class Calls:
             self.running.clear()
 
     def _busy(self) -> set[WorkerProcess]:
-        """Return the workers that are in an item, or load the function."""
+        """Return the workers that are running an item, or loading the function."""
         return {
             worker
             for call in self.running.values()
@@ -378,18 +378,18 @@ def _may_shrink(call: Call) -> bool:
 def account_for_death(
     call: Call, worker: WorkerProcess, status: int | None, timed_out_at: float | None
 ) -> tuple[range, BaseException | None]:
-    """Remove a dead worker from its call. Return the items for others, and a fatal error.
+    """Remove a dead worker from its call. Return the items for other workers, and a fatal error.
 
     Parameters
     ----------
     call : Call
-        The call that it worked on.
+        The call that the worker worked on.
     worker : WorkerProcess
-        The dead one.
+        The dead worker.
     status : int or None
         Its exit status, if known.
     timed_out_at : float or None
-        When it was ended for a time-out of an item, on the monotonic clock.
+        When the worker was ended because an item timed out, on the monotonic clock.
     """
     slot, board = call.workers.pop(worker), call.board
     row, policy, stage = board.row(slot).tolist(), call.request.policy, call.request.stage

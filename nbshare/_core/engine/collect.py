@@ -75,7 +75,7 @@ def collect(values: list[Any], failed: Container[int] = ()) -> Any:
 
 
 def _odd_one(specs: dict[int, OutputSpec]) -> int | None:
-    """Return a result that differs from the first, preferably one that fits no array."""
+    """Return the index of a result unlike the first, preferably one that fits no array."""
     wanted = next(iter(specs.values()))
     unfit = (i for i, s in specs.items() if s.dtype is None or s.shape != wanted.shape)
     unlike = (i for i, s in specs.items() if s.dtype != wanted.dtype)
@@ -104,7 +104,7 @@ def stack(values: list[Any]) -> Any:
 def _stack(values: list[Any], specs: dict[int, OutputSpec]) -> Any:
     """Return one array in shared memory if every value survives the common dtype.
 
-    Masked, if there are more values than `specs`.
+    The array is masked if there are more values than `specs`.
     """
     groups: dict[OutputSpec, list[int]] = {}
     for i, spec in specs.items():

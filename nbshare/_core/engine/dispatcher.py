@@ -40,12 +40,12 @@ class Dispatcher(Engine):
     Attributes
     ----------
     is_closed : bool
-        Whether it has ended, or is about to.
+        Whether the dispatcher has ended, or is about to end.
 
     Notes
     -----
     Methods below "from any thread" may be called from any thread. All others run in the thread that
-    creates it and calls `run`.
+    creates the dispatcher and calls `run`.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Dispatcher(Engine):
 
     @property
     def is_here(self) -> bool:
-        """Whether this is its own thread. The garbage collector may run finalizers there."""
+        """Whether this is the dispatcher's thread. The garbage collector may run finalizers in it."""
         return self._thread == _thread.get_ident()
 
     def warm_up(self, n_workers: int) -> None:
@@ -84,7 +84,7 @@ class Dispatcher(Engine):
             self._attend(lambda: self._begin(call), ATTEND_S)
 
     def hear_prints(self, call: Call, *, are_all: bool) -> None:
-        """Read the prints of a call's workers. If these are the last, read half lines too."""
+        """Read the prints of a call's workers. At the end of the call, read half lines too."""
 
         def hear() -> None:
             self._calls.read_prints(call)
@@ -121,7 +121,7 @@ class Dispatcher(Engine):
             self._closed.release()
 
     def withdraw(self, call: Call, i: int) -> bool:
-        """Withdraw an unclaimed item. Return whether that was in time."""
+        """Withdraw an unclaimed item. Return whether the item was still unclaimed."""
         with self._calls.claiming:
             # Checked here, because `_end` closes the lock's file.
             if self.is_closed or call.is_over:
@@ -264,8 +264,8 @@ class Due(NamedTuple):
     at_s : float
         The time on the monotonic clock.
     what : str
-        The reason: "stuck" if its call was stopped and it is still busy, "timed out" if its item
-        takes too long, or its state, which has lasted for too long.
+        The reason: "stuck" if the worker's call was stopped and the worker is still busy, "timed
+        out" if its item takes too long, or the worker's state if that has lasted too long.
     worker : WorkerProcess
         The worker.
     """
@@ -276,7 +276,7 @@ class Due(NamedTuple):
 
 
 def next_deadline(calls: Iterable[Call], pool: WorkerPool, now: float) -> float:
-    """Return the next deadline if no worker sends a message, maybe infinity."""
+    """Return the time of the next deadline, infinity if there is none."""
     return min((due.at_s for due in _deadlines(calls, pool, now)), default=math.inf)
 
 

@@ -1,4 +1,4 @@
-"""Events of the dispatcher's thread. They are descriptors, requests of other threads, or a time."""
+"""The events of the dispatcher's thread: descriptors, requests of other threads, and time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nbshare._core.system import waiting
 class Events(waiting.Waiter):
     """The events that the dispatcher waits for.
 
-    They are the arguments of `watch`, and "posted" for actions that other threads have posted.
+    An event is an argument of `watch`, or "posted" for actions that other threads have posted.
 
     Notes
     -----
@@ -24,7 +24,7 @@ class Events(waiting.Waiter):
         self._event: waiting.OwnerEvent | None = self.waker("posted")
 
     def post(self, action: Callable[[], None]) -> None:
-        """Run an action in the waiting thread, in order, or here if that thread has ended."""
+        """Run an action in the waiting thread, in order, or in this one if that has ended."""
         self._posted.append(action)
         if not self.wake():  # the queue was emptied for the last time
             self.do_posted()

@@ -1,4 +1,4 @@
-"""Computes how many workers of a call fit into memory, from their use so far."""
+"""Computes how many workers of a call fit into memory, from the memory used so far."""
 
 from __future__ import annotations
 

@@ -68,9 +68,9 @@ class Reduction:
 
 
 class FoldingCall(Call):
-    """A call whose items are blocks of the user's, and whose result is one value.
+    """A call whose items are blocks of the user's items, and whose result is one value.
 
-    It reports the user's items to a job, not blocks.
+    A job sees the user's items, not the blocks.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -101,7 +101,7 @@ class FoldingCall(Call):
 
     @property
     def n_restored(self) -> int:
-        """Number of items in blocks that were done before it began."""
+        """Number of items in blocks that were done before the run began."""
         return self._n_restored
 
     @property
@@ -148,7 +148,7 @@ class FoldingCall(Call):
             return False
 
     def gave_none(self) -> bool:
-        """Return False, because results that are None are not kept here."""
+        """Return False, because results that are None are not kept."""
         return False
 
     def item(self, i: int) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The results that a loop over a job has consumed. They are not kept."""
+"""The results that a loop over a job has consumed, which are not kept."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Given:
     Attributes
     ----------
     n : int
-        Their number.
+        Number of these results.
     is_iterated : bool
-        Whether a loop consumes results. Pages of an open board are freed when all theirs are
-        consumed.
+        Whether a loop consumes results. Pages of an open board are freed when all results of a page
+        are consumed.
 
     Notes
     -----
@@ -43,7 +43,7 @@ class Given:
         return given
 
     def add(self, page: Page, i: int) -> None:
-        """Record that the result of an item was consumed, for good."""
+        """Record that the result of an item was consumed."""
         self.of(page)[i - page.first] = True
         self.n += 1
 
@@ -53,7 +53,7 @@ class Given:
         return given is not None and bool(given.all())
 
     def forget(self, page: Page) -> None:
-        """Forget a page that is freed."""
+        """Forget a page that was freed."""
         self._by_page.pop(page.first, None)
 
     @contextmanager

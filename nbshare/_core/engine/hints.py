@@ -44,7 +44,7 @@ def hints_of(request: Request, arena: Arena) -> list[str]:
 
 
 def _was_copied(array: npt.NDArray[Any]) -> bool:
-    """Return whether an earlier call has copied an array, and record that this one does."""
+    """Return whether an earlier call has copied an array, and record that this call copies it."""
     global _copied
     while isinstance(array.base, np.ndarray):
         array = array.base

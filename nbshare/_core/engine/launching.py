@@ -44,16 +44,16 @@ class Launcher(Protocol):
         """Whether a worker would start quickly."""
 
     def warm_up(self) -> bool:
-        """Prepare for workers. Return whether they start quickly from now on."""
+        """Prepare for workers. Return whether they will start quickly."""
 
     def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:
         """Start a worker at the other end of a channel. It receives duplicates of descriptors.
 
-        Return the process, without an id if it will report that itself.
+        Return the process. It has no id if it will report its id itself.
         """
 
     def reap(self, child: processes.Child) -> int | None:
-        """Return the exit status of a dead worker, or None if it is unknown."""
+        """Return the exit status of a dead worker, or None if the status is unknown."""
 
     def close(self) -> None:
         """End all workers."""
@@ -91,7 +91,7 @@ class ForkServer:
         return processes.Child()
 
     def reap(self, child: processes.Child) -> int | None:
-        """Return the exit status of a dead child of the server, or None if it is unknown."""
+        """Return the exit status of a dead child of the server, None if the status is unknown."""
         if self._channel is None or not child.pid:
             return None
         with suppress(OSError, EOFError):  # the server has ended

@@ -130,7 +130,7 @@ def shutdown() -> None:
 
 
 def _forget() -> None:
-    """Forget the parent's workers, in a forked child. Its first call starts its own."""
+    """Forget the parent's workers, in a forked child. The child's first call starts its own."""
     global _dispatcher, _lock
     _lock = _thread.allocate_lock()
     inherited, _dispatcher = _dispatcher, None

@@ -1,4 +1,4 @@
-"""The rows of a call's results, whose place the first result decides.
+"""The rows of a call's results, whose place is decided by the first result.
 
 A call with an unknown number of items stores them in one segment that grows in place, so results
 are never copied. The memory of results that a loop has consumed is freed, a system page at a time.
@@ -65,7 +65,7 @@ def output_of(array: npt.NDArray[Any], *, is_fresh: bool = True) -> Output:
 def growing(
     dtype: np.dtype[Any], shape: tuple[int, ...], n: int, before: Segment | None = None
 ) -> Output:
-    """Return an output of `n` rows or more, in the memory of the one `before`. New rows are zero.
+    """Return an output of at least `n` rows, in the memory of output `before`. New rows are zero.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def mosaic_of(items: Tiles, spec: OutputSpec) -> Output:
 
 
 def spec_given_by(out: Any) -> OutputSpec | None:
-    """Return the spec of results by the argument ``out=``, or None if the first decides."""
+    """Return the spec of results from ``out=``, or None if the first result decides."""
     if isinstance(out, np.ndarray):
         return OutputSpec(out.dtype, out.shape[1:], None, is_given=True)
     return None if out is None else OBJECTS
@@ -128,7 +128,7 @@ class Medium:
         return in_memory(spec, n) if tiles is None else mosaic_of(tiles, spec)
 
     def files(self) -> FilePlace | None:
-        """Return the files that workers write results to, too, or None."""
+        """Return the files to which workers also write results, or None."""
         return None
 
 
@@ -145,13 +145,13 @@ class OutputRows:
     Attributes
     ----------
     medium : Medium
-        Their memory.
+        The memory of the results.
     grows : bool
-        Whether rows may be added, and those that a loop has consumed are freed.
+        Whether rows may be added, and rows that a loop has consumed are freed.
 
     Notes
     -----
-    One thread of the owner decides, one appends items. All may read at the same time.
+    One thread of the owner calls `decide`, one appends items. All may read at the same time.
     """
 
     def __init__(self, board: Board, request: Request) -> None:
@@ -212,7 +212,7 @@ class OutputRows:
         self._spec = spec
 
     def place_for(self, spec: OutputSpec) -> tuple[Any, list[Segment]]:
-        """Return the answer to a worker with a first result, and the segments that it may need."""
+        """Return the reply to a worker's first result, and the segments that the worker may need."""
         self.decide(spec)
         files = self.medium.files()
         if (output := self._output) is None:
@@ -220,7 +220,7 @@ class OutputRows:
         return (self.spec, output.place, files), output.segments
 
     def decided_here(self, spec: OutputSpec) -> Decided:
-        """Return the same for this process, which stores results itself."""
+        """Return the same reply for this process, which stores results itself."""
         (decided, place, files), _ = self.place_for(spec)
         rows = None if place is None else self.some
         return decided, rows, None if files is None else RowWriter(files)
@@ -245,7 +245,7 @@ class OutputRows:
                 self._output = growing(array.dtype, array.shape[1:], self._n, segment)
 
     def some(self, first: int, n: int) -> Any:
-        """Return rows of the output."""
+        """Return some rows of the output."""
         return self.array[first : first + n]
 
     def first(self, n: int) -> Any:
@@ -258,7 +258,7 @@ class OutputRows:
         self._n_shown = max(self._n_shown, n)
 
     def free(self, start: int, stop: int) -> None:
-        """Free the memory of rows without views. They become zero."""
+        """Free the memory of rows without views. These rows become zero."""
         with self._lock:
             if (output := self._output) is None or not self.grows:
                 return
@@ -272,7 +272,7 @@ class OutputRows:
     def close(self) -> None:
         """Move a few growing rows to the slab of small arrays, when all writers have ended.
 
-        A segment takes a descriptor.
+        Otherwise their segment would take a descriptor.
         """
         if not self.grows or (spec := self._spec) is None:
             return

@@ -17,7 +17,7 @@ from nbshare._core.wire.board import ENDED, LOADED
 
 
 class Pipe(OwnRun):
-    """A pipeline. Its results are those of its last call.
+    """A pipeline. Its results are the results of its last call.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class Pipe(OwnRun):
         ]
 
     def loading_s(self) -> float:
-        """Return the seconds that a worker has been loading its function, 0.0 if none does."""
+        """Return the seconds for which a worker has been loading its function, 0.0 if none is."""
         return max(call.loading_s() for call in self._calls)
 
     def item(self, i: int) -> tuple[Any, ...]:

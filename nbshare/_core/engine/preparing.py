@@ -48,7 +48,7 @@ def pack_fixed(arena: Arena, request: Request) -> Fixed:
     Raises
     ------
     UnsendableError
-        If one cannot be pickled.
+        If one of them cannot be pickled.
     """
     func: Packed | Itself
     shared = dict(request.shared)
@@ -104,13 +104,13 @@ def _pack_initializer(
 
 
 def _is_plain(items: Sequence[Any]) -> bool:
-    """Return whether these are few simple objects, not worth packing one by one (15 µs each)."""
+    """Return whether these are a few simple objects, too cheap to pack one by one (15 µs each)."""
     is_few = len(items) <= MOST_PLAIN and PLAIN.issuperset(map(type, items))
     return is_few and sum(map(sys.getsizeof, items)) <= PLAIN_BYTES
 
 
 def pack_sources(arena: Arena, iterables: Sequence[Any], first: int = 0) -> Sources:
-    """Pack the items of all iterables, counted from the `first`. Those that are None are fed."""
+    """Pack the items of all iterables, counted from `first`. An iterable of None is fed later."""
     together: list[Sequence[Any]] = []  # in one pickle, because iterables may share objects
     numbers = itertools.count()  # numbers of the iterables that are fed
     found = [_source(arena, each, together, numbers) for each in iterables]
@@ -120,7 +120,7 @@ def pack_sources(arena: Arena, iterables: Sequence[Any], first: int = 0) -> Sour
 def sources_nbytes(arena: Arena, iterables: Sequence[Any]) -> int:
     """Estimate the number of bytes that `pack_sources` would copy, and pack those of arrays.
 
-    A sample of the pickled items is packed elsewhere, and the others count as alike.
+    A sample of the pickled items is packed elsewhere. The other items count as similar.
     """
     together: list[Sequence[Any]] = []
     for each in iterables:
@@ -181,8 +181,8 @@ def prepare(
     request : Request
         The checked arguments.
     engine : Engine
-        The engine that will run it. It is warmed up after all checks, so workers start while inputs
-        are copied.
+        The engine that will run the call. It is warmed up after all checks, so workers start while
+        inputs are copied.
     fixed : tuple of Fixed and Placed, optional
         The parts that are the same for all items, if they were placed before.
     stage : Stage, optional
@@ -238,7 +238,7 @@ def new_call(
     fixed : Fixed
         The parts that are the same for all items.
     placed : list of Placed
-        These parts, and the items, or both in one.
+        These parts, and the items, or one `Placed` with both.
     sources : Sources
         The places of the items.
     stage : Packed, optional

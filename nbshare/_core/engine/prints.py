@@ -38,14 +38,14 @@ class Write(Protocol):
     """Shows text where the caller's prints would appear."""
 
     def __call__(self, name: str, text: str) -> None:
-        """Write to the stream of that name."""
+        """Write to the stream with this name."""
 
     def close(self) -> None:
         """Record that no more text follows for now."""
 
     @property
     def is_here(self) -> bool:
-        """Whether the caller's prints would appear in the same place now."""
+        """Whether the caller's prints would now appear in the same place."""
 
 
 class Prints:
@@ -61,11 +61,11 @@ class Prints:
     is_any : bool
         Whether text was printed, or is being read.
     when_shown : callable
-        Called, in any thread, after text was shown, because there is room for more.
+        Called in any thread after text was shown, when there is room for more.
     kept : deque of str
         The last lines of a background run. Its cell may no longer exist.
     is_attended : bool
-        Whether a thread waits for the run and shows its text. Otherwise text starts one.
+        Whether a thread waits for the run and shows its text. Otherwise new text starts a thread.
 
     Notes
     -----
@@ -182,12 +182,12 @@ class PrintPipes:
     Parameters
     ----------
     events : Events
-        The events that include them, as one.
+        The events, in which all pipes are one event.
 
     Notes
     -----
-    For the dispatcher's thread. While workers print nothing, no system call is made. It would
-    release the interpreter lock, the largest cost here for a tiny call. Workers report unread
+    For the dispatcher's thread. While workers print nothing, no system call is made, because it
+    would release the interpreter lock, the largest cost of a tiny call. Workers report unread
     output on the board (`worker.work`).
     """
 
@@ -197,14 +197,14 @@ class PrintPipes:
         self._pipes: dict[int, _Pipe] = {}
 
     def add(self, fds: Sequence[int]) -> None:
-        """Read a worker's pipes from now on."""
+        """Start to read a worker's pipes."""
         for fd, name in zip(fds, STREAMS, strict=True):
             self._pipes[fd] = _Pipe(fd, name, self._new)
             # Edge-triggered, so text left in a pipe on purpose does not wake us.
             self._new.watch(fd)
 
     def turn(self, fds: Sequence[int], prints: Prints) -> None:
-        """Add a worker's output to the prints of another run from now on."""
+        """Add a worker's later output to the prints of another run."""
         prints.when_shown = self._read_later
         for fd in fds:
             pipe = self._pipes[fd]

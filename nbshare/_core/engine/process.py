@@ -41,17 +41,17 @@ class WorkerProcess:
     channel : Channel
         The channel to the worker.
     index : int
-        Number from 0, unique at any time, -1 until it is known.
+        The worker's number, from 0 and unique among live workers, -1 until it is known.
     generation : int
         Workers of an older generation than the engine's have stale code or environment.
     output_fds : sequence of int
         Reading ends of pipes for its standard output and error output.
     child : Child
-        The process. It may have no number before it is ready.
+        The process. It may have no id before it is ready.
     is_ready : bool
-        Whether it has started.
+        Whether the worker has started.
     state : str
-        Its state, as far as the owner knows:
+        The worker's state, as far as the owner knows:
 
         ==========  ============================================
         "working"   it has a call, maybe before it has started
@@ -63,13 +63,13 @@ class WorkerProcess:
     since : float
         Start of this state, on the monotonic clock.
     borrowed : list of Segment
-        The segments that it received and has not returned.
+        The segments that the worker received and has not returned.
     imported : dict
         The imported files that users may edit.
     has_closed : bool
-        Whether it closed its channel while it lived.
+        Whether the worker closed its channel while it was alive.
     has_worked : bool
-        Whether it received a call, and so may write or remove files when it ends.
+        Whether the worker received a call, and so may write or remove files when it ends.
     """
 
     def __init__(
@@ -97,28 +97,28 @@ class WorkerProcess:
 
     @property
     def due_at(self) -> float:
-        """Time at which its state has lasted for too long, on the monotonic clock."""
+        """When the worker's state will have lasted too long, on the monotonic clock."""
         return self.since + LIMITS_S[self.state]
 
     def enter(self, state: WorkerState) -> None:
-        """Record a change of its state."""
+        """Record a change of the worker's state."""
         self.state, self.since = state, time.monotonic()
 
     def lend(self, *segments: Segment) -> None:
-        """Record the segments that it received for its call."""
+        """Record the segments that the worker received for its call."""
         for segment in segments:
             segment.n_borrowed += 1
         self.borrowed.extend(segments)
 
     def give_back(self, *, are_gone: bool) -> None:
-        """Record that it uses no borrowed segments, and whether it has unmapped all views."""
+        """Record that the worker uses no borrowed segments, and whether all views are unmapped."""
         for segment in self.borrowed:
             segment.n_borrowed -= 1
             segment.was_kept_elsewhere |= not are_gone
         self.borrowed.clear()
 
     def note_closed(self) -> None:
-        """Record that it has closed its channel, perhaps by its end."""
+        """Record that the worker has closed its channel, perhaps because it ended."""
         self.has_closed = not self.child.await_end(CLOSE_S)
 
     def end(self) -> None:
@@ -157,7 +157,7 @@ class WorkerStarter:
         Raises
         ------
         WorkerDiedError
-            If it cannot be started, for any reason.
+            If the worker cannot be started, for any reason.
         """
         worker = self._ahead.pop(0) if self._ahead else self._launched()
         worker.generation, worker.index = code.generation, index
@@ -216,7 +216,7 @@ class WorkerStarter:
         self._launcher.forget()
 
     def warm_up(self, n_workers: int) -> None:
-        """Prepare for so many more workers. `start` reports errors."""
+        """Prepare to start `n` more workers. Errors are reported by `start`."""
         with suppress(Exception):
             if self.lock_fd >= 0 and not self._launcher.warm_up():  # else it was closed
                 while len(self._ahead) < n_workers:

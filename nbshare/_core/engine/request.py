@@ -40,7 +40,7 @@ class Request(NamedTuple):
 
     @property
     def users(self) -> Any:
-        """The user's function. Blocks of ``reduce=`` run it for each item."""
+        """The user's function. With ``reduce=``, blocks run it for each item."""
         return self.func.func if isinstance(self.func, Fold) else self.func
 
     @property
@@ -50,7 +50,7 @@ class Request(NamedTuple):
 
 
 def has_rows(iterable: Any) -> bool:
-    """Return whether indexing it is the same as iterating over it."""
+    """Return whether indexing an object is the same as iterating over it."""
     if isinstance(iterable, np.ndarray):
         # Other subclasses (masked arrays, matrices) define their items themselves.
         is_plain = type(iterable) in (np.ndarray, np.memmap, SharedArray)

@@ -1,4 +1,4 @@
-"""The results of a call, read by its owner: those so far, and all in the end.
+"""The results of a call, read by its owner, during the run and at its end.
 
 `store` defines who writes a result, and when it may be read.
 
@@ -165,7 +165,7 @@ class Results:
         return not is_array or any(IN_LOG in p.done.tobytes() for p in self._board.pages)
 
     def values(self, *, gaps: bool = False) -> list[Any]:
-        """Return results and errors as a list. Raise if one cannot be loaded, or omit it."""
+        """Return results and errors as a list. Omit a result that cannot be loaded, or raise."""
         with_errors = self._has_errors
         values = (self._take_ahead() if self.is_final else None) or []
         n_before, n = len(values), len(self._board.done())
@@ -251,14 +251,14 @@ class Results:
         return value.item() if spec is not None and spec.number else value
 
     def _places(self, items: npt.NDArray[np.int64]) -> Iterator[tuple[Page, RowNumbers]]:
-        """Yield the pages of some items, in order, and the items' places there."""
+        """Yield the pages of some items, in order, and the items' places on each page."""
         start, stop = (int(items[0]), int(items[-1]) + 1) if len(items) else (0, 0)
         for page, low, high in self._board.parts(start, stop):
             places = items - page.first
             yield page, places[slice(*np.searchsorted(places, (low, high)))]
 
     def _logged(self, page: Page, places: RowNumbers) -> tuple[RowNumbers, RowNumbers]:
-        """Return the places of results in logs that have arrived, and their entries.
+        """Return the places of results whose logs have arrived, and their entries.
 
         A log arrives with a message, after the ``done`` byte.
         """
@@ -268,7 +268,7 @@ class Results:
         return (places, entries) if is_here.all() else (places[is_here], entries[:, is_here])
 
     def are_none(self) -> bool:
-        """Return whether the first results are None, as those of a function without ``return``."""
+        """Return whether the first results are None, as from a function without ``return``."""
         first = np.arange(min(self._board.n_there, 100))
         for page, places in self._places(first):
             logged, entries = self._logged(page, places)
@@ -279,7 +279,7 @@ class Results:
     # ------------------------------------------------------------------- one by one
 
     def new(self, keep: Callable[[], None] | None = None) -> Iterator[tuple[int, Any]]:
-        """Yield the results since the last time, and earlier ones that are kept, for one reader."""
+        """Yield results that are new since the previous call, and earlier ones that are kept."""
         self._ahead = []
         with self.given.look():
             for page in self._board.pages:
@@ -297,7 +297,7 @@ class Results:
         return found
 
     def take(self, i: int) -> None:
-        """Record that the result of an item was delivered, for good."""
+        """Record that the result of an item was delivered."""
         self.given.add(self._board.page(i), i)
 
     def drop_logs(self) -> None:

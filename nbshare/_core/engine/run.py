@@ -1,4 +1,4 @@
-"""A run, as its job sees it, and its end."""
+"""A run, as its job sees it."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ RunState = Literal["starting", "running"] | EndState
 
 
 class Run(ABC):
-    """A run behind a job, of this process (`OwnRun`) or of another one.
+    """The run of a job, in this process (`OwnRun`) or in another process.
 
     Attributes
     ----------
     request : Request
         The checked arguments.
     error : BaseException or None
-        The error that ended it.
+        The error that ended the run.
     stored_in : str
         Path of the checkpoint with its results, empty without a checkpoint.
     is_detached : bool
-        Whether it continues if this process ends.
+        Whether the run continues if this process ends.
     has_processes : bool
-        Whether worker processes of this one run its items, where threads could run them, too.
+        Whether workers of this process run the items, although threads could run them too.
     is_enough : bool
         Whether ``until=`` has stopped it because the result is enough. It then counts as done.
     hints : list of str
@@ -140,7 +140,7 @@ class Run(ABC):
         return self.is_over
 
     def call_when_over(self, callback: Callable[[], object]) -> None:
-        """Call back when it is over, or now if it is, in a thread of its own if possible."""
+        """Call back when the run is over, or now if it is, in a separate thread if possible."""
         self._callbacks.append(callback)
         if self.is_over:  # the thread that removes the callback calls it
             self._call_back()
@@ -168,7 +168,7 @@ class Run(ABC):
         return 0.0
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end and help to reach it. Return whether it is over."""
+        """Wait for the end of the run and help to reach it. Return whether the run is over."""
         return self.await_end(timeout_s)
 
     def stats(self) -> list[WorkerStats]:
@@ -184,11 +184,11 @@ class Run(ABC):
         return []
 
     def loading_s(self) -> float:
-        """Return for how long a worker has been loading the function, 0.0 if none does."""
+        """Return the seconds for which a worker has been loading the function, 0.0 if none is."""
         return 0.0
 
     def fit(self) -> Fit | None:
-        """Return how many workers fit into memory, if they are fewer than may work."""
+        """Return how many workers fit into memory, if fewer than the number allowed."""
         return None
 
     def retried(self) -> npt.NDArray[np.int64]:
@@ -201,7 +201,7 @@ class Run(ABC):
 
     @property
     def n_restored(self) -> int:
-        """Number of items that were done before it began."""
+        """Number of items that were done before the run began."""
         return 0
 
     def gave_none(self) -> bool:
@@ -209,11 +209,11 @@ class Run(ABC):
         return False
 
     def drew(self) -> tuple[str, int]:
-        """Return which items drew from global random numbers, in words, and from which ones."""
+        """Return which items drew global random numbers, in words, and from which generators."""
         return "", 0
 
     def halt(self) -> None:  # noqa: B027 - most do nothing
-        """Begin no further items. Running ones finish."""
+        """Begin no further items. Running items finish."""
 
     def fill_out(self) -> None:  # noqa: B027 - most do nothing
         """Copy new results to the plain array that the caller gave."""
@@ -256,7 +256,7 @@ class OwnRun(Run):
 
     @property
     def n_restored(self) -> int:
-        """Number of items that were done before it began."""
+        """Number of items that were done before the run began."""
         return self.board.n_skipped
 
     def note_restored(self, items: npt.NDArray[np.int64]) -> None:

@@ -73,7 +73,7 @@ class WorkerStats(NamedTuple):
     n_items : int
         Number of items that it ran.
     n_retried : int
-        Number of times that an item failed and, with ``retries=``, ran again.
+        How often an item failed and, with ``retries=``, ran again.
     starting_s : float
         Seconds from the start of the run until its first item, 0.005 s or more for a new worker.
     working_s : float
@@ -129,7 +129,7 @@ class WorkerActivity(NamedTuple):
     text : str
         The first one's `repr`, cut at 200 characters.
     since_s : float
-        Seconds since it began them, or to load the function.
+        Seconds since the worker began these items, or began to load the function.
     fraction : float or None
         Progress of the item, from 0 to 1, if it uses `nbshare.report`.
     report : str
@@ -139,11 +139,11 @@ class WorkerActivity(NamedTuple):
     memory_bytes : int
         Resident memory of the process in bytes, shared inputs and results included. 0 if unknown.
     number : int
-        Its number in messages. 1 is the first worker of the run.
+        The worker's number in messages. 1 is the first worker of the run.
     is_loading : bool
         Whether it is loading the function, before its first item.
     stage : str
-        The stage of a pipeline that it works for, empty in other runs.
+        The stage of a pipeline that the worker runs, empty in other runs.
     """
 
     pid: int
@@ -275,7 +275,7 @@ def activity_of(board: Board, text_of: Callable[[int], str]) -> list[WorkerActiv
 
 
 def loading_s(board: Board) -> float:
-    """Return for how long a worker has been loading the function, 0.0 if none does."""
+    """Return the seconds for which a worker has been loading the function, 0.0 if none is."""
     begun = [row[BEGUN] for row in board.slots.tolist() if _is_loading(row)]
     return max((time.monotonic_ns() - each for each in begun), default=0) / 1e9
 

@@ -46,7 +46,7 @@ class Pace:
     item_s : float
         Assumed seconds per item until measured.
     size : int
-        How many to bring first.
+        Number of items to bring first.
     """
 
     def __init__(self, item_s: float, size: int) -> None:
@@ -54,7 +54,7 @@ class Pace:
         self._mark = 0, 0  # at the start of the measurement: done items and their ns
 
     def look(self, call: Call) -> None:
-        """Measure the time per item, of about the last `size` items."""
+        """Measure the time per item, over about the last `size` items."""
         rows = call.rows()
         n_done, worked_ns = (sum(row[word] for row in rows) for word in (N_ITEMS, WORKED))
         n_new = n_done - self._mark[0]
@@ -78,7 +78,7 @@ class SourceSupply(Supply):
     source : iterator
         The source of items.
     in_background : bool
-        Whether a thread of its own supplies the items. Otherwise the waiting thread does.
+        Whether a separate thread supplies the items. Otherwise the waiting thread does.
     """
 
     def __init__(self, call: Call, source: Iterator[Item], *, in_background: bool) -> None:
@@ -172,7 +172,7 @@ class SourceSupply(Supply):
         return self._pace.item_s > 0 and board.n_unclaimed < size
 
     def _are_all_done(self) -> bool:
-        """Return whether all workers are idle with items unclaimed, because those are stored."""
+        """Return whether all workers are idle and the unclaimed items are stored ones."""
         board = self._call.board
         return bool(board.n_skipped) and board.n_done() == board.n_there
 
@@ -260,7 +260,7 @@ class Intake:
         self._go_on()
 
     def take(self, n: int) -> list[Item]:
-        """Return the next items, at most `n`, none if none have arrived."""
+        """Return the next items, at most `n`, and an empty list if none have arrived."""
         if not (self._has_thread or self._items or self.is_exhausted):
             self._get(n)
         items: list[Item] = []

@@ -9,7 +9,7 @@
 A task is an item of the call, so the call handles failures and dead workers. A task that no worker
 has begun can still be cancelled, by withdrawing it.
 
-Workers set an event after each task, so the queue's thread need not ask the dispatcher.
+Workers set an event after each task, so the queue's thread need not poll the dispatcher.
 
 That thread exists only while there are tasks. It is not a daemon, so at exit the interpreter waits
 for queued tasks, as with the standard library's executors.
@@ -129,7 +129,7 @@ class TaskFuture(Future[Any]):
                 self._withdraw()
 
     def leave(self) -> bool:
-        """Record that the task can no longer be cancelled. Return False if it was."""
+        """Record that the task can no longer be cancelled. Return False if it was cancelled before."""
         with self._fate:
             self._has_left, self._place = True, None
         return not self.is_withdrawn and self.set_running_or_notify_cancel()
@@ -240,7 +240,7 @@ class TaskQueue(Supply):
         return len(self._waiting) + len(self._tasks)
 
     def check_open(self) -> None:
-        """Raise the `RuntimeError` of `put`, if it would."""
+        """Raise the `RuntimeError` that `put` would raise."""
         if self.is_closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         if is_ending():
@@ -313,7 +313,7 @@ class TaskQueue(Supply):
                     self._event = None
 
     def _prints_at_end(self, *, is_idle: bool) -> Prints | None:
-        """Return the prints to end when no tasks are left or awaited, or None until then."""
+        """Return the prints to end if no tasks are left or awaited, else None."""
         with self._lock:
             if self._waiting or self._call or not (is_idle or self.is_closed):
                 return None
@@ -323,8 +323,8 @@ class TaskQueue(Supply):
     def _resolve(self) -> None:
         """Resolve the futures whose results have arrived.
 
-        Items that a worker is still in wait for the next time, because their output may not have
-        been announced yet, and the output of a task is shown before its result.
+        Items that a worker is still running wait for the next call, because their output may not
+        have been announced yet, and the output of a task is shown before its result.
         """
         call = self._call
         if call is None:
@@ -365,7 +365,7 @@ class TaskQueue(Supply):
         return bool(withdrawn) or len(self._tasks) < n_before
 
     def _taken(self, call: Call, i: int) -> TaskFuture:
-        """Return the future of a finished task, and drop the rest of it."""
+        """Return the future of a finished task, and drop the task."""
         call.results.take(i)
         call.results.errors.pop(i, None)
         return self._tasks.pop(i)[1]
@@ -404,7 +404,7 @@ class TaskQueue(Supply):
         self._call = self._feed = None
 
     def _goes_on(self, call: Call) -> bool:
-        """Add tasks to a call that had run out of them, if a new call would be the same."""
+        """Add tasks to a call that has run out of tasks, if a new call would run the same code."""
         request = call.request
         if request.prints is not self._prints or request.context != self._context:
             return False

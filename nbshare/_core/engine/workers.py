@@ -34,13 +34,13 @@ class WorkerPool:
     events : Events
         Report the workers' messages and deaths.
     starter : WorkerStarter
-        Starts new ones.
+        Starts new workers.
     pipes : PrintPipes
-        Receive their output.
+        Receive the workers' output.
 
     Notes
     -----
-    For the dispatcher's thread, but `is_current` is for any.
+    For the dispatcher's thread, except `is_current`, which is for any thread.
     """
 
     def __init__(self, events: Events, starter: WorkerStarter, pipes: PrintPipes) -> None:
@@ -166,12 +166,12 @@ class WorkerPool:
     def assign(self, call: Call, number: int, fds: Sequence[int]) -> tuple[WorkerProcess, int]:
         """Send a call to the idle worker of this number, or to a new one.
 
-        A new one replaces a late one. Return the worker, and its slot of the board.
+        A new worker replaces a late one. Return the worker, and its slot of the board.
 
         Raises
         ------
         WorkerDiedError, OSError
-            If none can be started, or receive the order.
+            If no worker can be started, or receive the order.
         """
         while True:
             idle = self.idle_worker(number)
@@ -226,7 +226,7 @@ class WorkerPool:
         return status
 
     def remove_outdated(self, wanted: set[int]) -> None:
-        """End the workers without a call that are of outdated generations.
+        """End the workers of outdated generations that have no call.
 
         `wanted` are the generations of the calls that run.
         """
@@ -249,7 +249,7 @@ class WorkerPool:
             self.remove(worker)
 
     def dismiss_all(self, busy: Collection[WorkerProcess]) -> None:
-        """End all workers without an item, and wait for their end."""
+        """End all workers that are not running an item, and wait for their end."""
         for worker in list(self._members):
             if worker.is_ready and worker.state != "ending" and worker not in busy:
                 self.dismiss(worker)
@@ -268,7 +268,7 @@ def _is_ending(worker: WorkerProcess) -> bool:
 
 
 def _home_of(context: Context) -> Context:
-    """Return the settings under which a worker imports modules.
+    """Return the environment in which a worker imports modules.
 
     The variable in which pytest names the running test is excluded, so that tests share workers.
     """
