@@ -68,7 +68,7 @@ class Dispatcher(Engine):
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the dispatcher's thread. The garbage collector may run finalizers in it."""
+        """Whether this is the dispatcher's thread, which may run finalizers of users' objects."""
         return self._thread == _thread.get_ident()
 
     def warm_up(self, n_workers: int) -> None:

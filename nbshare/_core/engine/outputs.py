@@ -212,7 +212,7 @@ class OutputRows:
         self._spec = spec
 
     def place_for(self, spec: OutputSpec) -> tuple[Any, list[Segment]]:
-        """Return the reply to a worker's first result, and the segments that the worker may need."""
+        """Return the reply to a worker's first result, and the segments that it may need."""
         self.decide(spec)
         files = self.medium.files()
         if (output := self._output) is None:

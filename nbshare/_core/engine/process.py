@@ -216,7 +216,7 @@ class WorkerStarter:
         self._launcher.forget()
 
     def warm_up(self, n_workers: int) -> None:
-        """Prepare to start `n` more workers. Errors are reported by `start`."""
+        """Prepare to start `n_workers` more workers. Errors are reported by `start`."""
         with suppress(Exception):
             if self.lock_fd >= 0 and not self._launcher.warm_up():  # else it was closed
                 while len(self._ahead) < n_workers:

@@ -129,7 +129,7 @@ class TaskFuture(Future[Any]):
                 self._withdraw()
 
     def leave(self) -> bool:
-        """Record that the task can no longer be cancelled. Return False if it was cancelled before."""
+        """Record that the task can no longer be cancelled. Return False if it is cancelled."""
         with self._fate:
             self._has_left, self._place = True, None
         return not self.is_withdrawn and self.set_running_or_notify_cancel()

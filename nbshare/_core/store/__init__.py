@@ -1,7 +1,7 @@
 """The results of a call: where they are, who writes them, and when they may be read.
 
 A result is a row of an array, or an entry of a log, in memory or in files. The page of its item
-locates it, or for files the index word of its row::
+tells where it is, or for files the index word of its row::
 
     specs      the kinds of results, of which the first decides where all go
     pages      the index in memory: the state of each item, and where its result is
@@ -26,6 +26,6 @@ On machines with a weak order of memory, a fence separates both reads (`system.w
 
 For results of another machine, the thread that receives its replies is the worker.
 
-A worker that dies leaves no mark, or a whole result. The next worker that runs the item writes to
-the same row, and to a log of its own.
+A worker that dies leaves either a whole result or no mark. The next worker that runs the item
+writes to the same row, and to a log of its own.
 """

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 def write(path: Path, data: Any) -> Descriptor:
-    """Write a new file, and return it. A file of its name is overwritten."""
+    """Write a new file, and return it. An existing file is overwritten."""
     file = disk.open_own(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     write_all(file.fileno(), data, 0)
     return file
@@ -63,13 +63,13 @@ def replace(path: Path, data: Any, *, is_needed: bool = True) -> None:
 
 
 def replace_json(path: Path, content: dict[str, Any], *, is_needed: bool = True) -> None:
-    """Write a file of JSON, replaced as by `replace`."""
+    """Write a JSON file atomically, as `replace` does."""
     replace(path, json.dumps(sealed(content), indent=1).encode(), is_needed=is_needed)
 
 
 @contextmanager
 def tolerated(*numbers: int) -> Iterator[None]:
-    """Ignore the errors of the system with these numbers."""
+    """Ignore system errors with these numbers."""
     try:
         yield
     except OSError as error:
@@ -78,7 +78,7 @@ def tolerated(*numbers: int) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, if it exists, or a folder's names, to the disk."""
+    """Flush a file, if it exists, or the names in a folder, to the disk."""
     if not system_files.CAN_SYNC_FOLDERS and path.is_dir():
         return
     with tolerated(errno.ENOENT, *UNSUPPORTED):  # some file systems sync no folders
@@ -145,7 +145,7 @@ def read(path: Path) -> bytes | None:
 
 
 def damaged(path: Path, why: str, remedy: str = AGAIN) -> CheckpointError:
-    """Return the error of a file that is not as it was written."""
+    """Return the error for a file that differs from what was written."""
     remedy = remedy or (
         f"Restore the checkpoint from a copy, or remove {path.parent}: its contents are then "
         "computed again."
@@ -154,12 +154,12 @@ def damaged(path: Path, why: str, remedy: str = AGAIN) -> CheckpointError:
 
 
 def sealed(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a file or line of JSON with its checksum."""
+    """Return the content of a JSON file, or of a line of one, with its checksum."""
     return content | {"crc32": zlib.crc32(json.dumps(content).encode())}
 
 
 def parsed(data: bytes) -> dict[str, Any]:
-    """Return an object of JSON. Raise ValueError if it is none."""
+    """Return the JSON object in a text. Raise ValueError if there is none."""
     try:
         content = json.loads(data)
     except RecursionError as error:
@@ -170,7 +170,7 @@ def parsed(data: bytes) -> dict[str, Any]:
 
 
 def unsealed(data: bytes) -> dict[str, Any]:
-    """Return the value that `sealed` wrote as JSON. Raise ValueError if it was changed."""
+    """Return the value that `sealed` wrote as JSON. Raise ValueError if the text was changed."""
     content = parsed(data)
     found = content.pop("crc32", None)
     if sealed(content)["crc32"] != found:
@@ -179,15 +179,15 @@ def unsealed(data: bytes) -> dict[str, Any]:
 
 
 def read_json(path: Path, instead: Any = CheckpointError) -> Any:
-    """Return the contents of a file of JSON, or None if it does not exist.
+    """Return the contents of a JSON file, or None if it does not exist.
 
     Parameters
     ----------
     path : Path
         The file.
     instead : object, optional
-        The object to return if it is damaged, for files that a power failure may cut. By default
-        this is an error.
+        The object to return if the file is damaged, for files that a power failure may truncate. By
+        default, damage is an error.
     """
     data = read(path)
     try:
@@ -219,7 +219,7 @@ def size_of(path: Path) -> int:
 
 
 def append(path: Path, record: dict[str, Any]) -> None:
-    """Append a line of JSON."""
+    """Append a line of JSON to a file."""
     file = disk.open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     # First end the previous line, because a crash may have cut it.
     write_all(file.fileno(), b"\n" + json.dumps(sealed(record)).encode(), size_of(path))
@@ -239,7 +239,7 @@ def mapped(
 
 
 class Table(NamedTuple):
-    """A ``.npy`` file with a value for each row, that can be read while it is written."""
+    """A ``.npy`` file with a value for each row, which can be read while it is written."""
 
     path: Path
     dtype: np.dtype[Any]
@@ -268,7 +268,7 @@ class Table(NamedTuple):
         return npy.magic(1, 0) + size.to_bytes(2, "little") + text
 
     def load(self, mode: str = "r") -> npt.NDArray[Any]:
-        """Return the existing rows, mapped, none if nothing has been written yet.
+        """Return the existing rows, mapped. The array is empty if nothing has been written yet.
 
         Raises
         ------

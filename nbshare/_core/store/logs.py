@@ -40,13 +40,13 @@ _log_numbers = itertools.count()
 
 
 class Unloadable(NamedTuple):
-    """A placeholder for a result that cannot be unpickled here."""
+    """A placeholder for a result that cannot be unpickled in this process."""
 
     error: BaseException
 
 
 class LogWriter:
-    """The worker's side, which appends to a log, and starts another when it is full.
+    """The worker's side, which appends to a log, and starts another log when that one is full.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class LogReader:
         self._present: dict[int, LogKey] = {}  # the logs in use, by the workers' threads
 
     def add(self, key: LogKey, log: Segment) -> None:
-        """Add a worker's next log. Its previous one is complete."""
+        """Add a worker's next log. The worker's previous log is complete."""
         self._present[key >> 32] = key
         self._logs[key] = log
 
@@ -96,11 +96,11 @@ class LogReader:
         self._logs.pop(key, None)  # another thread may have dropped it just now
 
     def has(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return a flag per log, True if it has arrived. Its message follows the ``done`` byte."""
+        """Return a flag per log, True if it has arrived. It may arrive after the ``done`` byte."""
         return np.isin(keys, list(self._logs))
 
     def bytes_of(self, key: LogKey, offset: int, nbytes: int) -> memoryview:
-        """Return an entry as it is in its log."""
+        """Return the bytes of an entry in its log."""
         return memoryview(self._logs[key])[offset : offset + abs(nbytes)]
 
     def load(
@@ -108,13 +108,14 @@ class LogReader:
     ) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
         """Yield results with their items, in batches, each of which is unpickled once.
 
-        All are new objects. Their large arrays are views of the log. One that cannot be unpickled
-        here is an `Unloadable`. Those of a log that is dropped meanwhile are omitted.
+        All results are new objects. Their large arrays are views of the log. A result that cannot
+        be unpickled in this process is an `Unloadable`. The results of a log that is dropped
+        meanwhile are omitted.
 
         Parameters
         ----------
         items : ndarray
-            The items. Those of a batch that do not follow one another are another batch.
+            The items. Items of a batch that are not consecutive are yielded as separate batches.
         entries : ndarray
             The entries of their results, a column each.
         """
@@ -139,7 +140,7 @@ class LogReader:
 
 
 def batches_of(entries: npt.NDArray[np.int64]) -> Iterator[slice]:
-    """Yield slices of entries, a column each, that are in one batch and follow one another."""
+    """Yield slices of consecutive entries (columns) that are in one batch."""
     is_other = np.diff(entries[0]).astype(np.bool_) | np.diff(entries[1]).astype(np.bool_)
     n = entries.shape[1]
     bounds = [0, *(1 + np.flatnonzero(is_other)).tolist(), n] if n else []
@@ -148,7 +149,7 @@ def batches_of(entries: npt.NDArray[np.int64]) -> Iterator[slice]:
 
 
 def _in_batch(items: npt.NDArray[np.int64], places: list[int], data: list[memoryview]) -> list[Any]:
-    """Return the results of items at some places of a batch, or of one that is alone."""
+    """Return the results of items at some places in a batch, or of an item without a batch."""
     batch = _loaded(int(items[0]), *data)
     if places == [ALONE]:
         return [batch]

@@ -43,7 +43,7 @@ class Page:
     Parameters
     ----------
     memory : memoryview
-        The memory, from its first byte on.
+        The memory, from the page's first byte on.
     first, n : int
         The items.
     """
@@ -55,14 +55,14 @@ class Page:
         self.done = self._array(np.uint8, (n,), self._places[0])
 
     def states(self, places: Any = slice(None)) -> npt.NDArray[np.uint8]:
-        """Return a copy of the ``done`` bytes, or of some. The marked results can be read."""
+        """Return a copy of all or some ``done`` bytes. The results that they mark can be read."""
         states = np.array(self.done[places])
         if waiting.IS_WEAKLY_ORDERED:
             waiting.after_marks()
         return states
 
     def mark(self, places: Any, state: int) -> None:
-        """Mark items as ended, after their results are written. Others may read them then."""
+        """Mark items as ended, after their results are written. Others may then read these."""
         if waiting.IS_WEAKLY_ORDERED:
             waiting.before_marks()
         self.done[places] = state
@@ -102,7 +102,7 @@ class Page:
         return self._array(np.int32, (self.n,), self._places[4])
 
     def numbers(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Return the room for results that are numbers of `NUMBER_BYTES` at most, of one page."""
+        """Return the room for results that are numbers of at most `NUMBER_BYTES`."""
         return self._array(dtype, (self.n,), self._places[5])
 
     @cached_property

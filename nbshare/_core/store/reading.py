@@ -39,14 +39,14 @@ STORED = IN_OUTPUT, IN_LOG  # states of rows that have a result
 
 
 def copy_rows(target: Any, places: RowNumbers, source: npt.NDArray[Any], rows: RowNumbers) -> None:
-    """Copy rows of an array to places in another, in parts: all may be as large as memory."""
+    """Copy rows of an array to another array, in parts: all rows may be as large as memory."""
     step = max(1, MOST_BYTES // max(1, source[:1].nbytes))
     for k in range(0, len(rows), step):
         target[places[k : k + step]] = source[rows[k : k + step]]
 
 
 class StoredLogs(LogReader):
-    """Logs that are files of a checkpoint, or of a part of one, and logs in memory.
+    """Logs in files of a checkpoint, or of a part of a checkpoint, and logs in memory.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class StoredLogs(LogReader):
         self._files: dict[LogKey, Descriptor] = {}
 
     def create(self, number: int) -> None:
-        """Create a file for a worker to write to. It stays readable if the folder is removed."""
+        """Create a file for a worker to write to. It stays readable after the folder is removed."""
         path = self._folder / log_file(number)
         self._files[number] = disk.open_own(path, os.O_RDWR | os.O_CREAT)
 
@@ -104,7 +104,7 @@ class StoredRows:
     Attributes
     ----------
     logs : LogReader
-        The logs of `entries`, by their numbers.
+        The logs that contain the `entries`, by number.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -147,7 +147,7 @@ class StoredRows:
     # ------------------------------------------------------------------------ checks
 
     def checked(self, words: npt.NDArray[Any], before: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the index without damaged results. `before` is the index of the last time."""
+        """Return the index without damaged results. `before` is the previously checked index."""
         words = words.copy()
         is_new = words["state"] > 0
         n = min(len(words), len(before))

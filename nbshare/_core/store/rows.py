@@ -62,7 +62,7 @@ def log_file(number: int | str) -> str:
 
 
 def runs_of(numbers: RowNumbers) -> Iterator[slice]:
-    """Yield slices of consecutive numbers. A negative one is alone."""
+    """Yield slices of consecutive numbers. Each negative number is a slice of its own."""
     n, breaks = len(numbers), []
     if n > 1:
         breaks = (np.flatnonzero((np.diff(numbers) != 1) | (numbers[:-1] < 0)) + 1).tolist()
@@ -71,7 +71,7 @@ def runs_of(numbers: RowNumbers) -> Iterator[slice]:
 
 
 def bytes_in(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Return the bytes of each row of an array."""
+    """Return the rows of an array as bytes."""
     nbytes = values.nbytes // max(1, len(values))
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).reshape(len(values), nbytes)
 
@@ -85,7 +85,7 @@ def checksums(index: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> list[int]
 
 
 def record_checksums(index: npt.NDArray[Any], crcs: Iterable[int]) -> list[int]:
-    """Return the CRC-32 of records, from CRCs of the records alone, and of their index words."""
+    """Return the CRC-32 of records, from the CRCs of their contents and of their index words."""
     words, size = index.tobytes(), INDEX.itemsize
     heads = (words[at : at + HEAD] for at in range(0, len(words), size))
     return [*map(zlib.crc32, heads, crcs)]
@@ -115,14 +115,14 @@ class RowWriter:
     Attributes
     ----------
     code : int
-        The version of the code of its results.
+        The version of the code that produced the results.
     log : int
-        The number of its log.
+        The number of this writer's log.
 
     Notes
     -----
     All methods raise OSError if the disk is full, or fails, and CheckpointError if a file has been
-    replaced by something else. Results without a row, -1, are left out.
+    replaced by something else. Results without a row (-1) are omitted.
     """
 
     def __init__(self, place: FilePlace) -> None:
@@ -165,9 +165,9 @@ class RowWriter:
         Parameters
         ----------
         source : TransferSource
-            Their present place.
+            The memory or the files that the results are in now.
         places, rows, index : ndarray
-            The place of each result there, its new row, and its index entry.
+            The place of each result in `source`, its new row, and its index entry.
         """
         there = np.flatnonzero(index["state"] == IN_OUTPUT)
         for run in runs_of(places[there]):

@@ -26,7 +26,7 @@ class OutputSpec(NamedTuple):
         return self.holds_rows(spec_for(value))
 
     def holds_rows(self, given: OutputSpec) -> bool:
-        """Return whether an output of this kind holds rows of another one unchanged."""
+        """Return whether an output of this kind holds rows of another kind unchanged."""
         # NumPy reads None as float64 when it compares dtypes.
         is_array = self.dtype is not None and given.dtype is not None
         return is_array and self[:2] == given[:2]

@@ -27,7 +27,7 @@ from nbshare.errors import CheckpointError
 
 
 class ResultStore:
-    """The worker's side, which stores results in the output array or in its log.
+    """The worker's side, which stores results in the output array or in the worker's log.
 
     Parameters
     ----------
@@ -36,20 +36,22 @@ class ResultStore:
     agree : callable
         ``agree(kind)`` returns the kind of results on which all workers agree.
     ask : callable
-        ``ask(spec)`` returns the call's spec; a function of the first row and the number of rows
-        that returns these rows of the output, if there is one; and, with a checkpoint, the writer
-        of its files. Called with the first result, and again after `forget_code`.
+        ``ask(spec)`` returns three values: the call's spec; a function of the first row and the
+        number of rows that returns these rows of the output, or None without an output; and the
+        writer of the checkpoint's files, or None without a checkpoint. Called with the spec of the
+        first result, and again after `forget_code`.
     announce : callable
         The argument of `LogWriter`.
     began_ns : callable, optional
-        Returns the start time of the present items. None if they run elsewhere.
+        Returns the start time of the present items. None if the items run in another process.
 
     Attributes
     ----------
     number : type or None
-        The class of results that `put_numbers` accepts. None for none, or before the first.
+        The class of results that `put_numbers` accepts. None if there is no such class, or before
+        the first result.
     takes_objects : bool
-        Whether a result was not such a number. Later ones are stored by `put_objects`.
+        Whether a result was not such a number. Later results are stored by `put_objects`.
     """
 
     def __init__(
@@ -84,12 +86,12 @@ class ResultStore:
         return self.takes_objects or self._writer is not None
 
     def forget_code(self) -> None:
-        """Request a new spec at the next result, because the code's number has changed."""
+        """Request a new spec with the next result, because the version of the code has changed."""
         if self._writer is not None:
             self._spec = None
 
     def put_numbers(self, items: range, values: list[Any]) -> bool:
-        """Store several results that are such numbers, if the dtype can hold all."""
+        """Store several results of class `number`, if the dtype can hold all of them."""
         if self._spec is None:
             self.settle(spec_for(values[0]))
         places = self._places(items)
@@ -156,7 +158,7 @@ class ResultStore:
         return index_of(self._page.attempts[places], writer.code, took_s)
 
     def settle(self, wanted: OutputSpec) -> OutputSpec:
-        """Request the spec of the results, with the first one. Return it."""
+        """Request the spec of the results, with the first result. Return the spec."""
         if self._spec is not None:
             return self._spec
         kind = self._agree(KIND_OF.get(wanted, ASK))
@@ -185,7 +187,7 @@ class ResultStore:
         self.put_record(range(i, i + 1), *entry_parts(data, buffers), ALONE)
 
     def put_objects(self, items: range, values: list[Any]) -> bool:
-        """Store the frozen results of several items, if their pickle fits."""
+        """Store the frozen results of several items, if their pickle is small enough."""
         try:
             self._put_batch(items, values)
         except Exception:  # noqa: BLE001 - no memory, or one cannot be pickled, which raises later
@@ -208,7 +210,7 @@ class ResultStore:
     def put_record(self, items: range, parts: Parts, size: int, which: Any) -> None:
         """Store a record of one or more results, and mark them as done.
 
-        `size` is that of an `Entry`, and `which` are the places of its results.
+        `size` is the size in an `Entry`, and `which` are the places of its results.
         """
         places = self._places(items)
         index = self._page.index[:, places]
