@@ -21,7 +21,7 @@ def become_worker(index: int) -> None:
 
 @contextmanager
 def running_items(index: int = 0) -> Iterator[None]:
-    """Mark this thread as one that runs items until the block ends. A nested block adds nothing."""
+    """Mark this thread as running items until the block ends. A nested block has no effect."""
     before = getattr(_here, "index", None)
     _here.index = index if before is None else before
     try:

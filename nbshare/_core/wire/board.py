@@ -119,9 +119,9 @@ class Board:
     segment : Segment
         Created by `Board.create`, or attached in a worker.
     offset : int
-        Offset of the board in it, in bytes.
+        Offset of the board in the segment, in bytes.
     n_items : int or None
-        Number of items, or None if unknown. Then the segment holds nothing else.
+        Number of items, or None if unknown, in which case the segment holds nothing else.
     n_slots : int
         Number of workers that may take part (replacements included).
 
@@ -130,11 +130,11 @@ class Board:
     n_there : int
         Number of items that workers may claim, or have claimed.
     next_item : int
-        The first unclaimed item. Ranges that were given back are claimed before it.
+        The first unclaimed item. Ranges that were given back are claimed before this item.
     n_skipped : int
         Number of items that this call does not run, because they were done before or run elsewhere.
     few : int
-        Workers wake the owner when at most so many items are unclaimed.
+        Workers wake the owner when at most this number of items is unclaimed.
     has_printed, has_imported, has_failures : int
         1 if a worker has printed, has imported more files, or if an item has failed. The details
         are reported elsewhere.
@@ -165,7 +165,7 @@ class Board:
 
     @classmethod
     def create(cls, n_items: int | None, n_slots: int, *, is_private: bool = False) -> Self:
-        """Create an empty board, private if possible. The numbers of a closed one are results."""
+        """Create an empty board. Its memory can be private if `n_items` is None."""
         end = board_layout(n_items, n_slots)[-1]
         if n_items is None:
             nbytes = end + page_layout(PAGE_ITEMS)[1]
@@ -180,7 +180,7 @@ class Board:
 
     @property
     def place(self) -> tuple[int, int | None, int]:
-        """The place of the board. With the segment, a worker can attach it."""
+        """The place of the board in its segment, with which a worker can attach the board."""
         return self.offset, None if self.is_open else self.n_items, self.n_slots
 
     # ------------------------------------------------------------------------ pages
@@ -191,7 +191,7 @@ class Board:
         return self._pages.get(k) or self._map_page(k)
 
     def newest_page(self) -> Page:
-        """Return the page of the last item so far. Others may have been freed."""
+        """Return the page of the last item so far. Earlier pages may have been freed."""
         return self.page(max(0, self.n_there - 1))
 
     def _map_page(self, k: int) -> Page:
@@ -207,7 +207,7 @@ class Board:
         return page
 
     def forget_pages(self) -> None:
-        """Release the mapped pages of a worker process that needs another one."""
+        """Release the mapped pages of a worker process that needs another page."""
         if self.segment.kind is None and len(self._pages) > 1:
             self._pages.clear()
 
@@ -229,7 +229,7 @@ class Board:
                 self._map_page(k)
 
     def drop_page(self, page: Page) -> None:
-        """Free a page whose items are all done, and whose results are not needed."""
+        """Free a page whose items are all done, and whose results are no longer needed."""
         k, nbytes = page.first // self.page_items, self._page_nbytes
         if self.has_failures:
             self._retried_there = np.append(self._retried_there, _retried(page))
@@ -260,11 +260,11 @@ class Board:
         self.n_there += n
 
     def close(self, n: int | None = None) -> None:
-        """Close the board, so that no more items follow those there, or the first `n`."""
+        """Close the board, so that no items follow the present ones, or the first `n`."""
         self.header[TOTAL] = self.n_there if n is None else n
 
     def parts(self, start: int, stop: int) -> list[tuple[Page, int, int]]:
-        """Return the pages of some items that have not been freed, and the items of each."""
+        """Return the pages of some items, except freed pages, and the items of each page."""
         parts = []
         for page in self.pages:
             low, high = max(start - page.first, 0), min(stop - page.first, page.n)
@@ -328,13 +328,13 @@ class Board:
         return int(np.count_nonzero(page.done[start - page.first : stop - page.first]))
 
     def attempts_to_count(self, start: int, stop: int) -> npt.NDArray[np.int32]:
-        """Return the words `attempts` of items after a failure, for the caller to count."""
+        """Return the `attempts` words of items after a failure, for the caller to increment."""
         self.has_failures = 1
         page = self.page(start)
         return page.attempts[start - page.first : stop - page.first]
 
     def has_failed(self, start: int, stop: int) -> bool:
-        """Return whether one of these items, all of one page, has failed before."""
+        """Return whether one of these items, all on one page, has failed before."""
         # The flag avoids reading, and so allocating, pages of `attempts` in the common case.
         if not self.has_failures:
             return False
@@ -342,7 +342,7 @@ class Board:
         return bool(page.attempts[start - page.first : stop - page.first].any())
 
     def retried(self) -> npt.NDArray[np.int64]:
-        """Return the items that have failed and were tried again."""
+        """Return the items that failed and ran again."""
         if not self.has_failures:
             return self._retried_there
         return np.concatenate([self._retried_there, *map(_retried, self.pages)])
@@ -366,7 +366,7 @@ class Board:
     def withdraw(self, i: int) -> bool:
         """Mark an unclaimed item as failed. Return whether it was unclaimed.
 
-        Under the lock, and every chunk must have one item.
+        Call it under the lock, and only if every chunk has one item.
         """
         if self.is_claimed(i) or self.state(i):
             return False
@@ -378,11 +378,11 @@ class Board:
         return i < self.next_item
 
     def next_claim(self) -> int:
-        """Return the first item that is neither claimed nor withdrawn. Under the lock."""
+        """Return the first item that is neither claimed nor withdrawn. Call it under the lock."""
         return self.first(self.next_item, self.n_there, is_done=False)
 
     def first(self, start: int, stop: int, *, is_done: bool) -> int:
-        """Return the first of some items that is done, or is not, or `stop` if there is none."""
+        """Return the first of some items whose state is `is_done`, or `stop` if there is none."""
         while start < stop:
             page = self.page(start)
             low = start - page.first
@@ -462,7 +462,7 @@ class Board:
 
 
 def _retried(page: Page) -> npt.NDArray[np.int64]:
-    """Return the items of a page that have failed and were tried again."""
+    """Return the items of a page that failed and ran again."""
     places = np.flatnonzero(page.attempts)
     n = page.attempts[places] & ATTEMPTS
     is_again = (n > 1) | ((n == 1) & (page.done[places] != FAILED))
@@ -483,19 +483,19 @@ class Claims:
     n_workers : int
         Number of workers that share the remaining items.
     chunksize : int or None
-        Items of a chunk, or None to choose it by measured time.
+        Items of a chunk, or None to choose the number by measured time.
     block_of : callable, optional
-        Returns the items that are loaded together with one. Chunks end between such blocks, so no
-        block is loaded by two workers.
+        Returns the items that are loaded together with an item. Chunks end between such blocks, so
+        two workers never load the same block.
     wait : callable
         Waits for more items for a while, and returns whether to continue waiting.
 
     Attributes
     ----------
     chunk_s, least_s : float
-        Target time of a chunk, and the least one for the last items.
+        Target time of a chunk, and its minimum for the last items.
     most : int or None
-        The most items of a chunk, or None for no limit.
+        The maximum number of items of a chunk, or None for no limit.
 
     References
     ----------
@@ -591,7 +591,7 @@ class Claims:
 
 
 def give_back(board: Board, items: range, lock: AbstractContextManager[Any]) -> None:
-    """Return the items that a dead worker had claimed, and those to try again."""
+    """Give back the items that a dead worker had claimed, and the items to run again."""
     if not items:
         return
     header, returned = board.header, board.returned
@@ -604,7 +604,7 @@ def give_back(board: Board, items: range, lock: AbstractContextManager[Any]) -> 
 
 
 def busy_since(row: Sequence[int]) -> float | None:
-    """Return when a worker began the item it is in, in s of the monotonic clock, or None."""
+    """Return when a worker began its present item, in s of the monotonic clock, or None."""
     if row[ITEM] == NO_ITEM:
         return None
     if waiting.IS_WEAKLY_ORDERED:

@@ -53,5 +53,5 @@ def current_context() -> Context:
 
 
 def encoded_environ() -> dict[Any, Any]:
-    """Return a copy of the encoded environment, because decoding it takes 30 µs."""
+    """Return a copy of the encoded environment, because decoding takes 30 µs."""
     return dict(getattr(os.environ, "_data", os.environ))

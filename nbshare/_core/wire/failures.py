@@ -98,7 +98,7 @@ class Failure(NamedTuple):
     def as_error(self, name: str, worker: object) -> BaseException:
         """Return the exception to raise in the caller, with a note naming the item and its worker.
 
-        `worker` is its number, from 1, or None if the item ran in the caller's process.
+        `worker` is the worker's number, from 1, or None if the item ran in the caller's process.
         """
         where = f"for {name}" if self.item >= 0 else ""
         if worker is not None:
@@ -124,7 +124,7 @@ class Death(NamedTuple):
     timeout_s: float | None = None  # set if the item took longer and the worker was killed
 
     def as_error(self, name: str, worker: object) -> BaseException:
-        """Return the error of an item of that name."""
+        """Return the error for the item with this name."""
         if self.timeout_s is not None:
             return TaskTimeoutError(
                 f"{name} took longer than timeout={self.timeout_s:g} s; worker {worker}, which "
@@ -167,7 +167,7 @@ class Death(NamedTuple):
 
 
 def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failure:
-    """Describe an exception that an item raised, in up to `n` characters, in the worker.
+    """In the worker, describe an exception that an item raised, in up to `n` characters.
 
     Never raises.
     """
@@ -189,7 +189,8 @@ def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failu
 def _is_of_debugger(error: BaseException) -> bool:
     """Return whether a debugger that found no terminal has ended the item.
 
-    By the place, as it raises BdbQuit, or SystemExit from Python 3.14 on.
+    The place of the error decides, because the debugger raises BdbQuit, or SystemExit from Python
+    3.14 on.
     """
     known = BaseException.__dict__["__traceback__"]  # whatever its class has of that name
     last = known.__get__(error)
@@ -217,7 +218,7 @@ def _load_next(name: str) -> str:
 
 @contextmanager
 def naming_shared() -> Iterator[None]:
-    """Name the object of ``shared=`` that cannot be loaded in its error."""
+    """Add to an error the name of the object in ``shared=`` that cannot be loaded."""
     _loading.name = None
     try:
         yield
@@ -266,7 +267,7 @@ def end_copy(process: object) -> None:
 
 
 def end_fork(error: BaseException | None) -> NoReturn:
-    """End a process that a function forked, when it returns or raises there."""
+    """End a process that a function forked, when the function returns or raises in it."""
     status = int(error is not None or not is_worker())  # 1 in a program that runs items itself
     with suppress(BaseException):
         if isinstance(error, SystemExit):
@@ -321,9 +322,9 @@ def _is_of_read_only(error: BaseException) -> bool:
 def note_on_iterables(error: BaseException, iterables: Sequence[Any], item: str) -> BaseException:
     """Return the error of an item, with a note on the sources of its arguments.
 
-    Data that every call needs may have been passed as one more iterable, as other libraries take
-    it. Then the function fails because it gets a part instead of the whole. Or it gets a pair, as
-    of `zip`, and uses it as a part. `item` is the item's repr.
+    Data that every call needs may have been passed as another iterable, as in other libraries. The
+    function then fails because it gets a part instead of the whole. Or the function gets a pair,
+    for example of `zip`, and uses the pair as a part. `item` is the item's repr.
     """
     is_of_kind = issubclass(type(error), TypeError | LookupError | AttributeError)
     if (
@@ -355,13 +356,13 @@ def name_of_signal(number: int) -> str:
 
 
 def text_of(args: Sequence[Any]) -> str:
-    """Return the text of an item in messages, its repr, or a number or path as it is printed."""
+    """Return the text of an item in messages: its repr, or for a number or path its `str`."""
     texts = [str(x) if _is_plain(x) else safe_repr(x) for x in args]
     return texts[0] if len(texts) == 1 else cut(f"({', '.join(texts)})")
 
 
 def _is_plain(x: Any) -> bool:
-    """Return whether the text of an object says more than its repr, a number's or a path's."""
+    """Return whether an object is a number or a path, whose `str` says more than its repr."""
     return isinstance(x, np.number) or type(x).__module__.partition(".")[0] == "pathlib"
 
 
@@ -390,7 +391,7 @@ def _text(error: BaseException) -> str:
 
 
 def _pickled(error: BaseException) -> tuple[bytes | None, list[str]]:
-    """Return the pickle of an exception, if it can be loaded, and its missing notes."""
+    """Return the pickle of an exception, if it can be loaded, and notes that the pickle lacks."""
     # SystemExit and KeyboardInterrupt must not end the caller.
     if not issubclass(type(error), Exception):
         return None, []
@@ -407,7 +408,7 @@ def _pickled(error: BaseException) -> tuple[bytes | None, list[str]]:
 
 
 def traceback_of(error: BaseException, *, with_notes: bool = False) -> str:
-    """Return the traceback below the engine, or nothing if it would only repeat the message."""
+    """Return the traceback below the engine, or "" if it would only repeat the message."""
     frames = _own_frames(object.__getattribute__(error, "__traceback__"))  # not an override
     try:
         # A deep recursion may have 100,000 frames. The limit applies to its causes.
@@ -428,7 +429,7 @@ def traceback_of(error: BaseException, *, with_notes: bool = False) -> str:
 
 
 def _own_frames(tb: TracebackType | None) -> TracebackType | None:
-    """Drop the frames of nbshare, which say nothing to a user, and those amid very many."""
+    """Drop the frames of nbshare, which do not help a user, and the middle of very many frames."""
     found = []
     while tb is not None:
         if not is_ours(tb.tb_frame):

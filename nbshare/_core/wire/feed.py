@@ -90,12 +90,12 @@ class ItemFeed:
         self._begin = self._n_added = 0  # bytes, and items
 
     def append(self, columns: Sequence[Sequence[Any]]) -> None:
-        """Pack items in blocks, and make them visible to workers, unless these stop.
+        """Pack items in blocks, and make them visible to workers, unless the call is stopped.
 
         Raises
         ------
         UnsendableError
-            If an item cannot be pickled. Then none is visible.
+            If an item cannot be pickled. None of the items is then visible.
         OutOfMemoryError
             If there is no room for the items.
         """
@@ -107,12 +107,12 @@ class ItemFeed:
             self._board.publish(n)
 
     def add(self, columns: Sequence[Sequence[Any]]) -> int:
-        """Pack the next items as a block, to be written by `flush`. Return the first.
+        """Pack the next items as a block, to be written by `flush`. Return the first item's index.
 
         Raises
         ------
         UnsendableError
-            If an item cannot be pickled. Then none of the block is added.
+            If an item cannot be pickled. No item of the block is then added.
         """
         arena, n = self._arena, len(columns[0])
         first = self._board.n_there + self._n_added
@@ -132,7 +132,7 @@ class ItemFeed:
         Raises
         ------
         OutOfMemoryError
-            If there is no room. Then the blocks are not added.
+            If there is no room. The blocks are then not added.
         """
         nbytes = self._arena.nbytes
         is_small = nbytes <= SMALL_BYTES
@@ -200,7 +200,7 @@ class ItemFeed:
         return any(page.first <= first < page.first + page.n for first in self._blocks)
 
     def columns(self, start: int, stop: int) -> tuple[list[Any], ...]:
-        """Return each column's values for some items, none of which is done."""
+        """Return each column's values for some unfinished items."""
         there = list(self._blocks.values())  # first, because others are added meanwhile
         blocks = [b for b in there if b.first < stop and b.first + b.n > start]
         first, columns = blocks[0].first, [b.columns for b in blocks]
@@ -208,7 +208,7 @@ class ItemFeed:
         return tuple(list(islice(column, start - first, stop - first)) for column in whole)
 
     def item(self, i: int) -> tuple[Any, ...] | None:
-        """Return an unfinished item, or None if it was dropped."""
+        """Return an unfinished item, or None if the item was dropped."""
         for block in list(self._blocks.values()):
             if block.columns and 0 <= i - block.first < block.n:
                 return tuple(column[i - block.first] for column in block.columns)
@@ -239,7 +239,7 @@ class FedItems:
         return self._header_of(i)[0]
 
     def packed(self, i: int) -> tuple[Inputs, Packed]:
-        """Return the place of the block of item `i`, and the inputs that load it."""
+        """Return the place of the block of item `i`, and the inputs that load the block."""
         if i not in self._block:
             self._turn_to(i)
         assert self._packed is not None
@@ -269,7 +269,7 @@ class FedItems:
         self._note_views()
 
     def _note_views(self) -> None:
-        """Mark the blocks that this worker no longer has views of."""
+        """Mark the blocks of which this worker no longer has views."""
         seen = self._may_be_seen
         self._may_be_seen = []
         for ref, page, place in seen:
@@ -281,7 +281,7 @@ class FedItems:
                 page.views[place] = LEFT
 
     def _header_of(self, i: int) -> tuple[range, int, Header]:
-        """Return the items of the block of one, and the header with its offset."""
+        """Return the items in the block of an item, and the block's header with its offset."""
         if self._known is None or i not in self._known[0]:
             start, nbytes = self._board.page(i).place_of_block(i)
             self._inputs.reach(start + nbytes, is_private=self._board.segment.is_private)

@@ -33,7 +33,7 @@ SAME = 64  # blocks of one length, before they are longer by one item
 
 
 def start_of(k: Any) -> Any:
-    """Return the first item of block `k`, also for an array of such numbers."""
+    """Return the first item of block `k`. `k` may be an array."""
     length, rest = k // SAME + 1, k % SAME
     return SAME * (length - 1) * length // 2 + rest * length
 
@@ -55,12 +55,12 @@ def counted(blocks: npt.NDArray[np.bool_], n: int) -> int:
 
 
 def by_item(blocks: npt.NDArray[Any], n: int) -> npt.NDArray[Any]:
-    """Return the value of an array for the block of each of `n` items."""
+    """Return, for each of `n` items, an array's value for the item's block."""
     return np.repeat(blocks, sizes(len(blocks), n))
 
 
 def n_items_in(blocks: range) -> int:
-    """Return the number of items in some blocks, if the last one is whole."""
+    """Return the number of items in some blocks, if the last block is whole."""
     return int(start_of(blocks.stop) - start_of(blocks.start))
 
 
@@ -90,7 +90,7 @@ class FoldBlocks(ShapedItems):
     Attributes
     ----------
     columns, n_items
-        The same.
+        As in the parameters.
     """
 
     def __init__(self, columns: Sequence[Any], n_items: int) -> None:
@@ -150,7 +150,7 @@ def in_blocks(
 
 
 def reduced(reduce: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
-    """Return one result for two. An error says how the function was called."""
+    """Return one result for two. A note on an error says how the function was called."""
     try:
         return reduce(a, b)
     except Exception as error:
@@ -168,12 +168,12 @@ class Folded(NamedTuple):
 
 
 class Fold:
-    """A function of a block, which calls the user's for each item and reduces the results.
+    """A function of a block, which calls the user's function for each item and reduces the results.
 
     Parameters
     ----------
     func : callable
-        The user's.
+        The user's function.
     reduce : callable
         ``reduce(a, b)`` returns one result for two.
     policy : Policy

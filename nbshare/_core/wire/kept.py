@@ -1,9 +1,9 @@
-"""Copies of values that users' code may change while they wait here.
+"""Copies of values that users' code may change while the values wait here.
 
 Many functions fill the same array, list or dict for each item and return it, and many generators
-yield one that they fill again. In a loop, their results are correct. So a result is copied before
-the next item runs, unless it is stored by then, and an item of a generator is copied before the
-next one is requested.
+yield one object that they fill again. In a loop, their results are correct. So a result is copied
+before the next item runs, unless the result is stored by then. An item of a generator is copied
+before the next item is requested.
 
 Objects of other kinds are not copied, because pickling may take long. A warning reports an iterable
 that yields the same object repeatedly, and changes it each time.
@@ -83,7 +83,7 @@ def kept_result(value: Any) -> Any:
 
 
 def kept_items(iterable: Iterable[Any]) -> Iterable[Any]:
-    """Return the items of an iterable, each in its state when it was yielded."""
+    """Return the items of an iterable, each in the state in which it was yielded."""
     if isinstance(iterable, CONTAINERS):
         return iterable
     items = map(kept_item, iterable)
@@ -93,7 +93,7 @@ def kept_items(iterable: Iterable[Any]) -> Iterable[Any]:
 def _watched(items: Iterator[Any], kind: str, line: tuple[str, int]) -> Iterator[Any]:
     """Yield the first items. Warn if an object is yielded again, changed.
 
-    An object that repeats unchanged, such as a configuration next to each item, is in order.
+    An object that repeats unchanged, such as a configuration next to each item, is allowed.
     """
     before: dict[int, tuple[Any, int | None]] = {}  # the objects of the last item, and their states
     for item in islice(items, WATCHED):
@@ -118,7 +118,7 @@ def _watched(items: Iterator[Any], kind: str, line: tuple[str, int]) -> Iterator
 
 
 def _others_in(item: Any, depth: int) -> Iterator[Any]:
-    """Yield the objects in an item that were not copied (see `kept_item`), and might change unseen.
+    """Yield the objects in an item that `kept_item` does not copy, and that might change unnoticed.
 
     An array in shared memory or in a file is the same everywhere, so changes are meant.
     """
@@ -131,7 +131,7 @@ def _others_in(item: Any, depth: int) -> Iterator[Any]:
 
 
 def _state_of(value: Any) -> int | None:
-    """Return a number that shows whether an object has changed, or None if there is none."""
+    """Return a number that changes with an object, or None if there is no such number."""
     with suppress(Exception):  # a user's pickling may raise anything
         data, buffers = dumps_apart(value, IN_BAND)
         for buffer in buffers:

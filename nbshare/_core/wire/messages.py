@@ -22,7 +22,7 @@ class Channel:
     Attributes
     ----------
     end : End
-        That of the system.
+        The end as the system provides it.
 
     Notes
     -----
@@ -35,7 +35,7 @@ class Channel:
 
     @classmethod
     def from_fd(cls, fd: int, owner: int) -> Channel:
-        """Create a channel from a descriptor that was inherited from `owner`, the other end."""
+        """Create a channel from a descriptor inherited from `owner`, which has the other end."""
         return cls(waiting.end_from(fd, owner))
 
     def fileno(self) -> int:
@@ -99,11 +99,11 @@ class Channel:
         self.end.close()
 
     def keep_open(self) -> None:
-        """Keep this end open until the system closes it, with the process."""
+        """Keep this end open until the process ends and the system closes it."""
         waiting.keep_open(self.end)
 
 
 def channel_pair() -> tuple[Channel, Channel]:
-    """Return our end, and the end to pass to the other process and close."""
+    """Return this process's end, and the end to pass to the other process and close."""
     ours, theirs = waiting.new_connection()
     return Channel(ours), Channel(theirs)

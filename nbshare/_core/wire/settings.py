@@ -32,19 +32,20 @@ class Setting(NamedTuple):
     Attributes
     ----------
     told : str
-        Its name in the table of `details.md`, empty if it is not listed.
+        The setting's name in the table of `details.md`, empty if it is not listed.
     read : callable, optional
-        Returns its present value, which can be pickled and compared. If None, `current_context`
-        does.
+        Returns the present value, which can be pickled and compared. If None, `current_context`
+        returns it.
     set : callable
-        Sets a value. Without `read` it is called even if nothing has changed.
+        Sets a value. If `read` is None, it is called even if nothing has changed.
     is_compared : bool
-        Whether it is set only if its present value differs.
+        Whether the setting is set only if its present value differs.
     is_local : bool
-        Whether it belongs to this machine: workers elsewhere, and runs resumed later, use their
-        own.
+        Whether the setting belongs to this machine. Workers on other machines, and runs resumed
+        later, use their own value.
     is_carried : bool
-        Whether workers copy the caller's. Otherwise each has its own, from its start.
+        Whether workers copy the caller's value. Otherwise each worker has its own value from its
+        start.
     may_stick : bool
         Whether the system may refuse to undo a change.
     """
@@ -213,7 +214,7 @@ def _named(*filters: tuple[Any, ...]) -> tuple[NamedFilter, ...]:
 
 
 def _name_of(category: Any) -> tuple[str, str]:
-    """Return a class by name, so that a worker need not import a library for a filter."""
+    """Return the name of a class, so that a worker need not import a library for a filter."""
     return category.__module__, category.__qualname__
 
 
@@ -304,7 +305,7 @@ def own() -> dict[str, Any]:
 
 
 def sticky() -> dict[str, Any]:
-    """Return the settings that perhaps cannot be restored."""
+    """Return the settings that may be impossible to restore."""
     return {name: read() for name, read in _STICKY.items()}
 
 

@@ -63,7 +63,7 @@ def thread_variables(n: int) -> dict[str, str]:
 
 
 def fixed_variables() -> dict[str, str]:
-    """Return the variables that must not change any more, as the library that is loaded fails."""
+    """Return the variables that must no longer change, because a loaded library would fail."""
     numba = _running_numba()
     return {} if numba is None else {"NUMBA_NUM_THREADS": str(numba.config.NUMBA_NUM_THREADS)}
 
@@ -86,9 +86,9 @@ class Library(NamedTuple):
 class LibraryThreads:
     """The numbers of threads of the libraries that this worker has loaded.
 
-    They are read at each call, because an item, or another library, may have changed them. Numbers
-    set by the initializer, or by modules during their import, stay until a call has another share
-    of the CPUs.
+    The numbers are read at each call, because an item, or another library, may have changed them.
+    Numbers set by the initializer, or by modules during their import, stay until a call has another
+    share of the CPUs.
     """
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ def loaded(numbers: Mapping[str, int]) -> Iterator[Library]:
 
 
 def _running_numba() -> Any:
-    """Return numba if its threads run, as asking for their number would start them."""
+    """Return numba if its threads run, because reading their number would start them."""
     numba = sys.modules.get("numba")
     with suppress(Exception):  # the functions are missing, or it is being imported
         if variables_of(numba)["threading_layer"]():
