@@ -1,1 +1,1 @@
-"""The code of worker processes."""
+"""The code that runs in worker processes."""

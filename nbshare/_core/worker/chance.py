@@ -1,8 +1,8 @@
 """Detects items that draw from the global random numbers of NumPy or of `random`.
 
-These numbers are never repeated, because each worker has a state of its own, and another one in
-each call. Both generators are a Mersenne Twister, whose state is compared before and after a chunk.
-That takes two copies of 2.5 KB, each in less than a microsecond.
+These numbers are never repeated, because each worker has its own state, which differs in each call.
+Both generators are a Mersenne Twister, whose state is compared before and after a chunk. That takes
+two copies of 2.5 KB, each in less than a microsecond.
 
 These do not count as draws: a new seed, as by ``np.random.seed(i)`` in the function, because the
 old state cannot lead to it; draws of modules during their import; and separate generators.
@@ -30,7 +30,7 @@ UNTIMED = 16  # states between two reads of the clock, which may take longer tha
 
 
 class State(NamedTuple):
-    """The state of a generator, with its words and the place of the next one."""
+    """The state of a generator: its words and the index of the next word."""
 
     key: bytes
     place: int
@@ -110,14 +110,14 @@ def _find() -> None:
 
 
 def _watch(which: int, owner: object, address: int, key: slice, place: slice, known: State) -> None:
-    """Watch a state if its layout is the known one, because versions of a generator may differ."""
+    """Watch a state if its layout is known, because versions of a generator may differ."""
     found = Watched(which, _memory(address), key, place, owner, bytearray(STATE_BYTES))
     if found.state(bytes(found.memory)) == known:
         _watched.append(found)
 
 
 class _Place:
-    """The interface by which NumPy creates an array of the memory at an address."""
+    """The interface by which NumPy creates an array on the memory at an address."""
 
     def __init__(self, address: int) -> None:
         words = {"shape": (STATE_BYTES,), "typestr": "|u1", "data": (address, False)}

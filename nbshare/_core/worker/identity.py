@@ -1,7 +1,8 @@
 """The identity of a worker for `multiprocessing`: a process with a number and a parent.
 
-Code that asks it for a worker's number, or for the main process, receives the same kind of answer
-as in a pool. The module takes 5 ms to import, so it is set up when other code imports it.
+Code that asks `multiprocessing` for a worker's number, or for the main process, receives the same
+kind of answer as in a pool. The module takes 5 ms to import, so it is set up when other code
+imports it.
 """
 
 from __future__ import annotations

@@ -26,17 +26,17 @@ class ItemBlocks:
     Parameters
     ----------
     block_of : callable
-        Returns the items of the block of one.
+        Returns the items in the block of an item.
     packed : callable
-        Returns the place of that block, and the inputs that load it.
+        Returns the place of an item's block, and the inputs that load the block.
     parts : NamedParts, optional
         The objects that blocks may name.
 
     Attributes
     ----------
     share_memory : bool
-        Whether blocks share memory, to which their items may write privately. Then a block is
-        loaded when the one before is done, without its writes.
+        Whether blocks share memory, to which their items may write privately. A block is then
+        loaded after the previous block is done, without the previous block's writes.
     """
 
     share_memory = False
@@ -52,14 +52,15 @@ class ItemBlocks:
         self.rest()
 
     def rest(self) -> None:
-        """Release the loaded items, when none is running now."""
+        """Release the loaded items. None of them may be running."""
         self._block: tuple[range, list[Sequence[Any]]] = (range(0), [])
         self._found = self._block  # for the last range
 
     def columns(self, indices: range) -> list[Sequence[Any]]:
         """Return each iterable's values for some items.
 
-        They are loaded once: the iterables ask one after the other and may have objects in common.
+        The values are loaded once, because the iterables request them one after the other and may
+        have objects in common.
         """
         if indices != self._found[0]:
             self._found = range(0), []
@@ -105,7 +106,7 @@ class ItemBlocks:
 
 
 def blocks_of(inputs: Inputs, sources: Sources, fed: FedItems | None) -> ItemBlocks | None:
-    """Return the items of a call that are pickled, or else None."""
+    """Return the pickled items of a call, or None if there are none."""
     if fed is not None:
         return ItemBlocks(fed.block_of, fed.packed)
     if not sources.blocks:
@@ -131,8 +132,9 @@ class ItemSource:
         A range or a few simple objects; an array or a sequence that is pickled as a whole; pickled
         objects; pickled objects that arrive during the call; or, for ``reduce=``, blocks of items.
     *what
-        They depend on the kind: the items; their place; the column of the blocks; the same; or the
-        number of items, and the source of each iterable.
+        Arguments that depend on the kind. For "plain" the items, for "whole" their place, for
+        "packed" and "fed" the column of the blocks, for "folded" the number of items and the source
+        of each iterable.
     """
 
     def __init__(self, inputs: Inputs, blocks: ItemBlocks | None, kind: str, *what: Any) -> None:
@@ -169,9 +171,9 @@ def gather(
 ) -> bool:
     """Append the results of `numbers` or `frozen` to `values`. Return whether no items are left.
 
-    `goes_on` is checked after every `every` items. A result that they refuse is put into `odd`,
-    because it must be stored before the next item runs: the function may change it and return it
-    again.
+    `goes_on` is checked after every `every` items. A result that `numbers` or `frozen` refuses is
+    put into `odd`, because it must be stored before the next item runs. The function may change
+    that result and return it again.
     """
     results = chain.from_iterable(parts)
     try:
@@ -205,9 +207,9 @@ def numbers(results: Iterable[Any], number: type | None) -> Iterator[Iterable[An
 def frozen(results: Iterable[Any]) -> Iterator[Iterable[Any]]:
     """Yield results frozen, several at a time, as values that cannot change, or their pickles.
 
-    Plain values can be pickled together: shared parts do not matter, and all can be unpickled. Each
-    is frozen before the next item runs, because two items may return the same object, and change
-    it.
+    Plain values can be pickled together, because shared parts do not matter and all can be
+    unpickled. Each result is frozen before the next item runs, because two items may return the
+    same object, and change it.
     """
     for kind, same in groupby(results, type):
         if kind is dict:
@@ -254,7 +256,7 @@ def _is_small(buffer: pickle.PickleBuffer) -> bool:
 
 
 def indices_of(first: int, items: range) -> Sequence[int]:
-    """Return the items of a source whose items are their indices, from the `first` on."""
+    """Return the items of a source whose items are their indices, from `first` on."""
     return range(first + items.start, first + items.stop)
 
 

@@ -6,9 +6,9 @@
                   ▲                                                                          │
                   └──────────────────────────────────────────────────────────────────────────┘
 
-It never runs the caller's ``__main__``, and it ends with its owner, however that ends. Only the
-owner holds the writing end of a pipe, the *life pipe*. When the owner ends, the kernel closes that
-end and signals the workers. This needs no Python code, so a worker in C code that holds the
+A worker never runs the caller's ``__main__``. It ends with its owner, however the owner ends. Only
+the owner holds the writing end of a pipe, the *life pipe*. When the owner ends, the kernel closes
+that end and signals the workers. This needs no Python code, so a worker in C code that holds the
 interpreter lock is killed as well.
 """
 
@@ -63,8 +63,9 @@ class InheritedFds(NamedTuple):
 def run(inherited: InheritedFds) -> None:
     """Work until the owner dismisses this worker. The process must then exit normally.
 
-    So its threads are joined, ``atexit`` handlers run, and files that functions left open are
-    written. The owner waits a while for this. If the owner ends, this process ends immediately.
+    A normal exit joins the process's threads, runs ``atexit`` handlers, and writes files that
+    functions left open. The owner waits a while for the exit. If the owner ends, this process ends
+    immediately.
     """
     try:
         channel = _set_up(inherited)
@@ -109,7 +110,7 @@ def run(inherited: InheritedFds) -> None:
 
 
 def _set_up(inherited: InheritedFds) -> Channel:
-    """Start as a worker: in its own group, bound to its owner, with the caller's settings."""
+    """Set up this process as a worker: in a group, bound to its owner, with its settings."""
     silence_warnings()  # the owner has shown the warning on the kind of memory
     processes.lead_group(inherited.owner_fd, inherited.life_fd)
     processes.raise_oom_score()
@@ -164,7 +165,7 @@ class Mappings:
         return views
 
     def end_call(self) -> bool:
-        """Keep the mappings of the call. Return whether no view of them is left."""
+        """Keep the mappings of the call. Return whether all views of them are gone."""
         self._kept, self._used = self._used, {}
         seen, self._seen = self._seen, []
         return are_gone(seen)
@@ -179,7 +180,7 @@ class Mappings:
                 del self._kept[key]
 
     def drop(self, *, but_outputs: bool = False) -> None:
-        """Drop mappings that this call does not use."""
+        """Drop the mappings that this call does not use."""
         self._kept = {k: s for k, s in self._kept.items() if but_outputs and s.mode == "r+"}
 
     def segment(self, fd: int, mode: Mode) -> Segment:
@@ -195,7 +196,7 @@ class Mappings:
 
 
 def are_gone(seen: Seen) -> bool:
-    """Return whether no view of a call's memory is left in this process."""
+    """Return whether all views of a call's memory are gone from this process."""
     if any(ref() is not None for ref in seen):
         gc.collect()  # a cycle, such as a function with its globals, may hold one
     return all(ref() is None for ref in seen)
@@ -206,7 +207,7 @@ def work_on(
 ) -> None:
     """Work on a call until nothing is left to claim. Send failures to the owner.
 
-    The descriptors are of the board, the inputs, and maybe events.
+    The descriptors belong to the board, the inputs, and in some calls events.
     """
     mappings = caller.mappings
     try:
@@ -257,7 +258,7 @@ def _rows_in(view: View, spec: OutputSpec, offset: int, strides: tuple[int, ...]
 
 
 def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:
-    """Return the inputs of a call. Small ones are in the message."""
+    """Return the inputs of a call. Small inputs are in the message."""
     return Inputs(segments if small is None else [OwnBytes(small), *segments])
 
 

@@ -1,7 +1,7 @@
 """`report` and `worker_index`, which a function calls inside a worker.
 
 A report is written to the worker's row of the board, next to the start time of its item. A report
-of another item has another time, so none has to be cleared when an item begins.
+of an earlier item has another time, so no report has to be cleared when an item begins.
 """
 
 from __future__ import annotations
@@ -81,9 +81,10 @@ def report(fraction: float, text: str = "") -> None:
     A call takes about a microsecond and makes no system call, so it can be called often.
 
     Call it in the thread that runs the item. With ``backend="serial"`` the display is not updated
-    while an item runs. In a nested call it reports on the items of that call, which has no display.
+    while an item runs. In a nested call, the report is about an item of the nested call, which has
+    no display.
 
-    To end the item it raises an exception that does not inherit from `Exception`. ``try: ...
+    To end the item, `report` raises an exception that does not inherit from `Exception`. ``try: ...
     finally: ...`` and ``with`` clean up as usual. The item counts as not done.
     """
     try:
@@ -135,15 +136,16 @@ def worker_index() -> int | None:
 
     Notes
     -----
-    A worker process keeps its number while it lives, from one run to the next. So resources that an
-    initializer has opened for it stay valid. Tasks of an `Executor` and stages of a `pipeline` run
-    in the same workers. On a cluster the numbers are those of the workers of one machine.
+    A worker process keeps its number for its lifetime, from one run to the next. So resources that
+    an initializer has opened for this number stay valid. Tasks of an `Executor` and stages of a
+    `pipeline` run in the same workers. On a cluster the numbers are those of the workers of one
+    machine.
 
     Threads of ``backend="threads"`` have numbers within their run. Their initializer runs once for
-    all of them, as worker 0. With ``backend="serial"`` there is only worker 0. A nested call of a
-    worker process runs there and has its number.
+    all of them, as worker 0. With ``backend="serial"`` there is only worker 0. A nested call in a
+    worker process runs in that process and has its number.
 
-    It can be called in any thread of a worker process.
+    `worker_index` can be called in any thread of a worker process.
     """
     return index_here()
 
@@ -179,7 +181,7 @@ class Reporter:
         return None if item == NO_ITEM else item
 
     def write(self, share: float, text: Any) -> None:
-        """Record the progress of the present item. Leave it if the call was stopped."""
+        """Record the progress of the present item. Leave the item if the call was stopped."""
         if self._board.stopped:
             raise ItemStopped
         row = self._row

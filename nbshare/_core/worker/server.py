@@ -28,15 +28,15 @@ from nbshare._core.worker import process as worker
 
 
 def serve(channel_fd: int, life_fd: int, owner: int) -> None:
-    """Run the server until its owner ends, and a worker in each process that it forks."""
+    """Run the server until its owner ends, and a worker in each process that the server forks."""
     if inherited := _fork_workers(channel_fd, life_fd, owner):
         _live(inherited)
 
 
 def _fork_workers(channel_fd: int, life_fd: int, owner: int) -> worker.InheritedFds | None:
-    """Fork workers until the owner ends. In each worker, return its inherited descriptors.
+    """Fork workers until the owner ends. In each worker, return the inherited descriptors.
 
-    There, the server's state is no longer in use.
+    In a worker, the server's state is no longer in use.
     """
     for fd in (channel_fd, life_fd):
         os.set_inheritable(fd, False)

@@ -4,9 +4,9 @@
 
     load ──► ring ──► stage ──► ring ──► last stage ──► the call's results
 
-Other workers claim items from a counter. Those of a stage receive the next block from the previous
-ring. The result of a stage is written to a slot of the next ring, that of the last stage to the
-results of the call.
+Other workers claim items from a counter. Workers of a stage receive the next block from the
+previous ring. The result of a stage is written to a slot of the next ring, the result of the last
+stage to the results of the call.
 
 **No deadlock.** A worker acquires its slot of the next ring before it takes a block from the
 previous ring, and blocks are taken in order. So when a worker waits for block i, every earlier
@@ -59,7 +59,7 @@ class StageBlocks(ABC):
     func : callable
         Called for each block.
     columns : list of Column
-        Its arguments for the last claimed block.
+        The arguments of `func` for the last claimed block.
     """
 
     func: Callable[..., Any]
@@ -144,7 +144,7 @@ class LoadedBlocks(StageBlocks):
 
 
 class Slots(Iterator[SharedArray]):
-    """The empty slots of the ring behind a stage. Each is filled, and then queued.
+    """The empty slots of the ring behind a stage. Each slot is filled, and then queued.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ class Slots(Iterator[SharedArray]):
         return self._slot
 
     def queue(self, rows: Any, number: int) -> None:
-        """Pass on the last slot, with so many rows, or with all."""
+        """Pass on the last slot, with `rows` rows, or with all if `rows` is None."""
         lease, slot, self._slot = self._lease, self._slot, None
         if slot is None or lease is None:
             raise RuntimeError("the loader yields before it takes a slot: for slot in slots: ...")
@@ -184,7 +184,7 @@ class Slots(Iterator[SharedArray]):
         lease.end(publish=True)
 
     def give_back(self) -> None:
-        """Return a slot that was not filled, and that the next stage would wait for."""
+        """Give back a slot that was not filled, because the next stage would wait for it."""
         if self._lease is not None:
             self._lease.end(publish=False)
 
@@ -251,7 +251,7 @@ class PassingStore(ResultStore):
         self._blocks = blocks
 
     def put(self, i: int, value: Any) -> None:
-        """Pass it on."""
+        """Pass on the result of block `i`."""
         self._blocks.pass_on(i, value)
 
 

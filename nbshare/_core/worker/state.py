@@ -34,7 +34,7 @@ _mine: InheritedState | None = None  # None outside of workers
 
 
 class InheritedState:
-    """The state this worker started with, one per process."""
+    """The state with which this worker started, one object per process."""
 
     def __init__(self) -> None:
         global _mine
@@ -101,13 +101,13 @@ class InheritedState:
             self._sent = b""  # the next call sends them
 
     def note_imports(self) -> None:
-        """Set the filters again, with new categories, and keep threads that modules have set."""
+        """Set the filters again, with new categories, and keep numbers of threads set by modules."""
         settings.apply(self._wanted, ["warnings"])
         self._threads.keep(is_initialized=False)
 
     @contextmanager
     def keep_changes(self) -> Iterator[None]:
-        """Keep the changes made in the block, until they are changed again."""
+        """Keep the changes made in the block, until a later block changes the same settings."""
         environ, before = dict(os.environ), settings.carried() | settings.own()
         yield
         for name in environ.keys() | os.environ.keys():
@@ -149,7 +149,7 @@ _entered = ExitStack()  # contexts that they have entered
 def initialized(inputs: Inputs, fixed: Fixed) -> Namespaces:
     """Return the variables for the functions of a call, after its initializer.
 
-    The initializer, if any, is loaded and run unless it has run here already.
+    The initializer, if any, is loaded and run unless it has already run in this process.
     """
     global _initialized
     key = fixed.initializer_key
@@ -168,10 +168,10 @@ def initialized(inputs: Inputs, fixed: Fixed) -> Namespaces:
 
 @contextmanager
 def initializing_anew() -> Iterator[ExitStack]:
-    """Run the initializer once for everything that loads its call within the block.
+    """Within the block, run the initializer of a call only once, however often the call is loaded.
 
-    For calls that run in this process. Yields the contexts that it entered. In a worker, its own
-    initializer has run already. Other threads wait meanwhile.
+    For calls that run in this process. Yields the contexts that the initializer entered. In a
+    worker process, the worker's own initializer has already run. Other threads wait meanwhile.
     """
     global _entered, _initialized
     with _initializing:

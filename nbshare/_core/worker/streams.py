@@ -20,7 +20,7 @@ _outputs: list[_Output] = []  # none outside of workers
 
 
 class _Output:
-    """One of the streams, and the pipe under it."""
+    """A standard stream, and the pipe under it."""
 
     def __init__(self, name: str, number: int, fd: int) -> None:
         self.name = name
@@ -69,13 +69,13 @@ def replace_streams(fds: Sequence[int]) -> None:
 
 
 def keep() -> None:
-    """Keep the present streams for every call, because an initializer may have replaced them."""
+    """Keep the present streams for all calls, because an initializer may have replaced them."""
     for output in _outputs:
         output.stream = getattr(sys, output.name)
 
 
 def restore() -> None:
-    """Restore the standard streams after items."""
+    """Restore the standard streams after items have run."""
     for output in _outputs:
         output.restore()
 

@@ -97,7 +97,7 @@ class Caller:
     """The worker's interface to its caller. By default, there is nothing to report."""
 
     def decide(self, spec: OutputSpec) -> Decided:
-        """Return the place of results, from the spec of the first one."""
+        """Return the place of results, from the spec of the first result."""
         raise NotImplementedError
 
     def add_log(self, key: LogKey, log: Segment) -> None:
@@ -122,7 +122,7 @@ class Caller:
         """Announce new results, or that few items are left."""
 
     def tell_imports(self) -> bool:
-        """Report the modules imported so far. Return whether any is new."""
+        """Report the modules imported so far. Return whether there are new ones."""
         return False
 
     def sends_prints(self) -> bool:
@@ -144,9 +144,9 @@ class Work:
     board : Board
         The call's board.
     slot : int
-        This worker's row of it.
+        This worker's row of the board.
     inputs : sequence of Inputs
-        Hold the function and shared objects. The last one holds the items.
+        The inputs with the function and shared objects. The last one has the items.
     caller : Caller
         Receives first results, logs and failures.
     lock : context manager
@@ -222,7 +222,7 @@ class Work:
         self._slot[LOADED] = time.monotonic_ns()
 
     def _loaded(self, inputs: Inputs, fixed: Fixed) -> Callable[..., Any]:
-        """Return the function, with the objects that are the same for all items."""
+        """Load the function, with the objects that are the same for all items."""
         try:
             self._namespaces = initialized(inputs, fixed)
             with self._namespaces as namespaces:
@@ -339,7 +339,7 @@ class Work:
         return self._board.has_failed(i, i + 1) and bool(self._board.state(i))
 
     def _apart(self, items: range) -> range:
-        """Return the first items, loaded apart from the next ones if these share memory."""
+        """Return the first items, loaded separately from the next items if all share memory."""
         if self._blocks is None or not self._blocks.share_memory:
             return items
         return items[: self._blocks.block_of(items.start).stop - items.start]
@@ -369,7 +369,7 @@ class Work:
         return 0 if self._board.has_failed(position, position + n) else n
 
     def _run_singly(self, items: range, columns: list[Sequence[Any]]) -> int:
-        """Run items one by one. Return the number of done ones."""
+        """Run items one by one. Return the number of done items."""
         # A line of the loop costs 40 ns, so ten of them cost a hundredth of what 40 µs take.
         slot, header, clock = self._slot, self._board.header, time.monotonic_ns
         func, put, process = self._func, self._store.put, self._process
@@ -414,7 +414,7 @@ class Work:
         return n
 
     def _run_together(self, items: range, columns: list[Sequence[Any]]) -> int:
-        """Run tiny items, and store their results together. Return the number of done ones."""
+        """Run tiny items, and store their results together. Return the number of done items."""
         since = self._begin(items)
         try:
             return self._run_and_store(items, columns)
@@ -468,7 +468,7 @@ class Work:
         return n + n_more
 
     def _store_together(self, items: range, values: list[Any], are_objects: bool) -> int:
-        """Store results. Return the number of done ones."""
+        """Store results. Return the number of done items."""
         store = self._store
         put_all = store.put_objects if are_objects else store.put_numbers
         if not values or put_all(items, values):
@@ -478,7 +478,7 @@ class Work:
     def _store_singly(
         self, items: range, values: list[Any], put: Callable[[int, Any], None]
     ) -> int:
-        """Store results. Return the number of done ones."""
+        """Store results. Return the number of done items."""
         for n, value in enumerate(values):
             try:
                 put(items[n], value)
@@ -488,7 +488,7 @@ class Work:
         return len(values)
 
     def _counts_as_done(self, i: int, error: BaseException) -> bool:
-        """Return whether a failed item is done. Otherwise it is tried again.
+        """Return whether a failed item is done. Otherwise, the item runs again.
 
         Raises
         ------
