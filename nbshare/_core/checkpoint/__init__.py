@@ -11,6 +11,6 @@
     keeper       loads a call's stored results, and stores those that workers failed to store
     sweep        a run that several processes share: the claims of each
 
-A result is stored by its row, and a row belongs to an item for good. So a sweep can be extended,
-reordered or thinned, and stored results are never moved.
+A result is stored by its row, and a row always belongs to the same item. So a sweep can be
+extended, reordered or thinned, and stored results are never moved.
 """

@@ -52,7 +52,7 @@ class CodeDigests:
     digests : Digests
         The digests of values.
     sources : Sources
-        The definitions that are imported from own files.
+        The definitions that are imported from the user's own files.
     """
 
     def __init__(self, version: str | None) -> None:
@@ -64,7 +64,7 @@ class CodeDigests:
 
     @property
     def parts(self) -> dict[str, str]:
-        """A digest for each definition, by its name in messages, and for texts that code reads."""
+        """A digest of each definition, by its name in messages, and of texts that code reads."""
         found = self._parts | self.sources.texts()
         for obj, label in self._names.values() if self.sources.reading else ():
             text = obj.__doc__
@@ -91,7 +91,7 @@ class CodeDigests:
         return f"named {self.sources.label(module)}.{qualname}"
 
     def _by_value(self, obj: Any, qualname: str) -> str:
-        """Record an object that is sent by value. Return its name."""
+        """Record an object that is sent by value. Return the object's name."""
         if id(obj) not in self._names:
             name = qualname.replace("<locals>.", "").replace("<lambda>", "lambda")
             self._counts[name] += 1
@@ -144,7 +144,7 @@ class CodeDigests:
             self.sources.reach(*dependency)
 
     def _is_edited(self, module: str) -> bool:
-        """Return whether a module's file is edited by users, or only this process knows it."""
+        """Return whether users edit a module's file, or only this process knows the module."""
         is_known = module in sys.modules and module not in by_value()
         return self.sources.is_own(module) or not is_known
 
@@ -187,7 +187,7 @@ def _is_older(obj: Any) -> bool:
 
 
 def _is_named(obj: Any, is_edited: bool) -> bool:
-    """Return whether its name leads to it, or to a newer version of it if its module is edited.
+    """Return whether an object's name leads to it, or to a newer version in an edited module.
 
     A decorator may have copied the name of another function.
     """
@@ -199,7 +199,7 @@ def _is_named(obj: Any, is_edited: bool) -> bool:
 
 
 def _is_of_python(obj: Any) -> bool:
-    """Return whether a function or class was made by a statement, or by a call, of Python."""
+    """Return whether a function or class was created by a statement, or by a call, in Python."""
     return isinstance(obj, FunctionType) or bool(obj.__flags__ & HEAP_TYPE)
 
 

@@ -2,7 +2,8 @@
 
 These are never digests of pickles, which differ for equal objects, nor of random data, such as
 addresses. Containers, arrays and objects are traversed. Functions and classes of own files count by
-the source that they reach (`checkpoint.code`), those of installed packages by their names.
+the source that they reach (`checkpoint.code`), functions and classes of installed packages by their
+names.
 """
 
 from __future__ import annotations
@@ -80,16 +81,17 @@ class Digests:
         ``definition(obj)`` returns a text for a function, class or module, and records the code
         that it reaches.
     version : str, optional
-        The user's. With it, an object without a digest counts by its type alone.
+        The user's version. With a version, an object without a digest counts by its type alone.
 
     Attributes
     ----------
     outlines : dict
-        By the name of a value in messages, short digests of its parts, by the paths to them.
+        For each value, by its name in messages, short digests of its parts, by the paths to the
+        parts.
     labels : dict
         The names in messages of functions and classes that are sent by value, by their addresses.
     odd : set of str
-        The types of objects of other packages. Some may differ in each process.
+        The types of objects of other packages, some of which may differ in each process.
     """
 
     def __init__(self, definition: Callable[[Any], str], version: str | None) -> None:
@@ -105,7 +107,7 @@ class Digests:
         Raises
         ------
         CheckpointError
-            If it has no stable digest.
+            If the value has no stable digest.
         """
         self._names.append(where)
         try:
@@ -133,7 +135,7 @@ class Digests:
 
 
 class Outline:
-    """Short digests of parts of a value, the outer ones first, to find a changed part later.
+    """Short digests of the parts of a value, outer parts first, to find a changed part later.
 
     Parameters
     ----------
@@ -151,7 +153,7 @@ class Outline:
             self._found[depth - 1].setdefault(where[self._start :], found[:4].hex())
 
     def told(self) -> dict[str, str]:
-        """Return the digests, by the ways to the parts."""
+        """Return the digests, by the paths to the parts."""
         return dict(islice(chain.from_iterable(map(dict.items, self._found)), MOST_KEPT))
 
 
@@ -217,8 +219,8 @@ class _Walk:
     def _elements(self, values: Iterable[Any], where: str) -> list[bytes]:
         """Return the digests of a set's elements in an order that does not depend on their hashes.
 
-        Those that lead to themselves are visited in the order of their sketches. Only different
-        elements with equal sketches cause a digest that differs in the next process.
+        Elements that lead to themselves are visited in the order of their sketches. The digest
+        differs in the next process only if different elements have equal sketches.
         """
         sketches = [
             (*self._sketch.of_element(value, where), self._known.get(id(value), _NOT_MET)[1], value)
@@ -321,7 +323,7 @@ class _Walk:
 
 
 class _Sketch(_Walk):
-    """Traverses values to a depth, whatever their place, to put them in order."""
+    """Traverses values to a limited depth, to sort them independently of their place."""
 
     def __init__(self, digests: Digests) -> None:
         super().__init__(digests)
@@ -331,7 +333,7 @@ class _Sketch(_Walk):
         self._found: dict[tuple[int, int], tuple[Any, bytes, int]] = {}
 
     def of_element(self, value: Any, where: str) -> tuple[bytes, bool]:
-        """Return the digest of an element of a set, and whether it is that of all its parts."""
+        """Return the digest of a set's element, and whether it covers all parts of the element."""
         self._left, self._is_cut = LEVELS, False
         return self.of(value, where), not self._is_cut
 
@@ -391,7 +393,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 def _is_unnamed_tuple(kind: Any) -> bool:
     """Return whether a class is a plain named tuple, created on the fly, as by pandas for rows.
 
-    Its fields define it. As code it would be new for each table.
+    The class is defined by its fields. Its code would be new for each table.
     """
     members = vars(kind).keys() - set(getattr(kind, "_fields", ()))
     is_named = find_named(kind.__module__, kind.__name__) is kind
@@ -415,7 +417,7 @@ def _of_bytes(value: Any) -> bytes:
 def _values_in(
     state: dict[str, Any], owner: Any, kind: type, labels: Mapping[int, str]
 ) -> dict[str, Any]:
-    """Return attributes without cached ones, which follow from others.
+    """Return the attributes of an object, except cached ones, which follow from others.
 
     An address of another attribute, the object, its class or one of the `labels`, as in a name
     built from ``id(self)``, is replaced by its name.
@@ -439,7 +441,7 @@ def _values_in(
 
 
 def _text_with_numbers(value: Any) -> str:
-    """Return a number, numbers, or a text that may contain numbers, and otherwise nothing."""
+    """Return a number, numbers, or a text that may contain numbers. Omit other values."""
     if isinstance(value, str):
         return str.__str__(value)
     is_short = type(value) is tuple and len(value) < 9 and _PLAIN.issuperset(map(type, value))

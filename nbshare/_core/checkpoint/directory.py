@@ -103,7 +103,7 @@ depended on. You may read all files while a run writes to them. Do not edit them
 
 
 def check_place(path: Path) -> None:
-    """Raise CheckpointError if a folder is something else than a checkpoint, or an unknown one."""
+    """Raise CheckpointError if a folder is not a checkpoint, or has an unknown format."""
     files.check_folder(path, is_given=True)
     names = {file.name for file in path.glob("[!.]*")}
     data, told = files.read(path / "meta.json"), dict[str, Any]()  # another run may begin just now
@@ -122,7 +122,7 @@ def check_place(path: Path) -> None:
 
 
 def storable(spec: OutputSpec) -> OutputSpec:
-    """Return the form of stored results, objects if a ``.npy`` file cannot store their dtype."""
+    """Return the form of stored results: objects if a ``.npy`` file cannot store their dtype."""
     dtype = spec.dtype
     is_told = dtype is None or npy.descr_to_dtype(npy.dtype_to_descr(dtype)) == dtype
     return spec if is_told else OBJECTS
@@ -141,23 +141,24 @@ class Directory:
     request : Request
         The running call.
     began_at : float
-        Its start, in seconds since 1970.
+        The start of the call, in seconds since 1970.
     role : Role
-        Its purpose. A part takes space on the disk only as it is written.
+        The purpose of the directory. A part takes space on the disk only as it is written.
 
     Attributes
     ----------
     writer : Writer
-        The right to write to it.
+        The right to write to the directory.
 
     Raises
     ------
     CheckpointError
-        If it is no checkpoint, or its results had other dependencies, or do not fit ``out=``.
+        If the folder is not a checkpoint, or its results had other dependencies, or do not fit
+        ``out=``.
     CheckpointInUseError
-        If another run writes to it.
+        If another run writes to the folder.
     OSError
-        If it cannot be written to.
+        If the folder cannot be written to.
     """
 
     def __init__(
@@ -225,7 +226,7 @@ class Directory:
         self._drop_damaged()
 
     def _merge(self) -> None:
-        """Merge the results of processes that shared a run, if none of them runs."""
+        """Merge the results of processes that shared a run, unless one of them is still running."""
         self.writer.take()  # first, so that a process that begins now waits for us, or we see it
         check_free(self.path)
         self._merge_parts()
@@ -271,7 +272,7 @@ class Directory:
     # ------------------------------------------------------------------------ its key
 
     def _settle_version(self, if_changed: str | None) -> None:
-        """Find stored results with the same dependencies, and decide on the others."""
+        """Find stored results with the same dependencies. Apply ``if_changed`` to the others."""
         versions, words = self.versions, self.reader.words()
         is_stored = np.isin(words["state"], STORED)
         old = is_stored & ~np.isin(words["code"], versions.accepted)
@@ -288,7 +289,7 @@ class Directory:
             self._restart(np.flatnonzero(old), has_others=bool((is_stored & ~old).any()))
 
     def _restart(self, old: RowNumbers, *, has_others: bool) -> None:
-        """Forget old results. Leave their files, so that mapped arrays stay valid."""
+        """Forget old results, but leave their files, so that mapped arrays stay valid."""
         self._forget(old)
         results = self.path / RESULTS_FILE
         if not has_others:
@@ -318,7 +319,7 @@ class Directory:
     # -------------------------------------------------------------------------- contents
 
     def _check_output(self, out: Any) -> None:
-        """Raise CheckpointError if stored results do not fit ``out=``, or it cannot be stored."""
+        """Raise CheckpointError if ``out=`` cannot be stored, or stored results do not fit it."""
         spec, wanted = self.reader.spec, spec_given_by(out)
         if wanted is not None and storable(wanted) is not wanted:
             raise CheckpointError(
@@ -335,7 +336,7 @@ class Directory:
             )
 
     def decide(self, spec: OutputSpec) -> None:
-        """Store the form of the results, once it is known."""
+        """Store the form of the results, once the form is known."""
         if self._meta["results"] is None:
             if spec.dtype is not None:
                 self._add_table(RESULTS_FILE, spec.dtype, spec.shape)
@@ -373,7 +374,7 @@ class Directory:
         return Output(self._tables[RESULTS_FILE].table.load("c"), [], None)
 
     def place(self) -> FilePlace:
-        """Return where one more writer writes results."""
+        """Return the place where one more writer writes results."""
         starts = {name: each.table.start for name, each in self._tables.items()}
         log, self._next_log = self._next_log, self._next_log + 1
         return FilePlace(str(self.path), starts, self.versions.number, log)
@@ -404,7 +405,7 @@ class Directory:
         self._sync_from = self._own_log
 
     def flush(self) -> None:
-        """Flush to the disk from time to time, if requested. Other machines see results then."""
+        """Flush to the disk from time to time, if requested, so that other machines see results."""
         if self._durability == "power" and time.monotonic() > self._flush_at:
             self._flush_at = time.monotonic() + FLUSH_S
             self._sync()
@@ -412,7 +413,7 @@ class Directory:
     def close(self, *, is_whole: bool, error: BaseException | None = None, **told: Any) -> None:
         """Close the files and release the lease.
 
-        `error` is the error of a failed run. `told` are further contents of its lease.
+        `error` is the error of a failed run. `told` are further contents of the lease.
         """
         told["n_printed"] = files.size_of(self.path / LOG_FILE)
         if error is not None:

@@ -1,4 +1,4 @@
-"""Values of other packages whose pickles differ between equal values, or processes."""
+"""Values of other packages whose pickles differ between equal values, or between processes."""
 
 from __future__ import annotations
 

@@ -29,12 +29,12 @@ def _mixed(pairs: Pairs) -> npt.NDArray[np.uint64]:
 
 
 def as_rows(pairs: Pairs) -> npt.NDArray[np.uint64]:
-    """Return digests as they are stored, so that a damaged one is not that of another item."""
+    """Return digests in their stored form, in which a damaged digest equals no other item's."""
     return np.column_stack([pairs, ~_mixed(pairs)])
 
 
 def pairs_in(rows: npt.NDArray[np.uint64]) -> Pairs:
-    """Return the stored digests, zeros for a damaged or missing one."""
+    """Return the stored digests, with zeros for damaged or missing digests."""
     is_whole = rows[:, 2] == ~_mixed(rows)
     return np.where(is_whole[:, None], rows[:, :2], np.uint64(0))
 
@@ -45,7 +45,7 @@ class Lookup:
     Parameters
     ----------
     pairs : ndarray
-        The digests to search. The first of equal ones is found.
+        The digests to search. Of equal digests, the first one is found.
     """
 
     def __init__(self, pairs: Pairs) -> None:
@@ -55,7 +55,7 @@ class Lookup:
         self._sorted = mixed[self._order]
 
     def find(self, wanted: Pairs) -> npt.NDArray[np.int64]:
-        """Return the place of each digest, -1 for a missing one."""
+        """Return the place of each digest, -1 if it is missing."""
         if not len(self._pairs):
             return np.full(len(wanted), -1)
         places = np.searchsorted(self._sorted, _mixed(wanted))
@@ -93,7 +93,7 @@ class ItemDigests:
         self._all = self.next(columns) if columns is not None else None
 
     def next(self, columns: Sequence[Any], first: int = 0) -> Pairs:
-        """Return the digests of items from the index `first` on. They differ for equal items."""
+        """Return the digests of items from index `first` on. Equal items have different digests."""
         if self._all is not None:
             return self._all
         parts = [self._column(column, first) for column in columns]
@@ -135,7 +135,7 @@ def _is_short(x: Any) -> bool:
 
 
 def _tag_of(x: Any) -> str:
-    """Return the kind of a number, if a digest can hold it."""
+    """Return the kind of a number, if a digest can hold the number."""
     if type(x) is float or (type(x) is int and -LIMIT <= x < LIMIT):
         return type(x).__name__
     return f"scalar {x.dtype.str}" if isinstance(x, np.generic) and _is_short(x) else ""
@@ -150,6 +150,6 @@ def _tagged(tag: str, values: npt.NDArray[Any]) -> Pairs:
 
 
 def _shifted(pairs: Pairs, by: npt.NDArray[np.int64]) -> Pairs:
-    """Return other digests, another one for each number, the same for 0."""
+    """Return digests changed by a number: different for each number, unchanged for 0."""
     shifts = by.astype(np.uint64) * np.uint64(STEP)
     return np.stack([pairs[:, 0] + shifts, pairs[:, 1]], axis=1)

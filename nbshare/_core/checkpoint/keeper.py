@@ -3,9 +3,9 @@
 Workers write results to the files of the checkpoint, before the owner sees them, so a killed owner
 loses nothing. Objects are only in these files, and so are arrays in the order of the rows, whose
 file the owner maps. Other arrays are also in memory as in any call. A thread of the owner reads the
-board from time to time. It writes failures, and results that the disk has refused before. Results
-of other hosts are written when they arrive. With ``durability="power"`` it flushes to the disk.
-Checksums detect results that had not reached the disk when the power failed.
+board from time to time. The thread writes failures, and results that the disk has refused before.
+Results of other hosts are written when they arrive. With ``durability="power"`` the thread flushes
+to the disk. Checksums detect results that had not reached the disk when the power failed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CheckpointKeeper(Keeper, Medium):
     Raises
     ------
     CheckpointError, CheckpointInUseError, OSError
-        If the `Directory` raises it.
+        If the `Directory` raises one of them.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class CheckpointKeeper(Keeper, Medium):
             call.board.next_item = call.board.next_claim()
 
     def _warn_of_new(self, n: int, n_before: int) -> None:
-        """Warn that no item is stored, because an object may differ in each process."""
+        """Warn that no items are stored, perhaps because an object differs in each process."""
         warn_at_most(
             f"{self._directory.path}: none of the {counted(n, 'item')} is among the {n_before} "
             "that are stored here, so all run. If the items should be the same, an object of "
@@ -151,7 +151,7 @@ class CheckpointKeeper(Keeper, Medium):
         return storable(spec)
 
     def allocate(self, request: Request, spec: OutputSpec, n: int) -> Output:
-        """Return the file as the output, if possible. Called with the first result."""
+        """Return the file of results as the output, if possible. Called with the first result."""
         output, is_large = None, spec not in KIND_OF
         is_in_order = bool(self._order) and np.array_equal(self._order[0], np.arange(n))
         has_tiles = tiles_of(request) is not None  # their rows are not the caller's results
@@ -161,7 +161,7 @@ class CheckpointKeeper(Keeper, Medium):
         return output or super().allocate(request, spec, n)
 
     def files(self) -> FilePlace | None:
-        """Return where a worker writes, if it can. Called with its first result."""
+        """Return the place where a worker writes, if it can write. Called with its first result."""
         return self._attempt(self._place)
 
     def _place(self) -> FilePlace:
@@ -176,7 +176,7 @@ class CheckpointKeeper(Keeper, Medium):
         return place
 
     def expect(self, columns: Sequence[Any]) -> None:
-        """Find the next items among the stored ones, before workers see them."""
+        """Find the next items among the stored items, before workers see the next items."""
         with self._saving:
             first = sum(map(len, self._order))
             self._call.board.extend(len(columns[0]))
@@ -196,7 +196,7 @@ class CheckpointKeeper(Keeper, Medium):
         return rows
 
     def _restore(self, first: int, rows: RowNumbers) -> None:
-        """Place stored results of items, from item `first` on, where workers would put theirs."""
+        """Place stored results of items, from item `first` on, where workers would put results."""
         board, results, reader = self._call.board, self._call.results, self._directory.reader
         if self._call.request.reduce is not None:
             self._directory.forget_incomplete(rows)
@@ -229,7 +229,7 @@ class CheckpointKeeper(Keeper, Medium):
     # ------------------------------------------------------------------------ meanwhile
 
     def start(self) -> None:
-        """Start the thread that stores."""
+        """Start the thread that stores results."""
         self._has_begun = True
         with suppress(RuntimeError):  # no more threads are allowed, so all is stored in the end
             _thread.start_new_thread(self._live, ())

@@ -1,4 +1,4 @@
-"""The dependencies of a call's results, and their differences from those of another call."""
+"""The dependencies of a call's results, and how they differ from another call's dependencies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def key_of(request: Request, version: str | None) -> Key:
     Raises
     ------
     CheckpointError
-        If a part of it has no stable digest.
+        If a part of the call has no stable digest.
     """
     code = CodeDigests(version)
     inputs = {"the function": request.users}
@@ -82,7 +82,7 @@ def places(old: Mapping[str, Parts], new: Mapping[str, Parts]) -> dict[str, str]
 
 
 def _is_in(other: str, way: str) -> bool:
-    """Return whether a way leads on from another."""
+    """Return whether one path begins with another."""
     return other.startswith(way) and other[len(way) : len(way) + 1] in (".", "[")
 
 

@@ -1,7 +1,8 @@
 """Checks that this process has imported the present contents of the files of the key.
 
-Worker processes import files as they are. With ``backend="serial"`` or ``"threads"``, items run the
-code imported here, maybe before the last edit. Their results would count as the new code's.
+Worker processes import the present files. With ``backend="serial"`` or ``"threads"``, items run the
+code that this process has imported, maybe before the last edit. Their results would count as
+results of the new code.
 """
 
 from __future__ import annotations

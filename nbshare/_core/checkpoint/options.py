@@ -38,9 +38,9 @@ class Checkpoint:
         The folder, which is created if it does not exist.
     if_changed : None, "restart" or "accept", optional
         The action if dependencies of stored results have changed. None (default) refuses the call.
-        ``"restart"`` forgets all of them, also those of items that are not in this call, and runs
-        their items again. ``"accept"`` keeps them. They count as new from then on, so a later
-        ``"restart"`` keeps them as well.
+        ``"restart"`` forgets all these results, including results of items that are not in this
+        call, and runs the items again. ``"accept"`` keeps the results. They then count as new, so a
+        later ``"restart"`` keeps them as well.
     version : str, optional
         A string that results depend on. With it, objects that cannot be compared with those of an
         earlier run, such as open files, are compared only by type. Set it for dependencies that

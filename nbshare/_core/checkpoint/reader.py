@@ -1,4 +1,4 @@
-"""Reads the rows of a checkpoint, or of a part of one, as they are at that moment."""
+"""Reads the present rows of a checkpoint, or of a part of one."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Whole(NamedTuple):
     def places(
         self, wanted: npt.NDArray[np.bool_]
     ) -> Iterator[tuple[RowReader, RowNumbers, RowNumbers]]:
-        """Yield the places of the results of some items: a reader, the items, their places there.
+        """Yield the places of the results of some items: a reader, the items, their places in it.
 
-        Those that were stored together follow one another, so that they are loaded once.
+        Results that were stored together follow one another, so that they are loaded once.
         """
         for k, reader in enumerate(self.readers):
             items = np.flatnonzero(wanted & (self.which[self.order] == k))
@@ -68,7 +68,7 @@ def whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None = None) 
         The checkpoint.
     checked : dict, optional
         The index words of each folder whose results were checked. Other results are checked now.
-        Without it, the index is trusted.
+        Without `checked`, the index is trusted.
     """
     return look(folder, lambda: _whole_of(folder, checked))
 
@@ -76,7 +76,7 @@ def whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None = None) 
 def look(folder: Path, read: Callable[[], T]) -> T:
     """Return `read` of a checkpoint, entirely before or after a merge of its parts.
 
-    Another process may move the parts away at any moment. Then it is read again.
+    Another process may move the parts away at any moment. The checkpoint is then read again.
     """
     while True:
         parts = part_folders(folder)
@@ -114,7 +114,7 @@ class RowReader(StoredRows):
     """Reads the rows of a checkpoint, or of a part of one, and the records of their items."""
 
     def order(self) -> RowNumbers:
-        """Return the row of each item of the last call. A generator's are known in the end."""
+        """Return the row of each item of the last call, for a generator only at its end."""
         path, order = self.folder / ORDER_FILE, np.zeros(0, np.int64)
         data = read(path)
         told = int.from_bytes((data or b"")[-CRC_BYTES:])
@@ -129,11 +129,11 @@ class RowReader(StoredRows):
         return order if len(order) else np.flatnonzero(self.digests().any(axis=-1))
 
     def digests(self) -> Pairs:
-        """Return the digest of each row's item, zeros for one that is damaged."""
+        """Return the digest of each row's item, with zeros for damaged digests."""
         return pairs_in(Table(self.folder / ITEMS_FILE, *ITEMS, remedy="").load())
 
     def errors(self) -> list[dict[str, Any]]:
-        """Return the failures of items, the latest last. A crash may have cut some lines."""
+        """Return the failures of items, the latest last. A crash may have truncated some lines."""
         records = []
         for line in (read(self.folder / ERRORS_FILE) or b"").splitlines():
             with suppress(ValueError):

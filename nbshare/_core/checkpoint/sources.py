@@ -9,8 +9,8 @@ a file count:
 - all of it, where names do not show its use: as a value, by ``import *``, or by an attribute that
   it does not define.
 
-Other files that workers execute, in any way, count as a whole once workers report them. So do the
-files above if code looks up names at run time (`checkpoint.versions`).
+Other files that workers execute, in any way, count as a whole once workers report them. The files
+above count as a whole, too, if code looks up names at run time (`checkpoint.versions`).
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def definitions_in(
 ) -> dict[str, tuple[str, str]]:
     """Return the digest and the lines of each definition in a file, by its name in messages.
 
-    `reading` is that of `Sources`.
+    `reading` is the attribute of `Sources`.
     """
     try:
         file = parsed_file("", path, stamp)
@@ -173,7 +173,7 @@ class Sources:
         Whether code looks up names at run time, so that all files that workers execute count as a
         whole.
     reading : set of str
-        Words of code that reads docstrings, or texts of files. These then count as well.
+        Words of code that reads docstrings, or texts of files, which then count as well.
     older : set of str
         Definitions that their names no longer lead to, because a module was imported again.
     """
@@ -190,7 +190,7 @@ class Sources:
 
     @property
     def paths(self) -> dict[str, Stamp]:
-        """The files that were reached, in that order, as they were then."""
+        """The files that were reached, in that order, with their stamps at that time."""
         return {file.path: file.stamp for file in self.reached()}
 
     def reached(self) -> dict[File, list[str]]:
@@ -202,11 +202,11 @@ class Sources:
         return found
 
     def is_own(self, name: str) -> bool:
-        """Return whether a module is a file that is edited."""
+        """Return whether a module is a file that users edit."""
         return self._file(name) is not None
 
     def label(self, name: str) -> str:
-        """Return the name of a module in messages, wherever its file is."""
+        """Return the name of a module in messages, independent of the place of its file."""
         return name if self._file(name) is None else self._labels[name]
 
     def name_of(self, module: ModuleType) -> str:
@@ -362,7 +362,7 @@ class Sources:
         return False
 
     def _is_own_class(self, file: File, base: ast.expr) -> bool:
-        """Return whether a base is of an own file. Its statement shows the effects of deriving."""
+        """Return whether a base class is of an own file, which shows the effects of deriving."""
         dotted = dotted_name(base)
         homes = [home for home, _ in file.leads_to(dotted)]
         is_here = dotted.partition(".")[0] in file.named
@@ -384,7 +384,7 @@ class Sources:
     def _note(
         self, file: File, name: str, found: list[ast.stmt], more: str = ""
     ) -> list[Dependency]:
-        """Note the digest of the statements of a name, or of a "(part)". Return where they lead."""
+        """Record the digest of the statements of a name, or of a "(part)". Return their targets."""
         label = f"{self.label(file.name)}{' ' if name.startswith('(') else '.'}{name}"
         if label in self.parts:
             return []

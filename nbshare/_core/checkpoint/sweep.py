@@ -1,4 +1,4 @@
-"""A run that several processes share. They need nothing in common but a folder.
+"""A run that several processes share. All that they need in common is a folder.
 
 ::
 
@@ -66,14 +66,14 @@ class Sweep(Supply):
     Parameters
     ----------
     options : Checkpoint
-        Where results are stored, and how.
+        The place where results are stored, and the rules.
     request : Request
-        The run.
+        The request of the run.
 
     Attributes
     ----------
     began_at : float
-        Its start, in seconds since 1970.
+        The start of the run, in seconds since 1970.
     """
 
     _event: waiting.OwnerEvent  # the present call's
@@ -148,7 +148,7 @@ class Sweep(Supply):
             return False
 
     def _refuse(self, what: dict[str, Any]) -> None:
-        """Raise CheckpointInUseError if processes run something else here."""
+        """Raise CheckpointInUseError if processes run something else with this checkpoint."""
         try:
             check_free(self._options.path)
         except CheckpointInUseError as error:
@@ -212,10 +212,10 @@ class Sweep(Supply):
             self._is_taken[start:stop] = True
 
     def claim(self, wanted: float, least: float, first: int) -> list[list[int]]:
-        """Claim items that no process runs, from `first` on. Return ranges.
+        """Claim items that no process has claimed, from `first` on. Return ranges.
 
-        As many as `wanted`, and so few at the end that all processes end at the same time, but not
-        fewer than the `least`.
+        Claims `wanted` items, fewer near the end so that all processes end at the same time, but at
+        least `least`.
         """
         while True:
             self._read_claims()
@@ -244,7 +244,7 @@ class Sweep(Supply):
     # ------------------------------------------------------------------------- a call
 
     def _begin(self, make: Callable[[], Call]) -> Call:
-        """Return a call with a part of its own."""
+        """Return a call that stores its results in a new part."""
         part = self._folder / secrets.token_hex(8)
         # So that other machines see it.
         options = Checkpoint(part, durability="power", on_full="stop")
@@ -273,7 +273,7 @@ class Sweep(Supply):
         self._event.wait(min(timeout_s, SHARERS_CHECK_S))
 
     def bring(self) -> None:
-        """Claim items, if workers will soon have none, and check for a stop of all processes."""
+        """Claim items if workers will soon have none. Check whether all processes were stopped."""
         if self._running is None:
             return
         (call, keeper), pace = self._running, self._pace

@@ -1,8 +1,8 @@
 """The dependencies of stored results, in ``code.json``.
 
 Each result is stored with the number of a version. A version consists of the parts of the key, and
-of the files that workers had imported besides the definitions in it. A late import begins a new
-version.
+of the files that workers had imported besides the definitions in the key. A late import begins a
+new version.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Versions:
         return {*self._key.sources.paths, *map(self._path, names)}
 
     def changes_of(self, codes: npt.NDArray[np.uint16]) -> list[str]:
-        """Return the differences between the call and the version of most results, in words."""
+        """Return, in words, the differences between the call and the version of most results."""
         number = int(np.bincount(codes).argmax())
         if number >= len(self._all):
             return [f"{CODE_FILE}, the list of the results' dependencies, is missing or damaged"]
@@ -95,7 +95,7 @@ class Versions:
         return os.path.normpath(os.path.join(self._base, name))
 
     def adopt(self, folder: Path) -> npt.NDArray[np.uint16]:
-        """Add the versions of another checkpoint. Return the number of each in this one."""
+        """Add the versions of another checkpoint. Return the number of each version in this one."""
         return np.array([*map(self._number_of, _versions_in(folder))], np.uint16)
 
     def _number_of(self, version: dict[str, Any]) -> int:

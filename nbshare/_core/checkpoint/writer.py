@@ -1,8 +1,8 @@
 """The one process that may write to a checkpoint, known by its identity and not by a file.
 
-The kernel releases a lock when its process ends, however it ends. The lock may not reach other
-hosts, and some file systems refuse it. So the writer also stores its identity in a file, its lease,
-and renews it.
+The kernel releases a lock when its process ends, however it ends. Other hosts may not see the lock,
+and some file systems refuse locks. So the writer also stores its identity in a file, its lease, and
+renews it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def part_folders(folder: Path) -> list[Path]:
 
 
 def writer_of(folder: Path) -> dict[str, Any] | None:
-    """Return the last writer of a checkpoint, or None if there was none or it is unknown."""
+    """Return the last writer of a checkpoint, or None if the writer is unknown or missing."""
     return cast("dict[str, Any] | None", files.read_json(folder / LEASE, None))
 
 
@@ -92,13 +92,13 @@ def is_of_this_boot(other: dict[str, Any]) -> bool:
 
 
 def is_here(other: dict[str, Any]) -> bool:
-    """Return whether the writer of a checkpoint is of this host and container."""
+    """Return whether the writer of a checkpoint runs on this host and in this container."""
     me = this_process()
     return (other["host"], other.get("pids", me["pids"])) == (me["host"], me["pids"])
 
 
 def this_process() -> dict[str, Any]:
-    """Return the identity of this process, among all hosts and at all times."""
+    """Return the identity of this process, unique among all hosts and at all times."""
     pid, start = processes.identity()
     me: dict[str, Any] = {"host": socket.gethostname(), "boot": processes.boot_id()}
     me |= {"pid": pid, "start": start, "pids": 0}
@@ -136,7 +136,7 @@ class Writer:
     folder : Path
         The checkpoint.
     role : Role, default "run"
-        The purpose of its writes.
+        The purpose of this process's writes.
 
     Raises
     ------
@@ -185,7 +185,7 @@ class Writer:
             return False
 
     def renew(self) -> bool:
-        """Renew the lease now and then. Return whether the folder still exists, and is ours."""
+        """Renew the lease now and then. Return whether the folder exists and the lease is ours."""
         try:
             status = self._folder.stat()
             if time.monotonic() > self._renewed_at + self._renew_s:
@@ -198,7 +198,7 @@ class Writer:
         return (status.st_dev, status.st_ino) == self._place[1:]
 
     def _has_lease(self) -> bool:
-        """Return whether the lease is still ours, and did not pass to another process."""
+        """Return whether the lease is still ours, not another process's."""
         return bool((writer_of(self._folder) or {}).get("nonce") == self._me["nonce"])
 
     def close(self, *, is_whole: bool, **told: Any) -> None:

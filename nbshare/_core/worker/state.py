@@ -101,7 +101,7 @@ class InheritedState:
             self._sent = b""  # the next call sends them
 
     def note_imports(self) -> None:
-        """Set the filters again, with new categories, and keep numbers of threads set by modules."""
+        """Set the filters again, with new categories, and keep thread limits set by modules."""
         settings.apply(self._wanted, ["warnings"])
         self._threads.keep(is_initialized=False)
 
