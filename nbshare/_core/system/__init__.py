@@ -19,8 +19,8 @@ system has a folder with these modules, and one folder is chosen::
     shell            words of command lines
 
 What is specific to macOS is in `macos/`, which imports the rest from `posix` and `portable`. The
-rest of nbshare asks for properties, as `waiting.IS_WEAKLY_ORDERED` and `sections.CAN_BE_FILES`. How
-workers start depends on `SYSTEM` (`engine.launching`). A system without worker processes uses
+rest of nbshare reads properties, such as `waiting.IS_WEAKLY_ORDERED` and `sections.CAN_BE_FILES`.
+How workers start depends on `SYSTEM` (`engine.launching`). A system without worker processes uses
 `portable` alone.
 """
 

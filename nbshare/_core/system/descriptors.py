@@ -1,9 +1,9 @@
-"""Descriptors that are closed with their owner, and cannot be lost on the way to it.
+"""Descriptors that are closed with their owner, and that an interrupt cannot leak.
 
 Python checks for signals between any two calls. In ``fd = os.open(path)`` an interrupt can arrive
 when the file is open and its number is not stored yet. In a ``__del__`` that closes it, Python
-would even swallow the interrupt. So a file is opened and stored in its owner inside one call of C,
-and closed by one.
+would even swallow the interrupt. So a single call in C opens a file and stores it in its owner, and
+a single call closes it.
 
 The number of open files is limited. When it is reached, the soft limit is raised to the hard one.
 Processes that are started later inherit it.
@@ -35,7 +35,7 @@ class Descriptor(Protocol):
     """A descriptor, closed with this object."""
 
     def fileno(self) -> int:
-        """Return its number, or -1 if it is closed."""
+        """Return the descriptor's number, or -1 if it is closed."""
 
     def close(self) -> None:
         """Close the descriptor now."""
@@ -49,9 +49,9 @@ class MemoryFd(int):
     name : str
         The unique name of the memory.
     nbytes, reserved : int
-        Its size, 0 for a small file of Windows, and its largest size.
+        The size of the memory, 0 for a small file on Windows, and its largest size.
     reader : int
-        The number of a read-only descriptor of it, or -1.
+        The number of a read-only descriptor of the memory, or -1.
     """
 
     name = ""
@@ -69,13 +69,13 @@ class MemoryFd(int):
 
 
 class OwnedFd:
-    """A descriptor, where nothing of C owns one. An interrupt in between loses it."""
+    """A descriptor on systems where no object in C owns one. An interrupt can leak it."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._close = fd, os.close
 
     def fileno(self) -> int:
-        """Return its number, or -1 if it is closed."""
+        """Return the descriptor's number, or -1 if it is closed."""
         return self._fd
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ close: Callable[[int], None] = os.close
 
 
 def opened(opener: Callable[..., int], *args: Any) -> Descriptor:
-    """Open a descriptor with a function of C of one argument or more. Return it."""
+    """Open a descriptor with a C function of one or more arguments. Return the descriptor."""
     return with_room(lambda: next(map(owned, map(opener, *zip(args)))))
 
 

@@ -56,8 +56,8 @@ def interruptible(wait: Callable[[Any], bool], timeout_s: float | None) -> bool:
 def sleep_while(address: int, value: int, timeout_s: float) -> None:
     """Sleep while a word of shared memory has a value.
 
-    It checks every millisecond, at a few per cent of a CPU, because no process can wake a sleeper
-    of another one (on macOS before 14.4, and by WaitOnAddress of Windows).
+    The word is checked every millisecond, at a few per cent of a CPU, because a process cannot wake
+    a sleeper of another process (on macOS before 14.4, and with WaitOnAddress on Windows).
     """
     word, until_s = ctypes.c_uint32.from_address(address), time.monotonic() + timeout_s
     while word.value == value and time.monotonic() < until_s:
@@ -79,7 +79,7 @@ def _unknown(*_: object) -> Any:
 
 
 def _no_figure(*_: object) -> int:
-    """Return 0, for an unknown figure or none."""
+    """Return 0, for a figure that is unknown or does not exist."""
     return 0
 
 
@@ -104,22 +104,22 @@ def boot_id() -> str:
 
 
 def private_bytes(_pid: int) -> tuple[int, int, int]:
-    """Return the memory of a process that it shares with none (see `system.linux.processes`)."""
+    """Return the memory that a process shares with no other (see `system.linux.processes`)."""
     return 0, 0, 0
 
 
 def available_bytes() -> int:
-    """Return a huge number, because no allocation is refused."""
+    """Return a huge number, so that no allocation is refused."""
     return 1 << 62
 
 
 def total_bytes() -> tuple[int, int]:
-    """Return 0 for the bytes of the machine's memory and of its usable part: unknown."""
+    """Return zeros, because the machine's memory and its usable part are unknown."""
     return 0, 0
 
 
 def is_written(_address: int, _nbytes: int) -> bool:
-    """Return whether a part of private memory was written. No other process depends on it."""
+    """Return False, because no other process depends on writes to private memory."""
     return False
 
 

@@ -37,7 +37,7 @@ _RIGHTS = _socket.SOL_SOCKET, _socket.SCM_RIGHTS
 
 
 def room_for(n: int) -> int:
-    """Return the bytes for descriptors next to a packet, with one more, so that too many fail."""
+    """Return the buffer size for descriptors next to a packet, with room for one too many."""
     return _socket.CMSG_SPACE((n + 1) * array("i").itemsize)
 
 
@@ -52,7 +52,7 @@ def given_in(ancillary: Sequence[Any], flags: int) -> list[int]:
     Raises
     ------
     OSError
-        If they exceed this process's limit. It then has none of them.
+        If the descriptors exceed this process's limit. The process then has none of them.
     """
     fds = array("i")
     for level, kind, rights in ancillary:
@@ -99,7 +99,7 @@ def is_readable(fd: int | _socket.socket, timeout_s: float | None = None) -> boo
 
 
 class FdWaiter:
-    """Waits for several descriptors. Each stands for an object.
+    """Waits for several descriptors, each of which stands for an object.
 
     Notes
     -----
@@ -121,7 +121,7 @@ class FdWaiter:
         self._poll.unregister(fd)
 
     def wait(self, until_s: float) -> list[object]:
-        """Wait for something to report, until a time on the monotonic clock. Return each once."""
+        """Wait for reports, until a time on the monotonic clock. Return each report once."""
         timeout_ms = min(max(0.0, until_s - time.monotonic()), LONGEST_S) * 1e3 + 1
         return list({self._watched[fd]: None for fd, _ in self._poll.poll(timeout_ms)})
 
@@ -245,7 +245,7 @@ LINE_BUFFERED = 1  # _IOLBF of stdio.h
 
 
 def kill_group() -> None:
-    """Kill this process, and those that it has started."""
+    """Kill this process and its children."""
     os.killpg(0, signal.SIGKILL)
 
 
@@ -258,7 +258,7 @@ def kill_group_after(owner_fd: int) -> None:
 def detached(
     command: Sequence[str], env: Mapping[str, str], log: Descriptor
 ) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one, and receives none of its signals."""
+    """Start a process that outlives this process, and receives none of its signals."""
     import subprocess
 
     return subprocess.Popen(
@@ -272,7 +272,7 @@ def detached(
 
 
 def c_descriptor(fd: int) -> int:
-    """Return a descriptor of the C library for a pipe, the same."""
+    """Return the descriptor itself, because the C library uses the same one."""
     return fd
 
 
@@ -368,7 +368,7 @@ def free_in(folder: str) -> int:
 
 
 def other_owner(status: os.stat_result) -> int | None:
-    """Return the number of the user that a file belongs to, if that is not this one."""
+    """Return the number of the user that owns a file, if it is not this process's user."""
     return None if status.st_uid == os.geteuid() else status.st_uid
 
 
@@ -379,7 +379,7 @@ class FileLock:
     """A lock between processes, on a file. The kernel releases it if its holder dies.
 
     The file is opened once per process and never mapped or closed, because closing any descriptor
-    of it would drop the lock. It does not exclude threads of one process.
+    of the file would drop the lock. The lock does not exclude threads of one process.
 
     Parameters
     ----------

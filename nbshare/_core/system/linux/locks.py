@@ -19,13 +19,13 @@ PTHREAD_MUTEX_ROBUST = 1
 
 
 class _Mutexes:
-    """The C library's functions for mutexes. Each takes a lock and returns an errno.
+    """The C library's functions for mutexes. Each function takes a lock and returns an errno.
 
     Attributes
     ----------
     holder_offset : int
-        The offset of a mutex's futex word, in the kernel's format for a robust one: the number of
-        the thread that holds it, and flags.
+        The offset of a mutex's futex word, which has the kernel's format for robust mutexes: the
+        number of the thread that holds the mutex, and flags.
     """
 
     HOLDER = 0x3FFFFFFF  # FUTEX_TID_MASK of linux/futex.h, for that word (the rest are flags)

@@ -92,7 +92,7 @@ def begun_ns() -> int:
 def has_ended(who: Identity) -> bool | None:
     """Return whether a process, with all its threads, can no longer access memory.
 
-    None if unknown. Callers that reuse its memory treat that as False.
+    Return None if unknown. Callers that reuse the process's memory treat None as False.
     """
     pid, start = who
     try:
@@ -112,7 +112,7 @@ def has_ended(who: Identity) -> bool | None:
 
 
 def _status(pid: int) -> list[bytes]:
-    """Return the fields of the system's line on a process, from its state on."""
+    """Return the fields of the system's line about a process, from its state on."""
     with with_room(lambda: open(f"/proc/{pid}/stat", "rb")) as file:
         return file.read().rpartition(b")")[2].split()
 
@@ -127,9 +127,9 @@ def resident_bytes(pid: int) -> int:
 
 
 def private_bytes(pid: int) -> tuple[int, int, int]:
-    """Return the memory of a process that it shares with none, now and at its peak, and that peak.
+    """Return the memory that a process shares with no other, now and at its peak, and that peak.
 
-    The last one includes shared memory, as `peak_bytes`. All are 0 if they are not known.
+    The last value includes shared memory, as `peak_bytes` does. All values are 0 if unknown.
     """
     try:
         with with_room(lambda: open(f"/proc/{pid}/status")) as file:
@@ -188,7 +188,7 @@ def boot_id() -> str:
 
 # Bound here, because at exit the modules' names may be deleted.
 def has_thread(number: int, access: Callable[..., bool] = os.access) -> bool:
-    """Return whether this process has a thread of that number."""
+    """Return whether this process has a thread with this number."""
     return access(f"/proc/self/task/{number}", 0)
 
 
@@ -220,9 +220,10 @@ class Child:
     Attributes
     ----------
     pid : int
-        Its number, or 0 if it has not started.
+        The id of the process, or 0 if it has not started.
     fd : int
-        A descriptor that becomes readable when it ends, or -1 if the system lacks them.
+        A descriptor that becomes readable when the process ends, or -1 if the system has no such
+        descriptors.
     """
 
     def __init__(self) -> None:
@@ -233,13 +234,13 @@ class Child:
         self.pid, self.fd = pid, opened_process(pid)
 
     def kill(self) -> None:
-        """Kill the process and those that it has started."""
+        """Kill the process and its children."""
         if self.pid:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def await_end(self, timeout_s: float) -> bool:
-        """Wait until it runs nothing. Return whether that is so."""
+        """Wait until the process runs no code. Return False if it still does."""
         if not self.pid:
             return True
         if self.fd >= 0:
@@ -266,7 +267,7 @@ def available_bytes() -> int:
 
 
 def total_bytes() -> tuple[int, int]:
-    """Bytes of the machine's memory, and of those that the cgroups allow."""
+    """Return the bytes of the machine's memory, and the bytes that the cgroups allow."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return machine, min([machine, *(limit for limit, _ in _cgroups())])
 
@@ -307,8 +308,8 @@ def _cgroups() -> Iterator[tuple[int, int]]:
 def ancestors(controller: str) -> Iterator[tuple[int, str]]:
     """Iterate over this process's cgroup and those above it, as (cgroup version, folder).
 
-    The limits of each apply. In a container the path may be the host's, so the caller skips folders
-    that do not exist.
+    The limits of all these cgroups apply. In a container the path may be the host's path, so the
+    caller skips folders that do not exist.
     """
     try:
         with open("/proc/self/cgroup") as file:
@@ -336,7 +337,7 @@ def _setting(folder: str, name: str) -> str:
 
 
 def usable_cpus() -> int:
-    """Return the CPUs of the affinity mask, or fewer if a cgroup's quota allows fewer."""
+    """Return the number of CPUs in the affinity mask, or fewer if a cgroup's quota allows fewer."""
     quota = _least_quota(time.monotonic() // QUOTA_S)
     return max(1, math.ceil(min(len(affinity()), quota)))
 
@@ -347,7 +348,7 @@ def affinity() -> set[int]:
 
 
 def set_affinity(cpus: set[int]) -> None:
-    """Run on these CPUs only."""
+    """Restrict this process to these CPUs."""
     with suppress(OSError):  # the cpuset was changed in between
         os.sched_setaffinity(0, cpus)
 
@@ -399,7 +400,7 @@ NEEDED: dict[str, Callable[[], object]] = {
 
 
 def lead_group(owner_fd: int, life_fd: int) -> None:
-    """Create a group for this process and those that it will start. It ends with the owner.
+    """Create a group for this process and its later children. The group ends with the owner.
 
     `owner_fd` is from `opened_owner`.
     """
@@ -429,9 +430,10 @@ def die_with(life_fd: int) -> None:
 
 
 def opened_owner(owner: int) -> int:
-    """Open the owner. It must be the parent, because a dead process's id may be reused.
+    """Open the owner, which must be the parent, because a dead process's id may be reused.
 
-    Return a descriptor that becomes readable when it ends, or -1 if the system lacks them.
+    Return a descriptor that becomes readable when the owner ends, or -1 if the system has no such
+    descriptors.
     """
     fd = opened_process(owner)
     if os.getppid() != owner:

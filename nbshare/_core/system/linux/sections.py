@@ -68,7 +68,7 @@ class Memfd(NamedTuple):
 
 
 class MappedFile(NamedTuple):
-    """An unnamed file with allocated space. Its writers can change its size."""
+    """An unnamed file with allocated space. Processes that may write to it can change its size."""
 
     setting: str
     folder: str
@@ -98,7 +98,7 @@ Shared = Memfd | MappedFile
 
 
 def kinds(temporary: str) -> dict[str, Shared]:
-    """Return the kinds by their settings, the best one first. One uses files in a directory."""
+    """Return the kinds by their settings, the best first. One kind uses files in a directory."""
     return {
         "memfd": Memfd(),
         "named": MappedFile("named", "/dev/shm"),  # noqa: S108
@@ -194,7 +194,7 @@ def open_of(pid: int, fd: int, inode: int, name: str, access: int) -> Descriptor
     Raises
     ------
     OSError
-        If it does not (any more), or cannot be opened.
+        If the descriptor no longer refers to that file, or cannot be opened.
     """
     # O_PATH first, because a plain open of a descriptor number that means a pipe now could block.
     found = reopened(fd, os.O_PATH, pid)
@@ -220,7 +220,7 @@ def mapped_file(address: int, _memmap: object) -> tuple[str, tuple[int, int], in
     Returns
     -------
     tuple of str, tuple of int, and int
-        Its path, inode and device, and the address where its first byte would be.
+        The file's path, inode and device, and the address at which its first byte would be.
 
     Raises
     ------

@@ -7,29 +7,29 @@ that has stopped reading cannot block the sender.
 **The order of memory.** Other CPUs must see data that were written before a mark when they see the
 mark. A process that publishes data writes them first and a mark last. Examples are a result and its
 ``done`` byte, a block of items and their count, the last read of a block and its release. Another
-one reads the mark and then uses the data. Both must be seen in that order.
+process reads the mark and then uses the data. Both must be seen in that order.
 
 x86-64 keeps the order, because stores are seen, and loads are made, in the order of the program
 (Intel's Software Developer's Manual, volume 3, "Memory Ordering"). Other machines do not, ARM among
 them (Arm Architecture Reference Manual, "The AArch64 Application Level Memory Model"). There the
 mark can be seen first.
 
-Python has no fence, and glibc exports none, because its atomics are compiled into each program. To
-lock and unlock a mutex is no fence either, because accesses before and after both may move in
-between. But Linux has membarrier(2), for programs in which one side is much more frequent. Only the
-reader of a mark calls it. When it returns, every running thread of all processes that have
+Python has no fence, and glibc exports none, because its atomics are compiled into each program.
+Locking and unlocking a mutex is not a fence either, because accesses before and after may move
+between the two. But Linux has membarrier(2), for programs in which one side is much more frequent.
+Only the reader of a mark calls it. When it returns, every running thread of all processes that have
 registered has passed a point where its accesses to memory match the order of its program, and so
-has the caller. A thread that does not run has passed one when it was switched off. A mark that was
-seen before the call was written before that point of its writer, so the data were, too. It remains
-to ensure the order in the writer's program. The two stores are in different calls of compiled
-functions, which no compiler exchanges.
+has the caller. A thread that is not running passed such a point when it was switched off. A mark
+that was seen before the call was written before that point of its writer, so the data were, too. It
+remains to ensure the order in the writer's program. The two stores are in different calls of
+compiled functions, which no compiler exchanges.
 
 Messages, events, file locks and the end of a process need no mark, because the kernel orders the
-data of a system call by its own locks. So do the mutexes of ring buffers and `nbshare.SharedLock`,
-by POSIX ("Memory Synchronization"). Displayed figures (the progress of an item, stats) are read
-without a fence.
+data of a system call by its own locks. The mutexes of ring buffers and `nbshare.SharedLock` order
+data too, by POSIX ("Memory Synchronization"). Displayed figures (the progress of an item, stats)
+are read without a fence.
 
-It takes a microsecond, and more if many CPUs run workers.
+The call takes a microsecond, and more if many CPUs run workers.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def send(end: End, data: bytes, fds: Sequence[int], *, wait: bool) -> None:
 def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:
     """Return the next packet, of at most `nbytes`, and its descriptors.
 
-    It is empty if the other end has closed.
+    The packet is empty if the other end has closed.
 
     Raises
     ------
@@ -143,7 +143,7 @@ SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x
 
 
 class Waiter(FdWaiter):
-    """Waits for several descriptors, and for `OwnerEvent`s. Each stands for an object."""
+    """Waits for several descriptors and `OwnerEvent`s, each of which stands for an object."""
 
     def waker(self, what: object) -> OwnerEvent:
         """Return an event with the report `what`. Its `set` is for any thread."""
@@ -153,14 +153,14 @@ class Waiter(FdWaiter):
 
 
 class NewData:
-    """Finds the pipes with new data. Data that is left in a pipe is not new again.
+    """Finds the pipes with new data. Data that stays in a pipe counts as new only once.
 
     Parameters
     ----------
     waiter : Waiter
         Reports the object when a pipe has new data.
     what : object
-        The object that it reports.
+        The object to report.
     """
 
     def __init__(self, waiter: Waiter, what: object) -> None:
@@ -168,7 +168,7 @@ class NewData:
         waiter.watch(self._epoll.fileno(), what)
 
     def watch(self, fd: int) -> None:
-        """Report a pipe that receives data from now on, or has some."""
+        """Start watching a pipe for new data. Data already in it counts as new."""
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
 
     def unwatch(self, fd: int) -> None:
@@ -183,7 +183,7 @@ class NewData:
         """No-op, because `read` sees all data."""
 
     def read(self, fd: int, nbytes: int) -> bytes:
-        """Read at most `nbytes` of a pipe. Raise BlockingIOError if there are none."""
+        """Read at most `nbytes` bytes of a pipe. Raise BlockingIOError if there is no data."""
         return os.read(fd, nbytes)
 
     def close(self) -> None:
@@ -192,12 +192,13 @@ class NewData:
 
 
 class WorkerEvent:
-    """Wakes one waiting worker process each time it is set. If none waits, the next one to wait.
+    """Each `set` wakes one waiting worker process, or the next process to wait if none waits.
 
     Attributes
     ----------
     fd : int
-        The descriptor to wait for. It closes with this object, so a setter keeps the object alive.
+        The descriptor to wait for. The descriptor closes with this object, so a process that sets
+        the event keeps the object alive.
 
     Notes
     -----
@@ -217,13 +218,13 @@ class WorkerEvent:
 
 
 class OwnerEvent(WorkerEvent):
-    """Wakes a waiting thread, once however often it was set.
+    """Wakes a waiting thread once, however often the event was set.
 
-    Other processes set it with `set_event`.
+    Other processes set the event with `set_event`.
 
     Notes
     -----
-    `set` is for any thread, everything else for the waiting one.
+    `set` is for any thread, everything else for the waiting thread.
     """
 
     _flags = 0
@@ -234,7 +235,7 @@ class OwnerEvent(WorkerEvent):
         self._poll.register(self.fd, select.POLLIN)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is set, and clear it. Return whether it was set."""
+        """Wait until the event is set, and clear it. Return whether it was set."""
         if not self._poll.poll(timeout_s * 1e3):
             return False
         self.clear()
@@ -249,7 +250,7 @@ class OwnerEvent(WorkerEvent):
 class TokenWaiter:
     """Waits for a `WorkerEvent`, in several processes. Each token wakes one of them.
 
-    Linux before 4.5 wakes all.
+    Linux before 4.5 wakes all processes.
     """
 
     def __init__(self, fd: int) -> None:
@@ -258,7 +259,7 @@ class TokenWaiter:
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a token, and take it unless another process did. Return whether it was taken."""
+        """Wait for a token, and take it unless another process did. Return whether there was one."""
         if not self._epoll.poll(timeout_s):
             return False
         with suppress(BlockingIOError):

@@ -28,7 +28,7 @@ F_FULLFSYNC = 51  # sys/fcntl.h (in the module fcntl on macOS only)
 
 
 def sync(fd: int) -> None:
-    """Write a file to the disk, because fsync alone writes to its cache."""
+    """Write a file to the disk itself, because fsync alone writes to the disk's cache."""
     with suppress(OSError):  # a disk of another kind
         fcntl.fcntl(fd, F_FULLFSYNC)
         return

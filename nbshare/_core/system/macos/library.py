@@ -27,7 +27,7 @@ class ProcessInfo(ctypes.Structure):
 
 
 class Region(ctypes.Structure):
-    """proc_regionwithpathinfo of sys/proc_info.h, memory of a process and the file it maps."""
+    """proc_regionwithpathinfo of sys/proc_info.h: memory of a process, and the file it maps."""
 
     _fields_ = (
         ("protection", ctypes.c_uint32 * 4),
@@ -49,7 +49,7 @@ FLAVORS = {ProcessInfo: 3, Region: 8}  # PROC_PIDTBSDINFO, PROC_PIDREGIONPATHINF
 def process(pid: int, kind: type[Any], address: int = 0) -> Any:
     """Return the system's data on a process of this user, or None if it has ended.
 
-    For its memory, it is the region at an address, or the next one.
+    With `Region`, return the memory region at an address, or the next region.
     """
     info = kind()
     _system.proc_pidinfo.argtypes = (

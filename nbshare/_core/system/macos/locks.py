@@ -4,8 +4,8 @@ macOS has no mutexes that outlive their holder. So a `nbshare.SharedLock` is a b
 place, of one empty file that all processes of the user open. The kernel allows one process at a
 time to lock it, and a table records the holding thread.
 
-If the file was removed and created again, a process that opens the new one would exclude no other.
-So the memory of a lock records its file.
+If the file was removed and created again, a process that opens the new file would not exclude the
+others. So the memory of a lock records its file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Mutex(NamedTuple):
 
     @property
     def value(self) -> int:
-        """The number of the live thread that holds it, or 0."""
+        """The number of the live thread that holds the lock, or 0."""
         holder = self.holder.value
         return holder if holder and mutexes().is_held(self.place) else 0
 
@@ -170,7 +170,7 @@ class _Mutexes:
             time.sleep(0)  # yield to the other thread, because this one may soon acquire it again
 
     def has_thread(self, number: int) -> bool:  # noqa: ARG002
-        """Return False: no memory has to stay for a held lock."""
+        """Return False, because a held lock does not need its memory."""
         return False
 
 
@@ -180,9 +180,9 @@ mutexes = cache(_Mutexes)
 def _file() -> Descriptor:
     """Open the file of all locks of this user.
 
-    It is in a place where the system removes no files. The other place, where files unused for
-    three days are removed, is for users without a home folder, or with one on a server that refuses
-    locks.
+    The file is in a folder where the system does not remove files. Another folder, where files
+    unused for three days are removed, is for users whose home folder is missing, or on a server
+    that refuses locks.
     """
     with suppress(OSError, KeyError):
         os.makedirs(support := _support(), exist_ok=True)

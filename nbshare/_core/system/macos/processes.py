@@ -1,8 +1,7 @@
 """Processes: identity, memory, CPUs, signals; how workers start, and end with their owner.
 
 Workers are new interpreters, each the leader of a group. A fork without exec is unsafe on macOS,
-because the framework that NumPy uses, Accelerate, may have threads, and one of them may hold a
-lock.
+because the framework that NumPy uses, Accelerate, may have threads, one of which may hold a lock.
 
 A shell next to each worker reads a pipe, the *life pipe*. Only the owner holds the other end. When
 the owner ends, the kernel closes that end, and the shell kills the group. So a worker in C code
@@ -139,7 +138,7 @@ class Child:
     pid : int
         Its id.
     fd : int
-        Always -1, because the end of its channel shows that it has ended.
+        Always -1, because the end of the process's channel shows that the process has ended.
     """
 
     fd = -1
@@ -152,13 +151,13 @@ class Child:
         """No-op, because the id is known."""
 
     def kill(self) -> None:
-        """Kill the process and those that it has started."""
+        """Kill the process and its children."""
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):  # it and the group have ended
                 os.killpg(self.pid, signal.SIGKILL)
 
     def await_end(self, timeout_s: float) -> bool:
-        """Wait until it runs nothing. Return whether that is so."""
+        """Wait until the process runs no code. Return False if it still does."""
         until_s = time.monotonic() + timeout_s
         while self.status() is None:
             if time.monotonic() >= until_s:
@@ -250,7 +249,7 @@ def inherited() -> tuple[int, list[int]]:
 
 
 def lead_group(owner_fd: int, life_fd: int) -> None:  # noqa: ARG001
-    """Bind this process, and those that it will start, to the owner's end."""
+    """End this process and its later children when the owner ends."""
     raise_limit()  # descriptors beyond the limit are lost
     stdin = os.POSIX_SPAWN_DUP2, owner_fd, 0
     os.waitpid(os.posix_spawn("/bin/sh", ["sh", "-c", WATCH], {}, file_actions=[stdin]), 0)

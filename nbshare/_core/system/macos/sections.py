@@ -1,10 +1,10 @@
 """Memory that processes share, as objects of POSIX shared memory that lose their names immediately.
 
 The system reports neither an inode nor a name of such an object, its size can be set once, and it
-can be mapped but not read, written or locked as a file. So a descriptor of one stores its name and
-size, and they are sent with it to other processes (`waiting`). Memory that grows reserves as much
-as the machine has, because pages take memory when they are first touched. Each object is opened
-twice, the second time read-only, for workers that must not write.
+can be mapped but not read, written or locked as a file. So a descriptor of such an object stores
+the name and the size, which are sent with it to other processes (`waiting`). Memory that grows
+reserves as much as the machine has, because pages take memory when they are first touched. Each
+object is opened twice, the second time read-only, for workers that must not write.
 
 A process that is killed between the call that creates an object and the one that removes its name
 leaves that name until the machine is restarted.
@@ -125,14 +125,14 @@ def _opened(name: str, flags: int) -> int:
 def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of `mmap.mmap` that map memory, with the `mode` of `numpy.memmap`.
 
-    They map all reserved memory, so that it need not be mapped again after it has grown.
+    All reserved memory is mapped, so it need not be mapped again after it has grown.
     """
     most = max(nbytes, fd.reserved) if isinstance(fd, MemoryFd) else nbytes
     return posix.mapping(int(fd), most, mode)
 
 
 def is_written(_address: int, _nbytes: int) -> bool:
-    """Return whether this process may have written to a copy-on-write mapping: it is unknown."""
+    """Return True, because writes to a copy-on-write mapping are not recorded."""
     return True
 
 
@@ -147,7 +147,7 @@ def key_of(fd: int) -> tuple[Any, ...]:
 
 
 def inode_of(_fd: int) -> int:
-    """Return the number of the file under memory for other processes. There is none."""
+    """Return 0, because other processes see no file under memory."""
     lend()
     return 0
 
@@ -190,7 +190,7 @@ def mapped_file(address: int, memmap: Any) -> tuple[str, tuple[int, int], int]:
     Returns
     -------
     tuple of str, tuple of int, and int
-        Its path, inode and device, and the address where its first byte would be.
+        The file's path, inode and device, and the address at which its first byte would be.
 
     Raises
     ------
@@ -230,7 +230,7 @@ def _path(pid: int) -> str:
 
 
 def lend() -> None:
-    """Serve other processes' requests for descriptors from now on.
+    """Start to serve other processes' requests for descriptors.
 
     The system removes temporary files that were not used for three days.
     """

@@ -148,7 +148,7 @@ def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:  #
 
 
 def _exactly(end: End, nbytes: int) -> bytes:
-    """Return `nbytes` of a packet that has begun, or none if the other end has closed."""
+    """Return `nbytes` bytes of a packet that has begun, or b"" if the other end has closed."""
     parts = bytearray()
     while len(parts) < nbytes:
         if not (part := end.recv(nbytes - len(parts))):
@@ -163,7 +163,7 @@ MOST = 1 << 16  # bytes in a pipe
 
 
 class Waiter(FdWaiter):
-    """Waits for several descriptors, and for `OwnerEvent`s. Each stands for an object."""
+    """Waits for several descriptors and `OwnerEvent`s, each of which stands for an object."""
 
     def waker(self, what: object) -> OwnerEvent:
         """Return an event with the report `what`. Its `set` is for any thread."""
@@ -173,16 +173,16 @@ class Waiter(FdWaiter):
 
 
 class NewData:
-    """Finds the pipes with new data. Data that is left in a pipe is not new again.
+    """Finds the pipes with new data. Data that stays in a pipe counts as new only once.
 
-    A pipe is watched until it has data, and again after these were read.
+    A pipe is watched until it has data, and again after the data was read.
 
     Parameters
     ----------
     waiter : Waiter
         Reports the object when a pipe has new data.
     what : object
-        The object that it reports.
+        The object to report.
     """
 
     def __init__(self, waiter: Waiter, what: object) -> None:
@@ -190,7 +190,7 @@ class NewData:
         self._watched: set[int] = set()
 
     def watch(self, fd: int) -> None:
-        """Report a pipe that receives data from now on, or has some."""
+        """Start watching a pipe for new data. Data already in it counts as new."""
         if fd not in self._watched:
             self._watched.add(fd)
             self._waiter.watch(fd, self._what)
@@ -215,7 +215,7 @@ class NewData:
         """No-op, because `read` sees all data."""
 
     def read(self, fd: int, nbytes: int) -> bytes:
-        """Read at most `nbytes` of a pipe. Raise BlockingIOError if there are none."""
+        """Read at most `nbytes` bytes of a pipe. Raise BlockingIOError if there is no data."""
         try:
             data = os.read(fd, nbytes)
         except BlockingIOError:
@@ -245,14 +245,15 @@ class _Pipe:
 
 
 class WorkerEvent(_Pipe):
-    """Wakes one waiting worker process each time it is set. If none waits, the next one to wait.
+    """Each `set` wakes one waiting worker process, or the next process to wait if none waits.
 
-    All of them wake, and one finds the byte.
+    All waiting processes wake, and one of them finds the byte.
 
     Attributes
     ----------
     fd : int
-        The descriptor to wait for. It closes with this object, so a setter keeps the object alive.
+        The descriptor to wait for. The descriptor closes with this object, so a process that sets
+        the event keeps the object alive.
 
     Notes
     -----
@@ -270,16 +271,16 @@ class WorkerEvent(_Pipe):
 
 
 class OwnerEvent(_Pipe):
-    """Wakes a waiting thread, once, however often it was set.
+    """Wakes a waiting thread once, however often the event was set.
 
     Attributes
     ----------
     fd : int
-        The descriptor by which other processes set it, with `set_event`.
+        The descriptor by which other processes set the event, with `set_event`.
 
     Notes
     -----
-    `set` is for any thread, everything else for the waiting one.
+    `set` is for any thread, everything else for the waiting thread.
     """
 
     @property
@@ -291,7 +292,7 @@ class OwnerEvent(_Pipe):
         set_event(self.writing)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is set, and clear it. Return whether it was set."""
+        """Wait until the event is set, and clear it. Return whether it was set."""
         if not is_readable(self.reading, timeout_s):
             return False
         self.clear()
@@ -310,7 +311,7 @@ class TokenWaiter:
         self._fd = fd
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a token, and take it unless another process did. Return whether it was taken."""
+        """Wait for a token, and take it. Return False if another process took it."""
         if not is_readable(self._fd, timeout_s):
             return False
         with suppress(BlockingIOError):
@@ -334,7 +335,7 @@ IS_WEAKLY_ORDERED = os.uname().machine != "x86_64"
 
 
 def after_marks() -> None:
-    """Order the next reads after those of the marks, if `IS_WEAKLY_ORDERED`."""
+    """Order later reads after the reads of the marks, if `IS_WEAKLY_ORDERED`."""
     library.fence()
 
 

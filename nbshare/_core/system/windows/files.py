@@ -1,6 +1,6 @@
 """Reading and writing at a place in a file, its space on the disk, and its owner.
 
-A mapped file can be renamed, but not removed. So it is moved aside (`OLD`).
+A mapped file can be renamed, but not removed. So a file is moved aside (`OLD`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def read_at(fd: int, nbytes: int, offset: int) -> bytes:
 
 
 def write_at(fd: int, data: Any, offset: int) -> int:
-    """Write to a file at a place. Return how many bytes."""
+    """Write to a file at a place. Return the number of bytes written."""
     if isinstance(fd, MemoryFd):
         return sections.write_scratch(fd, data, offset)
     with _moving:
@@ -89,7 +89,7 @@ def write_at(fd: int, data: Any, offset: int) -> int:
 
 
 def cut(fd: int, nbytes: int) -> None:
-    """Set the size of a file, in one step (`os.ftruncate` writes all that is new)."""
+    """Set the size of a file in one step (`os.ftruncate` would write all new bytes)."""
     if isinstance(fd, MemoryFd):
         sections.write_scratch(fd, bytes(sections.LENGTH), nbytes)  # it ends with a length of 0
         return
@@ -154,7 +154,7 @@ def replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> N
 
 
 def _exchange(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Replace a file by another, and move it aside; or neither."""
+    """Replace a file by another, and move the old file aside. Do both or neither."""
     old = _name_aside(target)
     os.rename(target, old)
     try:
@@ -263,7 +263,7 @@ def _attributes(path: str) -> _Attributes:
 
 
 def enter(folder: str) -> None:
-    """Change to a folder. Nobody can remove the present one, or rename it."""
+    """Change to a folder. The current folder cannot be removed or renamed."""
     if os.getcwd() != folder:
         os.chdir(folder)
 

@@ -55,7 +55,7 @@ def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
 
 
 def duplicate(handle: int, process: int = HERE, access: int | None = None) -> MemoryFd:
-    """Duplicate a handle, in this process or another one."""
+    """Duplicate a handle into this process or another process."""
     options = SAME_ACCESS if access is None else 0
     number = _winapi.DuplicateHandle(HERE, handle, process, access or 0, False, options)
     copy = MemoryFd(number)

@@ -37,7 +37,7 @@ _query.argtypes = handles.HANDLE, ctypes.c_int, handles.POINTER, handles.DWORD, 
 class FileLock:
     """A lock between processes, a mutex named after a file.
 
-    It does not exclude a thread of this process from itself.
+    The lock is reentrant: a thread that holds it can acquire it again.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class _Mutexes:
         _release(mutex.handle.fileno())
 
     def has_thread(self, number: int) -> bool:  # noqa: ARG002
-        """Return False: no memory has to stay for a held lock."""
+        """Return False, because a held lock does not need its memory."""
         return False
 
 
@@ -134,7 +134,7 @@ class _Mutex(NamedTuple):
 
     @property
     def value(self) -> int:
-        """The number of the live thread that holds it, or 0."""
+        """The number of the live thread that holds the lock, or 0."""
         holder, state = self.holder.value, (ctypes.c_int32 * 2)()
         if holder:
             _query(self.handle.fileno(), 0, state, ctypes.sizeof(state), None)

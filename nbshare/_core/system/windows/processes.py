@@ -1,7 +1,7 @@
 """Processes: identity, memory, CPUs, signals; how workers start, and end with their owner.
 
-Workers are new interpreters in a job, which ends with its owner. They have no console, so none
-flashes up, and no interrupt reaches a worker. Its owner ends it.
+Workers are new interpreters in a job, which ends with its owner. Workers have no console, so no
+window flashes up, and no interrupt reaches them. Their owner ends them.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ def resident_bytes(pid: int) -> int:
 
 
 def private_bytes(pid: int) -> tuple[int, int, int]:
-    """Return the memory of a process that it shares with none, now and at its peak, and that peak.
+    """Return the memory that a process shares with no other, now and at its peak, and that peak.
 
-    The last one includes shared memory, as `peak_bytes`. All are 0 if they are not known.
+    The last value includes shared memory, as `peak_bytes` does. All values are 0 if unknown.
     """
     memory = _memory(pid)
     if memory is None:
@@ -148,7 +148,7 @@ def n_faults() -> int:
 
 
 def interrupt(pid: int = 0) -> None:
-    """Interrupt a process as Ctrl-C does, by default this one. Another one has to listen for it."""
+    """Interrupt a process as Ctrl-C does, by default this one. Other processes have to listen."""
     if not pid:
         signal.raise_signal(signal.SIGINT)
         return
@@ -157,7 +157,7 @@ def interrupt(pid: int = 0) -> None:
 
 
 def heed_interrupts() -> None:
-    """Listen for other processes' interrupts from now on. A console to send them may be missing."""
+    """Start to listen for other processes' interrupts, because there may be no console."""
     event = _interrupts_of(os.getpid())
 
     def heed() -> None:
@@ -169,7 +169,7 @@ def heed_interrupts() -> None:
 
 
 def _interrupts_of(pid: int) -> handles.OwnedHandle:
-    """Open the event by which a process is interrupted, even one of another session.
+    """Open the event by which a process is interrupted, even a process of another session.
 
     Raises
     ------
@@ -217,14 +217,14 @@ class Child:
     Parameters
     ----------
     job : OwnedHandle
-        The job in which it was started.
+        The job in which the process was started.
     process, pid : int
         The handle of the process, and its id, unique while the handle is open.
 
     Attributes
     ----------
     fd : int
-        Always -1, because the end of its channel shows that it has ended.
+        Always -1, because the end of the process's channel shows that the process has ended.
     """
 
     fd = NO_HANDLE
@@ -241,11 +241,11 @@ class Child:
         """No-op, because the id is known."""
 
     def kill(self) -> None:
-        """Kill the process and those that it has started."""
+        """Kill the process and its children."""
         _end_job(self._job.fileno(), ENDED)
 
     def await_end(self, timeout_s: float) -> bool:
-        """Wait until it runs nothing. Return whether that is so."""
+        """Wait until the process runs no code. Return False if it still does."""
         ms = round(timeout_s * 1e3)
         return _winapi.WaitForSingleObject(self.handle, ms) == _winapi.WAIT_OBJECT_0
 
@@ -280,7 +280,7 @@ def _status() -> _Status:
 
 
 def available_bytes() -> int:
-    """Return the bytes that can be allocated now, in memory, and without a larger paging file."""
+    """Return the bytes that can be allocated now, without enlarging the paging file."""
     status = _status()
     return int(min(status.free, status.free_page))
 
@@ -421,5 +421,5 @@ def c_descriptor(fd: int) -> int:
 
 
 def kill_group() -> None:
-    """Kill this process, and those that it has started. Its job ends with the owner."""
+    """Kill this process and its children. The job ends with the owner."""
     os._exit(1)

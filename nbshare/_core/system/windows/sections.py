@@ -37,7 +37,7 @@ _commit = handles.function(
 
 
 class Section(NamedTuple):
-    """Memory of the paging file. Others find it by its name."""
+    """Memory of the paging file, which other processes find by its name."""
 
     setting: str = "section"  # its name for users
     folder: str = ""
@@ -102,7 +102,7 @@ def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str,
 
 
 def is_written(_address: int, _nbytes: int) -> bool:
-    """Return whether this process may have written to a copy-on-write mapping: it is unknown."""
+    """Return True, because writes to a copy-on-write mapping are not recorded."""
     return True
 
 
@@ -165,7 +165,7 @@ def mapped_file(address: int, memmap: Any) -> tuple[str, tuple[int, int], int]:
     Returns
     -------
     tuple of str, tuple of int, and int
-        Its path, inode and device, and the address where its first byte would be.
+        The file's path, inode and device, and the address at which its first byte would be.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def read_scratch(fd: int, nbytes: int, offset: int) -> bytes:
 
 
 def write_scratch(fd: int, data: Any, offset: int) -> int:
-    """Write to a small file. Return how many bytes."""
+    """Write to a small file. Return the number of bytes written."""
     scratch, stop = _Scratch.all[int(fd)], offset + len(data)
     scratch.commit(stop)
     scratch.memory[offset:stop] = bytes(data)

@@ -42,13 +42,13 @@ _MESSAGES = _winapi.PIPE_TYPE_MESSAGE | _winapi.PIPE_READMODE_MESSAGE
 class End:
     """One end of a connection. One thread may send, and one receive.
 
-    It starts to read a packet before one arrives, because checking for one takes as long as reading
-    it.
+    The end starts to read a packet before the packet arrives, because checking takes as long as
+    reading.
 
     Attributes
     ----------
     look : callable or None
-        Completes the reads of a completion port, if one watches this.
+        Completes the reads of a completion port, if a port watches this end.
     """
 
     def __init__(self, handle: int) -> None:
@@ -81,12 +81,12 @@ class End:
         return not self._reading.pending
 
     def packet(self) -> bytes:
-        """Return the packet that has arrived. Do not read another one yet."""
+        """Return the packet that has arrived. Do not start to read the next packet."""
         reading, self._reading = self._reading, None
         return bytes(reading.getresult(True))
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait for the next packet, or the close of the other end. Return False if neither came."""
+        """Wait until a packet arrives or the other end closes. Return False if neither happens."""
         if self.has_packet():
             return True
         ms = _winapi.INFINITE if timeout_s is None else math.ceil(timeout_s * 1e3)
@@ -101,7 +101,7 @@ class End:
                 reading.getresult(True)
 
     def given(self, fd: int) -> MemoryFd:
-        """Duplicate a handle into the other process. Return its number there."""
+        """Duplicate a handle into the other process. Return its number in that process."""
         try:
             return handles.duplicate(fd, self._peer)
         except PermissionError:  # the process has ended
@@ -265,11 +265,11 @@ class _Reading:
 
 
 class Waiter:
-    """Waits for several pipes, and for `wake`. Each stands for an object.
+    """Waits for several pipes, and for `wake`. Each of them stands for an object.
 
     Notes
     -----
-    `wake` is for any thread, everything else for one.
+    `wake` is for any thread, everything else for one thread.
     """
 
     def __init__(self) -> None:
@@ -319,7 +319,7 @@ class Waiter:
                 self._found[self._new[packet.key]] = None
 
     def wait(self, until_s: float) -> list[object]:
-        """Wait for something to report, until a time on the monotonic clock. Return each once."""
+        """Wait for reports, until a time on the monotonic clock. Return each report once."""
         while True:
             for end, what in self._watched.values():
                 if end.has_packet():
@@ -331,14 +331,14 @@ class Waiter:
 
 
 class NewData:
-    """Finds the pipes with new data. Data that is left in a pipe is not new again.
+    """Finds the pipes with new data. Data that stays in a pipe counts as new only once.
 
     Parameters
     ----------
     waiter : Waiter
         Reports the object when a pipe has new data.
     what : object
-        The object that it reports.
+        The object to report.
     """
 
     def __init__(self, waiter: Waiter, what: object) -> None:
@@ -363,7 +363,7 @@ class NewData:
         self._waiter.look()
 
     def read(self, fd: int, nbytes: int) -> bytes:
-        """Read at most `nbytes` of a pipe. Raise BlockingIOError if there are none."""
+        """Read at most `nbytes` bytes of a pipe. Raise BlockingIOError if there is no data."""
         if not self._readings[fd].is_over:
             raise BlockingIOError
         try:
@@ -417,7 +417,7 @@ _release = handles.function(
 
 
 class WorkerEvent:
-    """Wakes one waiting worker process each time it is set. If none waits, the next one to wait.
+    """Each `set` wakes one waiting worker process, or the next process to wait if none waits.
 
     Attributes
     ----------
@@ -439,13 +439,13 @@ class WorkerEvent:
 
 
 class OwnerEvent:
-    """Wakes a waiting thread, once however often it was set.
+    """Wakes a waiting thread once, however often the event was set.
 
-    Other processes set it with `set_event`.
+    Other processes set the event with `set_event`.
 
     Notes
     -----
-    `set` is for any thread, everything else for the waiting one.
+    `set` is for any thread, everything else for the waiting thread.
     """
 
     def __init__(self) -> None:
@@ -457,7 +457,7 @@ class OwnerEvent:
         set_event(self.fd)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is set, and clear it. Return whether it was set."""
+        """Wait until the event is set, and clear it. Return whether it was set."""
         return _wait(self.fd, timeout_s)
 
     def clear(self) -> None:
