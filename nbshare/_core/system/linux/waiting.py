@@ -259,7 +259,7 @@ class TokenWaiter:
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a token, and take it unless another process did. Return whether there was one."""
+        """Wait for a token, and take it if possible. Return False if none came in time."""
         if not self._epoll.poll(timeout_s):
             return False
         with suppress(BlockingIOError):

@@ -311,7 +311,7 @@ class TokenWaiter:
         self._fd = fd
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a token, and take it. Return False if another process took it."""
+        """Wait for a token, and take it if possible. Return False if none came in time."""
         if not is_readable(self._fd, timeout_s):
             return False
         with suppress(BlockingIOError):
