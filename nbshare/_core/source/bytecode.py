@@ -1,4 +1,4 @@
-"""The form and the uses of compiled code, for functions without a source file."""
+"""The form of compiled code, and the names that it uses, for functions without a source file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OF_OTHERS = "STORE_GLOBAL", "STORE_NAME"  # instructions that set names for othe
 
 
 def form_of(code: CodeType, steps: list[Instruction]) -> list[Any]:
-    """Return the form of a function's code, without its place and docstring. Add to its `steps`."""
+    """Return the form of a function's code, without its place and docstring. Appends to `steps`."""
     here = list(get_instructions(code))
     for k, step in enumerate(here):
         if step.opname == "KW_NAMES":  # in Python 3.11 and 3.12 `dis` has no value for it
@@ -56,7 +56,7 @@ def form_of(code: CodeType, steps: list[Instruction]) -> list[Any]:
 def uses_in(steps: list[Instruction], package: str) -> tuple[dict[str, set[str]], set[Dependency]]:
     """Return the attributes used of variables, like ``of.it``, and the targets of imports.
 
-    The attributes are ``*`` where a variable is used otherwise.
+    The attributes are ``*`` where a variable is used in another way.
     """
     steps = [step for step in steps if step.opname != "EXTENDED_ARG"]
     used, bound = defaultdict[str, set[str]](set), defaultdict[Any, set[str]](set)
@@ -101,9 +101,9 @@ def _stored_by(step: Instruction) -> Any:
 def uses_of(func: Any, parameter: str) -> set[str]:
     """Return the ways in which a function uses a parameter as a pair.
 
-    They are ``a, b = pair`` or ``f(*pair)``, "unpacked", and ``pair[1]``, "[1]". Uses in the user's
-    functions that it calls as ``g(pair)`` are included. Other functions, code in C, and ``*args``
-    are not.
+    The ways are "unpacked", for ``a, b = pair`` or ``f(*pair)``, and "[1]", for ``pair[1]``. Uses
+    in the user's functions that are called as ``g(pair)`` are included. Other functions, code in C,
+    and ``*args`` are not.
     """
     found, todo, known = set[str](), [(func, parameter)], set[Any]()
     while todo:
@@ -139,7 +139,7 @@ _NO_STEPS = "PUSH_NULL", "PRECALL"
 
 
 def _plain(func: Any) -> FunctionType | None:
-    """Return the function in Python that runs when something is called, or None."""
+    """Return the Python function that runs when an object is called, or None."""
     while isinstance(func, functools.partial):
         func = func.func
     with suppress(ValueError):  # it wraps itself

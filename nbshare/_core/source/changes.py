@@ -4,8 +4,8 @@ A value that a notebook sets, as by ``consts.SCALE = 10``, or a function that it
 sent, because workers import the files. So a call compares the modules that it reaches with their
 files, and warns once of each change. These are no changes:
 
-- An edit of a file. Workers run the present version. A file is compared only while it is surely the
-  version that was imported here.
+- An edit of a file. Workers run the present version. A file is compared only while it is known to
+  be the version that this process imported.
 - Changes by the code that workers run, such as of counters, caches and registries, and the contents
   of a list, dict or set that the file leaves empty.
 """
@@ -87,7 +87,7 @@ def warn_of_changes(*objects: Any) -> None:
 def changes(objects: Iterable[Any]) -> dict[str, list[Change]]:
     """Return the changes in each module that some objects reach, among compared values.
 
-    The nearest ones are first, because a large package may reach all of its files.
+    The nearest modules come first, because a large package may reach all of its files.
     """
     seen: dict[str, _Seen] = {}
     own, names = own_files(), dict.fromkeys(_modules_of(objects))
@@ -125,7 +125,7 @@ def _look_at(name: str, own: Mapping[str, str], most: int) -> _Seen | None:
 
 
 def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
-    """Yield the modules that objects are of, or that they use if they are sent by value."""
+    """Yield the modules that define some objects, or that objects sent by value use."""
     todo, known = [*objects], dict[int, Any]()
     while todo:
         if id(value := todo.pop()) in known:
@@ -171,7 +171,7 @@ class _Seen:
     Attributes
     ----------
     file : File
-        Its file.
+        The module's file.
     imports : list of str
         The own modules that the file imports.
     """
@@ -208,7 +208,7 @@ class _Seen:
         self._kept = [each for each in values if type(each) in SIMPLE or id(each) in others]
 
     def is_still(self, module: ModuleType | None) -> bool:
-        """Return whether nothing has changed in the module since."""
+        """Return whether nothing in the module has changed since then."""
         if variables_of(module) is not self._names or self._ids_now() != self._ids:
             return False
         if self._changes and stamp_of(self.file.path) != self.file.stamp:  # edited since
@@ -270,6 +270,6 @@ class _Recorder:
 
 
 def record_imports() -> None:
-    """Record the imported versions of files from now on."""
+    """Start to record the imported versions of files."""
     if _Recorder not in sys.meta_path:
         sys.meta_path.insert(0, _Recorder)

@@ -58,12 +58,12 @@ class Definition(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """The value here, or ABSENT."""
+        """The value in this process, or ABSENT."""
         return self.names.get(self.key, ABSENT)
 
     @property
     def given(self) -> Any:
-        """The simple value of the file, or ABSENT if it is another one, not clear, or empty."""
+        """The simple value in the file, or ABSENT if the value is not simple, unclear, or empty."""
         with suppress(ValueError):
             if len(self.nodes) == 1 and self.nodes[0] is not None:
                 value = simple_value(self.nodes[0])
@@ -71,7 +71,7 @@ class Definition(NamedTuple):
         return ABSENT
 
     def is_as_written(self) -> bool:
-        """Return whether the value here may be that of the file."""
+        """Return whether the value in this process may be the value in the file."""
         value, given = self.value, self.given
         if value is ABSENT:
             return True
@@ -85,7 +85,7 @@ class Definition(NamedTuple):
         return True
 
     def keeps(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-        """Return whether the decorators of a definition leave the functions in it as they are."""
+        """Return whether the decorators of a definition leave its functions unchanged."""
         names = [self.file.full_names(each) for each in node.decorator_list]
         return all(each and all(map(_keeps_functions, each)) for each in names)
 
@@ -95,7 +95,7 @@ class Definition(NamedTuple):
         return bool(parts) and all(_place_of(part) in places for part in parts)
 
     def is_changed_by(self, changed: Collection[str]) -> bool:
-        """Return whether code that changes these names may have changed it, or its class."""
+        """Return whether code that changes these names may have changed the definition or its class."""
         return any(part in changed for part in self.name.split("."))
 
 
@@ -177,7 +177,7 @@ def simple_value(node: ast.AST) -> Any:
 
 
 def is_same(given: Any, value: Any) -> bool:
-    """Return whether a value is a given simple one."""
+    """Return whether a value equals a given simple value."""
     with suppress(Exception):  # such as of arrays in a list
         is_equal = type(value) is type(given) and bool(value == given)
         return is_equal and (type(value) in CONTAINERS or repr(value) == repr(given))

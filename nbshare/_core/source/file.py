@@ -88,14 +88,14 @@ class File:
 
     @cached_property
     def imports(self) -> list[str]:
-        """The modules that it may import. Some of the names are those of other objects."""
+        """The modules that the file may import. Some of the names may be other objects."""
         found = [target for targets in self.targets.values() for target in targets]
         parts = [part for target in found for part in (target, target.rpartition(".")[0])]
         return [*dict.fromkeys([self.package, *parts])]
 
     @cached_property
     def changed(self) -> set[str]:
-        """The names that its code changes, in any module."""
+        """The names that the file's code changes, in any module."""
         return changed_by(self.statements)
 
     def has(self, name: str) -> bool:
@@ -105,7 +105,7 @@ class File:
     def full_names(self, called: ast.expr) -> list[str]:
         """Return the full name of a call or base, such as ``functools.cache`` or ``property``.
 
-        None, if the file itself defines it.
+        Return None if the file itself defines the name.
         """
         while isinstance(called, ast.Call | ast.Subscript):  # a decorator with options, Generic[T]
             called = called.func if isinstance(called, ast.Call) else called.value
@@ -149,7 +149,7 @@ def _grouped(pairs: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:
 
 
 def statements_in(statements: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield statements, and those within each. They are many times fewer than all nodes."""
+    """Yield statements and the statements within them, which are far fewer than all nodes."""
     for statement in statements:
         todo = deque([statement])
         while todo:
@@ -219,7 +219,7 @@ def _bound_in(part: ast.AST) -> Iterator[Binding]:
 
 
 def bound_by(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement of a module binds, if it is one that only defines them."""
+    """Return the names that a statement of a module binds, if it only defines names."""
     if isinstance(statement, ASSIGNMENTS):
         for node in ast.walk(statement):
             match node:
@@ -294,7 +294,7 @@ def dotted_name(node: ast.AST) -> str:
 def changed_by(statements: Iterable[ast.stmt]) -> set[str]:
     """Return the names of globals, attributes and other objects that code changes.
 
-    They may be attributes of anything but ``self``.
+    The names may be attributes of any object except ``self``.
     """
     changed = set[str]()
     for statement in statements:
