@@ -137,7 +137,7 @@ def _generic_alias(name: str, value: Any, options: dict[str, Any]) -> Any:
 
 
 def _alias(name: str, names: dict[str, Any]) -> Any:
-    """Return an alias of the object named ``value`` there, which may refer to the alias."""
+    """Return an alias of the object named ``value`` in `names`, which may refer to the alias."""
     exec(f"type {name} = value", names)  # noqa: S102 - a statement that Python 3.11 lacks
     return names[name]
 

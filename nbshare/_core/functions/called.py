@@ -59,5 +59,5 @@ def check_called(option: str, func: Any, *given: str) -> None:
 
 
 def _is_of_axes(func: Any) -> bool:
-    """Return whether a function is a method of Axes that exist."""
+    """Return whether a function is a method of existing Axes."""
     return type(func) is MethodType and type(func.__self__).__module__.startswith("matplotlib.")

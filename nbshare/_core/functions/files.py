@@ -42,7 +42,7 @@ class _FileFinder:
 
 
 class _FolderFinder:
-    """Finds packages of registered modules without a file of their own, if found nowhere else."""
+    """Finds packages of registered modules that have no file and are found nowhere else."""
 
     @staticmethod
     def find_spec(
@@ -58,7 +58,7 @@ class _FolderFinder:
 
 
 def _folders_of(package: str) -> list[str]:
-    """Return the folders of registered modules of a package without a file of its own."""
+    """Return the folders of the registered modules in a package without a file."""
     folders = set()
     for name, file in _paths.copy().items():
         below = os.sep + name.removeprefix(package).replace(".", os.sep)
@@ -99,11 +99,11 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
     -------
     module
         The module, named like the file (with a suffix if another module has that name). Pass its
-        functions to `parallel_map`, because workers import the same file. It is the same object
-        each time, as with `importlib.reload`, but names that the file no longer defines are
-        removed. If this process has imported the file by that name, and it has surely not changed
-        since, that module is returned as it is. This is certain if nbshare was in use before that
-        import, or if the file is older than the process.
+        functions to `parallel_map`, because workers import the same file. The module is the same
+        object each time, as with `importlib.reload`, but names that the file no longer defines are
+        removed. If this process has imported the file by that name, and the file is known to be
+        unchanged since, that module is returned as it is. The file is known to be unchanged only if
+        nbshare was in use before that import, or if the file is older than the process.
 
     Raises
     ------
@@ -258,7 +258,7 @@ def _file_of(name: str, path: Sequence[str]) -> str | None:
 
 
 def other_module(file: Path) -> str | None:
-    """Return the module under the plain name of a file, if that is another module."""
+    """Return the module that has the plain name of a file, if it is a different module."""
     known = sys.modules.get(file.stem)
     try:
         # A loaded module needs no search, and may be of any kind.
@@ -288,9 +288,9 @@ def _name_for(file: Path) -> str:
 
 
 def _is_current(module: ModuleType, name: str, stamp: Stamp) -> bool:
-    """Return whether a module is surely the version of its file with this stamp.
+    """Return whether a module is known to be the version of its file with this stamp.
 
-    The caller may have imported it, and then its classes must stay the caller's.
+    The caller may have imported the module, in which case its classes must stay the caller's.
     """
     if name in _stamps:
         return _stamps[name] == stamp

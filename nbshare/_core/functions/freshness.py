@@ -1,8 +1,8 @@
 """Source files in their version at the start of a call, for workers that import them later.
 
 A file may be edited while workers import it at different times. They must not run different or
-half-saved versions. So the owner keeps the bytes of all files that it or a worker imported before
-the call, and workers import these.
+half-saved versions. So the owner keeps the bytes of all files that the owner or a worker imported
+before the call, and workers import these bytes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def note_reading(path: str, stamp: Stamp | None) -> None:
 
 
 def is_as_read(path: str, stamp: Stamp) -> bool:
-    """Return whether a file with this stamp is surely the version imported by this process."""
+    """Return whether a file with this stamp is known to be the version imported by this process."""
     if path in _read:
         return _read[path] == stamp
     return max(stamp.mtime_ns, stamp.ctime_ns) < processes.begun_ns()
@@ -84,20 +84,20 @@ def _note_execution(event: str, args: tuple[Any, ...]) -> None:
 
 
 class ImportLog:
-    """Stamps, at the time of reading, of the files that this process executes from now on.
+    """Records the stamps, at the time of reading, of the files that this process executes.
 
-    They may be imported, loaded by their path, run by `runpy` or `exec`. Files of the standard
+    Files may be imported, loaded by their path, or run by `runpy` or `exec`. Files of the standard
     library and of site-packages are omitted.
     """
 
     def __init__(self) -> None:
         self._known, self._n_seen = own_files(), len(sys.modules)
-        self.executed: dict[str, Stamp | None] = {}  # since the last time
+        self.executed: dict[str, Stamp | None] = {}  # since the previous `take`
         _logs[weakref.ref(self, lambda ref: _logs.pop(ref, None))] = None
         _listen()
 
     def take(self) -> dict[str, Stamp | None]:
-        """Return the stamps of the files executed since the last time."""
+        """Return the stamps of the files executed since the previous call."""
         if not self.executed and len(sys.modules) == self._n_seen:  # after nearly every chunk
             return {}
         self._n_seen = len(sys.modules)
@@ -132,13 +132,13 @@ class Snapshot:
     Parameters
     ----------
     file : Descriptor
-        An empty file, or in a worker the owner's.
+        An empty file, or in a worker the owner's file.
 
     Notes
     -----
-    The owner adds to it in one thread. Any thread, and any process with its descriptor, may read.
-    The file is a sequence of records: the length of a pickle, and the pickle of sources by path,
-    None for one that is not kept.
+    The owner adds to the snapshot in one thread. Any thread, and any process with the descriptor,
+    may read. The file is a sequence of records: the length of a pickle, and the pickle of sources
+    by path, where None stands for a file that is not kept.
     """
 
     def __init__(self, file: Descriptor) -> None:
@@ -155,7 +155,7 @@ class Snapshot:
         self._file.close()
 
     def sources(self) -> Mapping[str, SourceFile | None]:
-        """Return the files by path, or None for those that could not be kept."""
+        """Return the files by path, with None for files that could not be kept."""
         end, sources = self._seen
         with suppress(OSError):  # the program has closed our descriptor
             while size := int.from_bytes(files.read_at(self._fd, LENGTH, end), "little"):
@@ -166,7 +166,7 @@ class Snapshot:
         return sources
 
     def keep(self, paths: Iterable[str]) -> None:
-        """Keep files as they are now, replacing older versions."""
+        """Keep the present versions of files, replacing older versions."""
         end, _ = self._seen
         left, sources = MOST - end, {}
         for path in paths:
@@ -207,7 +207,7 @@ def packed_sources(paths: Iterable[str]) -> bytes:
 
 
 def read_source(path: str, most: int) -> SourceFile | None:
-    """Return a file of limited size in one version, or None if there is none."""
+    """Return a consistent version of a file of limited size, or None if there is none."""
     for _ in range(ATTEMPTS):
         stamp = stamp_of(path)
         if stamp is None or stamp.size > most:
@@ -223,11 +223,11 @@ _snapshot: Snapshot | None = None  # in a worker
 
 
 def use_snapshot(fd: int) -> None:
-    """Import files from a snapshot from now on."""
+    """Import files from a snapshot in the rest of this process."""
     global _snapshot
     _snapshot = Snapshot(sections.owned(fd))
 
 
 def source_of(path: str) -> SourceFile | None:
-    """Return the kept version of a source file, or None to import it as it is."""
+    """Return the kept version of a source file, or None to import the present file."""
     return None if _snapshot is None else _snapshot.sources().get(path)

@@ -1,4 +1,4 @@
-"""How a worker imports, the same files as its caller, in the same version."""
+"""How a worker imports the same files as its caller, in the same versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SETTLED_NS_PER_BYTE = 10_000
 
 
 class FreshLoader(SourceFileLoader):
-    """Loads the present source of users' files, and bytecode only if it is surely current."""
+    """Loads the present source of users' files, and bytecode only if it is known to be current."""
 
     def path_stats(self, path: Any) -> Any:
         """Return the metadata that validates the cache."""
@@ -37,7 +37,7 @@ class FreshLoader(SourceFileLoader):
         return super().path_stats(path)
 
     def get_data(self, path: str) -> bytes:
-        """Return the file's contents. For a source, the version that all workers import."""
+        """Return the file's contents, for a source file in the version that all workers import."""
         source = source_of(path)
         if source is None:
             return super().get_data(path)
@@ -51,7 +51,7 @@ class FreshLoader(SourceFileLoader):
 
 
 def _is_settled(path: str) -> bool:
-    """Return whether valid cached bytecode is of the present version."""
+    """Return whether valid cached bytecode belongs to the present version."""
     now, given = stamp_of(path), source_of(path)
     note_reading(path, now)
     if now is None or (given is not None and given.stamp != now):
@@ -67,10 +67,10 @@ def _is_settled(path: str) -> bool:
 
 
 class _StandardLibraryFirst:
-    """Finds standard modules before any file of that name in the import path.
+    """Finds standard modules before any file with the same name in the import path.
 
-    The caller usually imported them before the notebook's folder was in its path. In a worker, a
-    random.py next to the notebook would replace random.
+    The caller usually imported standard modules before the notebook's folder was in its path. In a
+    worker, a random.py next to the notebook would replace random.
     """
 
     overridden: Collection[str] = ()

@@ -1,7 +1,7 @@
 """Distinguishes installed files from the user's own.
 
-A user edits own files. Workers run their version at each call, changes of their values are
-reported, and results in a checkpoint depend on them. All of this costs time for each file.
+Users edit their own files. Workers run the version at the start of each call, changes of values are
+reported, and results in a checkpoint depend on these files. All of this costs time for each file.
 Installed code does not change under a running program. A file is installed if it is
 
 - part of the standard library, or of this package;
@@ -11,9 +11,9 @@ Installed code does not change under a running program. A file is installed if i
 - in a folder of the import path, and in the ``RECORD`` of a distribution there, as
   ``pip install --target`` leaves it. Only the package's name is looked up.
 
-All others are own: the folder of the notebook or script, other folders on the path that no
-installer created, editable installs (their ``RECORD`` lists no code), and modules loaded by their
-path. A link to a package or module counts by its target. Links within a package are not
+All other files are own files: the folder of the notebook or script, other folders on the path that
+no installer created, editable installs (their ``RECORD`` lists no code), and modules loaded by
+their path. A link to a package or module counts by its target. Links within a package are not
 followed.
 """
 
@@ -32,9 +32,9 @@ SITES = {"site-packages", "dist-packages"}
 
 
 def _standard_library() -> tuple[str, str]:
-    """Return the folders of its source and of its compiled modules.
+    """Return the folders of the standard library's source and of its compiled modules.
 
-    Found as by the interpreter, because `sysconfig` takes 2 ms.
+    The search is the interpreter's, because `sysconfig` takes 2 ms.
     """
     library, home = os.path.dirname(os.__file__), sys.base_exec_prefix
     compiled = os.path.join(home, sys.platlibdir)
@@ -64,7 +64,7 @@ def is_installed(path: str) -> bool:
 
 @cache
 def _has_installed(folder: str) -> bool | None:
-    """Return whether a folder is of an installed package, or None if it is of none."""
+    """Return whether a folder's package is installed, or None if it belongs to no package."""
     package = _package_of(folder)
     return None if package is None else _is_there(package)
 

@@ -1,8 +1,8 @@
 """The loaded modules of this process, and facts on each.
 
 `sys.modules` may hold any object: modules that load on access, proxies, mocks, None. So a module is
-recognized by its variables. No foreign code runs here, and no module is loaded. Each module is
-examined once, because there may be thousands.
+recognized by its variables. This runs no foreign code and loads no module. Each module is examined
+once, because there may be thousands.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def loader_of(module: object) -> Any:
 
 
 def find_named(module: str, qualname: str) -> Any:
-    """Return the object of a name in a loaded module, or None."""
+    """Return the object with a name in a loaded module, or None."""
     found: Any = sys.modules.get(module)
     for k, part in enumerate(qualname.split(".")):
         if is_module(found):
@@ -79,7 +79,7 @@ class Loaded(NamedTuple):
     Attributes
     ----------
     seen : dict
-        All of them, by name. Modules that users may replace are not kept alive.
+        All loaded modules, by name. Modules that users may replace are not kept alive.
     newest : object
         The name that was added last.
     own : dict of str to str
@@ -135,7 +135,7 @@ def loaded() -> Loaded:
             unknown[name] = each
 
     def present(old: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-        """Return the old ones that are still loaded, and the new ones."""
+        """Return the known modules that are still loaded, and the new modules."""
         left = {name: x for name, x in old.items() if name in modules and name not in new} | found
         return old if left.keys() == old.keys() and not found else left
 
@@ -150,9 +150,10 @@ def loaded() -> Loaded:
 
 
 def _is_unknown(name: str, modules: Mapping[Any, Any]) -> bool:
-    """Return whether no process can import a module, not even by the import of its package.
+    """Return whether a module cannot be imported by any process, even by importing its package.
 
-    It was created by a program, or by a loader in this process only, such as one of notebooks.
+    Such a module was created by a program, or by a loader that only this process has, such as a
+    loader of notebooks.
     """
     top = name.partition(".")[0]
     return name not in MAINS and not (
@@ -178,7 +179,8 @@ def own_files() -> dict[str, str]:
 def by_value() -> list[str]:
     """Return the names of modules, besides the script, with definitions in this process only.
 
-    Only modules that have executed code: compiled ones have none that can be sent.
+    Only modules that have executed code count, because compiled modules have no code that can be
+    sent.
     """
     unknown = loaded().unknown
     return [name for name, each in unknown.items() if "__builtins__" in variables_of(each)]

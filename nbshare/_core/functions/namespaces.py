@@ -68,7 +68,7 @@ class Namespaces:
             self._variables.setdefault(module, names)
 
     def restore(self) -> None:
-        """Remove the variables added after `keep`, except those of an imported module."""
+        """Remove the variables added after `keep`, except variables of an imported module."""
         for names in self._variables.values():
             if _module_of(names) is None:
                 for name in names.keys() - self._kept[id(names)]:
@@ -90,7 +90,7 @@ class Namespaces:
 
 
 def _module_of(names: Variables) -> str | None:
-    """Return the name of the imported module with these variables, if any."""
+    """Return the name of the imported module that has these variables, if any."""
     name: str | None = names.get("__name__")
     return name if vars(sys.modules.get(name or "", _NO_MODULE)) is names else None
 
@@ -162,7 +162,7 @@ def _variables(key: VariablesId, initial: Variables, process: bytes) -> Variable
 
 
 def _make(make: Callable[..., FunctionType], code: Any, names: Variables, *args: Any) -> Any:
-    """Return a function without variables. Those of a module keep their builtins."""
+    """Return a function without variables. Functions of a module keep their builtins."""
     builtins = names.get("__builtins__")
     func = make(code, names, *args)
     names["__builtins__"] = builtins or names["__builtins__"]

@@ -237,7 +237,7 @@ def sent_variables(module: ModuleType) -> dict[str, Any]:
 
 
 def _reduced_module(module: ModuleType) -> Any:
-    """Return how to send a module: by its name, or its variables if that means another one."""
+    """Return how to send a module: by name, or by its variables if the name means another."""
     name: Any = variables_of(module).get("__name__")
     found = sys.modules.get(name)
     if name in by_value() or (found is not None and file_of(found) != file_of(module)):
@@ -302,7 +302,7 @@ def by_home(value: Any) -> Any:
 
 
 def _named(name: str, qualname: str) -> Any:
-    """Return the object of a name in a module, or None if there is none."""
+    """Return the object with a name in a module, or None if there is none."""
     if name not in sys.modules:
         import_module(name)
     found = find_named(name, qualname)
@@ -320,7 +320,7 @@ def _definition(obj: Any, path: str) -> tuple[Any, list[CodeType]]:
 
 
 def _has_methods(obj: Any) -> bool:
-    """Return whether the body of a class defines functions. Generated ones have no file."""
+    """Return whether the body of a class defines functions. Generated functions have no file."""
     members = vars(obj).values() if isinstance(obj, type) else ()
     return any(
         member.__qualname__.startswith(f"{obj.__qualname__}.")
@@ -331,7 +331,7 @@ def _has_methods(obj: Any) -> bool:
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:
-    """Yield code, and that of the functions and classes in it."""
+    """Yield code, and the code of the functions and classes in it."""
     yield code
     for const in code.co_consts:
         if isinstance(const, CodeType):

@@ -123,14 +123,14 @@ def bind_arguments(
     func
         The function.
     arguments
-        The sources of its positional arguments, the iterables.
+        The iterables, from which the positional arguments come.
     shared, extra, of_grid
-        Its keyword arguments, those that nbshare adds, and the parameters of a grid.
+        The keyword arguments, the arguments that nbshare adds, and the parameters of a grid.
 
     Raises
     ------
     TypeError
-        If it does not, before any worker starts.
+        If the call does not fit the signature. Raised before any worker starts.
     """
     if is_plain := type(func) is FunctionType and not vars(func):  # decorators set __signature__
         optional = len(func.__defaults__ or ()), *(func.__kwdefaults__ or ())
@@ -228,8 +228,8 @@ def _cures(
 def with_keywords(func: Callable[..., Any], keywords: Mapping[str, Any]) -> Callable[..., Any]:
     """Add keyword arguments to a function.
 
-    A partial becomes one of its own class. From Python 3.14 on, a `functools.partial` of it would
-    not call the function as that class does.
+    A partial keeps its class. From Python 3.14 on, a `functools.partial` of the partial would not
+    call the function as that class does.
     """
     if isinstance(func, functools.partial):
         return type(func)(func.func, *func.args, **{**func.keywords, **keywords})
