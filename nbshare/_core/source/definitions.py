@@ -95,7 +95,7 @@ class Definition(NamedTuple):
         return bool(parts) and all(_place_of(part) in places for part in parts)
 
     def is_changed_by(self, changed: Collection[str]) -> bool:
-        """Return whether code that changes these names may have changed the definition or its class."""
+        """Return whether code that changes these names may have changed it or its class."""
         return any(part in changed for part in self.name.split("."))
 
 
