@@ -1,4 +1,4 @@
-"""Runs of another process: their stored results, a job for them here, and that process itself.
+"""Runs of other processes: their stored results, jobs for them, and the process that drives a run.
 
 ::
 

@@ -120,15 +120,16 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     path : str or path-like
         The ``checkpoint=`` of the run.
     progress, plot
-        The display, as for `parallel_map`, and shown as by `map_async`. Default: label and plot of
-        the run.
+        The display, as for `parallel_map`, shown as `map_async` shows it. Default: the label and
+        plot of the run.
 
     Returns
     -------
     Job
         It shows and returns the stored results. `Job.cancel` stops a detached run. If the run is
-        over, ``job.result()`` returns its results, read from the disk on access. If it was killed,
-        this raises `WorkerDiedError`, with the way to continue, and ``job.partial()`` returns them.
+        over, ``job.result()`` returns its results, read from the disk on access. If the run was
+        killed, ``job.result()`` raises `WorkerDiedError`, which says how to continue, and
+        ``job.partial()`` returns the stored results.
 
     Raises
     ------
@@ -143,9 +144,9 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     Notes
     -----
     Any number of processes of one user may attach, at the same time. A run that is not detached can
-    be watched like this, and stopped only in its own process. If several processes share the run
-    (``python -m nbshare run``), the job reports on all of them together, and `Job.cancel` stops
-    all.
+    be watched in this way, but stopped only in its own process. If several processes share the run
+    (``python -m nbshare run``), the job reports on all of them together, and `Job.cancel` stops all
+    of them.
 
     An error that ended the run keeps its type if Python or nbshare defines it. Otherwise it is a
     `TaskError` with its text.
@@ -160,7 +161,7 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
 
 
 def _job_of(run: AttachedRun, progress: Any, plot: Any) -> Job:
-    """Return a job for a run, and show it from now on."""
+    """Return a job for a run, and start to show the job."""
     if plot is None and surroundings() == "kernel":
         plot = _kept_plot(run.stored.path)
     label = progress if isinstance(progress, str) else run.stored.label
@@ -216,9 +217,9 @@ def _kept_plot(path: Path) -> list[LivePlot] | None:
 
 
 def _error_of(told: dict[str, Any]) -> BaseException:
-    """Return the error that ended a run, if Python or nbshare defines it, or its text.
+    """Return the error that ended a run, if Python or nbshare defines its type, or a `TaskError`.
 
-    It is read from a file, and not as a pickle, because that could run code.
+    The error is read from a JSON file, because a pickle could run code.
     """
     where, _, name = told["type"].rpartition(".")
     kind = getattr({"": builtins, errors.__name__: errors}.get(where), name, None)
@@ -262,12 +263,12 @@ class AttachedRun(Run):
 
     @property
     def has_begun(self) -> bool:
-        """Whether its items are known."""
+        """Whether the run's items are known."""
         return bool(self.n_items)
 
     @property
     def age_s(self) -> float:
-        """Seconds since it began, or until its end."""
+        """Seconds since the run began, or from its beginning to its end."""
         is_running, writer = self.stored._writer()
         until = time.time() if is_running else writer.get("ended")
         if not until:  # it was killed
@@ -286,7 +287,7 @@ class AttachedRun(Run):
 
     @property
     def n_restored(self) -> int:
-        """Number of items that were done before it began."""
+        """Number of items that were done before the run began."""
         return int(self._restored().sum())
 
     def _restored(self) -> npt.NDArray[np.bool_]:
@@ -295,7 +296,7 @@ class AttachedRun(Run):
 
     @property
     def errors(self) -> dict[int, BaseException]:
-        """Failures by item, as texts, because they are from another process."""
+        """Failures by item, as texts, because the exceptions are in another process."""
         return {**self.stored._failures(self._began_at)}
 
     def retried(self) -> npt.NDArray[np.int64]:
@@ -351,12 +352,12 @@ class AttachedRun(Run):
             self._finish()
 
     def stop(self, error: BaseException | None = None) -> None:  # noqa: ARG002 - it has none
-        """Interrupt its driver.
+        """Interrupt the run's driver.
 
         Raises
         ------
         RuntimeError
-            If it has no driver on this host.
+            If the run has no driver on this host.
         """
         check_folder(self._path / PARTS)
         with suppress(FileNotFoundError):
@@ -438,7 +439,7 @@ class AttachedRun(Run):
 
 
 class AttachedReduction(AttachedRun):
-    """An attached run with ``reduce=``. It stores blocks of items, and its job counts the items."""
+    """An attached run with ``reduce=``. It stores blocks, and its job counts items."""
 
     @property
     def is_reduced(self) -> bool:
@@ -447,7 +448,7 @@ class AttachedReduction(AttachedRun):
 
     @property
     def n_items(self) -> int:
-        """Number of items. Of a generator, those that were read."""
+        """Number of items. For a generator, the number of items read so far."""
         n_items = self.stored._writer()[1].get("n_items")  # else the last block counts as whole
         blocks = np.ones(self.stored.n_items, np.bool_)
         return counted(blocks, sys.maxsize if n_items is None else n_items)
@@ -459,12 +460,12 @@ class AttachedReduction(AttachedRun):
 
     @property
     def n_restored(self) -> int:
-        """Number of items in blocks that were done before it began."""
+        """Number of items in blocks that were done before the run began."""
         return counted(self._restored(), self.n_items)
 
     @property
     def errors(self) -> dict[int, BaseException]:
-        """Failures by item, of blocks that were lost as a whole."""
+        """Failures by item, for blocks that were lost as a whole."""
         n = self.n_items
         return {i: error for k, error in super().errors.items() for i in items_in(k, n)}
 

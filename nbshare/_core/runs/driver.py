@@ -120,7 +120,7 @@ def _load(path: str) -> Any:
 
 
 def _run_alone(func: Any, items: list[Any], options: dict[str, Any]) -> bool:
-    """Run a parallel map. Return whether it is complete."""
+    """Run a parallel map. Return whether the run is complete."""
     job = _ended(map_async(func, *items, **options))
     if job._error is not None:
         raise job._error
@@ -128,7 +128,7 @@ def _run_alone(func: Any, items: list[Any], options: dict[str, Any]) -> bool:
 
 
 def _run_together(func: str, items: list[Any], options: dict[str, Any]) -> bool:
-    """Join a run that others may share. Return whether it is complete."""
+    """Join a run that other processes may share. Return whether the run is complete."""
     checked = MapOptions(**options)
     request, _ = checked_request(func, items, checked)
     sweep = Sweep(cast("Any", checked_checkpoint(checked)), request)
@@ -204,7 +204,7 @@ def _stop(number: int, _: Any) -> None:
 
 
 def _wind_up(number: int, grace: float, notices: list[int]) -> None:
-    """Handle a signal: finish the running items, and leave the others for the next time."""
+    """Handle a signal: finish the running items, and leave the others for the next run."""
     notices.append(number)
     if not (running := jobs()):
         raise KeyboardInterrupt

@@ -121,7 +121,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
     ------
     nbshare.errors.CheckpointError
         If there is no checkpoint, its format is unknown to this version, or it belongs to another
-        user. Its methods and attributes raise it if a file is damaged.
+        user. The run's methods and attributes raise it if a file is damaged.
     """
     return StoredRun(Path(os.fspath(path)).expanduser().absolute())
 
@@ -133,13 +133,13 @@ class StoredRun:
     Attributes
     ----------
     path : Path
-        Its folder.
+        The folder of the checkpoint.
     label : str
-        The name of its function.
+        The name of the run's function.
 
     Notes
     -----
-    With ``reduce=`` its items are the blocks that workers have reduced.
+    With ``reduce=`` the items of the run are the blocks that workers have reduced.
 
     Examples
     --------
@@ -180,10 +180,11 @@ class StoredRun:
 
     @property
     def state(self) -> str:
-        """State of its job, "running", "done", "stopped" or "failed", or else "ended".
+        """State of the run's job: "running", "done", "stopped" or "failed", or else "ended".
 
         "ended" means that the process was killed, or its machine is off. The same call continues
-        the run. An interrupted run is "stopped". So is a run with a result that was damaged later.
+        the run. An interrupted run is "stopped", and so is a run with a result that was damaged
+        later.
         """
         is_running, writer = self._writer()
         if is_running:
@@ -196,9 +197,9 @@ class StoredRun:
         return "done" if is_done else "stopped"
 
     def _writer(self) -> tuple[bool, dict[str, Any]]:
-        """Return whether it runs, and the lease of the process that runs it.
+        """Return whether the run is in progress, and the lease of the process that drives it.
 
-        If none runs it, return the lease of the last one.
+        If no process drives the run, return the lease of the last one that did.
         """
         return look(self.path, self._last_writer)
 
@@ -225,7 +226,7 @@ class StoredRun:
 
     @property
     def n_items(self) -> int:
-        """Number of items of the last call (int). Of a generator, those that were read."""
+        """Number of items of the last call (int). For a generator, the number of items read."""
         return len(self._reader.order())
 
     @property
@@ -242,12 +243,12 @@ class StoredRun:
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:
-        """Flags of its stored results, a bool array of shape ``(n_items,)``."""
+        """Flags of the stored results, a bool array of shape ``(n_items,)``."""
         return np.isin(self._whole().states, STORED)
 
     @property
     def rate(self) -> float:
-        """Results per second (float) in the last minute before the newest was stored."""
+        """Results per second (float) in the minute before the newest result was stored."""
         words = self._whole().words
         until = words["stored_at"].max(initial=0.0)
         recent = words[words["stored_at"] >= max(until - RATE_S, 1.0)]
@@ -264,8 +265,8 @@ class StoredRun:
         """The work of each item of the last call, a dict of arrays of shape ``(n_items,)``.
 
         ``elapsed_s``, ``attempts``, and ``stored_at`` in seconds since 1970. Unknown values are 0.
-        Tiny items that run together have their mean time. ``pandas.DataFrame(run.item_stats)`` is a
-        table.
+        Tiny items that run together are given their mean time. ``pandas.DataFrame(run.item_stats)``
+        is a table.
         """
         whole = self._whole()
         words = whole.words[whole.order]
@@ -280,7 +281,7 @@ class StoredRun:
         return self._failures()
 
     def _failures(self, since: float = 0.0) -> dict[int, TaskError]:
-        """Return these failures, from `since` on, in seconds since 1970."""
+        """Return the last failures of items, from the time `since` on, in seconds since 1970."""
         folders = self.path, *part_folders(self.path)
         if not any(os.path.lexists(folder / ERRORS_FILE) for folder in folders):
             return {}  # quickly, because each update of a job reads them
@@ -309,9 +310,9 @@ class StoredRun:
             An array, masked where results are missing, or a list, with `nbshare.MISSING` in its
             gaps. The array is read from the disk on access. It is a copy in memory if the last call
             had its items in another order, or omitted some. All results are read once to verify
-            their checksums. Damaged ones are missing, with a `CheckpointWarning`. Results of
-            `tiles` are combined into one array, in memory. With ``reduce=`` it is the value of the
-            stored results, or None without any.
+            their checksums. Damaged results are missing, with a `CheckpointWarning`. Results of
+            `tiles` are combined into one array, in memory. With ``reduce=``, the value of the
+            stored results is returned, or None if there are no results.
 
         Raises
         ------
@@ -343,7 +344,7 @@ class StoredRun:
         return Tiles.from_json(writer).shaped(results) if "tiles" in writer else results
 
     def _value(self, reduce: Any = None) -> Any:
-        """Return the value of the blocks that are stored. `reduce` is its function, if known."""
+        """Return the value of the stored blocks. `reduce` is the function, if known."""
         reduce = reduce or self._loaded_reduce()
         return look(self.path, lambda: self._reduced(reduce))
 
@@ -462,7 +463,7 @@ class StoredRun:
         )
 
     def _repr_html_(self) -> str:
-        """Return the HTML for a notebook, a bar and the line of text."""
+        """Return the HTML for a notebook: a bar and the line of text."""
         line = html.escape(repr(self)[1:-1].removeprefix("StoredRun "))
         n_items = max(self.n_items, 1)
         return f'<progress value="{self.n_done}" max="{n_items}"></progress> {line}'

@@ -1,1 +1,1 @@
-"""Items with a form, which becomes that of their results: grids, tables, groups and tiles."""
+"""Items with a form that their results take on: grids, tables, groups and tiles."""

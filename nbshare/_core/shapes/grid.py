@@ -59,10 +59,11 @@ def grid(**axes: Iterable[Any]) -> Grid:
     Parameters
     ----------
     **axes : iterable
-        The values of each parameter, by its name. The last one varies fastest. ``order="coarse"``
-        is not a parameter of the function. With it, items that are far apart run first, then those
-        between them, so that a live plot soon shows the whole. It takes 8 bytes per item, and the
-        results are copied once. Loops over a job and errors number the items in this order.
+        The values of each parameter, by its name. The last parameter varies fastest.
+        ``order="coarse"`` is not a parameter of the function. With this order, items that are far
+        apart run first, then the items between them, so that a live plot soon shows the whole. The
+        order takes 8 bytes per item, and the results are copied once. Loops over a job and errors
+        number the items in this order.
 
     Returns
     -------
@@ -119,7 +120,7 @@ class Grid(ShapedItems):
 
     Notes
     -----
-    It is immutable, so any thread may use it.
+    A grid is immutable, so any thread may use it.
     """
 
     __module__ = "nbshare.types"
@@ -157,11 +158,11 @@ class Grid(ShapedItems):
 
     @cached_property
     def numbers(self) -> npt.NDArray[np.int64] | None:
-        """The numbers of the items in the order of the results, or None if it is the same."""
+        """The numbers of the items in the order of the results, or None for the same order."""
         return None if self._places is None else np.argsort(self._places)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the parameters, without them if they are many, or no numbers and texts."""
+        """Return the parameters, or omit them if they are many, or not all numbers and texts."""
         coords = self.coords.items()
         is_simple = all(each.dtype.kind in "biufU" for _, each in coords)
         if sum(self.shape) > MOST_STORED or not is_simple:
@@ -231,7 +232,7 @@ class Grid(ShapedItems):
         return self.shaped_partly(self.in_order(results))
 
     def named(self, results: Any, name: str) -> Any:
-        """Return the result of `shaped`, in xarray if requested."""
+        """Return the results as `shaped` does, in xarray if requested."""
         return self._labelled(results, name) if self._is_labelled else self.shaped(results)
 
     def shaped_partly(self, results: Any) -> Any:
@@ -322,7 +323,7 @@ def _need_xarray() -> None:
 
 
 def coarse_first(shape: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Return the places of a grid, those first that are multiples of larger powers of two."""
+    """Return the places of a grid, multiples of larger powers of two first."""
     levels = np.full(shape, 127, np.int8)
     for axis, n in enumerate(shape):
         of_axis = np.full(n, 127, np.int8)
@@ -335,7 +336,7 @@ def coarse_first(shape: Sequence[int]) -> npt.NDArray[np.int64]:
 
 
 def _keys_of(results: list[Any]) -> Sequence[Any]:
-    """Return the keys of dicts, or the places in tuples of one length, or () for others."""
+    """Return the keys of dicts, the places in tuples of one length, or () for other values."""
     found = [result for result in results if not isinstance(result, BaseException)]
     if all(type(result) is dict for result in found):
         return list(dict.fromkeys(chain.from_iterable(found)))

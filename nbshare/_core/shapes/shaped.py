@@ -17,19 +17,19 @@ from nbshare.errors import cut
 class ShapedItems(Sequence[Any]):
     """Items that are created on access, such as the combinations of a grid.
 
-    Workers receive them as a whole, and create those that they run.
+    Workers receive all items as one object, and create the items that they run.
     """
 
     passes_its_parts = True  # see `arrays.passed`
 
     @property
     def _plot_coords(self) -> Mapping[str, npt.NDArray[Any]]:
-        """Names and values of the axes of the results, for a plot. Empty if there are none."""
+        """Names and values of the axes of the results, for a plot. Empty if there are no axes."""
         return {}
 
     @cached_property
     def numbers(self) -> npt.NDArray[np.int64] | None:
-        """The numbers of the items in the order of the results, or None if it is the same."""
+        """The numbers of the items in the order of the results, or None for the same order."""
         return None
 
     def in_order(self, results: Any) -> Any:
@@ -52,12 +52,12 @@ class ShapedItems(Sequence[Any]):
     def taken_by(
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
     ) -> Callable[..., Any]:
-        """Return a function of one item that calls the user's.
+        """Return a function of one item that calls the user's function.
 
         Parameters
         ----------
         func : callable
-            The user's.
+            The user's function.
         shared : mapping
             The objects of ``shared=``, passed by name.
         extra : sequence of str
@@ -123,7 +123,7 @@ def checked_out(out: Any, n_items: int | None) -> Any:
 
 
 class Adapted(partial[Any]):
-    """A user's function, called in the way of some items. A partial in it is unpacked."""
+    """A user's function, called as some items require. A partial is unpacked."""
 
     @property
     def users(self) -> Callable[..., Any]:
@@ -133,12 +133,12 @@ class Adapted(partial[Any]):
 
 
 def users_function(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the user's function, of one that was adapted."""
+    """Return the user's function, from a function that may be adapted."""
     return func.users if isinstance(func, Adapted) else func
 
 
 def with_gaps(results: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return results without a mask, with NaN or NaT where it was, or None among others."""
+    """Return results without a mask, with NaN, NaT or None in masked places."""
     if not np.ma.is_masked(results):
         return np.asarray(results)
     masked: Any = np.ma.asarray(results)

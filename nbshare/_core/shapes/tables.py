@@ -73,7 +73,7 @@ def rows(table: Any) -> Rows:
 
 
 class _TableItems(ShapedItems):
-    """Parts of a table. Their results are labelled with its index.
+    """Parts of a table, whose results are labelled with the table's index.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class _TableItems(ShapedItems):
 
     @property
     def _plot_coords(self) -> dict[str, Any]:
-        """The values of the index by its name, for a plot. Empty if it has several levels."""
+        """The values of the index by its name, for a plot. Empty for an index of several levels."""
         index = self.index
         return {} if index.nlevels > 1 else {str(index.name or "item"): index.to_numpy()}
 
@@ -117,7 +117,7 @@ def _are_series(results: Sequence[Any]) -> bool:
 
 
 class Rows(_TableItems):
-    """The rows of a table, made by `nbshare.rows`.
+    """The rows of a table, created by `nbshare.rows`.
 
     Parameters
     ----------
@@ -247,7 +247,8 @@ class _Keyed(ShapedItems):
 class _Frames(Sequence[Any]):
     """Parts of a table, each created on access.
 
-    Many at the same time would cost a third of the time of small ones in the garbage collector.
+    Many frames at the same time would cost a third of the run time of small groups, in the garbage
+    collector.
     """
 
     def __init__(self, table: Any, starts: Sequence[int], stops: Sequence[int]) -> None:
@@ -323,7 +324,7 @@ class PolarsGroups(_Keyed):
         self._table = grouped.df[rows.explode().to_numpy()]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the tables as Arrow's, whose buffers are sent by reference."""
+        """Return the tables as Arrow tables, whose buffers are sent by reference."""
         return vars(self) | {"_table": self._table.to_arrow(), "_keys": self._keys.to_arrow()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -337,7 +338,7 @@ class PolarsGroups(_Keyed):
 
     @property
     def _plot_coords(self) -> dict[str, Any]:
-        """The keys by their name, for a plot. Empty if there are several."""
+        """The keys by their name, for a plot. Empty if there are several key columns."""
         return {key.name: key.to_numpy() for key in self._keys} if self._keys.width == 1 else {}
 
     def __getitem__(self, i: Any) -> Any:
@@ -383,7 +384,7 @@ class WithKey(Adapted):
 
 
 def _keys_and_sizes(grouped: Any) -> tuple[Any, Any]:
-    """Return the keys of all groups in the order of a loop over them, and their numbers of rows."""
+    """Return the keys and the sizes of all groups, in the order of a loop over them."""
     indexed = copy(grouped)
     indexed.as_index = True  # otherwise the sizes are a column, whose name may be a key's
     sizes = indexed.size()

@@ -65,11 +65,13 @@ def tiles(
         as the colours of an image, are not cut.
     overlap : int or sequence of int, default 16
         Number of elements around a tile, on each side, that the function receives. At least the
-        reach of a result, such as the radius of a filter. One for each tiled axis, or one for all.
+        reach of a result, such as the radius of a filter. One number for each tiled axis, or one
+        for all.
     edges : {"shrink", "reflect", "symmetric", "edge", "constant"}, default "shrink"
-        Overlap at the edges of the array. With ``"shrink"`` there is none, so the function treats
-        them as its own edges. The others extend the array like the mode of `numpy.pad` with this
-        name, ``"constant"`` with zeros. Only tiles at an edge are copied for that.
+        Overlap at the edges of the array. With ``"shrink"`` there is no overlap, so the function
+        treats these edges as edges of its argument. The other values extend the array like the mode
+        of `numpy.pad` with this name, ``"constant"`` with zeros. Only tiles at an edge are copied
+        for that.
 
     Returns
     -------
@@ -105,7 +107,7 @@ class Layout(NamedTuple):
         return tuple(-(-n // step) for n, step in zip(self.whole, self.tile, strict=True))
 
     def place(self, i: int) -> Slices:
-        """Return where tile `i` is in the array."""
+        """Return the place of tile `i` in the array."""
         starts = np.multiply(np.unravel_index(i, self.counts), self.tile).tolist()
         sizes = zip(starts, self.tile, self.whole, strict=True)
         return tuple(slice(start, min(start + step, n)) for start, step, n in sizes)
@@ -242,7 +244,8 @@ class Tiles(ShapedItems):
 
     Notes
     -----
-    It does not change, so any thread may use it. Do not change the array while it is in use.
+    The tiles do not change, so any thread may use them. Do not change the array while the tiles are
+    in use.
     """
 
     __module__ = "nbshare.types"
@@ -340,13 +343,13 @@ class Tiles(ShapedItems):
     def taken_by(
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
     ) -> OfTile:
-        """Return a function of one tile. The user's receives its values."""
+        """Return a function of one tile, which calls `func` with the values of the tile."""
         func = users_function(func)
         bind_arguments(func, [None], shared, extra)
         return OfTile(func)
 
     def as_json(self) -> dict[str, Any]:
-        """Return where the tiles are."""
+        """Return the places of the tiles."""
         return {"tiles": self.layout._asdict()}
 
     @classmethod
@@ -416,7 +419,7 @@ class Mosaic:
 
     Notes
     -----
-    The last tiles may be smaller. Only the fitting part of their row is stored.
+    The last tiles may be smaller. Only the part of their row that fits is stored.
     """
 
     def __init__(
@@ -463,7 +466,7 @@ class Mosaic:
         return np.ma.MaskedArray(np.asarray(self.whole), mask, copy=False)
 
     def target(self) -> tuple[MosaicTarget, list[Segment]]:
-        """Return where workers find the array, and the segment to send them, if it is in one."""
+        """Return the place of the array for workers, and the segment to send them, if any."""
         if (found := segment_of(self.whole)) is not None:
             reference = reference_to(self.whole, 0, found[1], "r+")
             return MosaicTarget(reference, self.layout), [found[0]]
@@ -481,7 +484,7 @@ class MosaicTarget(NamedTuple):
     layout: Layout
 
     def rows(self, views: Sequence[View]) -> Callable[[int, int], Any]:
-        """Return a function that returns the places of tiles, by the first and their number."""
+        """Return a function of a first tile and a number, which returns the places of these tiles."""
         mosaic = Mosaic(Inputs(views).array(self.reference), self.layout)
         return lambda first, n: mosaic[first : first + n]
 
