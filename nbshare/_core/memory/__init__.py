@@ -1,4 +1,4 @@
-"""Shared memory, in segments that several processes map, and how much of it fits this machine."""
+"""Shared memory: segments that several processes map, and how much fits this machine."""
 
 from nbshare._core.memory.budget import ALIGNMENT, aligned
 from nbshare._core.memory.copying import as_bytes

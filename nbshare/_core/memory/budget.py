@@ -1,8 +1,8 @@
 """Whether memory can still be allocated.
 
 A memfd never reports that memory is short. The kernel's OOM killer ends a process instead, often
-the wrong one, because these pages count in no resident size. So the free memory is read before
-anything large is allocated.
+the wrong one, because the pages of a memfd do not count in the resident size of a process. So the
+free memory is read before anything large is allocated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Copying large data into a segment, in pieces, by several threads.
 
-Several threads, because one CPU does not saturate the memory bus, least of all while the kernel
-makes fresh pages. In pieces, because an interrupt waits for the present piece.
+Several threads are used because one CPU does not saturate the memory bus, least of all while the
+kernel creates fresh pages. Data are copied in pieces because an interrupt waits for the present
+piece.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def pieces_to_write(fd: int, offset: int, part: Any) -> Iterator[Piece]:
 
 
 def pieces_to_copy(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> Iterator[Piece]:
-    """Yield pieces that together copy an array into another of its shape, along the first axis."""
+    """Yield pieces along the first axis that together copy an array into another of its shape."""
     rows = max(1, PIECE * len(source) // max(1, source.nbytes))
     for start in range(0, len(source), rows):
         block = slice(start, start + rows)

@@ -86,7 +86,7 @@ def check_own(path: Path, status: os.stat_result, kind: int = stat.S_IFREG) -> N
 
 
 def read_all(fd: int, nbytes: int, offset: int) -> bytes:
-    """Read bytes at an offset, fewer if the file ends."""
+    """Read bytes at an offset, fewer if the file ends earlier."""
     parts = []
     while nbytes and (part := files.read_at(fd, min(nbytes, MOST), offset)):
         parts.append(part)
@@ -95,7 +95,7 @@ def read_all(fd: int, nbytes: int, offset: int) -> bytes:
 
 
 def write_all(fd: int, data: Any, offset: int) -> None:
-    """Write all of some bytes, because a signal can cut a write short.
+    """Write all bytes, because a signal can cut a single write short.
 
     Raises
     ------

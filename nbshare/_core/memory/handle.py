@@ -1,4 +1,4 @@
-"""Handles, by which other processes find and verify a segment.
+"""Handles, with which other processes find and verify a segment.
 
 Our own workers receive the descriptor itself. Any other process (another pool's worker, a queue's
 reader) receives a handle in a pickle, and opens the sender's descriptor through ``/proc``. By then
@@ -69,7 +69,7 @@ class Receipts:
             files.write_at(file.fileno(), b"\1", place)
 
     def forget(self) -> None:
-        """Forget pending references in a forked child, as they are the parent's."""
+        """Forget pending references in a forked child, because they belong to the parent."""
         self.__init__()  # type: ignore[misc]
 
     def _look(self) -> None:
@@ -105,7 +105,7 @@ class Handle(NamedTuple):
 def handle_of(segment: Segment, mode: Mode | None = None, *, is_held: bool = True) -> Handle:
     """Return a handle, and hold the segment until the receiver has mapped it.
 
-    `mode` is the mode of the arrays on arrival, if it is not the segment's.
+    `mode` is the mode of the arrays on arrival. Default: the mode of the segment.
     """
     if segment.is_sealed or segment.was_sent or (segment.mode == "r+" and mode in ("r", "c")):
         mode = "r"
@@ -133,8 +133,8 @@ def open_handle(handle: Handle, *, is_private: bool = False) -> Segment:
     Raises
     ------
     StaleReferenceError
-        If it cannot be opened, because the sender has ended or freed it, belongs to another user,
-        or runs in another container. Another file is never mapped instead.
+        If the segment cannot be opened, because the sender has ended, has freed it, belongs to
+        another user, or runs in another container. Another file is never mapped instead.
     """
     is_private &= handle.mode == "r"
     segment = _known(handle, is_private=is_private)

@@ -9,9 +9,9 @@ file     a file in a directory   the directory's       read-only descriptors
 private  memory without a file   memory                no other process can map it
 =======  ======================  ====================  ===================================
 
-Without a seal, a process of the same user can still write on purpose. It changes the file's mode
-and opens the descriptor again through ``/proc``. A bug does not do that. Read-only descriptors are
-opened through ``/proc``, so without it a memfd is the only kind.
+Without a seal, a process of the same user can still write on purpose. For that, it changes the
+file's mode and opens the descriptor again through ``/proc``. A bug does not do that. Read-only
+descriptors are opened through ``/proc``, so without it a memfd is the only kind.
 
 A file in a directory loses its name immediately, so no file can be left behind. Other processes
 receive its descriptor, or open it through ``/proc``. Names are random, and so identify a file.
@@ -25,8 +25,8 @@ On Windows the only kind is ``section``, memory of the paging file under a rando
 system frees with the last process that has it open. On macOS it is ``shm``, memory of ``shm_open``,
 which loses its name immediately.
 
-Private memory is for calls whose items run in this process. Other systems have no other kind. There
-SharedArrays are private too, and are sent to other processes by value.
+Private memory is for calls whose items run in this process. On other systems it is the only kind,
+so SharedArrays are private too, and are sent to other processes by value.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _is_silent = False
 
 
 class Private(NamedTuple):
-    """Memory without a file, made by its mapping."""
+    """Memory without a file, created by its mapping."""
 
     setting: str = "private"
     folder: str = ""
@@ -161,7 +161,7 @@ def _temporary() -> str:
 
 
 def _allowed(setting: str, temporary: str) -> list[sections.Shared]:
-    """Return the kinds that a setting allows, the best one first."""
+    """Return the kinds that a setting allows, the best kind first."""
     known = sections.kinds(temporary)
     word, _, folder = setting.partition(":")
     if word == "file" and os.path.isabs(folder):

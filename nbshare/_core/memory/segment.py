@@ -42,12 +42,13 @@ class View:
     memory : buffer
         A segment, a part of one, or bytes.
     is_read_only : bool, default False
-        Whether the arrays cannot be written to, as those of a segment in mode "r".
+        Whether the arrays are read-only, as in a segment of mode "r".
 
     Attributes
     ----------
     root : ndarray
-        All of it, as bytes. A weak reference to it expires when no array uses the memory any more.
+        The whole memory, as bytes. A weak reference to `root` expires when the last array that uses
+        the memory is gone.
     """
 
     def __init__(self, memory: Any, *, is_read_only: bool = False) -> None:
@@ -63,7 +64,7 @@ class View:
 
     @cached_property
     def is_private(self) -> bool:
-        """Whether writes stay in this process, which may therefore write."""
+        """Whether writes stay in this process, so that writing is allowed."""
         found = segment_of(self.root)
         return found is not None and found[0].mode == "c"
 
@@ -78,7 +79,7 @@ class View:
     ) -> npt.NDArray[Any]:
         """Return a part as a plain ndarray, with `offset` and `strides` in bytes.
 
-        A read-only one cannot be made writable, though compiled code may write to its memory.
+        A read-only array cannot be made writable, though compiled code may write to its memory.
         """
         if 0 in shape:
             offset = 0  # for an empty view, NumPy may set it beyond the memory
@@ -141,38 +142,39 @@ class Segment(mmap.mmap):
     """Mapped shared memory that knows its descriptor.
 
     Every array in it holds a buffer of this object, so the mapping lives as long as any view, and
-    any view leads back to its segment (`segment_of`). It is never unmapped explicitly, because
-    closing a mapping under a live array is a segmentation fault.
+    any view leads back to its segment (`segment_of`). A segment is never unmapped explicitly,
+    because closing a mapping under a live array is a segmentation fault.
 
     Attributes
     ----------
     fd : int
-        The descriptor that it is mapped from. Closed with this object. -1 for private memory.
+        The descriptor from which the segment is mapped, closed with this object. -1 for private
+        memory.
     nbytes : int
         Size in bytes, at least 1 page.
     address : int
-        The address at which this process has it mapped.
+        The address at which this process has mapped the segment.
     mode : {"r+", "r", "c"}
         The mode of `numpy.memmap`: writable, read-only, or copy-on-write (writes stay in this
         process).
     kind : MemoryKind or None
-        Its kind, or None if another process made it.
+        The kind of memory, or None if another process created it.
     is_sealed : bool
-        Whether only this mapping can write, and no other process ever.
+        Whether only this mapping can write, and other processes never can.
     n_borrowed : int
         Number of workers that received the segment and have not reported it unmapped.
     was_kept_elsewhere : bool
-        Whether a process kept a view of it longer than the call, in which case it is not reused.
+        Whether a process kept a view longer than the call, in which case the segment is not reused.
     was_sent : bool
-        Whether it is copy-on-write because objects write to their arrays, and not by the user's
-        choice.
+        Whether the segment is copy-on-write because objects write to their arrays, and not by the
+        user's choice.
     loan : weak reference or None
         The array whose end returns it to the warm pool. Views created here keep that array.
 
     Notes
     -----
-    Creating and attaching are safe from any thread. It may be freed inside any allocation of any
-    thread, but this takes no lock, and runs no Python, which would swallow an interrupt.
+    Creating and attaching are safe from any thread. A segment may be freed inside any allocation of
+    any thread. Freeing takes no lock, and runs no Python code, which would swallow an interrupt.
     """
 
     fd: int
@@ -215,14 +217,14 @@ class Segment(mmap.mmap):
 
     @property
     def is_private(self) -> bool:
-        """Whether no other process can map it."""
+        """Whether other processes cannot map the segment."""
         return self.fd < 0
 
     @classmethod
     def create(cls, nbytes: int, *, is_private: bool = False, grows: bool = False) -> Self:
         """Create zeroed, writable memory. Pages are allocated when first touched.
 
-        With `grows`, it can be enlarged later (see `grown`).
+        With `grows`, the memory can be enlarged later (see `grown`).
 
         Raises
         ------
@@ -258,9 +260,9 @@ class Segment(mmap.mmap):
         return self
 
     def refill(self, parts: Iterable[tuple[int, Any]], *, are_fresh: bool = False) -> None:
-        """Write `parts` through this mapping, the only way once the segment is sealed.
+        """Write `parts` through this mapping, which is the only way once the segment is sealed.
 
-        If the pages `are_fresh`, they are written as a file, if possible.
+        If the pages `are_fresh`, the parts are written to the file, if possible.
         """
         pieces: list[copying.Piece] = []
         target = View(self)
@@ -277,7 +279,7 @@ class Segment(mmap.mmap):
 
     @classmethod
     def open(cls, file: Descriptor | int, mode: Mode) -> Self:
-        """Map a segment from an opened or received descriptor, which it then owns.
+        """Map a segment from an opened or received descriptor, which the segment then owns.
 
         Only for files of nbshare, which never shrink: reading past the end would kill this process
         (SIGBUS).
@@ -296,9 +298,9 @@ class Segment(mmap.mmap):
     def sent(cls, file: Descriptor | int, least: int = 0) -> Self:
         """Map a received segment so that writes here do not reach others.
 
-        Copy-on-write, or read-only if the system refuses that: it may count each page as promised
-        memory, or not support it for this kind of memory. At least `least` bytes are mapped,
-        because a descriptor may not report its size.
+        The mapping is copy-on-write, or read-only if the system refuses copy-on-write, because it
+        counts each page as promised memory or does not support it for this kind. At least `least`
+        bytes are mapped, because a descriptor may not report its size.
         """
         file = sections.owned(file) if isinstance(file, int) else file
         try:
@@ -314,7 +316,7 @@ class Segment(mmap.mmap):
         Parameters
         ----------
         needed : int
-            Bytes that will be used. There must be room for these.
+            Bytes that will be used, for which there must be room.
         nbytes : int
             The new size, `needed` or more.
 
@@ -361,7 +363,7 @@ class Segment(mmap.mmap):
 
     @property
     def name(self) -> str:
-        """A random name, the same in every process."""
+        """The random name of the segment, the same in every process."""
         name = self._name or (os.urandom(8).hex() if self.is_private else sections.name_of(self.fd))
         self._name = name  # two threads may each make one, and both are known
         (sent_segments if self.was_sent else known_segments)[name] = self
@@ -381,7 +383,8 @@ sent_segments: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDict
 def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
     """Find the segment of an array, and the offset of its first element in bytes.
 
-    Follows the chain of bases, so any view of any class is recognised. None for other arrays.
+    Follows the chain of bases, so any view of any class is recognised. Returns None for other
+    arrays.
     """
     base: Any = array
     while not isinstance(base, Segment):

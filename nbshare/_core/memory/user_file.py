@@ -24,14 +24,14 @@ LEAST = 1 << 20
 
 
 class UserFile(NamedTuple):
-    """A file, as far as the sender has mapped it."""
+    """The part of a file that the sender has mapped."""
 
     path: str
     identity: tuple[int, int]  # inode and device
     nbytes: int
 
     def mapped(self, *, is_shared: bool) -> np.memmap[Any, Any]:
-        """Map the file, once for all arrays through which it is written, and for all others.
+        """Map the file, once for all arrays that write to it and once for all others.
 
         Raises
         ------
@@ -108,9 +108,9 @@ _found: weakref.WeakKeyDictionary[Any, tuple[UserFile, int]] = weakref.WeakKeyDi
 def file_of(array: np.ndarray[Any, Any]) -> tuple[UserFile, int] | None:
     """Return the file that holds an array, and the offset of its first element in bytes.
 
-    Only for a `numpy.memmap` and its views, if they are large or writable. None if the file's path
-    leads others to other values, because it was deleted or replaced, or the mapping is
-    copy-on-write.
+    Only for a `numpy.memmap` and its views, if they are large or writable. Returns None if other
+    processes would find other values at the file's path, because the file was deleted or replaced,
+    or the mapping is copy-on-write.
     """
     view: Any = array
     while view is not None and not isinstance(base := base_of(view), mmap.mmap):

@@ -1,4 +1,4 @@
-"""Warm segments: memory of a finished call, kept for the next one.
+"""Warm segments: memory of a finished call, kept for the next call.
 
 Fresh pages are the real cost of shared memory. Copying into them takes eight times as long as into
 existing pages, and forty times on a virtual machine whose host has reclaimed them. So the inputs
@@ -6,12 +6,12 @@ and outputs of calls are *lent*. When the last view of such a segment is freed, 
 here, for the next call of about that size.
 
 A segment is reused only if no other process can still see it: only our own workers mapped it, and
-each has ended or reported it unmapped. Others are dropped, and so are all that a fork of this
-process sees.
+each has ended or reported it unmapped. Other segments are dropped, and so are all segments that a
+fork of this process sees.
 
-Small ones are pieces of a *slab*, because a separate segment costs 100 µs, a descriptor and a page.
-No piece is used twice, so a piece is as fresh and zero as a segment, and old views are harmless. A
-piece keeps its whole slab alive, which is small.
+Small segments are pieces of a *slab*, because a separate segment costs 100 µs, a descriptor and a
+page. No piece is used twice, so a piece is as fresh and zero as a segment, and old views are
+harmless. A piece keeps its whole slab alive, which is small.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Slab:
         return segment, offset
 
     def drop(self) -> None:
-        """Stop using the present slab, which is the parent's in a forked child."""
+        """Stop using the present slab, which in a forked child belongs to the parent."""
         self._present.clear()
         self._kept = None
 
@@ -105,7 +105,7 @@ class WarmPool:
         self._lock = _thread.RLock()
 
     def writable(self, nbytes: int) -> tuple[PooledMemory, bool]:
-        """Return memory for results, and whether it is fresh and so zero."""
+        """Return memory for results, and whether it is fresh and therefore zero."""
         if nbytes <= LARGEST_PIECE:
             slab, offset = array_slab.take(nbytes)
             return np.frombuffer(slab, np.uint8, nbytes, offset), True
@@ -140,7 +140,7 @@ class WarmPool:
         return lent
 
     def drop(self) -> None:
-        """Free all kept segments. Lent ones are freed with their last view."""
+        """Free all kept segments. Lent segments are freed with their last view."""
         if self._is_amid_step:
             return
         with self._lock:
@@ -186,7 +186,7 @@ class WarmPool:
         return lent
 
     def _trim(self) -> None:
-        """Drop segments that have been idle for too long. Run while there are any."""
+        """Drop segments that have been idle for too long. Run until none are left."""
         while True:
             time.sleep(TRIM_S)
             with self._lock:
@@ -205,7 +205,7 @@ class WarmPool:
             segment.was_kept_elsewhere = True
 
     def after_fork(self) -> None:
-        """Continue in the child, where the thread does not exist."""
+        """Continue in the child, in which the thread does not exist."""
         self._is_trimming = False
         self._lock.release()
 
