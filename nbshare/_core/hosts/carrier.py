@@ -43,14 +43,15 @@ carrier = sys.modules[f"{package}.carrier"]
 class Carry:
     """The task that runs in the cluster. Any Python can unpickle it, because it sends sources.
 
-    Code that cloudpickle sends runs on the same Python only, and another one could not report that.
+    Code that cloudpickle sends runs only on the same version of Python, and another version could
+    not report the difference.
 
     Parameters
     ----------
     package : str
-        The name of their package there, another one for other sources.
+        The name of the modules' package in that process. Other sources have another name.
     sources : sequence of pairs
-        The names and sources of the modules, each after those that it imports.
+        The names and sources of the modules, each after the modules that it imports.
     """
 
     __name__ = "nbshare"
@@ -87,7 +88,7 @@ class Carry:
         number : int
             The number of this try of the block.
         inputs : object
-            Where the cluster stores the inputs of the call, or None.
+            The place where the cluster stores the inputs of the call, or None.
         library : bytes or None
             The client's nbshare, if the host has reported that it lacks it.
         order : list of buffers, or None
@@ -152,7 +153,7 @@ def _carried(
 
 
 def _not_begun(place: Place, *message: Any) -> Iterator[Message]:
-    """Report why the block has not begun. It never will, even if the cluster repeats the task.
+    """Report why the block has not begun, and never will, even if the cluster repeats the task.
 
     If it had begun before such a repetition, report it as lost.
     """
@@ -213,23 +214,23 @@ class Place:
         self._client, self._call, self.number = client, call, number
 
     def claim(self, name: str) -> str | None:  # noqa: ARG002
-        """Note the host where the block begins, "" if it will not. Return an earlier note."""
+        """Note the host on which the block begins, "" if it never will. Return an earlier note."""
         return None
 
     def tell(self, place: int, message: Message) -> None:
         """Send the client a message early. The task returns it, too."""
 
     def is_over(self) -> bool:
-        """Return whether nobody waits for the task any more."""
+        """Return whether the client no longer waits for the task."""
         return False
 
     def check(self) -> None:
-        """Raise EOFError if nobody waits for the task any more."""
+        """Raise EOFError if the client no longer waits for the task."""
         if self.is_over():
             raise EOFError("the call has ended")
 
     def piece(self, inputs: Any, start: int) -> Any:
-        """Return the piece of the inputs that begins at some byte."""
+        """Return the piece of the inputs that begins at a byte."""
         return inputs[start : start + PIECE]
 
 
@@ -239,7 +240,7 @@ class OnRay(Place):
     _looked_at = -math.inf
 
     def is_over(self) -> bool:
-        """Return whether Ray's key-value store says so. Ask it once a second at most."""
+        """Return whether Ray's store says that the call is over. Ask at most once a second."""
         if (now := time.monotonic()) < self._looked_at + RAY_LOOK_S:
             return False
         self._looked_at = now
@@ -247,7 +248,7 @@ class OnRay(Place):
         return store._internal_kv_exists(over(self._client, self._call))  # type: ignore[no-any-return]
 
     def piece(self, inputs: Any, start: int) -> Any:
-        """Return the piece that begins at some byte. Ray sends it to each node once."""
+        """Return the piece that begins at a byte. Ray sends a piece to each node once."""
         return import_module("ray").get(inputs[start // PIECE])
 
 
@@ -288,7 +289,7 @@ class OnDask(Place):
         return task is None or task.state == "cancelled"
 
     def piece(self, inputs: Any, start: int) -> Any:
-        """Return the piece that begins at some byte. All workers share the pieces."""
+        """Return the piece that begins at a byte. All workers share the pieces."""
         return self._wait(self._piece(inputs[start // PIECE]))
 
     async def _piece(self, key: str) -> Any:

@@ -75,9 +75,9 @@ class _Sent:
     Parameters
     ----------
     items : range
-        Its items.
+        The items of the block.
     block : Block
-        The same, packed.
+        The packed items.
     """
 
     host: str | None = None  # where it has begun
@@ -98,7 +98,7 @@ class Cluster(Engine):
 
     Notes
     -----
-    A thread of its own does everything.
+    A separate thread does everything.
     """
 
     in_process = True  # it writes all results
@@ -164,7 +164,7 @@ class Cluster(Engine):
     # -------------------------------------------------------------------- from any thread
 
     def submit(self, call: Call) -> None:
-        """Start a call in a thread of its own."""
+        """Start a call in a separate thread."""
         if call.results.is_final:
             return
         call.has_begun = True
@@ -219,7 +219,7 @@ class Cluster(Engine):
         return min(max(0.0, self._end_at - time.monotonic()), LOOK_S)
 
     def _is_over(self) -> bool:
-        """Return whether nothing is left to wait for. Stop a stopped call everywhere."""
+        """Return whether nothing is left to wait for. Stop a stopped call on all hosts."""
         call = self._call
         if call.error is not None or self._inputs.call not in running:
             call.board.stop()
@@ -261,7 +261,7 @@ class Cluster(Engine):
             self._send(_Sent(items, block))
 
     def _next_items(self) -> range:
-        """Return items to run, none if there are none now."""
+        """Return the next items to run, or an empty range if there are none now."""
         return self._again.pop() if self._again else self._claims.claim(self._seconds_of_item())
 
     def _has_room(self) -> bool:
@@ -312,7 +312,7 @@ class Cluster(Engine):
         shown[ITEM] = items.start
 
     def _row_of(self, number: int) -> int:
-        """Return the row of a block, or take that of the last one, which cannot have begun."""
+        """Return the row of a block, or take the row of the last block, which cannot have begun."""
         if (row := self._rows.get(number)) is None:
             self._rows[number] = row = self._rows.pop(max(self._rows))
         return row
@@ -326,9 +326,9 @@ class Cluster(Engine):
         messages: Sequence[Sequence[memoryview]],
         error: BaseException | None,
     ) -> None:
-        """Act on messages of a task, some while it runs, all of them at its end, or on its error.
+        """Act on messages of a task (some while it runs, all at its end), or on its error.
 
-        `first` is the place of the first message among all of the task.
+        `first` is the place of the first message among all messages of the task.
         """
         if (lacks := self._bringing.pop(number, None)) is not None:
             for waits in self._waiting.pop(lacks, ()):

@@ -95,7 +95,7 @@ class DaskHosts(ExecutorHosts):
         return [shard and shard.key for shard in self._inputs]
 
     def _scatter(self, piece: Any, is_stopped: Callable[[], bool]) -> Any:
-        """Return a future of a piece, None if the worker for it is lost. It is offered again."""
+        """Return a future of a piece, or None if its worker is lost. It is then offered again."""
         scattered = self._begin(_scattered(self._client, piece))
         while not is_stopped():
             if wait([scattered], LOOK_S).done:
@@ -128,7 +128,7 @@ class DaskHosts(ExecutorHosts):
 
 
 async def _result_of(client: Any, future: Any) -> Any:
-    """Return the result of a task. It arrives while the call's thread stores others."""
+    """Return the result of a task, which arrives while the call's thread stores other results."""
     try:
         return (await client.gather([future], asynchronous=True))[0]
     finally:

@@ -1,4 +1,4 @@
-"""Executors as clusters. Nothing is known about them, but that they run tasks."""
+"""Executors as clusters, of which only the ability to run tasks is known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nbshare._core.system import processes
 
 
 class ExecutorHosts(Hosts):
-    """The machines behind an executor, one or several. Nothing else is known.
+    """The machines behind an executor, of which nothing else is known.
 
     Parameters
     ----------
@@ -35,11 +35,11 @@ class ExecutorHosts(Hosts):
         self._news: queue.SimpleQueue[int | News | None] = queue.SimpleQueue()
 
     def n_workers(self) -> int:
-        """Return the number of CPUs of this machine, because that of others is unknown."""
+        """Return the number of CPUs of this machine. Those of other machines are unknown."""
         return processes.usable_cpus()
 
     def check(self) -> None:
-        """Check nothing. Its futures and `submit` raise errors."""
+        """Check nothing, because futures and `submit` raise errors."""
 
     def submit(self, number: int, task: Carry, *args: Any) -> None:
         """Submit a task."""

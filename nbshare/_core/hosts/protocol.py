@@ -26,7 +26,7 @@ def as_buffers(message: Any) -> list[Any]:
 
 
 def from_buffers(buffers: Sequence[Any]) -> Any:
-    """Return the object."""
+    """Return the object that buffers of `as_buffers` contain."""
     return pickle.loads(buffers[0], buffers=buffers[1:])
 
 
@@ -34,7 +34,7 @@ def from_buffers(buffers: Sequence[Any]) -> Any:
 
 
 class Common(NamedTuple):
-    """The parts that all blocks of a call share. They are in its inputs."""
+    """The parts that all blocks of a call share, which are in the call's inputs."""
 
     sources: tuple[int, int]  # the place of the source files in the inputs, and their size
     fixed: Fixed  # the place of the rest
@@ -45,7 +45,7 @@ class Common(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """The inputs of a call, or where they are."""
+    """The inputs of a call, or the place where they are."""
 
     call: str  # the name
     nbytes: int
@@ -116,7 +116,7 @@ News = tuple[int, int, Sequence[Sequence[memoryview]], BaseException | None]
 
 
 class Hosts(Protocol):
-    """An existing cluster, for one call. One thread uses it, and any thread wakes that one."""
+    """An existing cluster, for one call. One thread uses it. Any thread may wake that thread."""
 
     kind: str  # as `carrier` knows it
     boot: Boot
@@ -140,7 +140,7 @@ class Hosts(Protocol):
     def offer(self, data: Any, is_stopped: Callable[[], bool]) -> Any:
         """Store the inputs in the cluster. Return how tasks find them, None if it stores none.
 
-        Call it again after some were lost.
+        Call it again after inputs were lost.
         """
 
     def end(self, call: str) -> None:

@@ -31,7 +31,8 @@ class RayHosts(Hosts):
     Parameters
     ----------
     address : str
-        The address of the cluster, or "ray" for one that Ray finds, or starts here.
+        The address of the cluster, or "ray" for a cluster that Ray finds, or starts on this
+        machine.
     """
 
     kind, n_places = "ray", math.inf

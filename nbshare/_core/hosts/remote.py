@@ -127,7 +127,7 @@ def call_of(block: Block, common: Common, fixed: Placed, sources: bytes) -> Remo
 
 
 def _context(common: Common, sources: bytes) -> Context:
-    """Return the settings of this host, with those of the client that are valid here."""
+    """Return the settings of this host, with the client's settings that are valid on it."""
     context = current_context()
     path = [*common.settings["path"]]
     path += [folder for folder in context.path if folder not in path]

@@ -126,7 +126,7 @@ def connect(boot: Boot, library: bytes | None) -> socket.socket:
 
 
 def _start(boot: Boot, name: str, library: bytes | None) -> None:
-    """Start the agent, unless another process has just done it."""
+    """Start the agent, unless another process has just started it."""
     host = f"host {socket.gethostname()}"
     for package, here in versions():
         if here != (wanted := boot.versions[package]):

@@ -484,7 +484,7 @@ class MosaicTarget(NamedTuple):
     layout: Layout
 
     def rows(self, views: Sequence[View]) -> Callable[[int, int], Any]:
-        """Return a function of a first tile and a number, which returns the places of these tiles."""
+        """Return a function that returns the places of some tiles (the first, their number)."""
         mosaic = Mosaic(Inputs(views).array(self.reference), self.layout)
         return lambda first, n: mosaic[first : first + n]
 
