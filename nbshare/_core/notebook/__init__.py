@@ -1,8 +1,8 @@
 """The progress display of a run, and its plots.
 
 A run is seen only through its job (`Job`), and drawing happens only inside :meth:`Display.update`
-and :meth:`Display.close`, in the thread that waits for the run. A background job has a thread of
-its own. A display that fails costs one warning, never the run.
+and :meth:`Display.close`, in the thread that waits for the run. A background job has a separate
+thread. A display that fails costs one warning, never the run.
 
 ``environment``  kernel, terminal or log, and the outputs of a cell
 ``marimo_cells`` the outputs of a cell of marimo
@@ -62,7 +62,7 @@ class Drawer(Protocol):
     """A part of the display that shows a job."""
 
     def draw(self, *, final: bool) -> float:
-        """Show the present state. Return the seconds until the next call is wanted."""
+        """Show the present state. Return the seconds until the next call is due."""
 
 
 class Display:
@@ -107,7 +107,7 @@ class Display:
         Returns
         -------
         float
-            Seconds until the next call is wanted, an hour if nothing is shown.
+            Seconds until the next call is due, an hour if nothing is shown.
         """
         if not self._live:
             return NEVER_S
@@ -147,7 +147,7 @@ class Display:
             self._due[drawer] = time.monotonic() + pause_s
 
     def _warn_of(self, drawer: Drawer, error: Exception, what: str) -> None:
-        """Warn once of an error of a drawer."""
+        """Warn once of an error in a drawer."""
         if drawer in self._warned:
             return
         self._warned.add(drawer)
@@ -201,7 +201,7 @@ def open_display(
     progress, plot
         The arguments, checked by :func:`check_display`.
     in_background
-        Whether a thread of its own draws it.
+        Whether a separate thread draws the job.
 
     Returns
     -------
@@ -244,7 +244,7 @@ def open_display(
 
 @cache
 def _tell_of_no_plot() -> None:
-    """Warn once in a process, because a script may be run again and again, with many calls."""
+    """Warn once in a process, because a script may make many calls."""
     warn_at_most(
         "plot= is shown in a notebook only, so this run continues without a plot. Draw the results "
         "that the run returns, or leave out plot=.",
@@ -262,7 +262,7 @@ class Showing:
 
     Notes
     -----
-    Safe from any thread. It holds a reference to its job only while that runs.
+    Safe from any thread. It holds a reference to its job only while the job runs.
     """
 
     def __init__(self, plot: Any) -> None:
@@ -273,7 +273,7 @@ class Showing:
         self._lock = threading.RLock()  # a plot function may wait for its job
 
     def begin(self, job: Job, progress: Any) -> None:
-        """Show a job that is about to begin, as ``progress=`` and ``plot=`` say."""
+        """Show a job that is about to begin, as ``progress=`` and ``plot=`` specify."""
         if surroundings() == "kernel":
             self._cell = cell_number()
         elif progress is None:
@@ -294,7 +294,7 @@ class Showing:
         return True
 
     def explore(self, job: Job, **options: Any) -> None:
-        """Show the results one at a time, with the labels of its own plot."""
+        """Show the results one at a time, with the labels of the job's own plot."""
         from nbshare._core.notebook.explore import explore
 
         own = as_plots(self._plot)
@@ -309,7 +309,7 @@ class Showing:
                 self._live.pop().close()
 
     def _draw(self, job: Job, progress: Any) -> bool:
-        """Draw it in the running cell, and follow it. Return False if the user wants no display."""
+        """Draw the job in the running cell, and follow it. Return False if no display is wanted."""
         display = open_display(job, progress=progress, plot=self._plot, in_background=True)
         if not display:
             return False

@@ -1,4 +1,4 @@
-"""The progress of a run in words, by tqdm in a terminal, a line now and then in a log.
+"""The progress of a run in words: a tqdm bar in a terminal, a line now and then in a log.
 
 The arithmetic (smoothed rate, time left, formatting) is tqdm's. If the number of items is unknown,
 there is neither a percentage nor a time left.
@@ -38,7 +38,7 @@ class Speed:
         self._results, self._seconds = EMA(), EMA()
 
     def count(self) -> int:
-        """Count the results since the last call. Return how many there are in all."""
+        """Count the results since the previous call. Return the total number."""
         n_done, now = self._job.n_done, time.monotonic()
         if n_done > self._counted:
             self._first_at = min(self._first_at, now)
@@ -59,7 +59,7 @@ class Speed:
     def left_s(self) -> float | None:
         """Seconds to the end at the present rate, or None if unknown.
 
-        The first results say little, and so does the first one of a new worker.
+        The first results, and the first result of a new worker, say little.
         """
         job, now = self._job, time.monotonic()
         is_early = job.elapsed_s < _EARLY_S or (
@@ -131,7 +131,7 @@ def _remarks(job: Job) -> list[str]:
 
 
 def _retried(job: Job) -> list[str]:
-    """Return how many items were retried, because a run that needs retries is not in order."""
+    """Return how many items were retried, because a run that needs retries needs attention."""
     n = len(job._run.retried())
     return [f"{n:,} retried"] if n else []
 
@@ -163,7 +163,7 @@ def _ready(job: Job, speed: Speed) -> list[str]:
 
 
 def _fitting(job: Job) -> list[str]:
-    """Return how many workers fit into memory, if not all do."""
+    """Return how many workers fit into memory, if not all fit."""
     if (fit := job._run.fit()) is None:
         return []
     return [f"{fit.n} of {counted(job.n_workers, 'worker')}: {fit.each / 1e9:.1f} GB each"]
@@ -245,7 +245,7 @@ class TerminalBar(Bar):
 
 
 class _JobTqdm(tqdm):  # type: ignore[misc]  # tqdm is not typed
-    """tqdm with a label of a third of the line at most, and without its monitor thread.
+    """tqdm with a label of at most a third of the line, and without a monitor thread.
 
     This bar is refreshed by hand.
     """

@@ -118,7 +118,7 @@ class LinePainter(Painter):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The least and the greatest value so far, ``inf`` and ``-inf`` if there is none."""
+        """The least and the greatest value so far, ``inf`` and ``-inf`` if there are no values."""
         return extremes(self._numbers)[:2]
 
     def _named_by_axis(self, width: int) -> tuple[str, list[str]]:
@@ -229,7 +229,7 @@ class LinePainter(Painter):
         self._numbers[items] = self._positive(numbers)
 
     def _reduced(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Return one number for each row, of its values that are not NaN."""
+        """Return one number for each row, from the values that are not NaN."""
         how = self._plot.reduction
         if how == "last":
             return rows[..., -1]
@@ -318,7 +318,7 @@ class TrendPainter(LinePainter):
 
 
 def is_trend(plot: LivePlot, result: Any) -> bool:
-    """Whether the result of ``reduce=`` is drawn against the number of items: a few numbers."""
+    """Whether the result of ``reduce=`` is a few numbers, drawn against the number of items."""
     shown = result if plot.value is None else plot.value(result)
     if (parts := parts_of(shown)) is not None:
         return all(is_number(part) or is_missing(part) for part in parts.values())
@@ -326,7 +326,7 @@ def is_trend(plot: LivePlot, result: Any) -> bool:
 
 
 def n_lines(shape: tuple[int, ...], names: Sequence[str]) -> int:
-    """Return how many lines results of a shape make, with names of their parts or without."""
+    """Return the number of lines for results of a shape, with or without names of their parts."""
     if 0 < len(names) <= MAX_LINES:
         return len(names)
     n = math.prod(shape)
@@ -341,14 +341,14 @@ def is_single(y: Floats) -> NDArray[np.bool_]:
 
 
 def apart(x: Floats) -> Floats:
-    """Return those of many places that a plot shows next to each other."""
+    """Return, of many places, those that a plot can show next to each other."""
     x = x[np.isfinite(x)]
     width = np.ptp(x) / _MAX_POINTS if x.size else 0
     return x[np.unique(np.round(x / width), return_index=True)[1]] if width else x[:1]
 
 
 def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Return the highest and the lowest of many points, which look the same as all."""
+    """Return the highest and the lowest of many points, which look the same as all points."""
     if len(x) <= 2 * _MAX_POINTS:
         return x, y
     width = math.ceil(len(x) / _MAX_POINTS)
@@ -401,7 +401,7 @@ class HistPainter(Painter):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The least and the greatest value so far, ``inf`` and ``-inf`` if there is none."""
+        """The least and the greatest value so far, ``inf`` and ``-inf`` if there are no values."""
         return self._low, self._high
 
     def show(self, *, final: bool) -> str:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""Places of items and pixels at an axis: numbers, dates, durations or names, even or not."""
+"""Places of items and pixels on an axis: numbers, dates, durations or names, even or uneven."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ _LINE = 0.04  # the height of a line of text, in units of the axis
 
 @dataclass(frozen=True)
 class Coordinates:
-    """The places of items or pixels at an axis.
+    """The places of items or pixels on an axis.
 
     Attributes
     ----------
     values
-        One each, in the unit of the axis, for dates in Matplotlib's days.
+        One value for each place, in the unit of the axis, for dates in Matplotlib's days.
     label, unit, zone
-        Their name, unit and time zone.
+        The name, unit and time zone of the values.
     names
-        Of values that are not numbers. Their places are 0, 1, 2, …
+        Names of values that are not numbers. Their places are 0, 1, 2, …
     kind
         NumPy's letter: M for dates, i for whole numbers.
     is_index
-        Whether they are only numbered.
+        Whether the places are only numbered.
     """
 
     values: Floats
@@ -64,7 +64,7 @@ class Coordinates:
 
     @cached_property
     def is_log(self) -> bool:
-        """Whether they span a decade or more, in steps that are more even on a log axis."""
+        """Whether the values span a decade or more, in steps that are more even on a log axis."""
         values = np.unique(self.values[np.isfinite(self.values)])
         if self.names or self.kind == "M" or self.is_index or len(values) < 3:
             return False
@@ -75,7 +75,7 @@ class Coordinates:
 
     @property
     def is_sorted(self) -> bool:
-        """Whether they grow, or fall, at each step."""
+        """Whether the values increase at each step, or decrease at each step."""
         steps = np.diff(self.values)
         return bool((steps > 0).all() or (steps < 0).all())
 
@@ -162,7 +162,7 @@ def index(n: int, label: str = "", step: float = 1.0, start: float = 0.0) -> Coo
 
 
 def of_array(values: NDArray[Any], label: str = "", reader: Reader | None = None) -> Coordinates:
-    """Return numbers, dates or durations as coordinates, with unit and zone from their reader."""
+    """Return numbers, dates or durations as coordinates, with the unit and zone of their reader."""
     unit, kind = reader.unit if reader else "", values.dtype.kind
     floats = as_floats(values)
     if kind == "m":
@@ -180,7 +180,7 @@ def of_axis(name: str, values: NDArray[Any]) -> Coordinates:
 
 
 def of_sorted_axis(name: str, values: NDArray[Any]) -> Coordinates:
-    """Return the values of an axis for an image, where unsorted ones are names, too."""
+    """Return the values of an axis for an image, in which unsorted values are names, too."""
     places = of_axis(name, values)
     if places.is_sorted:
         return places
@@ -227,7 +227,8 @@ def of_users(name: str, values: NDArray[Any], n: int, label: str) -> Coordinates
 def cells_of(edges: Floats, n: int) -> NDArray[np.intp]:
     """Return the cell that each of n equal parts of an axis shows.
 
-    A cell is left out only if it is narrower than two parts, and others have their middles there.
+    A cell is omitted only if it is narrower than two parts, and other cells contain the middles of
+    these parts.
     """
     ends = edges if edges[0] < edges[-1] else -edges
     parts = np.linspace(ends[0], ends[-1], n + 1)

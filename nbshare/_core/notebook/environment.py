@@ -22,8 +22,8 @@ _SHARED_INTERVAL_S = 0.25  # between changes of an output that several runs shar
 def surroundings() -> Literal["kernel", "marimo", "terminal", "log"]:
     """Return the place of our output: a kernel, a running cell of marimo, a terminal or a log.
 
-    A kernel is asked for before the terminal, because Jupyter's stderr is not a terminal, but a
-    kernel started by hand in one may well be.
+    The kernel is checked before the terminal, because the stderr of a kernel that was started by
+    hand may be a terminal.
     """
     # A kernel has loaded IPython. If it is not loaded, there is no kernel.
     get_ipython = variables_of(sys.modules.get("IPython.core.getipython")).get("get_ipython")
@@ -55,7 +55,7 @@ def shell() -> Any:
 def front_end() -> str | None:
     """Return the name of the front end that shows widgets, or None.
 
-    A notebook that is executed without a page, as by nbclient, shows none.
+    A notebook that is executed without a page, for example by nbclient, shows no widgets.
     """
     if "google.colab" in sys.modules:
         return "Colab"
@@ -70,7 +70,7 @@ def cell_number() -> int:
 
 
 def cell_id() -> str | None:
-    """Return an id that the cell keeps when it is run again, or None if it has none."""
+    """Return an id that the cell keeps when it is run again, or None without such an id."""
     try:
         return str(shell().kernel.get_parent("shell")["metadata"]["cellId"])
     except Exception:  # noqa: BLE001  other kernels have other ways
@@ -89,7 +89,7 @@ class KernelOutput:
     cell
         The outputs of its kind in the cell.
     is_shared
-        True if it may have shown an earlier run.
+        True if the output may have shown an earlier run.
 
     Attributes
     ----------
@@ -98,11 +98,11 @@ class KernelOutput:
     first
         The first of the consecutive runs that have used this output. The last is `number`.
     id
-        Its id in the front end.
+        The id of the output in the front end.
     sent_at
-        When it was last changed, on the monotonic clock.
+        When the output was last changed, on the monotonic clock.
     is_last
-        Whether its run is over, so that it no longer changes.
+        Whether the run is over, so that the output no longer changes.
     """
 
     number, first = 0, 1
@@ -122,7 +122,7 @@ class KernelOutput:
 
     @property
     def shown(self) -> dict[str, str]:
-        """Its contents, by MIME type."""
+        """The contents of the output, by MIME type."""
         return self._shown[0] if self._shown is not None else {}
 
     def reserve(self) -> None:
@@ -131,7 +131,7 @@ class KernelOutput:
             self.show(lambda: ({"text/plain": ""}, None), final=False)
 
     def show_again(self) -> None:
-        """Show it in the running cell too. Later updates replace both."""
+        """Show the output in the running cell too. Later updates replace both."""
         if self._shown is not None:
             self._handle.display(self._shown[0], metadata=self._shown[1], raw=True)
 
@@ -195,7 +195,7 @@ class Cell:
         return output
 
     def _end(self, *_: object) -> None:
-        """Send the updates that came too soon after the previous ones."""
+        """Send the updates that were too close to the previous ones."""
         self.is_over = True
         self._events.unregister("post_run_cell", self._end)
         for output in self.free:

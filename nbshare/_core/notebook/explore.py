@@ -6,7 +6,7 @@ On a page of Jupyter's server three outputs follow each other in the cell::
     the panel         ipywidgets, until the kernel ends
     the plot          an ordinary PNG: saved in the file
 
-A style hides the last one while the panel exists. Without the panel it hides the panel's place,
+A style hides the plot while the panel exists. Without the panel, the style hides the panel's place,
 where JupyterLab would write "Error displaying widget". Other front ends get panel and plot as two
 forms of one output. If no page shows widgets, the plot is shown with a sentence.
 
@@ -200,7 +200,7 @@ class ResultGrid:
 
     @property
     def first(self) -> int:
-        """Index of the first result that has arrived, 0 if none has."""
+        """Index of the first result that has arrived, 0 if no result has."""
         return int(np.argmax(self.source._present)) if self.source.n_done else 0
 
     def name(self, item: int) -> str:
@@ -218,7 +218,7 @@ class ResultGrid:
         return item < len(present) and bool(present[item])
 
     def pick(self, item: int) -> tuple[PlotKind, npt.NDArray[Any]]:
-        """Return how a result is drawn, and its numbers. Raise an error if it cannot be."""
+        """Return how a result is drawn, and its numbers. Raise an error if it cannot be drawn."""
         from nbshare._core.notebook.reading import unmasked
 
         partial, value = self.source._partial(), self._plot.value
@@ -241,7 +241,7 @@ class ResultGrid:
         return self._kind or ("image" if is_image else "line"), shown
 
     def draw(self, item: int, *, sharp: bool, own_scale: bool = False) -> Frame:
-        """Draw a result, on the scale of all or its own, or a note that it has not arrived."""
+        """Draw a result, on the scale of all results or its own, or a note that it is missing."""
         from nbshare._core.notebook.figure import ResultFigure  # loads matplotlib
 
         if not self.has(item):
@@ -344,7 +344,7 @@ class Panel:
         self._is_over = False
 
     def display(self) -> None:
-        """Show it in the running cell, and keep it up to date."""
+        """Show the panel in the running cell, and keep it up to date."""
         cell, number = self._cell = cell_id(), cell_number()
         for before in list(_panels):
             if cell is not None and before._cell[0] == cell and before._cell[1] != number:
@@ -359,7 +359,7 @@ class Panel:
         start_thread(self._run)
 
     def close(self) -> None:
-        """Remove it, because another one replaces it."""
+        """Remove the panel, because another panel replaces it."""
         self._is_over = True
         self._has_news.set()
         for widget in (*self._line.children, *self._all.children, self._all):
@@ -371,7 +371,7 @@ class Panel:
         return int(np.ravel_multi_index(places, self._view.shape)) if self._view.axes else places[0]
 
     def _step(self, by: int) -> None:
-        """Choose the next result, or another one. The first follows the last."""
+        """Choose the result that is `by` steps away. The first result follows the last."""
         item = (self._item + by) % self._view.n
         places = np.unravel_index(item, self._view.shape or (self._view.n,))
         for slider, place in zip(self._sliders, places, strict=True):
@@ -415,7 +415,7 @@ class Panel:
         return is_new
 
     def _save(self, show: Callable[..., object]) -> None:
-        """Draw a sharp plot, here and for the notebook's file."""
+        """Draw a sharp plot, for the page and for the notebook's file."""
         data, metadata = self._draw(sharp=True).bundle
         show({**data, **self._also}, metadata=metadata, raw=True)
 

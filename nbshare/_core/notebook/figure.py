@@ -138,9 +138,9 @@ class LiveFigure:
         Parameters
         ----------
         final
-            Whether it is the last one.
+            Whether this is the last frame.
         n_soon
-            How many results there will be before the next frame. If this one shows far fewer, its
+            How many results there will be before the next frame. If this frame shows far fewer, its
             title says how many.
         """
         return self._frame(final=final, n_soon=n_soon)
@@ -176,7 +176,7 @@ class LiveFigure:
 
     @property
     def problem(self) -> Exception | None:
-        """An error of the user's ``value=`` for some result, or None."""
+        """An error that the user's ``value=`` raised for a result, or None."""
         problems = (getattr(painter, "problem", None) for painter in self._painters)
         return next(filter(None, problems), None)
 
@@ -263,7 +263,7 @@ class LiveFigure:
     def _painted(
         self, painter: Any, partial: Any, present: NDArray[np.bool_], final: bool
     ) -> tuple[int, str]:
-        """Update one plot. Return how many results it shows, and a text with ``{}`` for it."""
+        """Update one plot. Return the number of results shown, and a text with ``{}`` for it."""
         if isinstance(painter, TilesPainter):
             partial = [partial[i] for i in range(len(partial))]
         if not isinstance(partial, Mosaic) or isinstance(painter, MosaicPainter):
@@ -353,7 +353,7 @@ class LiveFigure:
     def _final_png(self, n_values: int) -> bytes:
         """Draw a sharp picture, with fewer colours or pixels if its file would be large.
 
-        Some of its bytes are for the values that it carries.
+        Some of the file's bytes are for the values in it.
         """
         return encode_moderately(self._pixels, _FINAL_DPI, MAX_BYTES - n_values)
 
@@ -502,7 +502,7 @@ def _painter_of(
 
 
 def _of_tiles(plot: LivePlot) -> LivePlot:
-    """Return a line plot of one number of each tile, as tiles differ in shape."""
+    """Return a line plot of one number of each tile, because tiles differ in shape."""
     own, value, how = copy.copy(plot), plot.value, plot.reduction
 
     def number_of(tile: Any) -> Any:

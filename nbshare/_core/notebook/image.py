@@ -89,7 +89,7 @@ class ImageLayout:
     Attributes
     ----------
     n_cells
-        The results are reduced to this many, each of some consecutive items.
+        The number of cells to which the results are reduced, each of some consecutive items.
     x, y
         Places of the columns and rows.
     aspect
@@ -124,7 +124,7 @@ def choose_layout(
 ) -> ImageLayout:
     """Choose the layout for n results of a shape, whose reader knows their names and axes.
 
-    Raise CannotDrawError if there is none.
+    Raise CannotDrawError if there is no such layout.
     """
     coords = [*plot._coords.items()]
     has_own = plot.x is not None, plot.y is not None
@@ -275,7 +275,7 @@ class ImagePainter(Painter):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The least and the greatest value so far, ``inf`` and ``-inf`` if there is none."""
+        """The least and the greatest value so far, ``inf`` and ``-inf`` if there are no values."""
         if not self._is_combined:
             return self._raster.ends
         picture = self._raster.picture((), is_combined=True)
@@ -316,8 +316,9 @@ class ImagePainter(Painter):
     def _evenly(self) -> list[NDArray[np.intp] | None]:
         """Return the rows and columns that the image draws at equal distances, None for all once.
 
-        Matplotlib averages pixels of the screen if one side has many rows or columns. Those of the
-        other side, few or of several widths, are drawn several times, or it would average those.
+        Matplotlib averages pixels of the screen if one side has many rows or columns. The rows or
+        columns of the other side, if few or of several widths, are drawn several times, or
+        Matplotlib would average them too.
         """
         layout = self._layout
         sides = list(zip((layout.y, layout.x), self._firsts, _FINE, strict=True))
@@ -468,7 +469,7 @@ class ImagePainter(Painter):
         return (f"{self._plot.reduction} of {{}}" if self._is_stack else "{}") + remark
 
     def _colour(self, pixels: Floats, picture: Picture) -> str:
-        """Set the range of the colours, that of all values. Return a remark on those not seen."""
+        """Set the range of the colours to that of all values. Return a remark on hidden values."""
         if (categories := self.categories) is not None:
             self._colour_categories(categories)
             return ""
@@ -505,8 +506,8 @@ class ImagePainter(Painter):
     def _centred(self, low: float, high: float) -> tuple[float, float]:
         """Return a range with zero in its middle if colours diverge from it. Choose the colours.
 
-        By default they diverge from the first frame on with values of both signs of a similar size.
-        They never change back, as colours that come and go would confuse.
+        By default, colours diverge from the first frame on that has values of both signs of a
+        similar size. They never change back, because colours that come and go would confuse.
         """
         name = self._plot.cmap
         less, more = sorted((-low, high))
@@ -524,7 +525,7 @@ class ImagePainter(Painter):
         return low, high
 
     def _show_odd(self, pixels: Floats, is_there: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Show where results are missing, and where they are not finite. Return the latter."""
+        """Show where results are missing or not finite. Return where they are not finite."""
         self._hatch.set_visible(not self._raster.is_full(self._layout.n_cells))
         kinds = [np.isnan(pixels) & is_there, np.isposinf(pixels), np.isneginf(pixels)]
         if self._is_coloured:
@@ -614,7 +615,7 @@ def spread(pixels: NDArray[Any], sides: Sequence[NDArray[np.intp] | None]) -> ND
 def without(is_odd: NDArray[np.bool_], pixels: Floats) -> Floats:
     """Return pixels with neighbours of their row in place of odd ones, which are drawn above them.
 
-    Otherwise interpolation would fade out around these, or have to be switched off.
+    Otherwise interpolation would fade out around these pixels, or have to be switched off.
     """
     if not is_odd.any():
         return pixels

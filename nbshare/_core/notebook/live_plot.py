@@ -29,11 +29,11 @@ Draw: TypeAlias = Callable[[Any, Any], object]
 
 
 class CannotDrawError(Exception):
-    """Results that do not suit the plot. The message says which ones would."""
+    """Results that do not suit the plot. The message says which results do."""
 
 
 class NothingYetError(CannotDrawError):
-    """A plot without results, as all so far are missing."""
+    """A plot without results, because all results so far are missing."""
 
 
 @shown_from_its_calls
@@ -74,7 +74,7 @@ class LivePlot:
     reduction : {"mean", "sum", "min", "max", "last"}, default "mean"
         How several images, or many values, become one.
     limits : (low, high) or "robust", optional
-        Range of the results, or their colours. ``"robust"`` leaves out 2 % at each end.
+        Range of the results, or their colours. ``"robust"`` omits 2 % at each end.
     scale : {"linear", "log"}, default "linear"
         Scale of the results.
     cmap : str or matplotlib Colormap, optional
@@ -227,7 +227,7 @@ Plot: TypeAlias = OnePlot | Sequence[OnePlot] | None
 
 
 def as_plots(plot: Any) -> list[LivePlot]:
-    """Return one LivePlot for each plot that ``plot=`` asks for.
+    """Return one LivePlot for each plot of ``plot=``.
 
     Raises
     ------

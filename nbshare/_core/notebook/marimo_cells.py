@@ -25,11 +25,11 @@ class MarimoOutput:
 
     @property
     def is_shared(self) -> bool:
-        """Whether it has shown an earlier run."""
+        """Whether the output has shown an earlier run."""
         return self.number > MAX_OWN
 
     def reserve(self) -> None:
-        """Reserve its place in the cell."""
+        """Reserve the place of the output in the cell."""
         self.show(lambda: ({"text/html": ""}, None), final=False)
 
     def show(self, make: Callable[[], Any], *, final: bool) -> None:  # noqa: ARG002 - each state is shown
@@ -58,7 +58,7 @@ class MarimoCell:
         self.n_taken: dict[str, int] = {}
 
     def take(self, kind: str) -> MarimoOutput:
-        """Return a new output, or the last one."""
+        """Return a new output, or the last output."""
         own = self.outputs.setdefault(kind, [])
         if len(own) < MAX_OWN:
             own.append(MarimoOutput(self))

@@ -50,14 +50,14 @@ _plots: dict[str, KernelOutput] = {}
 
 
 def follow(row: Row, output_id: str, without_kernel: str, unknown: str) -> str:
-    """Answer pages about a run from now on.
+    """Start to answer the pages that show a run.
 
     Parameters
     ----------
     row
-        Its display.
+        The display of the run.
     output_id
-        The output that shows it, and no longer an earlier run.
+        The output that shows the run, and no longer an earlier run.
     without_kernel
         The markup that the page shows if the kernel ends while the page follows the run.
     unknown

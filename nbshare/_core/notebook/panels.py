@@ -37,7 +37,7 @@ class Panel:
 class Panels:
     """The panels of a plot, the number of columns, and a remark on panels that are left out.
 
-    They have one scale and one colour bar or legend, unless they show unlike parts.
+    Panels have one scale and one colour bar or legend, unless they show unlike parts.
     """
 
     panels: list[Panel]
@@ -102,7 +102,7 @@ def _parts(
 ) -> dict[str, tuple[Any, ...] | None] | None:
     """Return the parts of results that need a panel each, or None.
 
-    Each has a shape, kind and unit, which is None if it cannot be drawn.
+    Each part has a shape, kind and unit, or None if it cannot be drawn.
     """
     reader = Reader(plot.value)
     shown = (reader.shown(partial[i]) for i in np.flatnonzero(present).tolist())
@@ -191,7 +191,7 @@ def _columns(n: int) -> int:
 
 
 def _some(n: int, most: int) -> list[int]:
-    """Return up to some of the first n numbers, evenly spaced, with both ends."""
+    """Return a limited number of the first n numbers, evenly spaced, with both ends."""
     places = np.linspace(0, n - 1, min(n, most)).round().astype(int)
     return [*map(int, np.unique(places))]
 
@@ -206,11 +206,11 @@ class PanelsPainter:
     kinds
         The painter of a panel for each kind of plot.
     inputs, partial, present
-        As of a `Painter`.
+        As in `Painter`.
     panels
         The panels.
     is_anew
-        As of `values.first_of`.
+        As in `values.first_of`.
     like
         The first result and its reader, for panels of a grid, which number texts alike.
     """
@@ -251,7 +251,7 @@ class PanelsPainter:
 
     @property
     def problem(self) -> Exception | None:
-        """An error of the user's ``value=`` for some result, or None."""
+        """An error that the user's ``value=`` raised for a result, or None."""
         return next(filter(None, (painter.problem for painter in self._painters)), None)
 
     def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:

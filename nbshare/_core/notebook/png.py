@@ -50,7 +50,7 @@ def _n_changes(picture: Image.Image) -> int:
 def in_palette(picture: Image.Image) -> Image.Image:
     """Return a picture in 256 colours.
 
-    Those of an image and its colour bar are kept, because values are read from them. Text and
+    The colours of an image and its colour bar are kept, because values are read from them. Text and
     edges, whose colours are many and rare, get the nearest of 256.
     """
     pixels = np.asarray(picture.convert("RGBA"))

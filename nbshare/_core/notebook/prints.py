@@ -1,4 +1,4 @@
-"""The streams to which the output of workers is written, those of the caller."""
+"""The caller's streams, to which the output of workers is written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Printer:
 
     @property
     def is_here(self) -> bool:
-        """Whether a new one would write to the same places."""
+        """Whether a new `Printer` would write to the same places."""
         return all(stream.is_in(getattr(sys, name)) for name, stream in self._streams.items())
 
     def __call__(self, name: str, text: str) -> None:
@@ -40,7 +40,7 @@ class Printer:
 
 
 class _Stream:
-    """One of the streams: of a kernel or terminal, a file, or None."""
+    """One of the streams: a stream of a kernel or terminal, a file, or None."""
 
     # Class attributes, so that a run without prints does not set them.
     _allowed, _counted_at = 0.0, -3600.0
@@ -53,7 +53,7 @@ class _Stream:
         self._parent = getattr(stream, "parent_header", None)
 
     def is_in(self, stream: Any) -> bool:
-        """Return whether it is this stream, in the same cell."""
+        """Return whether a stream is this one, in the same cell."""
         return stream is self.stream and getattr(stream, "parent_header", None) == self._parent
 
     def write(self, text: str) -> None:

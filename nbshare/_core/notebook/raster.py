@@ -1,4 +1,4 @@
-"""Values of many results in an image of limited size, which leaves out none of them.
+"""Values of many results in an image of limited size, which omits none of them.
 
 If results have more pixels than the image, each of its pixels shows a block of theirs::
 
@@ -127,7 +127,7 @@ class Raster:
         return self._low, self._high
 
     def is_full(self, n_cells: int) -> bool:
-        """Whether the first cells have all a result."""
+        """Whether the first cells all have a result."""
         return bool(self._n[:n_cells].all())
 
     def picture(self, steps: Sequence[int], *, is_combined: bool) -> Picture:
@@ -212,7 +212,7 @@ def _combine(
     firsts: NDArray[np.intp],
     ufunc: np.ufunc,
 ) -> None:
-    """Combine rows with some cells. Those of a cell follow each other, from its first on."""
+    """Combine rows with some cells. The rows of a cell are consecutive, from its first on."""
     if len(mine) == 1:  # in place, as a cell may be large
         cell = cells[mine[0] : mine[0] + 1]
         if len(rows) > _LONG:
@@ -250,7 +250,7 @@ def blocks(
     axis
         The first axis that has blocks.
     dtype
-        Of the result. Default: that of `values`.
+        The dtype of the result. Default: the dtype of `values`.
     """
     dtype = values.dtype if dtype is None else dtype
     for k, (step, phase) in enumerate(zip_longest(steps, phases, fillvalue=0), axis):
@@ -304,7 +304,7 @@ def sizes_of(
 def extremes(values: NDArray[Any]) -> tuple[float, float, bool]:
     """Return the least and the greatest finite value, and whether there is a NaN.
 
-    Without finite values they are ``inf`` and ``-inf``.
+    Without finite values, the limits are ``inf`` and ``-inf``.
     """
     low, high = values.min(), values.max()
     has_nan = bool(np.isnan(low))

@@ -32,7 +32,7 @@ class ResultAxis(NamedTuple):
 
 
 class Reader:
-    """Reads the results of one run, which are all like the first one.
+    """Reads the results of one run, which are all of the same kind as the first.
 
     A result that is missing, or for which ``value=`` raises, becomes NaN.
 
@@ -268,7 +268,7 @@ def _sort_of(part: Any) -> str:
 
 
 def named_parts(result: Any) -> Mapping[Any, Any] | None:
-    """Return the parts of a result and their names, or None if it has none."""
+    """Return the parts of a result and their names, or None if it has no parts."""
     if isinstance(result, Mapping) or (hasattr(result, "keys") and hasattr(result, "data_vars")):
         return {str(name): part for name, part in result.items()}
     if isinstance(result, tuple) and hasattr(result, "_fields"):
@@ -305,7 +305,7 @@ def unmasked(result: Any) -> Any:
 
 
 def names_of(values: NDArray[Any], digits: Sequence[int] = (3, 6, 17)) -> list[str]:
-    """Return values as texts, exact if these are short, otherwise with as few digits as differ."""
+    """Return values as texts, exact if short, otherwise with as few digits as make them differ."""
     if values.dtype.kind == "M":
         days = values.astype("M8[D]")
         return [str(x) for x in (days if (days == values).all() else values.astype("M8[s]"))]
@@ -344,7 +344,7 @@ def _is_time(part: Any) -> bool:
 
 
 def is_place(item: Any) -> bool:
-    """Whether an item that is not a number has a place at an axis, as dates and quantities do."""
+    """Whether an item that is not a number has a place on an axis, as dates and quantities do."""
     return _is_dated(item) or hasattr(item, "to_value") or hasattr(item, "m_as")
 
 

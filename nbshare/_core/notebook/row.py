@@ -119,7 +119,7 @@ class NotebookRow:
         return _INTERVAL_S
 
     def for_page(self) -> str:
-        """Return the markup for a page that asks. From then on only the last state is sent."""
+        """Return the markup for a page that asks. After that, only the last state is sent."""
         self._is_followed = True
         words, stop = self._words(), ""
         if self._job.state in LIVE and not self._refusal:
@@ -289,7 +289,7 @@ class NotebookRow:
 
 
 def _gain(job: Job) -> str:
-    """Return how much the workers of a finished run have gained, in a line."""
+    """Return a line that says how much the workers of a finished run have gained."""
     stats = job.stats
     working_s = sum(worker.working_s for worker in stats)
     there_s = working_s + sum(worker.waiting_s for worker in stats)

@@ -98,7 +98,7 @@ class Painter:
 
     @property
     def problem(self) -> Exception | None:
-        """An error of the user's ``value=`` for some result, or None."""
+        """An error that the user's ``value=`` raised for a result, or None."""
         return self._reader.problem
 
     @property
@@ -136,7 +136,7 @@ class Painter:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The least and the greatest value so far, ``inf`` and ``-inf`` if there is none."""
+        """The least and the greatest value so far, ``inf`` and ``-inf`` if there are no values."""
         raise NotImplementedError
 
     def begin_anew(self, limits: tuple[float, float] | None) -> None:
@@ -178,7 +178,7 @@ class Painter:
     def _range(self, finite: Floats, low: float, high: float) -> tuple[float, float]:
         """Return the range to show: the user's, or that of most or all of the data.
 
-        The data may be more than the finite values that are drawn.
+        The data may include more than the finite values that are drawn.
         """
         limits = self._plot.limits
         if isinstance(limits, tuple):
@@ -209,7 +209,8 @@ class Painter:
     def _remark_on_scale(self, finite: Floats, low: float, high: float) -> str:
         """Return the title's remark on values that do not fit on the scale, or not well.
 
-        These are offered a logarithmic scale if half of them are at the end of a linear one.
+        The remark suggests a logarithmic scale if half of the values are at the end of a linear
+        scale.
         """
         if self._n_not_positive:
             return f", {self._n_not_positive:,} not positive"
@@ -254,7 +255,7 @@ def first_of(
 ) -> tuple[NDArray[Any], Reader]:
     """Return a result that shows the kind of all, as an array of one, and the reader of all.
 
-    It is the first that is not missing. With `is_anew`, all results so far are read.
+    The result is the first that is not missing. With `is_anew`, all results so far are read.
     """
     reader, there = Reader(plot.value), np.flatnonzero(present)
     for k in range(len(there)):
@@ -374,7 +375,7 @@ def room_of(axis: Axis) -> float:
 
 
 def write_names(axis: Axis, names: list[str]) -> None:
-    """Write names at the places 0, 1, 2, … of an axis, all of a few, some of many."""
+    """Write names at the places 0, 1, 2, … of an axis: all if few, some if many."""
     is_x = isinstance(axis, XAxis)
     room = room_of(axis) if is_x else math.inf
     if len(names) <= _MOST_NAMES:
