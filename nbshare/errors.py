@@ -1,4 +1,4 @@
-"""Every exception and warning of nbshare.
+"""The exceptions and warnings of nbshare.
 
 ::
 

@@ -1,7 +1,7 @@
 """`doctor`, which tests nbshare on this machine, and its report.
 
-The self-test is a small job, step by step, in a separate process. There it does not disturb the
-caller's runs, even if it crashes or hangs, and all leftovers belong to it::
+The self-test is a small job, step by step, in a separate process. In that process it does not
+disturb the caller's runs, even if it crashes or hangs, and all leftovers belong to it::
 
     caller ── new process, new session ──►  run: share, start, map, interrupt, free
            ◄── one line of JSON a step ──
@@ -83,13 +83,13 @@ class CheckStep:
     name : str
         The name of the step.
     state : {"ok", "failed", "not run"}
-        The outcome. After a failed step only the last one is run.
+        The outcome. After a failed step, only the last step is run.
     elapsed_s : float
         Duration in seconds.
     detail : str
         The findings, or the failure.
     remedy : str
-        The remedy if it failed.
+        The remedy if the step failed.
     """
 
     name: str
@@ -301,7 +301,7 @@ def _problem(status: int, errors: str) -> str:
 
 
 def _steps_of(told: str, problem: str, *, is_late: bool) -> list[CheckStep]:
-    """Return all steps. The process ended in the first one that was not reported, or before."""
+    """Return all steps. The process ended in, or before, the first step that was not reported."""
     has_started, _, lines = told.partition("\n")
     done = [CheckStep(**json.loads(line)) for line in lines.splitlines()]
     rest = [CheckStep(name) for name in list(STEPS)[len(done) :]]
@@ -330,7 +330,7 @@ def _await_end(session: int) -> CheckStep:
 
 
 def run() -> None:
-    """Run the steps and report each."""
+    """Run the steps and report each step."""
     print("started", flush=True)  # noqa: T201
     signal.signal(signal.SIGINT, signal.default_int_handler)  # off in a shell's background job
     steps = _steps()
@@ -351,7 +351,7 @@ def run() -> None:
 
 
 def _steps() -> Iterator[str]:
-    """Run the steps one after the other. Yield the findings of each."""
+    """Run the steps one after the other. Yield the findings of each step."""
     table = np.arange(N_ROWS * N_COLUMNS).reshape(N_ROWS, N_COLUMNS)
     shared = share(table)
     yield f"{in_words(shared.nbytes)} of the kind {_kind_of(shared)}"

@@ -72,9 +72,9 @@ class Executor(futures.Executor):
     mp_context : None
         Only for the signature of `concurrent.futures.ProcessPoolExecutor`.
     initializer : callable, optional
-        Called in each worker before its first task. If it raises, the tasks fail. Tasks see the
-        global variables that it sets. If it uses variables of the notebook or script, it sees their
-        values from when the executor was created.
+        Called in each worker before its first task. If the initializer raises, the tasks fail.
+        Tasks see the global variables that it sets. If it uses variables of the notebook or script,
+        it sees the values that they had when the executor was created.
     initargs : sequence, optional
         Positional arguments of the initializer.
     max_tasks_per_child : int, optional
@@ -106,14 +106,14 @@ class Executor(futures.Executor):
     A web server needs one executor for all requests. The package adaptive cannot read the number of
     workers, so pass it: ``adaptive.Runner(learner, executor=executor, ntasks=4)``.
 
-    All calls of nbshare share the workers. They stay alive after `shutdown`, and restart when a
+    All calls of nbshare share the workers. Workers stay alive after `shutdown`, and restart when a
     file that they imported has changed. `nbshare.shutdown` makes running tasks fail, and new
     workers run the queued ones. Tasks see the environment, import path and files as they were when
     the executor was last idle.
 
     Use it from any thread. When the interpreter exits, it waits for queued tasks (Python 3.12.0 and
-    3.12.1 start no workers by then, so use ``with`` there). Inside a worker, `submit` runs the task
-    immediately. A forked process cannot use its parent's executor.
+    3.12.1 cannot start workers by then, so use ``with`` in these versions). Inside a worker,
+    `submit` runs the task immediately. A forked process cannot use its parent's executor.
 
     References
     ----------
@@ -383,7 +383,7 @@ class Executor(futures.Executor):
             self._tasks.join()
 
     def terminate_workers(self) -> None:
-        """Shut down immediately, cancel queued tasks, and kill workers that are running one.
+        """Shut down immediately, cancel queued tasks, and kill workers that are running a task.
 
         Futures of running tasks raise `nbshare.errors.WorkerDiedError` within half a second.
         ``with`` calls this when the kernel's interrupt, or Ctrl-C, ends its block.

@@ -92,8 +92,8 @@ def items_of(
 ) -> tuple[list[Any], Iterator[tuple[Any, ...]] | None, int | None]:
     """Return columns that can be indexed by item, the source of others, and the number of items.
 
-    Iterables with a length, such as a set, are read now, if all have one. For others the column is
-    None, and so is the number of items.
+    If all iterables have a length, those that cannot be indexed, such as a set, are read now.
+    Otherwise, their columns and the number of items are None.
     """
     columns: list[Any] = [x if has_rows(x) else None for x in iterables]
     shortest = min((len(x) for x in columns if x is not None), default=None)

@@ -160,7 +160,7 @@ class Job(Generic[T]):
 
     @property
     def _run(self) -> Run:
-        """The run behind this job. A forked child may use it only if it was over before."""
+        """The run behind this job. A forked child may use the run only if it was over before."""
         # The child has a copy of its memory, but none of the threads that would finish it.
         if this_process[0] is not self._process and not self._owners_run.is_over:
             raise RuntimeError(
@@ -192,7 +192,7 @@ class Job(Generic[T]):
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds (float) from the start of the run until now, or its end."""
+        """Seconds (float) from the start of the run until now, or until its end."""
         ended_at = time.monotonic() if math.isnan(self._ended_at) else self._ended_at
         return ended_at - self._begun_at
 
@@ -465,7 +465,7 @@ class Job(Generic[T]):
         Returns
         -------
         bool
-            False if the run was over already.
+            False if the run was already over.
 
         Raises
         ------
@@ -685,9 +685,9 @@ class Job(Generic[T]):
         the exception is yielded in place of the result. Each result is yielded once, also to
         several loops in one or several threads.
 
-        Results of a generator's items are dropped after that, so the generator may be endless. Its
+        Results of a generator's items are dropped after that, so the generator may be endless. The
         run is about a second ahead of the loop. It stops with `cancel`, or when the last reference
-        to the job is dropped. A progress display and `last_job` also hold one.
+        to the job is dropped. A progress display and `last_job` also hold a reference.
 
         Yields
         ------
@@ -704,7 +704,7 @@ class Job(Generic[T]):
     async def __aiter__(self) -> AsyncIterator[tuple[int, T]]:
         """Iterate in a coroutine, as in ``async for i, result in job``.
 
-        Other tasks run meanwhile. If the task is cancelled, the run stops. After ``break`` it
+        Other tasks run meanwhile. If the task is cancelled, the run stops. After ``break`` the run
         continues.
 
         Yields
@@ -773,7 +773,7 @@ class Job(Generic[T]):
         Notes
         -----
         Results that arrive early are kept until it is their turn. A second loop continues where the
-        first one stopped. Do not iterate over the job itself as well: each result is yielded once.
+        first loop stopped. Do not iterate over the job itself as well: each result is yielded once.
         """
         for _, result in self._loop(self._next_in_order):
             yield result
@@ -832,7 +832,7 @@ class Job(Generic[T]):
         kind : {"image", "line", "hist"}, optional
             How to draw one result. Default: by its shape.
         axes : mapping of str to array_like, optional
-            Names and values of a grid's axes. Each gets a slider.
+            Names and values of a grid's axes. Each axis gets a slider.
         plot : LivePlot, optional
             Labels, units and coordinates. Default: labels and unit of the job's own plot.
 
@@ -898,7 +898,7 @@ class Job(Generic[T]):
         self._shown.close()
 
     def _let_go(self) -> None:
-        """Drop this job as the last one if it succeeded."""
+        """Drop this job as the last job if it succeeded."""
         if last_job() is self and self.state == "done" and not self.errors:
             remember(None)
 

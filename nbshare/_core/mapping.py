@@ -136,20 +136,20 @@ def parallel_map(
         Arrays are read-only in the workers, where a write raises `ValueError`. A SharedArray is not
         copied, and neither is a `numpy.memmap` of 1 MiB or more. Any other object is loaded once in
         each worker. If `func` changes it, only later items of that worker see the change, so
-        results depend on which worker ran which item. Change a copy instead
-        (``config = dict(config)``). An item that is, or holds, an object of `func` or of ``shared``
-        is the same object there (``item is other``), as in a loop.
+        results depend on which worker ran which item. Change a copy instead (``config =
+        dict(config)``). An item that is, or holds, an object of `func` or of ``shared`` is the same
+        object in the worker (``item is other``), as in a loop.
     seed : int or numpy.random.SeedSequence, optional
         `func` must accept ``rng``. Each call receives a `numpy.random.Generator` (PCG64) seeded
         with ``SeedSequence(seed).spawn(n)[i]`` for item ``i``, so results do not depend on the
         number of workers. The sequence is not advanced.
     out : None, "list", "stack", "xarray" or ndarray, optional
         Form of the results. By default, numbers, or arrays of one shape, become one SharedArray of
-        shape ``(n, *shape)``, and other results a list. With ``"list"`` they are always a list.
-        With ``"stack"``, tuples such as ``(mean, std)`` become a tuple of arrays. An ndarray of
-        shape ``(n, *shape)`` is filled and returned. For tiles it has the whole shape, and workers
-        can write to it (a SharedArray or `numpy.memmap`). With ``"xarray"``, the results of a
-        `grid` become an `xarray.DataArray` with its coordinates, dicts and tuples an
+        shape ``(n, *shape)``, and other results a list. With ``"list"`` the results are always a
+        list. With ``"stack"``, tuples such as ``(mean, std)`` become a tuple of arrays. An ndarray
+        of shape ``(n, *shape)`` is filled and returned. For tiles, the array has the whole shape,
+        and workers can write to it (a SharedArray or `numpy.memmap`). With ``"xarray"``, the
+        results of a `grid` become an `xarray.DataArray` with its coordinates, dicts and tuples an
         `xarray.Dataset`.
     reduce : callable, optional
         ``reduce(a, b)``, such as `numpy.add` or `max`, combines two results into one. It must be
@@ -169,7 +169,8 @@ def parallel_map(
         changed items again, to name a version, or to survive a power failure.
     progress : None, bool, str or tqdm class, optional
         By default, a progress display in a notebook, a bar in a terminal, nothing in a log. True
-        shows lines in a log too, False nothing. A str is the label. A tqdm class is used instead.
+        shows lines in a log too, False shows nothing. A str is the label. A tqdm class replaces the
+        display.
     plot : "line", "image", "hist", LivePlot, callable or list of these, optional
         A plot in the notebook that shows the results while they arrive, redrawn at most a few times
         a second: results against items, an image, a histogram, or as a `LivePlot` specifies.
@@ -180,14 +181,14 @@ def parallel_map(
         With ``"raise"`` (default), the first failure stops the run and is raised with its own type,
         the worker's traceback and a note that names the item. With ``"return"`` the run continues,
         and the result is a masked array, or a list that holds the exceptions in their places.
-        ``last_job().errors`` has them by index.
+        ``last_job().errors`` has the exceptions by index.
     retries : int, optional
         Extra attempts for an item that raised, timed out, or lost its worker. Default 0. After an
-        exception they get the same object, so the function must not change its item before it may
-        fail.
+        exception, further attempts get the same object, so the function must not change its item
+        before it may fail.
     timeout : float, optional
-        Seconds that one item may take. Default: no limit. After that its worker is killed and
-        replaced, and the item fails with `TaskTimeoutError`.
+        Seconds that one item may take. Default: no limit. After that, the item's worker is killed
+        and replaced, and the item fails with `TaskTimeoutError`.
     max_workers : int, optional
         Maximum number of worker processes. Default: the CPUs that this process may use. While
         memory is short, fewer of them run items.
@@ -195,14 +196,15 @@ def parallel_map(
         Items that a worker claims at a time. Default: adapted to the measured time.
     initializer : callable, optional
         Called in each worker before its first item, to load a model, open a connection or choose a
-        GPU by `worker_index`. The function sees global variables that it sets. Workers that have
-        run it are kept for later calls with the same initializer, or without one. A context manager
-        or generator that it returns is entered, and exited when the worker ends.
+        GPU by `worker_index`. The function sees global variables that the initializer sets. Workers
+        that have run the initializer are kept for later calls with the same initializer, or without
+        one. A context manager or generator that it returns is entered, and exited when the worker
+        ends.
     initargs : sequence, optional
         Positional arguments of the initializer.
     max_tasks_per_child : int, optional
-        Items that a worker process runs, in this call and those before, before a new one replaces
-        it. Useful with C libraries that never free their memory. Default: no limit.
+        Items that a worker process runs, in this call and earlier ones, before a new process
+        replaces it. Useful with C libraries that never free their memory. Default: no limit.
     backend : {None, "serial", "threads", "ray"}, distributed.Client or Executor, optional
         By default, items run in worker processes. With ``"serial"``, they run in this process, one
         after the other, for the debugger. With ``"threads"``, they run in `max_workers` threads of
