@@ -353,5 +353,5 @@ class CheckpointKeeper(Keeper, Medium):
         except BaseException as error:  # noqa: BLE001 - as above
             self._fail(error)
         finally:
-            self._try_at = math.inf  # another run may write there from now on
+            self._try_at = math.inf  # another run may write there now
             self._then(self._error)

@@ -235,7 +235,7 @@ def _owner() -> tuple[int, str]:
 
 
 def _drop(worker: WorkerProcess) -> None:
-    """End a worker that is in no pool."""
+    """End a worker that is not yet in a pool."""
     worker.reap()
     for fd in worker.output_fds:
         close(fd)

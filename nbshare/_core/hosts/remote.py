@@ -68,7 +68,7 @@ class RemoteCall(Call):
         )
 
     def _new_states(self) -> npt.NDArray[np.uint8]:
-        """Return the states of items that are done and in no reply yet."""
+        """Return the states of items that are done and not yet in a reply."""
         page, results = self.board.page(0), self.results
         states = page.states()
         states[self._given] = NOT_DONE

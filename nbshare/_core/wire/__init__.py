@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _index: int | None = None  # this process's number among its owner's workers, if it is one
-_here = _thread._local()  # a thread's index while it runs items, in no worker process
+_here = _thread._local()  # a thread's index while it runs items outside a worker process
 
 
 def is_worker() -> bool:

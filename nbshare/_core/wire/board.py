@@ -78,7 +78,7 @@ CHUNK_S = 0.02
 GROWTH = 8  # largest growth from chunk to chunk, because a few quick items do not mean that all are
 LOAD_S = 1e-3  # items that are loaded together and take no longer run in one worker
 # Duration of a chunk of tiny items. Claiming one and the work around it take 40 µs, and 100 µs in a
-# short call, whose code is in no cache.
+# short call, whose code is not cached yet.
 LEAST_S = 4e-4
 
 
