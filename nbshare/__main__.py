@@ -161,7 +161,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from nbshare._core.demo import run  # here, as --help needs none of it
+    from nbshare._core.demo import run  # late, because --help does not need it
 
     run(options.out, options.workers)
     return 0

@@ -19,7 +19,7 @@ class Until:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._asking = _thread.allocate_lock()
-        self._due_at, self._n_asked = 0.0, 0  # time of the next call, and items at the last one
+        self._due_at, self._n_asked = 0.0, 0  # time of the next call, items at the last call
 
     def ask(self, partial: Callable[[], Any]) -> None:
         """Call ``until=`` if it is due, and stop the run if the partial results are enough."""

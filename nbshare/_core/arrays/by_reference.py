@@ -20,7 +20,7 @@ from nbshare._core.arrays.shared_array import SharedArray, unchanged_segment_of
 from nbshare._core.functions.imported import when_imported
 from nbshare._core.memory import Mode, handle_of
 
-# Classes of arrays that travel as they are. An array of a mapped file arrives as a plain one.
+# Classes of arrays that are sent as arrays. An array of a mapped file arrives as a plain array.
 PLAIN = (np.ndarray, SharedArray, np.memmap)
 
 # Modules with picklers.

@@ -25,7 +25,7 @@ IN_SHELL = (
     "Lines that begin with ! or %, and get_ipython(), work in the notebook's process only: use "
     "subprocess.run for a command, and Python for a magic."
 )
-# By the module of the object's class. None of these is searched for a part.
+# By the module of the object's class. Objects of these modules are not searched for a part.
 _REMEDIES = {
     **dict.fromkeys(_SYNCHRONIZED, _BETWEEN_PROCESSES),
     "loguru": "Write `from loguru import logger` inside the function.",

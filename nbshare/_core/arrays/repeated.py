@@ -90,7 +90,7 @@ class _Finder:
         self._named: list[Any] = []  # its objects, kept alive
         self._is_looking = False  # since a block was large
         self._seen: dict[int, tuple[Any, int]] = {}  # objects by id, and the first block of each
-        self._others: set[int] = set()  # ids of those of them that are too small
+        self._others: set[int] = set()  # ids of the objects that are too small
 
     def add(self, k: int) -> None:
         """Pickle a block. Pickle an earlier block again if this block repeats its objects."""

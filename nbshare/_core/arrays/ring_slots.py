@@ -326,7 +326,7 @@ class SlotStates:
         if waiting.IS_WEAKLY_ORDERED:
             waiting.after_marks()  # the slot may have been freed without the lock
         self.holders[index] = me
-        # No call between these two, and so no interrupt.
+        # No call is between these two lines, so no interrupt arrives.
         self.words[index] = word
         lease.index = index
 

@@ -29,7 +29,7 @@ class Whole(NamedTuple):
 
     order: RowNumbers  # rows of the items of the last call
     readers: list[RowReader]
-    # By row: the index word, its reader, and the place there.
+    # By row: the index word, its reader, and the place in the reader.
     words: npt.NDArray[Any]
     which: npt.NDArray[np.int64]
     place: RowNumbers

@@ -165,7 +165,7 @@ class Call(OwnRun):
         self.id = next(_numbers)
         self.n_in_run = request.max_workers  # workers, those of a pipeline's other stages included
         self.begun_ns = time.monotonic_ns()
-        self.code = NO_CODE  # the code that its workers run, while there are any
+        self.code = NO_CODE  # the code that the workers run, while the call has workers
         self.imported: dict[str, Stamp | None] = {}  # by its workers (files that users may edit)
         self.known_files: set[str] | None = None  # workers may know no others
         self.workers: dict[WorkerProcess, int] = {}  # busy, with their slots

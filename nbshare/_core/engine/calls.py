@@ -162,7 +162,8 @@ class Calls:
         """Return whether a call can use the worker of this number now."""
         if self._pool.idle_worker(number) is not None:
             return True
-        # Start no new one if others will be idle as soon as they notice that their call is over.
+        # Do not start a worker if others will be idle as soon as they notice that their call is
+        # over.
         generation = call.code.generation
         detached = [
             worker
@@ -436,7 +437,7 @@ def _may_run_again(call: Call, items: range) -> bool:
     """Count the death of a worker as a failure of its items. Return whether to run them again."""
     attempts = call.board.attempts_to_count(items.start, items.stop)
     if len(items) > 1:
-        attempts |= SUSPECT  # next time they run one at a time, to find the guilty one
+        attempts |= SUSPECT  # the next attempt runs them one at a time, to find the guilty item
         return True
     attempts += 1
     is_run_again = bool(attempts[0] & ATTEMPTS <= call.request.policy.retries)

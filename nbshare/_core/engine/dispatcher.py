@@ -128,7 +128,7 @@ class Dispatcher(Engine):
                 return False
             with self._calls.lock:
                 is_withdrawn = call.board.withdraw(i)
-        if is_withdrawn and call.is_complete:  # the last one, and the call may have no workers
+        if is_withdrawn and call.is_complete:  # the last item, and there may be no workers
             self._events.wake()
         return is_withdrawn
 

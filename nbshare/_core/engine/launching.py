@@ -23,7 +23,7 @@ ANSWER_S = 3.0  # the server answers as quickly, unless the machine is overloade
 # Where a new interpreter finds NumPy and nbshare. They follow its own path, because a random.py
 # next to the notebook must not replace the standard library's.
 _PATHS = [dirname(PACKAGE), dirname(dirname(np.__file__))]
-# This nbshare, even if another is installed there.
+# This nbshare, even if another one is installed for the interpreter.
 _BOOT = f"""
 import gc, sys
 gc.disable()
@@ -143,7 +143,7 @@ def _start_server(channel_fd: int, life_fd: int) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         # With several threads it must not fork.
         env=_environ(),
-        # In a group of its own it does not receive the terminal's or the kernel's interrupt.
+        # In a separate group, it does not receive the terminal's or the kernel's interrupt.
         process_group=0,
     )
 

@@ -35,7 +35,7 @@ class Output(NamedTuple):
     """The rows of an output, and their place."""
 
     array: Any  # in this process, an ndarray or a `Mosaic`
-    segments: list[Segment]  # for workers, none if they write to files only
+    segments: list[Segment]  # for workers, empty if they write to files only
     place: Any  # in the segments, as workers need it
     is_fresh: bool = True  # missing rows are zero
 

@@ -215,7 +215,7 @@ class WorkerPool:
 
     def remove(self, worker: WorkerProcess) -> int | None:
         """End a worker, if it lives, and return its exit status."""
-        if worker not in self._members:  # a message of its own led to its removal
+        if worker not in self._members:  # the worker's own message led to its removal
             return None
         del self._members[worker]
         self._events.unwatch(worker.channel.fileno())

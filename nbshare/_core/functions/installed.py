@@ -113,7 +113,7 @@ def _is_recorded(root: str, name: str) -> bool:
     with suppress(OSError, ValueError):
         found = _distributions(root, os.stat(root).st_mtime_ns)
         encoded, start = os.fsencode(name), name.partition(".")[0].lower()
-        # Those of a similar name first: usually only they have to be read.
+        # Distributions of a similar name first, because usually only these have to be read.
         likely = (record for each, record in found.items() if each.startswith(start))
         return any(encoded in _names_in(record) for record in likely) or encoded in _names_in(
             *found.values()

@@ -107,7 +107,7 @@ def loaded() -> Loaded:
     before, now = _loaded, sys.modules
     try:
         newest = next(reversed(now), None)  # a module that is loaded again is last, too
-    except RuntimeError:  # another thread is adding one, so there is a new one
+    except RuntimeError:  # another thread is adding a module, so there is a new module
         newest = None
     if len(now) == len(before.seen) and newest is before.newest:
         for name in before.own:

@@ -93,7 +93,7 @@ def dumps_apart(
         return raw.nbytes < threshold
 
     def attempt(by_value: bool) -> bytes:
-        buffers.clear()  # those of the first attempt
+        buffers.clear()  # the buffers of the first attempt
         make(by_value, file := io.BytesIO(), is_in_band).dump(value)
         return file.getvalue()
 

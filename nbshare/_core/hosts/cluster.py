@@ -269,7 +269,7 @@ class Cluster(Engine):
         n += sum(map(len, self._waiting.values()))
         has_more = self._again or (board.n_unclaimed > 0 and board.has_waiting())
         is_going = not (call.error or board.stopped)
-        # If the cluster could run more than max_workers, none may wait there.
+        # If the cluster could run more than max_workers, no task may wait in it.
         most = call.request.max_workers
         most *= N_AHEAD if self._hosts.n_places <= most else 1
         return is_going and bool(has_more) and n < most

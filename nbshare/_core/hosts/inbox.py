@@ -119,7 +119,7 @@ def _show(row: Any, first: int, reply: Reply) -> None:
     if not row[PID]:
         row[[PID, BEGUN, LOADED]] = os.getpid(), now_ns, now_ns
     for there in reply.slots[reply.slots[:, ITEM] != NO_ITEM]:
-        # Each machine has a clock of its own.
+        # Each machine has its own clock.
         row[[SINCE, REPORTED]] = there[[SINCE, REPORTED]] + now_ns - reply.now_ns
         row[FRACTION:] = there[FRACTION:]
         row[ITEM_STOP] = there[ITEM_STOP] and first + there[ITEM_STOP]

@@ -55,7 +55,7 @@ class RayHosts(Hosts):
 
         remote = self._ray.remote(num_cpus=1, max_retries=0, **how)
         self._remote = remote(stream if self._is_streamed else run)
-        self._tasks: dict[Any, tuple[int, int]] = {}  # their numbers, and those of messages heard
+        self._tasks: dict[Any, tuple[int, int]] = {}  # numbers of tasks, and of messages heard
         self._inputs: list[Any] = []
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._asked_at = -math.inf

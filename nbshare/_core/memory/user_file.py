@@ -52,7 +52,7 @@ class UserFile(NamedTuple):
                 memory = _memmap(file.fileno(), self.nbytes, "r+" if is_shared else "c")
                 memory.filename, memory.offset = self.path, 0  # as `numpy.memmap` sets them
                 start = memory.__array_interface__["data"][0]
-                _found[memory.base] = self, start  # the system knows none of a private one
+                _found[memory.base] = self, start  # the system knows no file for a private mapping
                 return _mapped.setdefault(key, memory)
         except (OSError, ValueError) as error:
             raise StaleReferenceError(

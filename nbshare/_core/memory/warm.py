@@ -84,7 +84,7 @@ class Slab:
 
 
 slab = Slab(is_kept=True)  # for calls
-array_slab = Slab(is_kept=False)  # for users' arrays, apart from those of calls
+array_slab = Slab(is_kept=False)  # for users' arrays, separate from the arrays of calls
 
 
 class WarmPool:

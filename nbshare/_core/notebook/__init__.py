@@ -285,7 +285,7 @@ class Showing:
         if surroundings() != "kernel":
             return False
         with self._lock:
-            if self._cell == cell_number():  # shown there already, or not wanted
+            if self._cell == cell_number():  # already shown in this cell, or not wanted
                 return self._was_begun
             if self._live and self._live[-1].show_again():
                 return True

@@ -189,7 +189,7 @@ class LiveFigure:
         """Update the axes. Return the title, and whether all results are shown."""
         if self._job._is_reduced:
             return self._paint_one(final=final)
-        present = self._job._present  # before the results, so that they include all flagged ones
+        present = self._job._present  # before the results, which then include all flagged ones
         partial, n_present = self._job._partial(), np.count_nonzero(present)
         if partial is not None and len(partial) != present.size:  # more have arrived in between
             partial = partial[: present.size]
@@ -396,7 +396,7 @@ class ResultFigure(LiveFigure):
         """Draw a result, under its name, on a scale with these limits."""
         self._name, self._rows, self._limits = name, rows, limits
         frame = self.frame(final=sharp)
-        assert frame is not None  # there are rows
+        assert frame is not None  # some rows have arrived
         return frame
 
     def paint(self, *, final: bool) -> tuple[str, bool]:

@@ -209,7 +209,8 @@ class RowWriter:
             from pathlib import Path  # imported late: it takes 6 ms, and most calls store nothing
 
             path = Path(self._place.folder, name)
-            # The owner has created the others, and reads them. New ones would be in another folder.
+            # The owner has created the other files, and reads them. New files would be in another
+            # folder.
             flags = os.O_RDWR if name in self._place.starts else os.O_RDWR | os.O_CREAT
             self._files[name] = disk.open_own(path, flags)
         return self._files[name].fileno()

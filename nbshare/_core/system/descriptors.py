@@ -130,7 +130,7 @@ def raise_limit() -> None:
             (most, hard),
             (safe, hard),
             (safe, safe),
-        ):  # the last one lowers the hard one
+        ):  # the last attempt lowers the hard limit
             if soft < limits[0]:
                 with suppress(OSError, ValueError):
                     resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -597,7 +597,7 @@ def give_back(board: Board, items: range, lock: AbstractContextManager[Any]) -> 
     header, returned = board.header, board.returned
     with lock:
         n = header[RETURNED]
-        # It may have died amid its claim, before it claimed any.
+        # The worker may have died during its claim, before it claimed an item.
         if items.start < header[NEXT] and items.start not in returned[:n, 0]:
             returned[n] = items.start, items.stop
             header[RETURNED] = n + 1

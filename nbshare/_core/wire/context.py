@@ -20,7 +20,7 @@ class Context(NamedTuple):
     path: list[str]
     files: dict[str, str]  # see `functions.files.Origins`
     argv: list[str]
-    # For a call, pickled: those of `wire.settings`.
+    # For a call: the settings of `wire.settings`, pickled.
     settings: bytes
     sources: bytes | None = None  # the files of another machine, see `functions.freshness`
 

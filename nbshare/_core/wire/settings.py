@@ -198,7 +198,7 @@ def _set_gc(values: tuple[Any, ...]) -> None:
 
 NamedFilter = tuple[Any, ...]  # an entry of `warnings.filters`, with its category's names
 
-# If Python runs without the GIL, `catch_warnings` changes those of its thread only.
+# If Python runs without the GIL, `catch_warnings` changes only the filters of its thread.
 _present_filters: Callable[[], Sequence[Any]] = getattr(
     warnings, "_get_filters", lambda: warnings.filters
 )

@@ -393,7 +393,8 @@ class Work:
                     value = func(*args)
                     if this_process[0] is not process:
                         end_fork(None)
-                    # Before the result is done, because it depends on these imports.
+                    # Before the item is marked as done, because its result depends on these
+                    # imports.
                     if len(modules) != n_modules or n_executed[0] != n_before:
                         self._tell_imports()
                         n_modules, n_before = len(modules), n_executed[0]

@@ -17,7 +17,7 @@ from nbshare._core.system.linux.processes import has_ended
 from nbshare._core.system.portable import PRIVATE, new_name
 from nbshare._core.system.posix import file_at, free_in, unnamed_file
 
-# From linux/fcntl.h, because the module fcntl lacks the last one.
+# From linux/fcntl.h, because the module fcntl lacks the last constant.
 F_ADD_SEALS = 1033
 F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE = 0x0002, 0x0010
 

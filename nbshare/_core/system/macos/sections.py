@@ -214,7 +214,7 @@ MOST = 1 << 12  # bytes of a question
 REPLY_S = 10.0  # time for the other side, which may be paused
 FILE = "file-"  # first part of the names of files. The rest is the inode
 
-_listening: list[_socket.socket] = []  # only the last one can be reached
+_listening: list[_socket.socket] = []  # only the last socket can be reached
 
 
 def folder() -> str:

@@ -29,7 +29,7 @@ EPOCH_100NS = 116444736000000000  # from 1601, where the system's times begin, t
 OLD = ".old."  # names of files that were removed or replaced begin with it, until they are closed
 READ, WRITE = _winapi.GENERIC_READ, _winapi.GENERIC_WRITE
 ACCESS = {os.O_RDONLY: READ, os.O_WRONLY: WRITE, os.O_RDWR: READ | WRITE}
-OPEN_ALWAYS, CREATE_ALWAYS = 4, 2  # create an empty file if there is none, or in any case
+OPEN_ALWAYS, CREATE_ALWAYS = 4, 2  # create an empty file if none exists, or in any case
 SHARE_ALL = 7
 
 # A virus scanner, a backup or a program that copies a folder to the cloud opens new files for some
