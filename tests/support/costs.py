@@ -22,9 +22,9 @@ import pytest
 T = TypeVar("T")
 
 FILE = Path(__file__).resolve().parents[1] / "costs.json"
-CHEAP, FEW, DEAR = 0.5, 3, 7.0
+CHEAP, FEW, DEAR = 0.5, 3, 4.0
 CORE = 1.0  # what a function may cost on each of the other Pythons
-BUDGET = 5500.0  # of the default run
+BUDGET = 4000.0  # of the default run
 STEADY = 1.5  # a cost that changes by less stays as it is, so that noise does not change the file
 
 Costs = dict[str, float]  # by function, or by case
