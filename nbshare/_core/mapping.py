@@ -506,7 +506,7 @@ def prepared(
     *,
     in_background: bool = False,
 ) -> Call:
-    """Place the inputs in shared memory, for the engine that runs the call."""
+    """Return the call, prepared for its backend, with its checkpoint and source of items."""
     if where == "local":
         make = partial(prepare, request, dispatcher())
     elif isinstance(where, str):

@@ -283,8 +283,8 @@ except ModuleNotFoundError as error:
     print(error.__notes__[1])
 """
     assert script(code) == (
-        "Here 'helpers' was loaded by Loader, which workers do not have. Put its code into a .py "
-        "file.\n"
+        "In the caller, 'helpers' was loaded by Loader, which workers do not have. "
+        "Move its code to a .py file.\n"
     )
 
 

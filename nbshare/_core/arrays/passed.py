@@ -1,14 +1,10 @@
-"""Finds the arrays that keep NumPy's read-only flag in a worker: those that the user passed.
+"""Finds the arrays that are read-only in a worker: those that the user passed.
 
-==================================================  ==============================================
-an array                                            arrives
-==================================================  ==============================================
-in ``shared=``, an item, an argument of a partial   read-only, since what a worker writes would be
-function, a variable of a function that goes by     lost: a write in Python raises, with advice
-value; in lists, tuples, dicts, dataclasses of such, and in tables (of pandas, xarray) in any other
-object, such as a model writable, as the object may work with it of objects, but in a table
-writable, as it is made anew in each worker ==================================================
-==============================================
+- Read-only: arrays in ``shared=``, items, arguments of partial functions, and variables of
+  functions sent by value; also those inside lists, tuples, dicts, dataclasses, and tables of pandas
+  or xarray. A worker's writes would be lost, so writing from Python raises, with advice.
+- Writable: arrays in any other object, such as a model, because its methods may write to them.
+- Writable: arrays of Python objects, except in tables, because each worker creates its own.
 
 A worker's writes to a copied array stay in the worker. So do writes by compiled code that ignores
 the flag, because the memory is mapped copy-on-write (`memory.segment`).

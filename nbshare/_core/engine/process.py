@@ -127,7 +127,10 @@ class WorkerProcess:
         self.child.await_end(REAP_S)
 
     def reap(self) -> int | None:
-        """Close a dead worker's descriptors. Return its exit status, negative for a signal."""
+        """Kill the worker and its children, and close its descriptors. Return its exit status.
+
+        The status is negative if a signal ended it, None if unknown.
+        """
         self.child.kill()  # its children may have outlived it
         is_dead = self.child.await_end(REAP_S)  # or it could write to borrowed segments
         status = self._launcher.reap(self.child)

@@ -107,7 +107,7 @@ def dumps_apart(
 
 
 def may_name_unknown(data: bytes) -> bool:
-    """Return whether a pickle may name objects that workers cannot import, as of ``__main__``."""
+    """Return whether a pickle may name objects that workers lack, such as those of ``__main__``."""
     if _MAINS in data:
         return True
     names = by_value()

@@ -92,7 +92,7 @@ class ShapedItems(Sequence[Any]):
         return results
 
     def as_json(self) -> dict[str, Any]:
-        """Return the form of the items for a checkpoint, for readers of the results alone."""
+        """Return the form of the items, so that a checkpoint can be read without the items."""
         return {}
 
 

@@ -33,11 +33,11 @@ def tiles(
     *,
     edges: str = "shrink",
 ) -> Tiles:
-    """Return the tiles of an array as items of a run, and combine their results.
+    """Split an array into overlapping tiles, as items for `parallel_map`.
 
     Examples
     --------
-    A filter, with results as of the whole image:
+    Filter an image in tiles. The result equals that of the whole image:
 
     >>> import numpy as np
     >>> import nbshare
@@ -49,7 +49,7 @@ def tiles(
     >>> bool((blurred == blur(image)).all())
     True
 
-    The argument of the function, and its place:
+    An item, and the shape of its values:
 
     >>> items = nbshare.tiles(image, (128, 128), overlap=8)
     >>> len(items), items[0], items[0].values.shape
@@ -62,7 +62,7 @@ def tiles(
         it. A SharedArray, or a `numpy.memmap` of 1 MiB or more, is not copied.
     shape : int or sequence of int, default (512, 512)
         Lengths of a tile along the first axes of the array, without the overlap. Further axes, such
-        as the colours of an image, are not cut.
+        as the colours of an image, are not split.
     overlap : int or sequence of int, default 16
         Number of elements around a tile, on each side, that the function receives. At least the
         reach of a result, such as the radius of a filter. One number for each tiled axis, or one
@@ -76,8 +76,8 @@ def tiles(
     Returns
     -------
     Tiles
-        A sequence of tiles, row by row, passed to a function as read-only arrays. It must return an
-        array for the tile, with or without the overlap. `parallel_map` removes the overlap, and
+        Tiles in row-major order. The function receives each as a read-only array, and must return
+        an array for the tile, with or without the overlap. `parallel_map` removes the overlap, and
         returns one array of the shape of `array`, with the further axes of the results.
 
     Raises
@@ -406,7 +406,7 @@ class Tiles(ShapedItems):
 
 
 class Mosaic:
-    """The places of tiles in one array, indexed like an array with a row for each.
+    """The tiles of an array, indexed like the rows of an array: row ``i`` is tile ``i``.
 
     Parameters
     ----------
@@ -415,11 +415,11 @@ class Mosaic:
     layout : Layout
         The places of the tiles.
     there : ndarray of bool, optional
-        The tiles with a result. Default: all.
+        Mask of the tiles that have a result. Default: all.
 
     Notes
     -----
-    The last tiles may be smaller. Only the part of their row that fits is stored.
+    Tiles at the ends may be smaller. Only the part of an assigned row that fits is stored.
     """
 
     def __init__(

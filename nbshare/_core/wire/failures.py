@@ -292,11 +292,11 @@ def explained(error: BaseException) -> BaseException:
             noted(error, f"Its file {path!r} is gone. Restore it, or import it from its new place.")
         elif name in loaded().unknown:
             loader = loader_of(module)
-            made_by = "by a program, not from a file"
+            made_by = "created by code, not loaded from a file"
             if loader is not None:
                 cls = loader if isinstance(loader, type) else type(loader)
-                made_by = f"by {cls.__name__}, which workers do not have"
-            noted(error, f"Here {name!r} was loaded {made_by}. Put its code into a .py file.")
+                made_by = f"loaded by {cls.__name__}, which workers do not have"
+            noted(error, f"In the caller, {name!r} was {made_by}. Move its code to a .py file.")
     return error
 
 

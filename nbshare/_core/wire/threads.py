@@ -99,7 +99,7 @@ class LibraryThreads:
         self._loaded: list[Library] = []
 
     def limit(self, numbers: Mapping[str, int]) -> None:
-        """Set the numbers that differ from the environment's (`numbers_in`), before a call."""
+        """Set the number of threads of each loaded library as in `numbers`, before a call."""
         if numbers != self._numbers:
             self._numbers, self._imported, self._n_modules = numbers, {}, 0
         self._look()
