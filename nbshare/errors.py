@@ -43,6 +43,7 @@ import pickle
 import sys
 import threading
 import warnings
+from collections.abc import Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -324,3 +325,9 @@ def cut(text: str, n: int = 200) -> str:
 def counted(n: int, thing: str) -> str:
     """Return a number and its noun, in the plural unless the number is 1."""
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
+def one_of(values: Iterable[object]) -> str:
+    """Return the reprs of two or more values, the last one after "or"."""
+    *others, last = map(repr, values)
+    return f"{', '.join(others)} or {last}"

@@ -193,7 +193,7 @@ def checked_policy(options: MapOptions) -> Policy:
     """Return the policy for failures and seeds. Raise ValueError for wrong values."""
     on_error, retries = options.on_error, options.retries
     if not isinstance(on_error, str) or on_error not in ("raise", "return"):
-        raise ValueError(f"on_error={on_error!r}: allowed are 'raise' and 'return'")
+        raise ValueError(f"on_error={on_error!r} is not allowed: pass 'raise' or 'return'")
     if not isinstance(retries, int | np.integer) or retries < 0:
         raise ValueError(f"retries={retries!r}: must be an integer of 0 or more")
     return Policy(
@@ -261,9 +261,9 @@ def checked_backend(options: MapOptions, *, is_nested: bool) -> Backend:
 
         if (hosts := hosts_for(backend)) is None:
             raise ValueError(
-                f"backend={backend!r}: allowed are None (worker processes on this machine), "
-                "'serial', 'threads', a distributed.Client, 'ray', the address of a Ray cluster "
-                "('ray://...'), and any concurrent.futures.Executor"
+                f"backend={backend!r} is not allowed: pass None (worker processes on this "
+                "machine), 'serial', 'threads', a distributed.Client, 'ray', the address of a Ray "
+                "cluster ('ray://...'), or any concurrent.futures.Executor"
             )
         return "serial" if is_nested else hosts
     for name in ("timeout", "max_tasks_per_child"):

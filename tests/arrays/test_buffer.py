@@ -258,7 +258,9 @@ def test_what_is_no_pair_is_refused(buffer, wanted):
 def test_a_layout_that_is_too_large_is_refused(shape):
     """A layout that needs more than there is, is refused with both figures and the remedy."""
     needed = math.prod(np.atleast_1d(np.array(shape, object)))
-    with pytest.raises(ValueError, match=f"needs {needed} bytes, but the buffer has 100. Create a la"):
+    with pytest.raises(
+        ValueError, match=f"needs {needed} bytes, but the buffer has 100. Create a la"
+    ):
         SharedBuffer(100).layout({"A": (shape, "u1")})
 
 

@@ -163,7 +163,7 @@ def test_remedies_are_possible_here(monkeypatch):
     """Arrays in files of a directory are refused, so they are recommended for Linux at most."""
     assert "file:" not in checkup.STEPS["share an array"]
     monkeypatch.setenv("NBSHARE_MEMORY", "memfd")
-    with pytest.raises(ValueError, match=r"allowed are shm, or leave it unset"):
+    with pytest.raises(ValueError, match=r"is not allowed: set shm, or leave it unset"):
         nbshare.zeros(100_000)
     monkeypatch.delenv("NBSHARE_MEMORY")
     monkeypatch.setattr(processes, "available_bytes", lambda: 1 << 24)

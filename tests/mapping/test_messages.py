@@ -67,10 +67,14 @@ WRONG_CALLS = {
     "out": (
         lambda: parallel_map(one, [1], out=array("d", range(1000))),
         ValueError,
-        "…: allowed are None",
+        "… is not allowed: pass None",
     ),
     "count": (lambda: parallel_map(one, [1], max_workers=-1), ValueError, "None for all CPUs"),
-    "loky": (lambda: parallel_map(one, [1], backend="loky"), ValueError, "allowed are None"),
+    "loky": (
+        lambda: parallel_map(one, [1], backend="loky"),
+        ValueError,
+        "is not allowed: pass None",
+    ),
     "lock": (
         lambda: parallel_map(locked(threading.Lock(), is_bound=True), [1]),
         TypeError,

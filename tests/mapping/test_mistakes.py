@@ -179,7 +179,7 @@ REFUSED = {
     "out= is a word": (
         lambda: parallel_map(double, range(5), out="array"),
         ValueError,
-        ['allowed are None, "list", "stack", an ndarray'],
+        ['is not allowed: pass None, "list", "stack", an ndarray'],
     ),
     "seed= without rng": (
         lambda: parallel_map(double, range(5), seed=1),
@@ -239,12 +239,12 @@ REFUSED = {
     "backend='loky'": (
         lambda: parallel_map(double, [1], backend="loky"),
         ValueError,
-        ["allowed are None (worker processes on this machine), 'serial', 'threads'"],
+        ["is not allowed: pass None (worker processes on this machine), 'serial', 'threads'"],
     ),
     "backend='processes'": (
         lambda: parallel_map(double, [1], backend="processes"),
         ValueError,
-        ["allowed are None (worker processes on this machine), 'serial', 'threads'"],
+        ["is not allowed: pass None (worker processes on this machine), 'serial', 'threads'"],
     ),
     "no file": (
         lambda: parallel_map("nofile.py:f", range(3)),

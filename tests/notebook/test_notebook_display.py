@@ -585,7 +585,11 @@ def test_other_plots_are_refused(plot, error, message):
         ({"x": np.zeros((2, 2))}, TypeError, "one-dimensional"),
         ({"y": ["a", "b"]}, TypeError, "dtype <U1"),
         ({"value": 3}, TypeError, "must be a function"),
-        ({"reduction": "median"}, ValueError, "'median': allowed are mean, sum, min, max, last"),
+        (
+            {"reduction": "median"},
+            ValueError,
+            "'median' is not allowed: pass 'mean', 'sum', 'min', 'max' or 'last'",
+        ),
         ({"bins": 0}, ValueError, "from 1 to 1000"),
         ({"interval_s": float("nan")}, ValueError, "above 0"),
     ],

@@ -79,7 +79,9 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
     """
     lengths, dtype = checked_form(shape, dtype)
     if order not in ("C", "F"):
-        raise ValueError(f"order={order!r}: allowed are 'C' (row-major) and 'F' (column-major)")
+        raise ValueError(
+            f"order={order!r} is not allowed: pass 'C' (row-major) or 'F' (column-major)"
+        )
     segment, offset = array_slab.take(math.prod(lengths) * dtype.itemsize)
     if order == "F":
         return shared_view(View(segment).array(dtype, lengths[::-1], offset).T)
@@ -261,7 +263,7 @@ def empty_like(
         Filled with zeros.
     """
     if order not in ("C", "F", "A", "K"):
-        raise ValueError(f"order={order!r}: allowed are 'C', 'F', 'A' and 'K'")
+        raise ValueError(f"order={order!r} is not allowed: pass 'C', 'F', 'A' or 'K'")
     like = np.asarray(prototype)
     fortran = order == "F" or (order in ("A", "K") and like.flags.fnc)
     return empty(

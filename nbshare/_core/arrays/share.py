@@ -187,7 +187,7 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     process, and each call copies it again, unless it is wrapped.
     """
     if mode not in ("r+", "r", "c"):
-        raise ValueError(f"mode={mode!r}: allowed are 'r+', 'r' and 'c'")
+        raise ValueError(f"mode={mode!r} is not allowed: pass 'r+', 'r' or 'c'")
     if type(obj) in PLAIN and not wrap:
         return _share_array(obj, mode)
     shared = _share_object(obj, "r" if mode == "r+" else mode)

@@ -6,6 +6,7 @@ import os
 from typing import Literal
 
 from nbshare._core.tracebacks import shown_from_its_calls
+from nbshare.errors import one_of
 
 __all__ = ["Checkpoint"]
 
@@ -105,4 +106,4 @@ class Checkpoint:
 
 def _check(name: str, value: object, allowed: tuple[str | None, ...]) -> None:
     if value not in allowed:
-        raise ValueError(f"{name}={value!r}: allowed are {', '.join(map(repr, allowed))}")
+        raise ValueError(f"{name}={value!r} is not allowed: pass {one_of(allowed)}")

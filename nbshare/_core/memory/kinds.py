@@ -169,8 +169,8 @@ def _allowed(setting: str, temporary: str) -> list[sections.Shared]:
     if setting and setting not in known:
         files = ", file:DIRECTORY with an absolute path" if sections.CAN_BE_FILES else ""
         raise ValueError(
-            f"{SETTING}={setting!r}: allowed are {', '.join(known)}{files}, or leave it unset to "
-            "use a kind that works"
+            f"{SETTING}={setting!r} is not allowed: set {', '.join(known)}{files}, or leave it "
+            "unset to use a kind that works"
         )
     return [known[setting]] if setting else list(known.values())
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from nbshare._core.functions.called import check_called
 from nbshare._core.tracebacks import shown_from_its_calls
+from nbshare.errors import one_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -123,7 +124,7 @@ class LivePlot:
             check_called("value", value, "result")
         self.value = value
         if reduction not in REDUCTIONS:
-            raise ValueError(f"reduction={reduction!r}: allowed are {', '.join(REDUCTIONS)}")
+            raise ValueError(f"reduction={reduction!r} is not allowed: pass {one_of(REDUCTIONS)}")
         self.reduction = reduction
         self.limits = _checked_limits(limits)
         if scale not in SCALES:

@@ -82,7 +82,8 @@ def grid(**axes: Iterable[Any]) -> Grid:
     order = axes.pop("order", None) if isinstance(axes.get("order"), str) else None
     if order not in (None, "coarse"):
         raise ValueError(
-            f'grid(order={order!r}): allowed are "coarse" and the values of a parameter'
+            f'grid(order={order!r}) is not allowed: pass "coarse", or a list of values for a '
+            "parameter of this name"
         )
     return Grid(axes, is_coarse=order is not None)
 

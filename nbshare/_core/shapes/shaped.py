@@ -117,8 +117,8 @@ def checked_out(out: Any, n_items: int | None) -> Any:
             )
         return out
     raise ValueError(
-        f'out={cut(repr(out))}: allowed are None, "list", "stack", an ndarray with a row for each '
-        'item, and "xarray" for the items of a grid'
+        f'out={cut(repr(out))} is not allowed: pass None, "list", "stack", an ndarray with a row '
+        'for each item, or "xarray" for the items of a grid'
     )
 
 

@@ -17,7 +17,7 @@ from nbshare._core.functions.reference import bind_arguments
 from nbshare._core.memory import Segment, View, file_of, segment_of
 from nbshare._core.shapes.shaped import Adapted, ShapedItems, survives, users_function
 from nbshare._core.tracebacks import shown_from_the_call
-from nbshare.errors import MixedResultsWarning, warn
+from nbshare.errors import MixedResultsWarning, one_of, warn
 
 EDGES = "shrink", "reflect", "symmetric", "edge", "constant"
 MOST_AXES = 4
@@ -273,7 +273,7 @@ class Tiles(ShapedItems):
                 "axes, or one for all"
             )
         if edges not in EDGES:
-            raise ValueError(f"tiles(edges={edges!r}): allowed are {', '.join(map(repr, EDGES))}")
+            raise ValueError(f"tiles(edges={edges!r}) is not allowed: pass {one_of(EDGES)}")
         self._edges = edges
         self.out: npt.NDArray[Any] | None = None
         self._form: OutputForm | None = None  # form of `out`
