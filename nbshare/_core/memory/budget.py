@@ -30,9 +30,9 @@ def check_room(nbytes: int) -> None:
     if nbytes > SHARE * left:
         here = "" if sections.CAN_BE_FILES else "on Linux "
         raise OutOfMemoryError(
-            f"{in_words(nbytes)} of shared memory were requested, but only "
-            f"{in_words(int(SHARE * left))} are available on this machine or in its container. Use "
-            "a smaller dtype, return fewer or smaller results, process the data in parts, or "
+            f"{in_words(nbytes)} of shared memory were requested. Of the {in_words(left)} that are "
+            f"available on this machine or in its container, {SHARE:.0%} may be used. Use a "
+            "smaller dtype, return fewer or smaller results, process the data in parts, or "
             f"{here}set NBSHARE_MEMORY=file:DIRECTORY to keep arrays on disk."
         )
 
