@@ -108,7 +108,8 @@ def test_nbytes_for_is_exact(layout, alignment):
     needed = SharedBuffer.nbytes_for(layout, alignment=alignment)
     SharedBuffer(needed).layout(layout, alignment=alignment)
     if needed:
-        with pytest.raises(ValueError, match=f"needs {needed} bytes?, the buffer has {needed - 1}"):
+        too_few = f"needs {needed} bytes?, but the buffer has {needed - 1}"
+        with pytest.raises(ValueError, match=too_few):
             SharedBuffer(needed - 1).layout(layout, alignment=alignment)
 
 

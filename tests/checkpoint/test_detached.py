@@ -378,7 +378,7 @@ def test_a_run_of_another_process_can_be_watched_only(tmp_path, lab):
     subject = lab.start(f"{CELL}call().result()")
     wait_until((lab.folder / "run" / "lease.json").exists)
     job = await_gate(lab.folder / "run")
-    with pytest.raises(RuntimeError, match=rf"process {subject.pid} .* only it can stop it"):
+    with pytest.raises(RuntimeError, match=rf"process {subject.pid} .* only it can stop the call"):
         job.cancel()
     lab.raise_flag("gate")
     assert job.result().tolist() == TWICE
@@ -394,7 +394,7 @@ def test_a_row_says_why_stop_does_nothing_and_what_outlives_its_kernel(sweep, tm
     assert ">Stop<" in kernel.look(row)["html"]
     kernel.press(row)
     shown = kernel.look(row)["html"]
-    assert "only it can stop it" in shown
+    assert "only it can stop the call" in shown
     assert "<button" not in shown
     scripts = [html for html in kernel.html if "<script>" in html]
     text = f"gated: its kernel has ended; nbshare.attach('{tmp_path / 'run'}')"
