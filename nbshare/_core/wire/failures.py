@@ -379,6 +379,8 @@ def safe_repr(item: Any) -> str:
     try:
         # The repr of a long string is long, but NumPy summarises that of an array.
         return cut(repr(item[:200] if isinstance(item, str | bytes) else item))
+    except KeyboardInterrupt:  # of the user, not of the method
+        raise
     except BaseException:  # noqa: BLE001 - a user's __repr__
         return f"<{type(item).__qualname__} whose repr fails>"
 
