@@ -22,7 +22,7 @@ from nbshare import MapInterrupted, last_job, map_async, parallel_map
 from nbshare._core.engine.supply import Intake, SourceSupply
 from nbshare._core.memory import segment_of
 from nbshare._core.system import SYSTEM
-from nbshare._core.wire.failures import safe_repr
+from nbshare._core.wire.failures import describe, safe_repr
 from nbshare.errors import TaskError, TaskTimeoutError, UnsendableError
 from tests.support import streams
 from tests.support.faultlab import memfd_bytes, wait_until
@@ -638,16 +638,19 @@ def test_an_interrupt_inside_the_source():
     assert pair(streams.give, items(3), shared={"kind": "ints"}).tolist() == [0, 1, 4]
 
 
-def test_an_interrupt_inside_the_repr_of_an_item_is_not_lost():
-    """The caller notes the texts of slow items while they arrive."""
+@pytest.mark.parametrize("told", [safe_repr, lambda error: describe(error, 0, "")])
+def test_an_interrupt_inside_a_method_that_tells_a_text_is_not_lost(told):
+    """The caller notes the texts of slow items while they arrive, and describes errors."""
 
-    class Pressed:
+    class Pressed(Exception):
         def __repr__(self):
             signal.raise_signal(signal.SIGINT)
             return "text"
 
+        __str__ = __repr__
+
     with pytest.raises(KeyboardInterrupt):
-        safe_repr(Pressed())
+        told(Pressed())
 
 
 def test_a_generator_that_is_not_gone_through_ends_with_the_map():

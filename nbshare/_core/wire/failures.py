@@ -23,7 +23,7 @@ from nbshare._core.functions.pickling import dumps
 from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.system import processes
 from nbshare._core.wire import is_worker
-from nbshare.errors import TaskError, TaskTimeoutError, cut, is_ours, noted
+from nbshare.errors import TaskError, TaskTimeoutError, cut, is_interrupt, is_ours, noted
 
 MAX_PICKLE = 1 << 20  # bytes. An exception larger than that holds data, and travels as text
 MAX_ITEM = 60  # characters of an item's repr in a message
@@ -375,20 +375,26 @@ def name_of_item(i: int, text: str) -> str:
 
 
 def safe_repr(item: Any) -> str:
-    """Return a repr of at most 200 characters, and never raise."""
+    """Return a repr of at most 200 characters. Only the user's interrupt is raised."""
     try:
         # The repr of a long string is long, but NumPy summarises that of an array.
         return cut(repr(item[:200] if isinstance(item, str | bytes) else item))
-    except KeyboardInterrupt:  # of the user, not of the method
-        raise
-    except BaseException:  # noqa: BLE001 - a user's __repr__
+    except BaseException as error:  # noqa: BLE001 - a user's __repr__
+        _heed_interrupt(error)
         return f"<{type(item).__qualname__} whose repr fails>"
+
+
+def _heed_interrupt(error: BaseException) -> None:
+    """Raise the user's interrupt, which has come while a method ran. Workers receive none."""
+    if is_interrupt(error) and not is_worker():
+        raise error
 
 
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException:  # noqa: BLE001 - a user's __str__
+    except BaseException as problem:  # noqa: BLE001 - a user's __str__
+        _heed_interrupt(problem)
         return f"<{type(error).__qualname__} whose str fails>"
 
 
@@ -405,6 +411,7 @@ def _pickled(error: BaseException) -> tuple[bytes | None, list[str]]:
         kept = getattr(copy, "__notes__", ())
         return data, [note for note in getattr(error, "__notes__", ()) if note not in kept]
     except BaseException as problem:  # noqa: BLE001 - its __reduce__ may raise anything
+        _heed_interrupt(problem)
         why = f"{type(problem).__name__}: {cut(_text(problem))}"
         return None, [f"Its own type is lost, as it cannot be sent by pickle ({why})."]
 
@@ -422,7 +429,8 @@ def traceback_of(error: BaseException, *, with_notes: bool = False) -> str:
             if frames is None and shown.__cause__ is shown.__context__ is None:
                 return ""
         parts = list(shown.format())
-    except BaseException:  # noqa: BLE001 - formatting calls the exception's methods
+    except BaseException as problem:  # noqa: BLE001 - formatting calls the exception's methods
+        _heed_interrupt(problem)
         parts = [*traceback.format_tb(frames), type(error).__name__]
     lines = [cut(line) for part in parts for line in part[:MAX_PART].splitlines()]
     if len(lines) > 2 * MAX_LINES:  # the ends of a recursion show most
