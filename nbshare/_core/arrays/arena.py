@@ -145,7 +145,8 @@ class Arena(Contents):
         pickled, copy_memo = self._pickle(obj, what, _How(obj, writable, starts=starts))
         if is_named:
             self.known.add(copy_memo)
-        self.pickled[what] = loaded_nbytes(obj, len(pickled.data))
+        if starts is None:  # otherwise the caller estimates the parts
+            self.pickled[what] = loaded_nbytes(obj, len(pickled.data))
         return self._packed(pickled)
 
     def _packed(self, pickled: Pickled) -> Packed:

@@ -67,7 +67,6 @@ def _pack_shared(arena: Arena, shared: dict[str, Any]) -> Packed:
     starts = dict.fromkeys(map(id, values), 0)
     try:
         packed = arena.pack(values, "shared=", is_named=True, starts=starts)
-        del arena.pickled["shared="]
         stops = [*starts.values(), packed[0][2]][1:]
         for name, start, stop in zip(shared, starts.values(), stops, strict=True):
             arena.pickled[f"shared[{name!r}]"] = loaded_nbytes(shared[name], stop - start)
