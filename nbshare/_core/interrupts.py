@@ -138,16 +138,18 @@ def import_whole(name: str) -> None:
 
 
 NEEDED = "select", "thread", "queue", "socket", "subprocess", "signal"  # standard modules
-# Packages that replace modules, and their functions that report it.
+# Modules that replace others, their packages, and their functions that report it.
 _PATCHERS = {
-    ("gevent", "gevent.monkey"): "is_module_patched",
-    ("eventlet", "eventlet.patcher"): "is_monkey_patched",
+    "gevent.monkey": ("gevent", "is_module_patched"),
+    "eventlet.patcher": ("eventlet", "is_monkey_patched"),
 }
 
 
 def refuse_patched_modules() -> None:
     """Raise RuntimeError if gevent or eventlet has replaced modules on which nbshare depends."""
-    for (package, name), asks in _PATCHERS.items():
+    if sys.modules.keys().isdisjoint(_PATCHERS):
+        return
+    for name, (package, asks) in _PATCHERS.items():
         patcher = sys.modules.get(name)
         if patcher is not None and any(map(getattr(patcher, asks), NEEDED)):
             raise RuntimeError(

@@ -476,8 +476,8 @@ def check_call(
     refuse_others(name, others, known, func, iterables)
     checked = MapOptions(out=out, **options)
     check_display(checked.progress, checked.plot)
-    resolve(func)
     if not iterables:
+        resolve(func)
         raise TypeError(f"{name}(func, items) needs at least one iterable of items")
     request, where = checked_request(func, iterables, checked)
     return checked, request, where

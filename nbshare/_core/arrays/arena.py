@@ -46,7 +46,6 @@ from nbshare._core.arrays.repeated import Name, Names, Pickled, pickled_once
 from nbshare._core.functions.pickling import (
     TOO_DEEP,
     Keep,
-    by_home,
     dumps_apart,
     is_too_deep,
     value_pickler,
@@ -59,6 +58,11 @@ LEAST_BLOCKS = 32  # for workers to share, before several items are pickled toge
 BLOCK_ITEMS = 4096  # items pickled together at most, as the cost of a pickle is spread over them
 MOST_SAMPLES = 8  # sample for the size of an item
 BLOCK_BYTES = 64 << 10  # and about this much, since a worker loads blocks whole
+
+
+_REDUCERS: dict[type, Callable[[Any], Any]] = {
+    ArrayReference: lambda place: (load_reference, tuple(place)),
+}
 
 
 class _How(NamedTuple):
@@ -120,7 +124,7 @@ class Arena(Contents):
         self.passed = passed
         self.pickled: dict[str, int] = {}
         self.known = KnownObjects() if known is None else known
-        self.tables = DispatchTables({})
+        self.tables = DispatchTables(_REDUCERS)
 
     def pack(
         self,
@@ -277,9 +281,7 @@ def _pickler_class(by_value: bool, is_naming: bool) -> Any:
             self.dispatch_table = arena.tables[by_value]
             super().__init__(file, protocol=5, buffer_callback=keep)
             self.arena, self.file, self.how = arena, file, how
-            self.writable, self.names, self.starts = how.writable, how.names or {}, how.starts
-            # The arrays in objects of several items are all in memory that detects writes.
-            self.keeps_small = how.writable and not how.is_part
+            self.names = how.names or {}
             self.copied: list[npt.NDArray[Any]] = []
 
         @cached_property
@@ -298,16 +300,12 @@ def _pickler_class(by_value: bool, is_naming: bool) -> Any:
                     )
                 rebuild, parts = obj._reduce_by_reference()
                 return rebuild, tuple(map(self._unlocked, parts)) if obj._is_tool else parts
-            elif type(obj) is np.ufunc:
-                return by_home(obj)
-            elif type(obj) is ArrayReference:
-                return load_reference, tuple(obj)
             elif (known := self.arena.known).may_have and (
                 place := known.place_of(obj)
             ) is not None:
                 return load_known, place
-            elif self.starts is not None and id(obj) in self.starts:
-                self.starts[id(obj)] = self.file.tell()
+            elif (starts := self.how.starts) is not None and id(obj) in starts:
+                starts[id(obj)] = self.file.tell()
             elif is_table(type(obj)) and obj in self.passed:
                 reduced = self.dispatch_table[type(obj)](obj)
                 if isinstance(reduced, tuple):  # not a name
@@ -334,12 +332,15 @@ def _pickler_class(by_value: bool, is_naming: bool) -> Any:
                     arrives = arrives if id(array) in self.passed.columns else "c"
                 reduced = array.__reduce__()
                 return (*reduced, None, None, fill) if arrives == "r" else reduced
-            if self.keeps_small and array.nbytes < IN_BAND and not refers:
+            how = self.how
+            # The arrays in objects of several items are all in memory that detects writes.
+            keeps_small = how.writable and not how.is_part
+            if keeps_small and array.nbytes < IN_BAND and not refers:
                 order: Literal["F", "C"] = "F" if array.flags.fnc else "C"
                 data: Any = array.tobytes(order)
                 data = data if arrives == "r" else bytearray(data)
                 return small, (data, array.dtype, array.shape, order)
-            return load_reference, self._reference(array, self.writable, arrives)
+            return load_reference, self._reference(array, how.writable, arrives)
 
         def _reference(
             self, array: npt.NDArray[Any], writable: bool, arrives: Mode = "r"

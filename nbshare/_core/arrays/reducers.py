@@ -23,7 +23,7 @@ import numpy as np
 from nbshare._core.arrays.by_reference import ByReference
 from nbshare._core.arrays.known_types import PACKAGES
 from nbshare._core.functions.called import check_called
-from nbshare._core.functions.pickling import value_pickler
+from nbshare._core.functions.pickling import by_home, value_pickler
 from nbshare._core.tracebacks import shown_from_the_call
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Entry(NamedTuple):
     serves_subclasses: bool
 
 
-_entries: dict[type, Entry] = {}
+_entries: dict[type, Entry] = {np.ufunc: Entry(by_home, False)}
 _waiting = dict(PACKAGES)  # packages whose types are not registered yet
 _found: weakref.WeakKeyDictionary[type, Reduce | None] = weakref.WeakKeyDictionary()
 

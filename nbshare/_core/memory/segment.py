@@ -396,8 +396,10 @@ def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
 
 def base_of(array: Any) -> Any:
     """Return the object that owns an array's memory, or None."""
+    if isinstance(array, np.ndarray):
+        return array.base
     if isinstance(array, memoryview):
         return array.obj
-    base = getattr(array, "base", None)
     # Stride tricks put another object between arrays. The base of an array of Cython is itself.
-    return base if isinstance(array, np.ndarray) or isinstance(base, np.ndarray) else None
+    base = getattr(array, "base", None)
+    return base if isinstance(base, np.ndarray) else None

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from operator import call
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -296,17 +297,21 @@ REVERSIBLE = [name for name, s in SETTINGS.items() if not s.may_stick]
 
 def carried() -> dict[str, Any]:
     """Return the settings of this process that others copy."""
-    return {name: read() for name, read in _CARRIED.items()}
+    return _read(_CARRIED)
 
 
 def own() -> dict[str, Any]:
     """Return the settings that each process keeps for itself."""
-    return {name: read() for name, read in _OWN.items()}
+    return _read(_OWN)
 
 
 def sticky() -> dict[str, Any]:
     """Return the settings that may be impossible to restore."""
-    return {name: read() for name, read in _STICKY.items()}
+    return _read(_STICKY)
+
+
+def _read(readers: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    return dict(zip(readers, map(call, readers.values()), strict=True))
 
 
 def portable(values: Mapping[str, Any]) -> dict[str, Any]:

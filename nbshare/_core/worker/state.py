@@ -87,7 +87,7 @@ class InheritedState:
         """
         processes.stop_timers(self._timers)
         processes.block_signals(self._blocked)
-        if self._handlers != [_signal.getsignal(number) for number in _SIGNALS]:
+        if self._handlers != [*map(_signal.getsignal, _SIGNALS)]:
             for number, handler in zip(_SIGNALS, self._handlers, strict=True):
                 if handler is not None and handler != _signal.getsignal(number):
                     signal.signal(number, handler)
@@ -124,7 +124,7 @@ class InheritedState:
         streams.keep()
 
     def _note_signals(self) -> None:
-        self._handlers = [_signal.getsignal(number) for number in _SIGNALS]
+        self._handlers = [*map(_signal.getsignal, _SIGNALS)]
         self._blocked, self._timers = processes.blocked_signals(), processes.running_timers()
 
 
