@@ -136,9 +136,16 @@ def pointed(tab: Any, picture: Any, share: float = 0.5) -> str:
 
     Return what the page says of that place.
     """
-    picture.scroll_into_view_if_needed()
     tab.mouse.move(0, 0)
-    box = picture.bounding_box()
+    box = {"width": 0}
+    while not box["width"]:  # the next frame has replaced the picture
+        box = picture.evaluate(
+            """image => {
+              image.scrollIntoView({block: 'center'});
+              const {x, y, width, height} = image.getBoundingClientRect();
+              return {x, y, width, height};
+            }"""
+        )
     tab.mouse.move(box["x"] + share * box["width"], box["y"] + 0.5 * box["height"])
     label = tab.locator("[role=tooltip]")
     label.wait_for()
