@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--all-cases", **one_of, const="all", default="default", help="all but the soak"
     )
     group.addoption("--other-cases", **one_of, const="other", help="what the default leaves out")
-    group.addoption("--core-cases", **one_of, const="core", help="a third of the default, say")
+    group.addoption("--core-cases", **one_of, const="core", help="a part of the default")
     group.addoption("--record", metavar="FILE", help="append the seconds of each case to a file")
 
 

@@ -872,7 +872,7 @@ def test_digests_are_the_same_in_every_process():
     assert len(found) == 1
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(
     labels=st.lists(st.integers(0, 5), min_size=2, max_size=6),
     links=st.lists(

@@ -529,7 +529,8 @@ def test_an_interrupt_at_any_moment_of_making_small_arrays_loses_none():
 
 
 @pytest.mark.timeout(1200)  # seconds for hundreds of moments, on a busy machine
-def test_an_interrupt_as_memory_is_lent_leaves_none_that_nobody_trims(monkeypatch):
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
+def test_an_interrupt_as_memory_is_lent_leaves_none_that_nobody_trims(monkeypatch, step):
     """When its traceback is gone, the memory goes by itself, without another call."""
     monkeypatch.setattr(warm, "TRIM_S", 0.001)
     monkeypatch.setattr(warm, "IDLE_S", 0.0)
@@ -537,7 +538,7 @@ def test_an_interrupt_as_memory_is_lent_leaves_none_that_nobody_trims(monkeypatc
     nbshare.share(data)  # what is found out once
     wait_until(lambda: not pool._is_trimming)
     before = held()
-    for number in itertools.count():
+    for number in itertools.count(step=step):
         with InterruptAt(number, {warm.__file__, interrupts.__file__}) as interrupt:
             nbshare.share(data)
         wait_until(lambda: not pool._is_trimming or pool._lent)
