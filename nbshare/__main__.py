@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _importing(error: Exception) -> list[str]:
-    """Return the lines of an error in the function's file, and in its imports."""
+    """Return the lines of the traceback in files that failed to be imported."""
     frames = traceback.extract_tb(error.__traceback__)
     is_import = [frame.filename.startswith("<frozen importlib") for frame in frames]
     users = [x for k, x in enumerate(frames) if any(is_import[:k]) and not is_import[k]]
@@ -124,7 +124,7 @@ def _add_run(commands: Any) -> None:
     resume = commands.add_parser("resume", help=does, description=RESUME, **common)
     resume.add_argument("path", type=Path, metavar="DIR", help="folder of the results")
     add, several = run.add_argument, {"nargs": "+", "action": "extend"}
-    add("func", metavar="FILE.py:NAME", help="what to call")
+    add("func", metavar="FILE.py:NAME", help="function to call")
     add("--items", required=True, metavar="FILE", help=ITEMS, **several)
     add("--shared", type=_name_and_file, metavar="NAME=FILE", help=SHARED, **several)
     add("--checkpoint", required=True, metavar="DIR", help="folder of the results")
@@ -133,7 +133,7 @@ def _add_run(commands: Any) -> None:
     add("--retries", type=int, metavar="N", help="extra attempts of an item that failed")
     add("--timeout", type=float, metavar="S", help="seconds that an item may take")
     add("--out", choices=["list", "stack"], help="form of the results (default: by the first)")
-    add("--on-error", choices=["raise", "return"], help="return: go on when an item fails")
+    add("--on-error", choices=["raise", "return"], help="return: continue when an item fails")
     add("--if-changed", choices=["restart", "accept"], help=IF_CHANGED)
     for each in (run, resume):
         each.add_argument("--grace", type=_seconds, default=30.0, metavar="S", help=GRACE)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 def noted(error: BaseException, note: str) -> bool:
-    """Add a note to an error. Return False if its class refuses notes, as a frozen dataclass."""
+    """Add a note to an error. Return False if its class refuses it, as a frozen dataclass does."""
     try:
         error.add_note(note)
     except Exception:  # noqa: BLE001 - whatever its class does
@@ -65,7 +65,7 @@ def noted(error: BaseException, note: str) -> bool:
 def without_frames(error: BaseException) -> BaseException:
     """Remove the tracebacks of an error and of its causes. Return the error.
 
-    Frames hold all their variables, and form a cycle if one of those holds the error.
+    A frame keeps its variables alive, and forms a reference cycle if one of them is the error.
     """
     known = BaseException.__dict__  # because the error's class may override these names
     before: BaseException | None = error
@@ -126,8 +126,8 @@ class OutOfMemoryError(NbshareError, MemoryError):
 class StaleReferenceError(NbshareError, LookupError):
     """A reference to a shared array arrived after its memory was freed.
 
-    The process that sent it has ended, or belongs to another user or container. Keep the array
-    there until the receiver has it. To other machines send a copy, ``np.asarray(x).copy()``.
+    The process that sent it has ended, or belongs to another user or container. Keep the array in
+    that process until the receiver has it. To other machines send a copy, ``np.asarray(x).copy()``.
     """
 
 
@@ -225,7 +225,7 @@ class MapInterrupted(KeyboardInterrupt):
 class PartialResultWarning(UserWarning):
     """A run was stopped, and its result holds n of N items.
 
-    Issued only where no progress display says so, as in scripts and logs.
+    Issued only if no progress display shows it, as in scripts and logs.
     """
 
 
@@ -289,7 +289,7 @@ def __dir__() -> list[str]:
 def warn_at_most(
     message: str, category: type[Warning], line: tuple[str, int] | None = None
 ) -> None:
-    """Warn each time. If a filter turns warnings into errors, print it and continue."""
+    """Issue a warning each time. If a filter turns it into an error, print it and continue."""
     try:
         warnings.warn_explicit(message, category, *(line or users_line()))
     except category:
@@ -297,7 +297,7 @@ def warn_at_most(
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Warn about the user's line that called nbshare."""
+    """Issue a warning that points to the user's line that called nbshare."""
     level, frame = 2, sys._getframe(1)  # level 1 is this line
     while frame.f_back is not None and is_ours(frame):
         level, frame = level + 1, frame.f_back
@@ -305,7 +305,7 @@ def warn(message: str, category: type[Warning]) -> None:
 
 
 def users_line() -> tuple[str, int]:
-    """Return file and number of the user's line that called nbshare."""
+    """Return the file and the line number of the user's call of nbshare."""
     frame = sys._getframe(1)
     while frame.f_back is not None and is_ours(frame):
         frame = frame.f_back
@@ -318,12 +318,12 @@ def is_ours(frame: FrameType) -> bool:
 
 
 def cut(text: str, n: int = 200) -> str:
-    """Shorten a text for a message, because an item's repr may be a gigabyte long."""
+    """Shorten a text to `n` characters for a message, because the repr of an item may be huge."""
     return text if len(text) <= n else text[:n] + "…"
 
 
 def counted(n: int, thing: str) -> str:
-    """Return a number and its noun, in the plural unless the number is 1."""
+    """Return a number and a noun, in the plural unless the number is 1."""
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
 
 

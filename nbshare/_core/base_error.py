@@ -1,4 +1,4 @@
-"""The root of all exceptions, `nbshare.errors.NbshareError` to users."""
+"""The base class of all exceptions, public as `nbshare.errors.NbshareError`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ __all__ = ["NbshareError"]
 
 
 class NbshareError(Exception):
-    """Root of all exceptions of nbshare except `MapInterrupted`.
+    """Base class of all exceptions of nbshare except `MapInterrupted`.
 
-    Each also subclasses the built-in exception that you would catch. Exceptions of your function
+    Each also derives from the built-in exception that you would catch. Exceptions of your function
     are raised unchanged, with a note.
     """
 

@@ -1,7 +1,7 @@
 """`doctor`, which tests nbshare on this machine, and its report.
 
-The self-test is a small job, step by step, in a separate process. In that process it does not
-disturb the caller's runs, even if it crashes or hangs, and all leftovers belong to it::
+The self-test is a small job, step by step, in a separate process, so that it does not disturb the
+caller's runs, even if it crashes or hangs, and all leftovers are known to be its own::
 
     caller ── new process, new session ──►  run: share, start, map, interrupt, free
            ◄── one line of JSON a step ──
@@ -59,7 +59,7 @@ _NOT_STARTED = (
     "is very busy, or has a slow disk, may need longer: try again later."
 )
 _SLOW = "The machine may be very busy: try again later. If it is not: "
-# The steps, in order, each with a remedy for errors without one.
+# The steps, in order, each with a remedy for errors that name none.
 STEPS = {
     "share an array": (
         f"Set {SETTING}=file:DIRECTORY, with a directory that you can write to."
@@ -101,15 +101,15 @@ class CheckStep:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """The report of `nbshare.doctor`, which is shown as text.
+    """The report of `nbshare.doctor`. Its repr is a text.
 
     Attributes
     ----------
     found : dict of str to str
         CPUs, memory, versions and other facts.
     steps : list of CheckStep
-        The steps of the self-test, with `name`, `state`, `elapsed_s`, `detail` and `remedy` of
-        each.
+        The steps of the self-test, each with its `name`, `state`, `elapsed_s`, `detail` and
+        `remedy`.
     """
 
     found: dict[str, str]
@@ -135,7 +135,7 @@ class Report:
 
 @shown_from_the_call
 def doctor() -> Report:
-    """Report the machine's resources, and test whether nbshare works on it.
+    """Report the resources of this machine, and test whether nbshare works on it.
 
     The self-test takes about a second. In a separate process, it shares an array, starts two
     workers, checks the result of a parallel map, interrupts a run, and checks that no process and
@@ -198,7 +198,7 @@ def _cpus() -> str:
 def _memory() -> str:
     total, least = processes.total_bytes()
     if not total:
-        return "not known: this system does not tell"
+        return "not known: this system does not report it"
     limit = f"the cgroup's limit is {in_words(least)}" if least < total else "no cgroup limit"
     left = in_words(processes.available_bytes())
     return f"{left} available, the machine has {in_words(total)}; {limit}"
@@ -294,14 +294,14 @@ def _failed(name: str, problem: str, seconds: float = 0.0) -> CheckStep:
 
 
 def _problem(status: int, errors: str) -> str:
-    """Return the failure of the process, if any."""
+    """Return how the process failed, or an empty string."""
     how = name_of_signal(-status) if status < 0 else f"status {status}"
     last_line = errors.strip().rpartition("\n")[2]
     return f"the process ended with {how}: {last_line}" if status else ""
 
 
 def _steps_of(told: str, problem: str, *, is_late: bool) -> list[CheckStep]:
-    """Return all steps. The process ended in, or before, the first step that was not reported."""
+    """Return all steps. The first step that was not reported is the one that failed."""
     has_started, _, lines = told.partition("\n")
     done = [CheckStep(**json.loads(line)) for line in lines.splitlines()]
     rest = [CheckStep(name) for name in list(STEPS)[len(done) :]]

@@ -1,7 +1,7 @@
-"""The demo, a real job: how much of the sky a landscape hides, timed, checked and drawn.
+"""The demo: how much of the sky the land hides, computed in parallel, checked and drawn.
 
-``python -m nbshare demo`` calls `run`. The workers run the functions below it, plain functions
-without parallel code. The tutorials keep them in a module file.
+``python -m nbshare demo`` calls `run`. The workers run the plain functions below it, which contain
+no parallel code. The tutorials keep them in a module file.
 
 Elevations are in metres, row 0 is the north edge of the map and column 0 its west edge. Azimuths
 are in degrees clockwise from north, so 0 is north and 90 is east.
@@ -80,7 +80,7 @@ def run(out: Path, workers: int | None = None) -> None:
 
 
 def _busy() -> str:
-    """Return a remark if other programs need the CPUs as well, or "" if that is unknown."""
+    """Return a remark if other programs also use the CPUs. Empty otherwise, or if unknown."""
     load, n_cpus = getattr(os, "getloadavg", lambda: (0.0,))()[0], os.cpu_count() or 1
     return f", on a busy machine: its load is {load:.0f} on {n_cpus} CPUs" * (load > 1.5 * n_cpus)
 
@@ -97,7 +97,7 @@ def _compare_with_loop(
     dx: Array,
     dy: float,
 ) -> float:
-    """Compute some directions here, one by one. Return the seconds each. Raise if any differs."""
+    """Compute some directions in a loop. Return the seconds for each. Raise if one differs."""
     horizon(azimuths[0], elevation, dx, dy)  # warm, as the workers are
     sample = np.linspace(0, len(azimuths) - 1, N_SAMPLE).astype(int)
     start = time.perf_counter()
@@ -106,8 +106,8 @@ def _compare_with_loop(
     for i, angles in zip(sample, expected, strict=True):
         if horizons[i].dtype != angles.dtype or horizons[i].tobytes() != angles.tobytes():
             raise RuntimeError(
-                f"the workers' result for azimuth {azimuths[i]:g}° (item {i}) differs from the "
-                "plain loop's; this should never happen: please report it"
+                f"the workers' result for azimuth {azimuths[i]:g}° (item {i}) differs from that of "
+                "the plain loop. Please report it."
             )
     return elapsed_s / N_SAMPLE
 
@@ -141,8 +141,7 @@ REACH_M = 12_000.0  # beyond it, even the highest peak of this map stands less t
 
 
 def load() -> tuple[Array, Array, float]:
-    """
-    Load the map of the Jacksboro fault in Tennessee, sample data that comes with matplotlib.
+    """Load the map of the Jacksboro fault in Tennessee, a sample file of matplotlib.
 
     Returns
     -------
@@ -168,8 +167,7 @@ def load() -> tuple[Array, Array, float]:
 
 
 def horizon(azimuth: float, elevation: Array, dx: Array, dy: float) -> Array:
-    """
-    Angle at which the horizon stands in one direction, seen from every cell of a map.
+    """Return the angle of the horizon in one direction, seen from every cell of a map.
 
     The function walks along the azimuth from all cells together, in steps of 40 m, and keeps the
     steepest line of sight. The height between four cells is interpolated (bilinear). Beyond the
@@ -235,8 +233,7 @@ def horizon(azimuth: float, elevation: Array, dx: Array, dy: float) -> Array:
 
 
 def sky_view(horizons: Array) -> Array:
-    """
-    Sky-view factor, the share of the sky's light that reaches each cell.
+    """Return the sky-view factor, the share of the sky's light that reaches each cell.
 
     Parameters
     ----------
@@ -259,11 +256,10 @@ def sky_view(horizons: Array) -> Array:
 
 
 def spread(n: int) -> list[int]:
-    """
-    Order the numbers 0 … n - 1 so that they cover the whole range early (bit-reversed).
+    """Order the numbers 0 to n - 1 so that they cover the whole range early (bit-reversed).
 
-    A picture of partial results then makes sense from the first second. After a few directions, one
-    has already looked all around.
+    A plot of partial results is then useful from the first second, because a few directions already
+    cover the whole circle.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The error of a worker that died, `nbshare.errors.WorkerDiedError` to users."""
+"""The error of a worker that died, public as `nbshare.errors.WorkerDiedError`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["WorkerDiedError"]
 class WorkerDiedError(NbshareError, BrokenProcessPool):
     """A worker process ended while it ran an item, or no worker could be started.
 
-    The message names the item and how the worker ended. SIGKILL mostly means that memory ran out:
+    The message names the item and how the worker ended. SIGKILL usually means that memory ran out:
     use fewer workers or smaller items. Other results are kept. ``retries=`` runs the item again,
     ``on_error="return"`` continues without it.
 
     Attributes
     ----------
     index : int
-        Index of its item, -1 without one.
+        Index of the item, or -1 if the worker ran none.
     """
 
     __module__ = "nbshare.errors"

@@ -70,7 +70,7 @@ class Executor(futures.Executor):
     max_workers : int, optional
         Number of worker processes. Default: the CPUs that this process may use.
     mp_context : None
-        Only for the signature of `concurrent.futures.ProcessPoolExecutor`.
+        Accepted for compatibility with `concurrent.futures.ProcessPoolExecutor`.
     initializer : callable, optional
         Called in each worker before its first task. If the initializer raises, the tasks fail.
         Tasks see the global variables that it sets. If it uses variables of the notebook or script,
@@ -83,7 +83,7 @@ class Executor(futures.Executor):
     Raises
     ------
     TypeError, ValueError
-        If an argument is invalid, or one that nbshare's workers do not support.
+        If an argument is invalid, or not supported by nbshare's workers.
     nbshare.errors.UnsendableError
         If the initializer cannot be pickled. A `TypeError`.
 
@@ -269,7 +269,7 @@ class Executor(futures.Executor):
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[T]:
-        """Call a function for every item, as in Python 3.14. Results are in order.
+        """Call a function for every item, and iterate over the results in order.
 
         Examples
         --------
@@ -342,7 +342,7 @@ class Executor(futures.Executor):
         return itertools.chain.from_iterable(results()) if is_chunked else results()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more tasks. Workers stay alive for other calls.
+        """Refuse new tasks. Workers stay alive for other calls.
 
         `nbshare.shutdown` also ends the workers, which flushes files that tasks left open.
 

@@ -1,4 +1,4 @@
-"""Registers nbshare with joblib, which is imported only then."""
+"""Registers nbshare as a backend of joblib. Only this imports joblib."""
 
 from nbshare._core.tracebacks import shown_from_the_call
 
@@ -19,7 +19,7 @@ def register_joblib() -> None:
     ...     joblib.Parallel()(joblib.delayed(math.sqrt)(i) for i in [1, 4, 9])
     [1.0, 2.0, 3.0]
 
-    And those of libraries that use joblib, such as scikit-learn:
+    Run the tasks of a library that uses joblib, such as scikit-learn:
 
     >>> search = GridSearchCV(SVC(), {"C": [1, 10, 100]})  # doctest: +SKIP
     >>> with joblib.parallel_config("nbshare"):  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Tables of a notebook, in HTML."""
+"""HTML tables for notebooks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ S = TypeVar("S", bound=WorkerStats | StageStats)
 
 
 class StatsTable(list[S]):
-    """Stats of workers or stages, as a list, and a table in a notebook."""
+    """A list of the stats of workers or stages, shown as a table in a notebook."""
 
     def _repr_html_(self) -> str:
         names = [*self[0]._fields] if self else []
@@ -33,7 +33,7 @@ class StatsTable(list[S]):
 def html_table(
     rows: Iterable[Iterable[object]], head: Sequence[str] = (), styles: Iterable[str] = ()
 ) -> str:
-    """Return an HTML table of cells that are already markup. The styles are those of columns."""
+    """Return an HTML table. The cells are markup already, and each column has a style."""
     columns = [f' style="{style}"' if style else "" for style in styles]
 
     def line(kind: str, cells: Iterable[object]) -> str:
@@ -60,5 +60,5 @@ def _figure(name: str, value: Any) -> str:
 
 
 def _seconds(value: float) -> str:
-    """Format seconds with two digits, from 0.001 s on."""
+    """Format seconds with two significant digits, at least 0.001 s, or as an integer from 10 s."""
     return f"{value:.0f} s" if value >= 10 else f"{float(f'{value:.3f}'):.2g} s"

@@ -13,12 +13,12 @@ CHECK_S = 10.0  # time limit for a program that may be Python, under another nam
 
 
 def command(code: str) -> list[str]:
-    """Return a command for code with this interpreter's options, without the working directory.
+    """Return a command that runs code in a new Python with this one's options.
 
     Raises
     ------
     WorkerDiedError
-        If `sys.executable` is no interpreter, as in a program that embeds Python.
+        If `sys.executable` is not a Python interpreter, as in a program that embeds Python.
     """
     executable = sys.executable
     if not executable or not _is_python(os.fspath(executable)):
@@ -33,7 +33,7 @@ def command(code: str) -> list[str]:
 
 @cache
 def _is_python(path: str) -> bool:
-    """Return whether a program runs Python. Only one with another name is run to find out."""
+    """Return whether a program is Python. It is run only if its name does not contain "py"."""
     folder, name = os.path.split(path)
     if folder and not os.path.exists(path):
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# The module signal adds enumerations, which take 12 µs.
+# `_signal`, because the enumerations of the module signal take 12 µs.
 import _signal  # type: ignore[import-not-found]
 import importlib
 import sys
@@ -21,14 +21,14 @@ class uninterrupted:  # noqa: N801 - used like the context managers of contextli
     """Hold an interrupt back until the block ends.
 
     For a few quick steps that must run all or not at all, such as ``Thread.start``. An interrupt
-    inside it could release a lock of the new thread, or count a thread as alive that never began.
-    The interrupt is raised at the end of the block. By then, new objects must have an owner.
+    inside the block could release a lock of the new thread, or leave a thread that never began
+    counted as alive. The interrupt is raised at the end of the block. By then, new objects must
+    have an owner.
 
     Notes
     -----
-    Interrupts arrive in the main thread only. Elsewhere this has no effect. A second one is not
-    held back, so the block may hang, or an exception that the handler of another signal has raised
-    may have ended it without restoring the handler of interrupts.
+    Interrupts arrive in the main thread only, so in other threads this has no effect. A second
+    interrupt is not held back, so that it can end a block that hangs.
     """
 
     _handler: Any = None  # the one to restore
@@ -59,8 +59,8 @@ class uninterrupted:  # noqa: N801 - used like the context managers of contextli
 def ignore_more_presses() -> None:
     """Ignore further interrupts for half a second after one, in a kernel.
 
-    While IPython shows the error, another one would lose it, or ipykernel's reply, and the queue of
-    cells would continue. ipykernel sets its own handlers when this cell ends and the next one
+    While IPython shows the error, another interrupt would lose the error or ipykernel's reply, and
+    the queued cells would run. ipykernel sets its own handlers when this cell ends and the next one
     begins.
     """
     is_main = get_ident() == threading.main_thread().ident
@@ -79,9 +79,10 @@ def ignore_more_presses() -> None:
 
 @contextmanager
 def cancelled_by_interrupt(cancel: Callable[[], object]) -> Iterator[list[bool]]:
-    """Cancel an asyncio task at Ctrl-C, as `asyncio.run` does, in a loop that would leave it.
+    """Cancel an asyncio task at Ctrl-C, in an event loop that would not.
 
-    IPython's terminal has such a loop. Yields a list that is empty until then.
+    IPython's terminal has such a loop, unlike `asyncio.run`. Yields a list that is empty until an
+    interrupt.
     """
     came: list[bool] = []
     is_main = get_ident() == threading.main_thread().ident
@@ -103,10 +104,10 @@ def cancelled_by_interrupt(cancel: Callable[[], object]) -> Iterator[list[bool]]
 
 
 def start_thread(run: Callable[..., object], *args: object) -> None:
-    """Start a thread whose end `threading` notices without waiting for it.
+    """Start a daemon thread that may print or draw.
 
-    For a thread that may print or draw. ipykernel creates a socket for each such thread, and closes
-    it at the thread's end, which it cannot detect for threads started by `_thread`.
+    ipykernel creates a socket for each thread that prints, and closes it at the thread's end, which
+    it cannot detect for threads started by `_thread`.
 
     Raises
     ------
@@ -119,7 +120,7 @@ def start_thread(run: Callable[..., object], *args: object) -> None:
 
 
 def import_whole(name: str) -> None:
-    """Import a module in a thread, where no interrupt arrives, and wait for it. Errors are lost.
+    """Import a module in a thread, where no interrupt arrives, and wait. Errors are lost.
 
     Large packages fail permanently if an interrupt ends their import in the middle. The wait can be
     interrupted. A later import of the module is quick, or raises the error.

@@ -1,4 +1,4 @@
-"""The iterables of a run, checked, and as columns with a row for each item."""
+"""Checks the iterables of a run, and returns them as columns that are indexed by item."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def check_iterable(iterable: Any) -> None:
     if not is_iterable or getattr(iterable, "ndim", 1) == 0:
         kind = "a 0-d array" if is_iterable else type(iterable).__name__
         raise TypeError(
-            f"{kind} is not iterable: {cut(repr(iterable))}. The second argument is a list, an "
-            "array, range(n) or another iterable. Pass arguments of all calls in shared=."
+            f"{kind} is not iterable: {cut(repr(iterable))}. Pass a list, an array, range(n) or "
+            "another iterable of items. Pass arguments of all calls in shared=."
         )
     if isinstance(iterable, Mapping | str) or is_table(iterable):
         kind, shown = type(iterable).__name__, f" ({reprlib.repr(iterable)})"
@@ -43,19 +43,19 @@ def check_iterable(iterable: Any) -> None:
             rows = "df.to_dicts()" if is_polars else "nbshare.rows(df)"
             remedy = f"{rows} for an item per row, or list(df.columns) per column"
         raise TypeError(
-            f"a {kind} among the iterables gives its {parts} as items{shown}. Pass "
-            f"shared={{name: ...}} for what every call needs, or {remedy}"
+            f"a {kind} among the iterables yields its {parts} as items{shown}. Pass {remedy}. "
+            "Pass arguments of all calls in shared={name: ...}."
         )
     if gives_pairs(iterable):
         raise TypeError(
-            f"a {type(iterable).__name__} gives pairs of a key and a frame as items. Pass [frame "
+            f"a {type(iterable).__name__} yields pairs of a key and a frame. Pass [frame "
             "for _, frame in windows] for frames, or list(windows) for the pairs."
         )
     if isinstance(iterable, range) and iterable[sys.maxsize :]:
         raise ValueError(
-            f"{iterable} has more than {sys.maxsize} items, the most of a range. Memory allows far "
-            f"fewer, about 25 million per GB. Pass iter({iterable}), whose items are taken during "
-            "the run."
+            f"{iterable} has more than {sys.maxsize} items, the maximum for a run. Memory allows "
+            f"far fewer, about 25 million per GB. Pass iter({iterable}), whose items are read "
+            "during the run."
         )
 
 
@@ -66,7 +66,7 @@ def is_table(iterable: Any) -> bool:
 
 
 def warn_of_lengths(iterables: Sequence[Any]) -> None:
-    """Warn of iterables of different lengths, by mistake or because all combinations are meant."""
+    """Issue a LengthsWarning if iterables have different lengths."""
     lengths = [n for n in map(known_length, iterables) if n is not None]
     if len(set(lengths)) > 1:
         counts = f"{', '.join(map(str, lengths[:-1]))} and {lengths[-1]}"
@@ -90,10 +90,10 @@ def known_length(iterable: Any) -> int | None:
 def items_of(
     iterables: Sequence[Any],
 ) -> tuple[list[Any], Iterator[tuple[Any, ...]] | None, int | None]:
-    """Return columns that can be indexed by item, the source of others, and the number of items.
+    """Return the columns of a run, an iterator over the others' items, and the number of items.
 
-    If all iterables have a length, those that cannot be indexed, such as a set, are read now.
-    Otherwise, their columns and the number of items are None.
+    If all iterables have a length, those that cannot be indexed, such as a set, are read now, and
+    the iterator is None. Otherwise, their columns and the number of items are None.
     """
     columns: list[Any] = [x if has_rows(x) else None for x in iterables]
     shortest = min((len(x) for x in columns if x is not None), default=None)

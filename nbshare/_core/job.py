@@ -160,12 +160,12 @@ class Job(Generic[T]):
 
     @property
     def _run(self) -> Run:
-        """The run behind this job. A forked child may use the run only if it was over before."""
+        """The run of this job. A forked child may use it only if it was over before the fork."""
         # The child has a copy of its memory, but none of the threads that would finish it.
         if this_process[0] is not self._process and not self._owners_run.is_over:
             raise RuntimeError(
-                f"process {os.getpid()} was forked from process {self._pid} before the run of this "
-                f"Job was over, so it cannot use the Job. Use it in process {self._pid}, or start "
+                f"process {os.getpid()} was forked from process {self._pid} before this Job had "
+                f"finished, so it cannot use the Job. Use it in process {self._pid}, or start "
                 "another run in this process."
             )
         return self._owners_run
@@ -198,7 +198,7 @@ class Job(Generic[T]):
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:
-        """Flags of the finished results, a bool array of shape ``(n_items,)``.
+        """Mask of the results so far, a bool array of shape ``(n_items,)``. Failures are False.
 
         Examples
         --------
@@ -278,7 +278,7 @@ class Job(Generic[T]):
 
     @property
     def _shape(self) -> ShapedItems | None:
-        """The grid, table or tiles that shape the results, or None, also with ``out="list"``."""
+        """The grid, table or tiles that shape the results. None without, or with ``out="list"``."""
         items = self._inputs
         return items if isinstance(items, ShapedItems) and not self._is_list else None
 
@@ -288,7 +288,7 @@ class Job(Generic[T]):
 
     @property
     def _present(self) -> npt.NDArray[np.bool_]:
-        """Flags of the finished results, in the order of `_partial`."""
+        """Mask of the results so far, in the order of `_partial`."""
         return cast("npt.NDArray[np.bool_]", self._in_order(self._run.present()))
 
     def _in_order(self, results: Any) -> Any:
@@ -333,7 +333,7 @@ class Job(Generic[T]):
 
     @property
     def stages(self) -> StatsTable[StageStats]:
-        """Work and waiting times of a pipeline's stages, a list of StageStats, empty for maps."""
+        """Work and waiting times of a pipeline's stages, a list of StageStats. Else empty."""
         return StatsTable(self._run.stages())
 
     @property
@@ -394,7 +394,7 @@ class Job(Generic[T]):
 
     @property
     def _error(self) -> BaseException | None:
-        """Exception that the run failed with, or None. Ignores one that arrives after the end."""
+        """Exception that the run failed with, or None. One that arrives later is ignored."""
         return self._run.error if self._run.state == "failed" else None
 
     def __repr__(self) -> str:
@@ -403,7 +403,7 @@ class Job(Generic[T]):
         return f"<Job {self.label}: of process {self._pid}>"
 
     def __reduce__(self) -> Never:
-        text = "a Job cannot be sent to another process or stored. Use job.result(), its results"
+        text = "a Job cannot be sent to another process or stored. Use its results, job.result()."
         raise shown_shortly(TypeError(text))
 
     if not TYPE_CHECKING:  # type checkers refuse both anyway
@@ -590,7 +590,7 @@ class Job(Generic[T]):
             raise TimeoutError(f"{self!r} is not over after {timeout} s")
 
     def add_done_callback(self, function: Callable[[Job[T]], object]) -> None:
-        """Call a function when the run is over, or immediately if it is.
+        """Call a function when the run is over, immediately if it already is.
 
         Examples
         --------
@@ -682,12 +682,12 @@ class Job(Generic[T]):
         """Iterate over (index, result) in order of completion, during the run.
 
         A failure is raised after the results that were done before it. With ``on_error="return"``
-        the exception is yielded in place of the result. Each result is yielded once, also to
-        several loops in one or several threads.
+        the exception is yielded in place of the result. Each result is yielded once, even if
+        several loops or threads iterate.
 
         Results of a generator's items are dropped after that, so the generator may be endless. The
-        run is about a second ahead of the loop. It stops with `cancel`, or when the last reference
-        to the job is dropped. A progress display and `last_job` also hold a reference.
+        run is about a second ahead of the loop. The run stops with `cancel`, or when the last
+        reference to the job is dropped. A progress display and `last_job` also hold a reference.
 
         Yields
         ------
@@ -741,7 +741,7 @@ class Job(Generic[T]):
         self._end_loop()
 
     def _end_loop(self) -> None:
-        """Raise the error of the run once all its results have been taken."""
+        """After the last result, raise the error of the run, or warn if it was stopped."""
         if self.state != "done":
             self.result()
         self._warn_of_chance()
@@ -875,7 +875,7 @@ class Job(Generic[T]):
             self._until.ask(self.partial)
 
     def _leave_alone(self) -> None:
-        """Arrange for prints to be shown and memory released, though no thread waits."""
+        """Prepare for a run that no thread waits for: show its prints, and note its end."""
         prints, shown, reference = self._run.request.prints, self._shown, weakref.ref(self)
         prints.is_attended = False
 
@@ -898,7 +898,7 @@ class Job(Generic[T]):
         self._shown.close()
 
     def _let_go(self) -> None:
-        """Drop this job as the last job if it succeeded."""
+        """Forget this job as the last job if it succeeded."""
         if last_job() is self and self.state == "done" and not self.errors:
             remember(None)
 
@@ -1010,7 +1010,7 @@ class Job(Generic[T]):
     def _ipython_display_(self) -> None:
         """Show the progress display in a notebook, where it updates until the run is over."""
         if not self._shown.show(self):
-            raise NotImplementedError  # so that the repr is shown
+            raise NotImplementedError  # IPython then shows the repr
 
     @contextlib.contextmanager
     def _showing_an_interrupt_shortly(self) -> Iterator[None]:
@@ -1032,7 +1032,7 @@ class JobList(list[Job]):
 
     def _ipython_display_(self) -> None:
         if not self:
-            raise NotImplementedError  # so that the repr is shown
+            raise NotImplementedError  # IPython then shows the repr
         for job in self:
             job._ipython_display_()
 

@@ -1,4 +1,4 @@
-"""joblib's Parallel, and so scikit-learn's ``n_jobs=``, on nbshare's workers."""
+"""The joblib backend that runs the tasks of Parallel on nbshare's workers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def register() -> None:
 
 
 def run_batch(batch: Callable[[], Any], n_threads: int | None) -> Any:
-    """Run a batch of calls, in a worker."""
+    """Run a batch of calls in a worker."""
     register()  # a call of Parallel within a task may name the backend
     if n_threads is not None:
         variables = thread_variables(n_threads)
@@ -42,7 +42,7 @@ def run_batch(batch: Callable[[], Any], n_threads: int | None) -> Any:
 
 
 class NbshareBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
-    """The methods of a joblib backend (see `joblib.parallel.ParallelBackendBase`)."""
+    """A joblib backend. `joblib.parallel.ParallelBackendBase` describes its methods."""
 
     supports_retrieve_callback = True
     supports_inner_max_num_threads = True
@@ -83,7 +83,7 @@ class NbshareBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mi
         return future
 
     def _place(self, value: Any) -> Any:
-        """Return the shared copy of a large array, the same for all tasks."""
+        """Return the shared copy of a large array, one for all tasks."""
         if type(value) is not np.ndarray or value.dtype.hasobject or value.nbytes < LARGE:
             return value
         # The array is kept, so that its id is not reused.

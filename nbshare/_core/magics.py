@@ -1,9 +1,9 @@
 """The cell magic ``%%workerfile`` writes a cell to a module file, which workers can import.
 
-Line n of the file is line n of the cell. The first line of the file is a mark, because the magic
-overwrites only files with it. An input transformer of the shell stores the cell as it was typed
+Line n of the file is line n of the cell. The first line of the file is a mark, and the magic
+overwrites only files that have it. An input transformer of the shell keeps the cell as it was typed
 (others strip blanks), and rejects invalid Python before the cell runs, as IPython does. The magic
-performs the other steps.
+writes and imports the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nbshare._core.system import files, shell
 from nbshare._core.tracebacks import shown_as
 
 _MARK = b"# Written by %%workerfile"
-# With the encoding, or Python could find one in a comment of the cell's first line.
+# It declares the encoding, because Python could find one in a comment of the cell's first line.
 _FIRST_LINE = _MARK + b" (coding: utf-8): change the cell, not this file.\n"
 
 
@@ -51,7 +51,7 @@ class _WorkerFile:
         self._shell = shell
 
     def __call__(self, lines: list[str]) -> list[str]:
-        """Turn a cell of the magic into a call of `run`, if it is valid Python."""
+        """Turn a cell of the magic into a call of `run`. Raise SyntaxError if it is invalid."""
         first, *rest = lines or [""]
         line = re.match(r"%%workerfile\s(.*)", first)
         if line is None:
@@ -61,7 +61,7 @@ class _WorkerFile:
         return [f"get_ipython().run_cell_magic('workerfile', {line[1]!r}, {cell!r})\n"]
 
     def run(self, line: str, cell: str) -> None:
-        """Write the cell to a module file, import it, and bind its functions and classes here.
+        """Write the cell to a module file, import it, and add its public names to the notebook.
 
         ::
 
@@ -74,10 +74,9 @@ class _WorkerFile:
         ----------
         NAME
             The file, such as ``workers.py`` or ``lib/workers.py``, in or below the current
-            directory or anywhere else. ``.py`` may be left out. Quote it if it has spaces.
+            directory or anywhere else. ``.py`` may be omitted. Quote a name with spaces.
         --force
-            Overwrite a file that was not written by ``%%workerfile``, or use the name of another
-            module.
+            Overwrite a file that was not written by ``%%workerfile``, or shadow another module.
 
         Raises
         ------
@@ -96,8 +95,8 @@ class _WorkerFile:
         The notebook receives the names in the file's ``__all__``, or without one, the functions,
         classes and other callables that the file defines, except those that begin with an
         underscore. The file cannot see notebook variables and needs its own imports. It is imported
-        again each time the cell runs. Line numbers are those of the cell, which begins with this
-        line. The file is replaced in one step or not at all, and keeps its mode.
+        again each time the cell runs. Line numbers are those of the cell, whose first line is this
+        one. The file is replaced in one step or not at all, and keeps its mode.
 
         Examples
         --------
@@ -137,7 +136,7 @@ class _WorkerFile:
         print(f"{shown}: {', '.join(names) or 'nothing public'}")  # noqa: T201  a magic's answer
 
     def _check(self, line: str, cell: str) -> None:
-        """Raise the SyntaxError of a cell, with the place and the line in the cell."""
+        """Raise SyntaxError, with the place in the cell, if the cell is not valid Python."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the import repeats the warning
@@ -150,7 +149,7 @@ class _WorkerFile:
             raise
 
     def _show_from(self, file: Path, error: BaseException) -> None:
-        """Show an error's traceback from the file on, without the frames before it."""
+        """Show the traceback of an error only from its frame in the file on."""
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename != str(file):
             frames = frames.tb_next
@@ -166,7 +165,7 @@ def _refused(message: str) -> Exception:
 
 
 def _parse(line: str) -> tuple[str, bool]:
-    """Return the file, as the user names it, and whether --force is given."""
+    """Return the name of the file as the user typed it, and whether --force is given."""
     try:
         words = shell.words_in(line)
     except ValueError:  # an unclosed quotation
@@ -191,7 +190,7 @@ def _parse(line: str) -> tuple[str, bool]:
 
 
 def _check_overwriting(file: Path, shown: str) -> None:
-    """Refuse to overwrite a file of the user, or to hide another module."""
+    """Raise if the file is the user's own, or would shadow another module."""
     if file.is_file() and not file.read_bytes().startswith(_MARK):
         raise _refused(
             f"{shown} exists and was not written by %%workerfile. Choose another name, "
@@ -201,18 +200,18 @@ def _check_overwriting(file: Path, shown: str) -> None:
     # Several modules imported by path may have one name, but import_file keeps them apart.
     if place is not None and place not in imported_files().values():
         raise _refused(
-            f"{shown} would hide the module {file.stem!r} ({place}). Choose another name, such as "
+            f"{shown} would shadow the module {file.stem} ({place}). Choose another name, such as "
             f"{file.stem}_workers.py, or add --force."
         )
 
 
 def _source(cell: str) -> bytes:
-    """Return the file of a cell."""
+    """Return the contents of the file for a cell."""
     return _FIRST_LINE + cell.encode()
 
 
 def _explained(error: SyntaxError) -> str:
-    """Explain the error in a line that is valid only in a notebook cell."""
+    """Return the message of an error, with an explanation if a cell would allow the line."""
     from IPython.core.inputtransformer2 import TransformerManager
 
     manager: Any = TransformerManager()  # type: ignore[no-untyped-call]

@@ -127,10 +127,10 @@ def parallel_map(
         the shortest. Known lengths that differ issue a `LengthsWarning`. A mapping, a str or a data
         frame is refused. Pass ``list(d)``, or ``shared=``. An ndarray supplies its rows along the
         first axis without a copy per item, read-only for a plain array, writable for a SharedArray.
-        A generator is read slightly ahead of the workers. These are passed alone, without other
-        iterables: a `grid` (its items are keyword arguments), the `rows` of a DataFrame, the
-        `tiles` of an image, volume or series, and a ``groupby`` of pandas or ``group_by`` of
-        polars, for a function of each frame, or of its key and the frame.
+        A generator is read slightly ahead of the workers. Pass these without other iterables: a
+        `grid` (its items are keyword arguments), the `rows` of a DataFrame, the `tiles` of an
+        image, volume or series, and a ``groupby`` of pandas or ``group_by`` of polars, for a
+        function that takes each frame, or its key and the frame.
     shared : mapping of str to object, optional
         Keyword arguments that are the same for every item. Each is copied to shared memory once.
         Arrays are read-only in the workers, where a write raises `ValueError`. A SharedArray is not
@@ -156,11 +156,11 @@ def parallel_map(
         associative, because it also combines the results of blocks of items. The run returns one
         value instead of all results, which need not fit into memory together.
     until : callable, optional
-        ``until(partial)`` ends the run when it returns true. Its argument is the return value of
-        `Job.partial`. With `reduce`, ``until(value, n)`` gets the value so far and the number of
-        items in it, and ``plot="line"`` shows both, without a threshold, which only your function
-        knows. The run is then done, and returns the results so far, as after Stop. `until` is
-        called in this process, for at most a tenth of the time. An error in it ends the run.
+        ``until(partial)`` ends the run when it returns true. The run is then done, and returns the
+        results so far, as after Stop. The argument is the return value of `Job.partial`. With
+        `reduce`, ``until(value, n)`` gets the value so far and the number of items in it, and
+        ``plot="line"`` shows both. `until` is called in this process, for at most a tenth of the
+        time. An error in it ends the run.
     checkpoint : str, path-like or Checkpoint, optional
         A folder in which results are stored while the run continues. After a crash, an interrupt or
         a kernel restart the same call runs only items without a result, also if items were added,
@@ -362,15 +362,15 @@ def parallel_map(
     however it ends. A nested call runs in its worker, one item after the other.
 
     **Code** is fresh: workers run module files as they are when the call starts. They do not see
-    values that were changed in a module here.
+    values that this process changed in a module.
 
     **Plain arrays** are read-only in the workers, because writes to a copy would be lost. Workers
     can write to a SharedArray, and to a `numpy.memmap` that is open for writing, except in
     `shared`.
 
-    **Prints** of the workers appear below the cell of the call, whole lines of each worker.
+    **Prints** of the workers appear below the cell of the call, in whole lines.
 
-    **Threads**: call it from any thread, and from several at the same time. Each call then has its
+    **Threads**: several threads may call `parallel_map` at the same time. Each call then has its
     own workers. An interrupt is handled in the main thread. Plain arrays are copied when the call
     starts, so workers do not see later changes by the caller. They do see those in a SharedArray.
 
@@ -421,8 +421,9 @@ def map_async(
         terminal or a log nothing is shown unless ``progress=True`` or a label is passed.
     detach : bool, optional
         Whether the run uses a separate process, and continues when this one ends, for example in a
-        kernel restart. `attach` returns its job in any other process. It requires ``checkpoint=``
-        and items that have a length, and stores function and arguments in the checkpoint.
+        kernel restart. `attach` returns its job in any other process. Detached runs require
+        ``checkpoint=`` and items that have a length, and store function and arguments in the
+        checkpoint.
 
     Returns
     -------
@@ -470,7 +471,7 @@ def map_async(
 def check_call(
     name: str, func: Function[Any], iterables: tuple[Iterable[Any], ...], out: Any, options: Any
 ) -> tuple[MapOptions, Request, Backend]:
-    """Check the arguments of `parallel_map` or `map_async`."""
+    """Check the arguments of `parallel_map` or `map_async`. Return options, request and backend."""
     known = (*KNOWN, "detach") if name == "map_async" else KNOWN
     others = [option for option in options if option not in KNOWN]
     refuse_others(name, others, known, func, iterables)
@@ -484,7 +485,7 @@ def check_call(
 
 
 def _signature_with(returns: Any, **more: Any) -> inspect.Signature:
-    """Return the signature that editors and help() show, with all options and their defaults."""
+    """Return the signature for editors and help(), with all options and their defaults."""
     options, keyword = MapOptions._field_defaults | more, inspect.Parameter.KEYWORD_ONLY
     parameters = [
         inspect.Parameter("func", inspect.Parameter.POSITIONAL_ONLY),

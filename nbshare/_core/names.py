@@ -1,4 +1,4 @@
-"""The intended name of a wrong name or argument. Few calls need it, so it is imported late."""
+"""Suggests the intended name for a wrong attribute or argument. Imported only then."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from nbshare._core.tracebacks import shown_shortly
 from nbshare.errors import counted
 
-# Options of other libraries, and their replacements here.
+# Options of other libraries, and their replacements in nbshare.
 _OPTIONS = {
     "use max_workers= (default: all CPUs that this process may use)": (
         "cores cpus n_cpus n_jobs n_threads n_workers ncores ncpus nproc nprocs num_cpus"
@@ -49,7 +49,7 @@ _OPTIONS = {
         "max_nbytes mmap_mode mp_context start_method temp_folder"
     ),
 }
-# Options of Matplotlib and of those who plot with it, for a LivePlot.
+# Options of Matplotlib and of libraries that use it, and those of a LivePlot.
 _OF_PLOTS = {
     'use scale="log"': "log loglog logx logy norm xscale yscale",
     "use limits=(low, high)": "clim range vmax vmin xlim ylim",
@@ -63,7 +63,7 @@ _BY_NAME = [
     for table in (_OPTIONS, _OF_PLOTS)
 ]
 _ITEMS = ("items", "item", "iterable", "iterables", "inputs", "tasks", "iterable_of_args")
-# Names of other libraries, and the public name of a module or object that does the same.
+# Public names of nbshare, and the names of the same things in other libraries.
 _ELSEWHERE = {
     "parallel_map": "Parallel Pool delayed map parmap pmap process_map run starmap thread_map",
     "map_async": "amap apply_async as_completed imap imap_unordered starmap_async",
@@ -100,7 +100,7 @@ _ELSEWHERE = {
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the name that a user may have meant, if one is similar."""
+    """Return the known name that is most similar to a name, or None."""
     from difflib import get_close_matches
 
     names = {each.lower(): each for each in known}
@@ -124,9 +124,9 @@ def no_attribute(
     more: str = "",
     kind: type[Exception] = AttributeError,
 ) -> BaseException:
-    """Return the error for a missing name of a module or an object, with the right one."""
+    """Return the error for a missing attribute of a module or object, with a suggestion."""
     text = f"{owner} has no attribute {name!r}"
-    if name[0] != "_":  # tools look for many of those
+    if name[0] != "_":  # tools look for many private names
         elsewhere = (x for x, theirs in _ELSEWHERE.items() if x in known and name in theirs.split())
         meant = next(elsewhere, None) or closest(name, known)
         text += f"; did you mean {meant!r}?" if meant else more
@@ -140,16 +140,16 @@ def refuse_others(
     func: Any = None,
     iterables: Sequence[Any] = (),
 ) -> None:
-    """Raise TypeError for an unknown option of a call, with its replacement.
+    """Raise TypeError for an unknown option of a call, with a suggestion.
 
     Parameters
     ----------
     function
         Name of the public function.
     others, known
-        Names of the wrong options, and of its own.
+        Names of the unknown options, and of the function's own.
     func, iterables
-        The user's function and the items, for a function that runs one.
+        The user's function and the items, if the call has them.
     """
     for name in others:
         takes, (of_runs, of_plots) = _parameters(func), (each.get(name, "") for each in _BY_NAME)
@@ -178,12 +178,12 @@ def refuse_others(
 
 
 def _names_one(advice: str, known: Iterable[str]) -> bool:
-    """Return whether advice is to use one of the known options."""
+    """Return whether some advice names one of the known options."""
     return any(f"use {name}=" in advice for name in known)
 
 
 def misfit(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Return the fault in the arguments of a public call, empty if they fit."""
+    """Return the mistake in the arguments of a public call, or "" if they fit."""
     signature = inspect.signature(func)
     try:
         signature.bind(*args, **kwargs)
@@ -200,7 +200,7 @@ def misfit(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
 def _misfits(
     name: str, parameters: Sequence[inspect.Parameter], n: int, kwargs: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield the faults in `n` arguments by position, and others by name."""
+    """Yield the mistakes in `n` positional arguments and the keyword arguments `kwargs`."""
     kinds = {kind: [p.name for p in parameters if p.kind is kind] for kind in _KINDS}
     first, both, star, last, stars = kinds.values()
     needed = [p.name for p in parameters if p.default is p.empty and p.name not in star + stars]
@@ -231,7 +231,7 @@ def _misfits(
 
 
 def _parameters(func: Any) -> list[str]:
-    """Return the names of a user's function's parameters, none if they are unknown."""
+    """Return the names of the parameters of a function, or an empty list if unknown."""
     try:
         parameters = inspect.signature(func).parameters.values()
         return ["**" * (p.kind is p.VAR_KEYWORD) + p.name for p in parameters]

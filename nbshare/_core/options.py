@@ -1,4 +1,4 @@
-"""The options of a run, checked before anything starts. Each error says what to pass instead."""
+"""Checks the options of a run before anything starts. Each error says what to pass instead."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class MapOptions(NamedTuple):
 
 
 class OtherOptions(TypedDict, total=False):
-    """The same for type checkers, without the options that decide the type of the result."""
+    """Types of the options, without those that decide the type of the result."""
 
     shared: Mapping[str, Any] | None
     seed: int | np.random.SeedSequence | None
@@ -89,7 +89,7 @@ class OtherOptions(TypedDict, total=False):
 
 
 class Options(OtherOptions, total=False):
-    """All options but `out`."""
+    """Types of all options except `out`."""
 
     on_error: Literal["raise", "return"]
 
@@ -97,7 +97,7 @@ class Options(OtherOptions, total=False):
 def checked_request(
     func: Callable[..., Any] | str, iterables: Sequence[Iterable[Any]], options: MapOptions
 ) -> tuple[Request, Backend]:
-    """Check all arguments. Return the request, and the engine to run it."""
+    """Check all arguments. Return the request, and the backend to run it."""
     refuse_patched_modules()
     # A worker runs nested calls inline, so that max_workers= limits all processes. So does a thread
     # that runs items on a system without worker processes.
@@ -182,7 +182,7 @@ _DEFAULTS = {
 
 
 def checked_count(name: str, value: int | None) -> int | None:
-    """Return a count of 1 or more, or None. Raise TypeError or ValueError for others."""
+    """Return a count of 1 or more, or None. Raise TypeError or ValueError for other values."""
     if value is None:
         return None
     default = _DEFAULTS.get(name, "the default")
@@ -206,7 +206,7 @@ def checked_policy(options: MapOptions) -> Policy:
 
 
 def checked_timeout(timeout: Any) -> float | None:
-    """Return seconds above 0, or None for no limit. Raise ValueError for others."""
+    """Return seconds above 0, or None for no limit. Raise ValueError for other values."""
     if timeout is None:
         return None
     if not (isinstance(timeout, Real) and float(timeout) > 0):
@@ -229,7 +229,7 @@ def _checked_seed(seed: Any) -> tuple[Any, tuple[int, ...], int] | None:
 def checked_initializer(
     initializer: Any, initargs: Iterable[Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-    """Return function and arguments of the initializer, or None without one."""
+    """Return the initializer and its arguments, or None without one."""
     if not isinstance(initargs, Iterable):
         raise TypeError(f"initargs={initargs!r}: must be a sequence of arguments, such as (1, 2)")
     arguments = tuple(initargs)
@@ -252,7 +252,7 @@ def checked_initializer(
 
 
 def checked_backend(options: MapOptions, *, is_nested: bool) -> Backend:
-    """Return the name of the backend. Raise if it does not support an option."""
+    """Return the backend. Raise ValueError if it is unknown or does not support an option."""
     backend = options.backend
     if backend is None and not is_nested:
         return "local"
@@ -276,7 +276,7 @@ def checked_backend(options: MapOptions, *, is_nested: bool) -> Backend:
 
 
 def check_functions(options: MapOptions) -> None:
-    """Raise if ``reduce=`` or ``until=`` is not a function, or conflicts with another option."""
+    """Raise if ``reduce=`` or ``until=`` is not a function, or conflicts with an option."""
     if options.until is not None:
         given = ("partial",) if options.reduce is None else ("value", "n")
         check_called("until", options.until, *given)
@@ -284,10 +284,9 @@ def check_functions(options: MapOptions) -> None:
         return
     check_called("reduce", options.reduce, "a", "b")
     if options.out is not None:
-        raise ValueError("reduce= returns one value, so out= has no effect. Leave out out=.")
+        raise ValueError("reduce= returns one value, so out= has no effect. Remove out=.")
     if options.timeout is not None:
         raise ValueError(
-            "timeout= cannot be combined with reduce=: it kills the worker of an item, which also "
-            "holds the results of other items. Leave out timeout=, or combine the results after "
-            "the run."
+            "timeout= cannot be combined with reduce=: a timeout kills a worker, which also holds "
+            "the results of other items. Leave out timeout=, or combine the results after the run."
         )

@@ -1,4 +1,4 @@
-"""`pipeline` runs stages in separate processes, joined by ring buffers."""
+"""`pipeline` runs stages in separate processes, connected by ring buffers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,14 +38,14 @@ from nbshare.errors import counted
 WORKERS = ("max_workers", "n_jobs", "processes", "num_workers", "n_workers", "num_cpus")
 INSTEAD = {
     **dict.fromkeys(WORKERS, "use workers=, one number for all stages or one for each"),
-    "chunksize": "the loader decides how large a block is, shape= how large it may be",
+    "chunksize": "the loader decides how large a block is, and shape= sets the maximum",
     "out": "write to an array or file in the last stage",
     "on_error": "catch the error in the stage, and return a value that marks such a block",
-    "retries": "try again in the stage itself",
-    "seed": "let the loader yield a seed with each block, and make the generator in the stage",
-    "initializer": "prepare things where a stage first needs them, with functools.cache",
+    "retries": "retry in the stage itself",
+    "seed": "yield a seed with each block, and create the generator in the stage",
+    "initializer": "load models and the like in the stage, in a function with functools.cache",
     "initargs": "pass constants in shared=",
-    "checkpoint": "write to a file in the last stage, and let the loader begin where that ends",
+    "checkpoint": "write to a file in the last stage, and start the loader at the end of that file",
     "backend": "for the debugger, call the stages in a loop over load()",
 }
 KNOWN = ["shape", "dtype", "slots", "workers", "ordered", "shared", "timeout", "progress", "plot"]
@@ -141,9 +141,9 @@ def pipeline(
     Parameters
     ----------
     load : callable or str
-        A generator function without arguments that yields arrays. Each is copied to a slot. Or a
-        generator function of `slots` that fills each in place and yields the number of filled rows
-        (None: all)::
+        A generator function without arguments that yields arrays, which are copied to slots. Or a
+        generator function of `slots` that fills each slot in place and yields the number of filled
+        rows (None: all)::
 
             def load(slots):
                 with open("recording.raw", "rb", buffering=0) as file:
@@ -157,18 +157,18 @@ def pipeline(
         in the first stage.
     *stages : callable or str
         One or more functions, each called for every block. ``stage(block)`` returns the next
-        stage's block, which is copied. ``stage(block, out)`` fills it in place, and may return the
-        number of rows. The last stage has no `out`. Its return value is the result, or it writes to
-        a file and returns None. A stage may write to its block.
+        stage's block, which is copied. ``stage(block, out)`` fills the next block in place, and may
+        return the number of filled rows. The last stage has no `out`. Its return value is the
+        result, or it writes to a file and returns None. A stage may write to its block.
     shape : int, sequence of ints, or list of these
-        Shape of the blocks that stages receive. A number or tuple is for all stages. A list has one
-        entry for each stage, without the loader, as in ``[(1000, 2), (501, 2)]``. Blocks may have
-        fewer rows, as the last one often has.
+        Shape of the blocks that stages receive. A number or tuple applies to all stages. A list has
+        one entry for each stage, without the loader, as in ``[(1000, 2), (501, 2)]``. Blocks may
+        have fewer rows, as the last one often has.
     dtype : data-type, or list of these, optional
         Dtype of the blocks. Default float64. Values are cast to it if they are of the same kind.
     slots : int, optional
-        Number of blocks that fit between two stages. Default 4. One or two for each worker on
-        either side are best.
+        Number of blocks that fit between two stages. Default 4. One or two for each worker of both
+        stages work best.
     workers : int or sequence of int, optional
         Processes for each stage, not counting the loader. Default 1. The progress display shows
         which stage is the bottleneck.
@@ -178,7 +178,7 @@ def pipeline(
         the order of the blocks in any case.
     shared : mapping of str to object, optional
         Keyword arguments that are the same for all blocks, copied to shared memory once. Loader and
-        stages receive those that match their parameters. Arrays are read-only there.
+        stages receive those that match their parameters. Arrays are read-only.
     timeout : float, optional
         Limit in seconds for a stage to process a block, without waiting, or for the loader to yield
         one. When it is exceeded, all stages stop. Default: no limit.
@@ -202,10 +202,10 @@ def pipeline(
     nbshare.errors.WorkerDiedError
         If a worker was killed or crashed. The message names stage and block.
     nbshare.errors.TaskTimeoutError
-        If a block took longer than `timeout`. The message names it and the stage. A `TimeoutError`.
+        If a block took longer than `timeout`. The message names stage and block. A `TimeoutError`.
     nbshare.MapInterrupted
-        If the kernel's interrupt or Ctrl-C stopped it. ``nbshare.last_job().partial()`` has the
-        finished results.
+        If the kernel's interrupt or Ctrl-C stopped the run. ``nbshare.last_job().partial()`` has
+        the finished results.
     Exception
         If a stage raised it, with a note that names stage and block.
 
@@ -268,17 +268,17 @@ def pipeline(
 
 
 def _functions(load: Any, stages: Sequence[Any]) -> list[Callable[..., Any]]:
-    """Return the functions of the arguments. Raise TypeError for any that is none."""
+    """Return loader and stages as functions. Raise TypeError for any other argument."""
     if not callable(load) and isinstance(load, Iterable) and not isinstance(load, str):
         raise TypeError(
-            f"the first argument is a {type(load).__name__}; it must be a function without "
-            "arguments that yields the blocks: pipeline(load, ...), not pipeline(load(), ...)"
+            f"the first argument is a {type(load).__name__}: it must be a function that yields the "
+            "blocks. Pass the function itself: pipeline(load, ...), not pipeline(load(), ...)."
         )
     for func in (load, *stages):
         if not callable(func) and not isinstance(func, str):
             raise TypeError(
-                f"pipeline() takes functions or 'file.py:name', not {type(func).__name__}; pass "
-                "everything else by keyword, for example shape="
+                f"pipeline() takes functions or 'file.py:name', not {type(func).__name__}. Pass "
+                "all other arguments by keyword, for example shape=..."
             )
     return [resolve(func) for func in (load, *stages)]
 
@@ -289,7 +289,7 @@ def _requests(
     n_workers: Sequence[int],
     timeout: float | None,
 ) -> list[Request]:
-    """Return the requests for loader and stages. Raise TypeError for any that cannot be called.
+    """Return the requests for loader and stages. Raise TypeError if one cannot be called.
 
     Each receives the shared objects that match its parameters.
     """
@@ -331,24 +331,25 @@ def _takes(func: Callable[..., Any], name: str) -> bool:
 def _n_blocks(
     func: Callable[..., Any], k: int, keywords: Mapping[str, Any], *, is_last: bool
 ) -> int:
-    """Return how many arguments loader (0) or stage `k` is called with. Raise TypeError if wrong.
+    """Return the number of positional arguments of a stage, or of the loader (stage 0).
 
-    They are the block, or the slots of a loader, and the slot for the next block.
+    A stage takes a block, and possibly the slot for its output. A loader may take the slots. Raise
+    TypeError for another number.
     """
     n = len(needed_by(partial(func, **keywords)))
     if k == 0 and n > 1:
-        raise TypeError(f"{label_of(func)} must take no argument, or one: the slots to fill")
+        raise TypeError(f"{label_of(func)} must take no argument, or only the slots to fill")
     if k > 0 and n not in ((1,) if is_last else (1, 2)):
         how = "stage(block)" if is_last else "stage(block) or stage(block, out)"
         raise TypeError(
-            f"{label_of(func)}, stage {k}, takes {n} positional arguments. It is called as {how}. "
-            f"Pass other arguments in shared={{name: value}}."
+            f"{label_of(func)} (stage {k}) requires {n} positional arguments, but is called as "
+            f"{how}. Pass other arguments in shared={{name: value}}."
         )
     return n
 
 
 def _one_each(name: str, value: Any, n: int, is_list: bool) -> list[Any]:
-    """Return a value for each stage, the only one or those of a list."""
+    """Return a value for each stage: `value` itself, or the entries of a list."""
     if not is_list:
         return [value] * n
     if len(value) != n:
@@ -358,11 +359,11 @@ def _one_each(name: str, value: Any, n: int, is_list: bool) -> list[Any]:
 
 
 def _is_list_of_dtypes(dtype: Any) -> bool:
-    """Return whether it is a list of dtypes, and not that of a structured dtype's fields."""
+    """Return whether `dtype` is a list of dtypes, and not of the fields of a single one."""
     return isinstance(dtype, list) and not all(isinstance(each, tuple) for each in dtype)
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether it is an array that would be copied for each stage."""
+    """Return whether a value is an array that would be copied for each stage."""
     is_array = isinstance(value, np.ndarray) and not value.dtype.hasobject
     return is_array and segment_of(value) is None and file_of(value) is None

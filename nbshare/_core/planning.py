@@ -1,4 +1,4 @@
-"""The costs of a run, estimated from its arguments and one or two of its items."""
+"""Estimates the costs of a run, from its arguments and one or two of its items."""
 
 import html
 import pickle
@@ -31,8 +31,8 @@ class Plan:
     n_items : int or None
         Number of items, or None if it is unknown, as for a generator, whose items are not tried.
     input_bytes : int
-        Bytes of the function, `shared` and the items that are copied to shared memory. For many
-        items, estimated from a sample.
+        Bytes that the function, `shared` and the items take in shared memory. For many items,
+        estimated from a sample.
     result_bytes : int
         Bytes of all results, estimated from the items that were tried. With `reduce`, bytes of one
         result per worker.
@@ -43,13 +43,13 @@ class Plan:
     workers : int
         Number of workers that fit into free memory, at most `max_workers`.
     worker_bytes : int
-        Peak private memory of a worker, in bytes, 0 if it is unknown, as on other machines.
+        Peak private memory of a worker, in bytes, 0 if it is unknown, as for other machines.
     peak_bytes : int
         Peak memory of the run, in bytes, with inputs, results and workers.
     refused : list of str
         Problems: the error of a refused call, an error of an item, a lack of memory.
     hints : list of str
-        Inputs of 100 MB and more that could use less memory or time, and how.
+        Advice on inputs of 100 MB and more that could take less memory or time.
 
     Examples
     --------
@@ -108,7 +108,7 @@ class Plan:
 def plan(
     func: Function[Any], /, *iterables: Iterable[Any], out: Out = None, **options: Unpack[Options]
 ) -> Plan:
-    """Estimate the time and memory of a run, by running one or two of its items.
+    """Estimate the time and memory of a run by running one or two of its items.
 
     Examples
     --------
@@ -137,8 +137,8 @@ def plan(
         The items, as for `parallel_map`. The first and the middle item run, in one worker. A
         generator is not read, so none of its items runs.
     **options
-        Options of `parallel_map`. Nothing is stored in a `checkpoint`, and `reduce` is not called.
-        The estimates cover all items, also with `until`.
+        Options of `parallel_map`. Nothing is stored in a `checkpoint`, and `reduce` and `until` are
+        not called. The estimates are for all items.
 
     Returns
     -------
@@ -157,7 +157,7 @@ def plan(
 
     Notes
     -----
-    The items that it runs have all their side effects, such as writing files. The memory of a
+    The items that run have their usual side effects, such as writing files. The memory of a
     worker includes that of its earlier calls.
     """
     others = [name for name in options if name not in KNOWN]
@@ -221,12 +221,12 @@ def _tried(request: Request, where: Backend, n: int, n_kept: int, input_bytes: i
 
 
 def _nbytes(value: Any) -> int:
-    """Return the bytes of a result, in an array or pickled."""
+    """Return the size of a result in bytes, as an array or pickled."""
     if isinstance(value, np.ndarray | np.generic | bool | int | float | complex):
         return np.asarray(value).nbytes
     return len(pickle.dumps(value, 5))
 
 
 def _seconds(value: float) -> str:
-    """Format seconds with two digits, or without decimals from 10 s on."""
+    """Format seconds with two significant digits, or as an integer from 10 s on."""
     return f"{value:,.0f} s" if value >= 10 else f"{value:.2g} s"

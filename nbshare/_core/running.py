@@ -1,4 +1,4 @@
-"""Runs a job, in the background, or while its caller waits and draws."""
+"""Starts a run in the background, or runs it while its caller waits and draws."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_PRESSES = 100  # during the last frame, as a plot function may raise Keyboar
 
 
 def in_background(run: Run, label: str, progress: Any, plot: Any) -> Job:
-    """Start a run without waiting for it, and show it."""
+    """Start a run in the background, and show its progress."""
     remember(None)
     shown = Showing(plot)
     job = Job(run, label, shown)
@@ -74,7 +74,7 @@ def _draw_until_over(job: Job, display: Display) -> None:
 
 
 def _settle(job: Job) -> None:
-    """Stop an interrupted job and wait until all workers have left it, even if interrupted."""
+    """Stop an interrupted job and wait until it is over, even if interrupted again."""
     deadline = time.monotonic() + INTERRUPT_S
     while (left_s := deadline - time.monotonic()) > 0:
         with contextlib.suppress(KeyboardInterrupt):
@@ -84,7 +84,7 @@ def _settle(job: Job) -> None:
 
 
 def _show_end(job: Job | None, display: Display | None) -> None:
-    """Draw the last frame of a run, whatever else is pressed."""
+    """Draw the last frame of a run, even if interrupted again."""
     for _ in range(MAX_PRESSES):
         try:
             if job is not None:

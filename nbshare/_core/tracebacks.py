@@ -1,4 +1,4 @@
-"""Short tracebacks in a notebook, with the user's frames and the worker's, not nbshare's."""
+"""Short tracebacks in a notebook: the frames of the user and the worker, without nbshare's."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _BARE_PLACE = r'(?m)^  File "(.+)", line (\d+), in .*$(?!\n    )'
 
 
 class Failed(NamedTuple):
-    """The result of a public function whose call is to raise an error.
+    """The error that a public function must raise, as a return value.
 
-    Returned instead of raised, because a notebook keeps the last traceback, and with it the
+    It is not raised inside nbshare, because a notebook keeps the last traceback, and with it the
     variables of all its frames.
     """
 
@@ -33,7 +33,7 @@ class Failed(NamedTuple):
 
 
 def shown_shortly(error: BaseException) -> BaseException:
-    """Shorten IPython's display of an error to 30 lines, without our frames. Return it."""
+    """Shorten an error's display in IPython to 30 lines, without nbshare's frames. Return it."""
     with contextlib.suppress(Exception):  # a class may refuse attributes, or fail in any way
         if "IPython" in sys.modules and not hasattr(error, "_render_traceback_"):
             error._render_traceback_ = _render  # type: ignore[attr-defined]
@@ -47,9 +47,9 @@ def shown_as(error: BaseException, *lines: str) -> None:
 
 
 def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a public function so that its errors seem to be raised where it is called.
+    """Decorate a public function so that its tracebacks end at the user's call.
 
-    Arguments that do not fit its signature are refused with what was probably meant.
+    The error for arguments that do not fit its signature suggests the right ones.
     """
 
     @functools.wraps(func)
@@ -69,15 +69,15 @@ def shown_from_the_call(func: Callable[P, R]) -> Callable[P, R]:
         try:
             raise shown_shortly(result.error)
         finally:
-            del result  # a cycle with its traceback would keep all of this alive
+            del result  # or a cycle of error and frame would keep both alive
 
     return call
 
 
 def shown_from_its_calls(cls: type[C]) -> type[C]:
-    """Decorate a public class so that this holds for its constructor and its public methods.
+    """Apply `shown_from_the_call` to the constructor and public methods of a class.
 
-    An attribute that an object does not have is refused with the name that was probably meant.
+    The error for a missing attribute suggests a similar one.
     """
     if not hasattr(cls, "__getattr__"):
         cls.__getattr__ = _refuse_attribute  # type: ignore[attr-defined]
@@ -100,9 +100,9 @@ def _refuse_attribute(self: object, name: str) -> Never:
 
 
 def _render(_: object = None) -> list[str]:
-    """Return the shortened traceback of the present error, for IPython's hook.
+    """Return the shortened traceback of the current error, as IPython's hook does.
 
-    The function does not hold the error, because a cycle would keep it alive.
+    The hook holds no reference to the error, because a cycle would keep it alive.
     """
     error = sys.exception() or sys.last_value
     assert error is not None
@@ -126,7 +126,7 @@ NbshareError._render_traceback_ = _render  # type: ignore[attr-defined]
 
 
 def _with_source(place: re.Match[str]) -> str:
-    """Add the source line of a cell, because workers lack it, and name the cell."""
+    """Add the source line of a cell, which workers lack, to a line of a traceback."""
     source = linecache.getline(place[1], int(place[2])).strip()
     shell: Any = sys.modules["IPython"].get_ipython()
     shown = place[0]
@@ -136,7 +136,7 @@ def _with_source(place: re.Match[str]) -> str:
 
 
 def _shortened(lines: list[str], n: int) -> list[str]:
-    """Leave out the middle lines."""
+    """Omit the middle lines if there are more than `n`."""
     if len(lines) <= n:
         return lines
     half = n // 2

@@ -1,4 +1,4 @@
-"""``until=``, which ends a run as soon as its results are enough."""
+"""Calls ``until=`` during a run, and stops the run when its results are enough."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from nbshare._core.engine.run import Run
 
-_PAUSE_S = 0.01  # at least, between two questions
+_PAUSE_S = 0.01  # between two calls, at least
 _SHARE = 0.1  # largest share of the time for the user's function
 
 
 class Until:
-    """Calls the user's function during a run. Thread-safe."""
+    """Calls the user's ``until=`` during a run. Thread-safe."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -130,7 +130,7 @@ def test_only_a_slot_in_hand_can_be_trimmed(numbers):
             with pytest.raises(ValueError, match="not a slot"):
                 numbers.trim(array, 1)
         for rows in (5, -1):
-            with pytest.raises(ValueError, match=rf"rows={rows}: a slot has the shape \(4,\)"):
+            with pytest.raises(ValueError, match=rf"rows={rows} is not allowed: .* shape \(4,\)"):
                 numbers.trim(slot, rows)
     with pytest.raises(ValueError, match="not a slot"):
         numbers.trim(slot, 1)

@@ -112,5 +112,5 @@ def test_the_doctor_says_what_works_here():
     assert "arrays are in private memory" in report
     assert "worker processes need Linux, macOS or Windows" in report
     assert 'Use backend="threads" or "serial"' in report
-    assert "memory not known: this system does not tell" in report
+    assert "memory not known: this system does not report it" in report
     assert "attribute" not in report

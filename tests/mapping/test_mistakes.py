@@ -203,7 +203,7 @@ REFUSED = {
     "an unknown plot": (
         lambda: parallel_map(double, [1], plot="scatter"),
         ValueError,
-        ["'scatter' names no plot: pass 'line', 'image', 'hist'"],
+        ["'scatter' is not allowed: pass 'line', 'image', 'hist'"],
     ),
     "plot=True": (lambda: parallel_map(double, [1], plot=True), TypeError, ["pass 'line'"]),
     "a write to shared=": (
@@ -280,7 +280,7 @@ REFUSED = {
     "a dict as items": (
         lambda: parallel_map(double, {"a": 1}),
         TypeError,
-        ["a dict among the iterables gives its keys", "list(d)"],
+        ["a dict among the iterables yields its keys", "list(d)"],
     ),
     "a dict without shared=": (
         lambda: parallel_map(lookup, range(5), {"data": DATA}),
@@ -290,7 +290,7 @@ REFUSED = {
     "a str as items": (
         lambda: parallel_map(double, "abc"),
         TypeError,
-        ["gives its characters as items ('abc')", "list(text)"],
+        ["yields its characters as items ('abc')", "list(text)"],
     ),
     "one of two forgotten": (
         lambda: parallel_map(scaled, range(3), shared={"data": DATA}),

@@ -121,7 +121,7 @@ def test_an_import_of_a_wrong_name_says_which_is_meant(name, ours):
         (lambda: nbshare.RingBuffer(1, 1).put([1.0]), "with ring.put() as slot: slot[...] ="),
         (lambda: nbshare.RingBuffer(1, 1).get()[0], "with ring.get() as slot:"),
         (lambda: np.sum(nbshare.RingBuffer(1, 1).get()), "with ring.get() as slot:"),
-        (lambda: pickle.dumps(nbshare.map_async(abs, [1])), "Use job.result(), its results"),
+        (lambda: pickle.dumps(nbshare.map_async(abs, [1])), "Use its results, job.result()."),
     ],
 )
 def test_arguments_that_do_not_fit_are_answered_with_what_to_write(call, said):

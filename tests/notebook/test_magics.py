@@ -354,7 +354,7 @@ def test_the_name_of_another_module_is_refused(notebook):
     for name in ("numpy", "random", "sys", "__main__", "tests", "wave", "lib/json"):
         stem = name.removeprefix("lib/")
         message = notebook.refuse(f"%%workerfile {name}.py\nx = 1")
-        assert f"hide the module '{stem}'" in message
+        assert f"shadow the module {stem}" in message
         assert f"{stem}_workers.py" in message
         assert "--force" in message
     assert os.listdir() == []

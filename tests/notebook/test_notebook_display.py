@@ -564,12 +564,12 @@ def test_other_kinds_of_progress_are_refused():
 @pytest.mark.parametrize(
     ("plot", "error", "message"),
     [
-        ("imgae", ValueError, "plot='imgae' names no plot: pass 'line', 'image', 'hist'"),
-        (3, TypeError, "plot=3 names no plot"),
+        ("imgae", ValueError, "plot='imgae' is not allowed: pass 'line', 'image', 'hist'"),
+        (3, TypeError, "plot=3 is not allowed"),
         (LivePlot, TypeError, r"Did you mean LivePlot\(\)"),
         ([], ValueError, "1 to 6 plots"),
         (["line"] * 7, ValueError, "not 7"),
-        (["line", None], TypeError, "plot=None names no plot"),
+        (["line", None], TypeError, "plot=None is not allowed"),
     ],
 )
 def test_other_plots_are_refused(plot, error, message):
@@ -580,8 +580,8 @@ def test_other_plots_are_refused(plot, error, message):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"kind": "pie"}, ValueError, "'pie' names no plot"),
-        ({"kind": 3}, TypeError, "3 names no plot"),
+        ({"kind": "pie"}, ValueError, "'pie' is not allowed"),
+        ({"kind": 3}, TypeError, "3 is not allowed"),
         ({"x": np.zeros((2, 2))}, TypeError, "one-dimensional"),
         ({"y": ["a", "b"]}, TypeError, "dtype <U1"),
         ({"value": 3}, TypeError, "must be a function"),

@@ -75,8 +75,8 @@ class SharedBuffer(ByReference):
     `functools.partial`, read-only in ``shared=`` (the lock works there too). Plain `pickle` and
     `copy` refuse the buffer, but copy the values of its arrays.
 
-    `layout` is safe from any thread. The bytes are as safe as those of any ndarray. Use `lock` if
-    several processes write.
+    `layout` is safe from any thread. Writes are not synchronized, as with any ndarray. Use `lock`
+    if several processes write.
     """
 
     __module__ = "nbshare"
@@ -148,8 +148,8 @@ class SharedBuffer(ByReference):
         Parameters
         ----------
         layout : mapping of str to (shape, dtype)
-            The shape (an int or a sequence of ints) and dtype of each array, by name. A dtype may
-            hold no Python objects.
+            The shape (an int or a sequence of ints) and dtype of each array, by name. Dtypes with
+            Python objects are refused.
         alignment : int, optional
             Each array begins at a multiple of this number of bytes, which is a power of two and at
             most a page. Default 64, a cache line.

@@ -1,8 +1,7 @@
-"""The caller's memory that a call copies, each byte once.
+"""Collects the caller's memory that a call copies, and places each byte once.
 
 Views of one memory (slices, windows, the batches of a table) are recognized by their addresses.
-Overlaps are known once all views are collected. So their places are decided then, and entered in
-the tables that are sent later.
+Overlaps are known only once all views are collected, so the places of views are decided then.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ ALIGNMENT = 16  # bytes, of the memory of NumPy's arrays
 
 # Bytes in one of the call's segments, by its index in their list (0 is the arena), offset, size.
 Span = tuple[int, int, int]
-# Offsets of arrays in the arena, as 64-bit integers. A negative one is the complement (~) of an
-# offset, where only the elements are, C-contiguous.
+# Offsets of arrays in the arena, as 64-bit integers. A negative number is the complement (~) of the
+# offset of a C-contiguous copy of the elements.
 Places = npt.NDArray[np.int64] | memoryview
 
-# Places parts, each with its offset, in a number of bytes that begin at a distance from an aligned
-# one. Returns their start.
+# Places parts, each with its offset, in a block of some bytes that begins at some distance from an
+# aligned offset. Returns the offset of the block.
 Placer = Callable[[Sequence[tuple[int, Any]], int, int], int]
 
 
@@ -32,8 +31,8 @@ class CopiedMemory:
 
     Notes
     -----
-    For one thread. Arrays are kept alive until their places are decided, so that an address means
-    one memory.
+    Not thread-safe. Arrays are kept alive until their places are decided, so that no address is
+    used twice.
     """
 
     def __init__(self) -> None:
@@ -95,7 +94,7 @@ def _place_group(group: list[_View], place: Placer) -> None:
 
 
 class _View:
-    """An array, and the table entry for its place.
+    """An array, and the table entries for its place.
 
     Attributes
     ----------
@@ -103,7 +102,7 @@ class _View:
         Addresses of its first element, of its lowest byte, and behind the highest, once it is
         located.
     group : list
-        The views whose memory overlaps, in the order of their addresses, with this one.
+        The views whose memory overlaps with this one, in the order of their addresses.
     is_placed : bool
         Whether its place is decided.
     """
@@ -131,7 +130,7 @@ class _View:
         return np.asarray(_Memory(max(self.low, address), self.high, self.array))
 
     def place_alone(self, place: Placer) -> None:
-        """Copy its elements only."""
+        """Place a copy of the elements, without the gaps between them."""
         array = self.array
         offset = place([(0, array.T if array.flags.fnc else array)], array.nbytes, 0)
         self.enter(offset if array.flags.forc else ~offset)

@@ -45,7 +45,7 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
     shape : int or sequence of ints
         Shape of the array.
     dtype : data-type, optional
-        Any NumPy dtype that holds no Python objects. Default float64.
+        Any NumPy dtype without Python objects. Default float64.
     order : {'C', 'F'}, optional
         Row-major (default) or column-major memory layout.
 
@@ -59,18 +59,18 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
     TypeError
         If the dtype holds Python objects.
     nbshare.errors.OutOfMemoryError
-        If this machine or its container has less memory left. A `MemoryError`.
+        If the array needs more memory than this machine or container has left. A `MemoryError`.
     OSError
         If this process has reached its limit of open files. Each large array takes one.
 
     See Also
     --------
-    zeros, ones, full : the same, filled.
+    zeros, ones, full : arrays filled with a value.
     share : copy an existing array to shared memory.
 
     Notes
     -----
-    Safe to call from any thread. The memory is freed with the last view in any process.
+    Thread-safe. The memory is freed with the last view in any process.
 
     An array of more than 32 KiB takes one file descriptor, two before Python 3.13. Smaller arrays
     share blocks of 256 KiB, which are freed as a whole. When the descriptors of a process run out,
@@ -119,7 +119,7 @@ def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") 
     shape : int or sequence of ints
         Shape of the array.
     dtype : data-type, optional
-        Any NumPy dtype that holds no Python objects. Default float64.
+        Any NumPy dtype without Python objects. Default float64.
     order : {'C', 'F'}, optional
         Row-major (default) or column-major memory layout.
 
@@ -159,7 +159,7 @@ def ones(shape: Shape, dtype: npt.DTypeLike = float, order: MemoryOrder = "C") -
     shape : int or sequence of ints
         Shape of the array.
     dtype : data-type, optional
-        Any NumPy dtype that holds no Python objects. Default float64.
+        Any NumPy dtype without Python objects. Default float64.
     order : {'C', 'F'}, optional
         Row-major (default) or column-major memory layout.
 
@@ -421,7 +421,7 @@ def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     if checked.char == "T":
         raise TypeError(
             f"{checked} keeps its strings outside the array, so it cannot be in shared memory. "
-            "Convert the array to strings of a fixed length, such as astype('U20')."
+            "Convert the array to fixed-length strings, for example with astype('U20')."
         )
     if checked.hasobject:
         raise TypeError(

@@ -31,7 +31,7 @@ SLICE_S = 0.1  # Ctrl-C cannot interrupt a wait in C, so each ends after this ti
 
 @shown_from_its_calls
 class SharedLock(ByReference):
-    """A lock that excludes threads, processes and its own copies alike.
+    """A lock between threads and between processes.
 
     Use it like a `threading.Lock`. It is sent by reference, as an item, in a `functools.partial`,
     in ``shared=``, and through the pools and queues of `multiprocessing` and joblib. All copies, in
@@ -85,9 +85,9 @@ class SharedLock(ByReference):
 
     Notes
     -----
-    Safe from any thread. Only the thread that acquired the lock can release it. It is not
-    reentrant. A second `acquire` by its holder raises `RuntimeError` immediately. A process that is
-    forked while its parent holds the lock does not hold it.
+    Only the thread that acquired the lock can release it. The lock is not reentrant. A second
+    `acquire` by its holder raises `RuntimeError` immediately. A process that is forked while its
+    parent holds the lock does not hold it.
 
     Waiting costs almost no CPU time. Ctrl-C ends a wait within a fraction of a second. Waiters are
     not served in order. An interrupt in the last line of a block can leave the lock held, as with
@@ -95,7 +95,7 @@ class SharedLock(ByReference):
 
     Plain `pickle` and `copy` refuse it, because a lock in a file would lock nothing.
 
-    On macOS all locks of a user are places in one empty file, which stays:
+    On macOS, all locks of a user use one empty file, which is not removed:
     ``~/Library/Application Support/nbshare/locks``. Do not remove it while locks are used.
     """
 
@@ -113,7 +113,7 @@ class SharedLock(ByReference):
 
     def _attach(self, place: SharedArray) -> None:
         self._mutexes = locks.mutexes()
-        # So that its functions accept the lock itself.
+        # The functions of the C library then accept the lock itself.
         self._as_parameter_, self._word = self._mutexes.at(place.ctypes.data)
         self._place = place
 
@@ -181,10 +181,11 @@ class SharedLock(ByReference):
             elif code:
                 raise OSError(code, f"SharedLock: {os.strerror(code)}")
             self.was_abandoned = code == errno.EOWNERDEAD
-            # No call follows, and so no interrupt, until the caller holds the lock.
+            # No call follows before the caller holds the lock, so no interrupt arrives.
             return True
         except BaseException:
-            # It was not ours above. An interrupt may have arrived right after the success.
+            # This thread did not hold it above. An interrupt may have arrived right after the
+            # success.
             if self._is_mine():
                 self._mutexes.consistent(self)  # if its last holder died
                 self.release()

@@ -1,4 +1,4 @@
-"""RingBuffer, a queue of array slots between processes. Tokens move, and the data stay in place."""
+"""RingBuffer, a queue of array slots between processes. The data stay in place."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class RingBuffer(ByReference):
     shape : int or sequence of ints
         Shape of each slot.
     dtype : data-type, optional
-        Any NumPy dtype that holds no Python objects. Default float64.
+        Any NumPy dtype without Python objects. Default float64.
     on_death : {"reclaim", "leave"}, optional
         The action on a slot if the process that holds it dies. With ``"reclaim"`` (default), a
         producer's slot is freed and its contents are dropped, and a consumer's slot is queued
@@ -80,8 +80,8 @@ class RingBuffer(ByReference):
         If False (default), slots are consumed in the order of their commits. If True, consumers
         receive slot number 0 first, then 1, and so on, in whatever order several producers fill
         them. A producer sets the number: ``lease = ring.put()`` and, inside ``with lease as
-        slot:``, ``lease.number = 7``. A consumer reads the same attribute. Take the slot first,
-        then the next number. Otherwise all slots may hold later numbers, and all wait.
+        slot:``, ``lease.number = 7``. A consumer reads the same attribute. Take the slot before the
+        next number. Otherwise all slots may hold later numbers, and all processes wait forever.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class RingBuffer(ByReference):
     nbshare.errors.NotBuiltYetError
         If processes cannot share memory on this system, or its processor is unknown.
     nbshare.errors.OutOfMemoryError
-        If this machine or its container has less memory left. A `MemoryError`.
+        If the slots need more memory than this machine or container has left. A `MemoryError`.
 
     See Also
     --------
@@ -109,9 +109,9 @@ class RingBuffer(ByReference):
     Slots arrive in the order in which their put blocks ended. A new slot holds the values of an
     earlier one (zeros at first).
 
-    **A slot is valid until its block ends, or the loop requests the next one.** After that it is
-    filled again, and every view of it, such as ``slot[:5]``, changes too. To keep values, copy them
-    with ``slot.copy()``.
+    **A slot is valid until its block ends, or the loop requests the next one.** After that, a
+    producer may fill it again, and every view of it, such as ``slot[:5]``, changes. To keep values,
+    copy them with ``slot.copy()``.
 
     If a block ends with an exception, a producer's slot is not queued, and a consumer's slot counts
     as read. A process that dies with a slot never blocks the others forever, unless
@@ -122,15 +122,16 @@ class RingBuffer(ByReference):
     consumer.
 
     The ring cannot notice the death of a producer without a slot. Close the ring when a producer
-    ends, however it ends, as by ``future.add_done_callback(lambda _: ring.close())``.
+    ends, however it ends, such as with ``future.add_done_callback(lambda _: ring.close())``.
 
     The ring is sent by reference, as an item, in a `functools.partial`, in ``shared=``, and through
     the pools, queues and Process arguments of `multiprocessing` and joblib. Plain `pickle` and
     `copy` refuse it.
 
-    Safe from any thread. Waiting costs almost no CPU time. Ctrl-C ends it immediately. Do not fork
-    inside a block, or let the child leave it, because the slot belongs to the parent. An interrupt
-    in the last line of a block can leave its slot taken as long as the traceback is kept.
+    Any thread may use the ring. Waiting costs almost no CPU time. Ctrl-C ends a wait immediately.
+    Do not fork inside a block, or let the child leave it, because the slot belongs to the parent.
+    An interrupt in the last line of a block can leave its slot taken as long as the traceback is
+    kept.
     """
 
     __module__ = "nbshare"
@@ -313,8 +314,8 @@ class RingBuffer(ByReference):
     def close(self) -> None:
         """Mark the end of the data. Consumers finish the queued slots, then their loops end.
 
-        Blocks of `put` that have begun may end. With several producers, close when the last one is
-        done. A second call has no effect.
+        Blocks of `put` that have begun can still queue their slots. With several producers, close
+        when the last one is done. A second call has no effect.
 
         Examples
         --------
@@ -376,13 +377,13 @@ class RingBuffer(ByReference):
         Parameters
         ----------
         reason : str, optional
-            Shown in their errors (about 1000 characters). The reason of the first call counts.
+            Text for the errors, at most about 1000 characters. The first call decides.
         """
         self._monitor.do(self._states.abort, str(reason))
 
     @property
     def stats(self) -> RingStats:
-        """Numbers of slots and seconds of waiting (RingStats), which show the bottleneck.
+        """Slot counts and waiting times (RingStats), which show the bottleneck.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""The slots of a ring buffer, their memory, and the rights of processes to them, without waiting.
+"""The states of a ring buffer's slots in shared memory, and the transitions between them.
 
 ::
 
@@ -7,12 +7,12 @@
       └──────────────────┘ or its holder died)     └──────────┘ its holder died
 
 One word in shared memory describes a slot: its state and the number of its last commit. Each
-transition is the one store that changes this word. All data that the new word refers to are written
-before. So no repair is needed after a process is killed or a thread interrupted at any point,
-because either the transition has happened or it has not.
+transition is a single store to this word, after all data that the new word refers to. So if a
+process is killed or a thread interrupted at any point, the transition either has happened or has
+not, and no repair is needed.
 
-Each method is called under the ring's lock, and checks once. Waiting and waking are left to
-`arrays.ring_waiting`, so that a test can walk through all interleavings.
+Each method except `drop` is called under the ring's lock, and checks once. `arrays.ring_waiting`
+waits and wakes, so that a test can walk through all interleavings.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from nbshare._core.memory import aligned
 from nbshare._core.system import processes, waiting
 from nbshare.errors import RingAbortedError, RingClosedError
 
-# In this order, the smallest word is the slot that was committed first, if one is ready, and the
-# largest is the one that was freed last: if few slots are needed, few stay in the cache. FREE is 0,
-# the value of fresh memory.
+# In this order, the smallest word belongs to the ready slot that was committed first. The largest
+# belongs to the slot that was freed last, which is probably in the cache. FREE is 0, the value of
+# fresh memory.
 READY, READING, FILLING, FREE = range(-3, 1)
 SHIFT = 56
 NUMBER = (1 << SHIFT) - 1  # the last commit's, in the low bits of a word
@@ -43,7 +43,7 @@ REASON_NBYTES = 1024
 
 
 class RingStats(NamedTuple):
-    """The numbers and waiting times of a ring buffer, in `RingBuffer.stats`.
+    """Slot counts and waiting times of a ring buffer, from `RingBuffer.stats`.
 
     The side that waits is not the bottleneck. If producers wait, add consumers. If consumers wait,
     add producers.
@@ -51,16 +51,15 @@ class RingStats(NamedTuple):
     Attributes
     ----------
     queued, reading, filling, free : int
-        Present numbers of slots that wait for a consumer, are held by a consumer, are held by a
-        producer, are free.
+        Current numbers of slots that are queued, held by consumers, held by producers, and free.
     n_put, n_got : int
-        Numbers of slots that producers queued and consumers freed so far. (A slot may count
-        although its producer was killed while queueing it.)
+        Numbers of slots that producers queued and consumers freed so far. A slot may be counted
+        even if its producer was killed while queueing it.
     n_reclaimed : int
         Number of slots reclaimed from processes that died.
     producers_waited_s, consumers_waited_s : float
-        Total time that they waited for a slot, in seconds. A wait in progress may lack its last 0.1
-        s.
+        Total time in seconds that producers or consumers waited for a slot. The last 0.1 s of a
+        wait in progress may be missing.
 
     Examples
     --------
@@ -99,10 +98,10 @@ RingStats.__module__ = "nbshare.types"
 
 
 class Holder:
-    """A holder of a slot, which is a lease."""
+    """The base of `SlotLease`: the slot that it holds."""
 
     index: int | None = None  # the held slot
-    number: int | None = None  # its place in the order, or None for that of the commit
+    number: int | None = None  # its place in the order, or None for the order of commits
 
 
 def layout_of(slots: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, Any]:
@@ -111,7 +110,7 @@ def layout_of(slots: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[
         "data": ((slots, aligned(max(1, math.prod(shape) * dtype.itemsize))), "u1"),
         "words": (slots, "i8"),
         "holders": ((slots, 2), "i8"),
-        "rows": (slots, "i8"),  # filled, of the slot
+        "rows": (slots, "i8"),  # numbers of filled rows
         "counts": (4, "i8"),
         "waited_s": (2, "f8"),  # by event
         "changes": (1, "u4"),  # number of changes that may end a wait, modulo 2**32
@@ -131,7 +130,8 @@ class SlotStates:
     dtype : numpy.dtype
         The dtype of each slot.
     in_order : bool
-        Whether consumers receive number 0 first, then 1, and so on, whenever each was put.
+        Whether consumers receive number 0 first, then 1, and so on, in whatever order they were
+        put.
 
     Attributes
     ----------
@@ -201,7 +201,7 @@ class SlotStates:
             If this process is not filling the slot, or a slot has fewer rows.
         """
         if not self._shape or not 0 <= rows <= self._n_rows:
-            raise ValueError(f"rows={rows}: a slot has the shape {self._shape}")
+            raise ValueError(f"rows={rows} is not allowed: a slot has the shape {self._shape}")
         index, beyond = divmod(slot.ctypes.data - self._data.ctypes.data, self._data.strides[0])
         is_slot = not beyond and 0 <= index < len(self._data)
         is_filling = is_slot and self.words[index] >> SHIFT == FILLING
@@ -210,12 +210,12 @@ class SlotStates:
         self.rows[index] = rows
 
     def commit(self, lease: Holder) -> None:
-        """Queue the slot that a producer has filled. One without rows is queued only with a number.
+        """Queue a slot that a producer has filled. Without rows or a number, free it instead.
 
         Raises
         ------
         RingAbortedError
-            If no consumer will read the slot, which is then free.
+            If the ring was aborted. The slot is then free.
         """
         index, number = lease.index, lease.number
         if index is None or (number is None and not self.rows[index] and self._n_rows):
@@ -279,7 +279,7 @@ class SlotStates:
         self.words[index] = state << SHIFT | word & NUMBER
 
     def close(self) -> None:
-        """Refuse new producers. Slots that are queued or being filled can still be read."""
+        """Refuse further slots. Those that are queued or being filled can still be read."""
         self._note_change()
         self.counts[PHASE] = max(self.counts[PHASE], CLOSED)
 
@@ -331,7 +331,7 @@ class SlotStates:
         lease.index = index
 
     def _note_change(self) -> None:
-        """Count a change, before the store that makes it. No process reads in between."""
+        """Count a change, before the store that makes it. The lock is held for both."""
         self.changes[0] = (self.changes[0] + 1) % 2**32
 
     def _holder(self, index: int) -> processes.Identity:

@@ -2,7 +2,7 @@
 
 A process that finds no slot sleeps until the next change, in slices. Between them it checks whether
 a holder of a slot has died. Each change wakes all sleepers, because any of them may be the one to
-continue, at the end of the data or with slots in order, and a woken one may have died.
+continue, at the end of the data or with slots in order, and a sleeper may have died.
 
 The sleep is a futex, the system call under every lock of Linux. It keeps no state of a sleeper in
 memory, so a killed one leaves none behind. A POSIX condition variable, built on the same call,
@@ -41,7 +41,7 @@ USE_WITH = (
 
 
 class Monitor:
-    """Lends slots and receives them back: the transitions, with lock, waiting and waking.
+    """Runs the transitions of slots under a lock, waits for slots, and wakes other waiters.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Monitor:
 
     Notes
     -----
-    Safe from any thread.
+    Thread-safe.
     """
 
     def __init__(self, states: SlotStates, lock: SharedLock, *, reclaims: bool) -> None:
@@ -138,12 +138,12 @@ class Monitor:
         return bool(dead)
 
     def unwatch(self, lease: Holder) -> None:
-        """Leave it to the lease to free its slot."""
+        """Stop watching a lease, which then frees its own slot."""
         if lease.index is not None:
             self._watched.pop(lease.index, None)
 
     def _lose(self, index: int, pid: int, _: weakref.ref[Holder]) -> None:
-        # Inside any allocation of any thread, so without a lock.
+        # It runs during any allocation of any thread, so it cannot take a lock.
         if pid == os.getpid():
             del self._watched[index]
             self.states.drop(index)
@@ -151,16 +151,14 @@ class Monitor:
 
 
 class SlotLease(Holder):
-    """A slot for the length of a with block, released in any case.
+    """A context manager that holds a slot, and releases it however the block ends.
 
     Parameters
     ----------
     monitor : Monitor
-        The monitor that lends the slot.
+        The monitor of the ring.
     event : {FREED, FILLED}
-        The event to wait for: FREED for a producer, FILLED for a consumer.
-    timeout : float
-        Seconds.
+        The event to wait for: FREED for a producer, FILLED for a consumer. timeout : float Seconds.
 
     Attributes
     ----------
@@ -170,7 +168,7 @@ class SlotLease(Holder):
 
     Notes
     -----
-    For one thread.
+    Not thread-safe.
     """
 
     _pid = 0
@@ -194,12 +192,12 @@ class SlotLease(Holder):
         self._pid = os.getpid()
         try:
             array = self._monitor.claim(self, self._event, self._timeout)
-        except NbshareError:  # with nothing in our hands
+        except NbshareError:  # no slot is held
             raise
         except BaseException:
             self.give_up(is_unseen=True)
             raise
-        # No call follows, and so no interrupt, until the block has begun.
+        # No call follows before the block begins, so no interrupt arrives.
         return array
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -225,5 +223,5 @@ class SlotLease(Holder):
         if self.index is not None and self._pid == os.getpid():
             self._monitor.states.drop(self.index, is_unseen=is_unseen)
             self.index = None
-        # A wake-up for us, or by us, may be lost.
+        # A wake-up for this process, or from it, may be lost.
         self._monitor.wake()

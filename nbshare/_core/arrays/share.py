@@ -1,4 +1,4 @@
-"""Arrays and objects that exist already, put into shared memory."""
+"""Copies existing arrays and objects to shared memory."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SharedObject(ByReference):
 
     Notes
     -----
-    Safe in threads. Plain `pickle` and `copy` store values.
+    Several threads may use it. Plain `pickle` and `copy` copy the values.
     """
 
     __module__ = "nbshare"
@@ -77,7 +77,7 @@ class SharedObject(ByReference):
 
     @property
     def nbytes(self) -> int:
-        """Size of its shared memory in bytes (int), SharedArrays in it included."""
+        """Size of its shared memory in bytes (int), including SharedArrays in it."""
         return sum(segment.nbytes for segment in self._segments)
 
     def __repr__(self) -> str:
@@ -131,7 +131,7 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     Parameters
     ----------
     obj : ndarray or object
-        An ndarray of any shape, order and strides, of any dtype that holds no Python objects. Or
+        An ndarray of any shape, order and strides, of any dtype without Python objects. Or
         anything that can be pickled, such as a DataFrame, an Arrow table, a sparse matrix, a masked
         array, a dict or dataclass of arrays.
     mode : {'r+', 'r', 'c'}, optional
@@ -157,12 +157,12 @@ def share(obj: Any, *, mode: Mode = "r+", wrap: bool = False) -> Any:
     Raises
     ------
     TypeError
-        If the dtype of an array holds Python objects, or an object cannot be pickled, as
-        `nbshare.errors.UnsendableError`.
+        If the dtype of an array holds Python objects, or an object cannot be pickled (an
+        `nbshare.errors.UnsendableError`).
     ValueError
         If `mode` is unknown.
     nbshare.errors.OutOfMemoryError
-        If this machine or its container has less memory left. A `MemoryError`.
+        If the copy needs more memory than this machine or container has left. A `MemoryError`.
 
     See Also
     --------
@@ -210,7 +210,7 @@ def _share_array(array: npt.NDArray[Any], mode: Mode) -> SharedArray:
 
 
 def _share_object(obj: Any, mode: Mode) -> SharedObject:
-    """Copy an object to shared memory, which then is read-only.
+    """Copy an object to read-only shared memory.
 
     Arrays that the user passed are read-only in mode ``"r"``. In ``"c"``, each process has its own
     copies of the pages that it writes to.

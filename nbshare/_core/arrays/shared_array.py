@@ -24,7 +24,7 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
     In nbshare's calls, and through the pools and queues of `multiprocessing` and joblib, an array
     and every view of it are sent by reference, in a few hundred bytes, whatever its size. A worker
     that writes to it writes to the caller's memory. Plain `pickle`, `copy.copy` and `numpy.save`
-    store values.
+    copy the values.
 
     Examples
     --------
@@ -94,10 +94,10 @@ def shared_view(array: npt.NDArray[Any]) -> SharedArray:
 
 
 def unchanged_segment_of(array: np.ndarray[Any, Any]) -> tuple[Segment, int] | None:
-    """Find the segment of an array, as `segment_of`, if other processes see the same values.
+    """Return the result of `segment_of`, or None if other processes see other values.
 
-    Other processes do not if this process has changed a private array, such as an array of a sparse
-    matrix that sorted itself. Changes to a private SharedArray are the user's choice.
+    They do if this process has changed a private array, such as an array of a sparse matrix that
+    sorted itself. Changes to a private SharedArray are the user's choice.
     """
     found = segment_of(array)
     if found is None or not array.flags.writeable or isinstance(array, SharedArray):
@@ -128,7 +128,7 @@ def _settled(result: Any) -> Any:
         return result.view(np.ndarray)
     if type(result) in (tuple, list):
         return type(result)(map(_settled, result))
-    if isinstance(result, tuple):  # a named one, as of `numpy.linalg.svd`
+    if isinstance(result, tuple):  # a named tuple, as from `numpy.linalg.svd`
         return type(result)(*map(_settled, result))
     return result
 
@@ -139,7 +139,7 @@ def _settling(method: Callable[..., Any]) -> Callable[..., Any]:
         return _settled(method(*args, **kwargs))
 
     settling.__annotations__ = {}  # the wrapped method's could not be evaluated
-    # NumPy's docstring, without its examples, which would be run as ours.
+    # NumPy's docstring, without its examples, which nbshare's doctests would run.
     settling.__doc__ = re.split(r"\n\s*Examples\n", method.__doc__ or "")[0]
     return settling
 

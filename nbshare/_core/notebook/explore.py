@@ -1,16 +1,16 @@
-"""`explore` shows one result at a time, also of a running job.
+"""`explore` shows results one at a time, also those of a running job.
 
-On a page of Jupyter's server three outputs follow each other in the cell::
+In JupyterLab and Notebook, the cell has three outputs::
 
     words and style   for the notebook's file
     the panel         ipywidgets, until the kernel ends
     the plot          an ordinary PNG: saved in the file
 
-A style hides the plot while the panel exists. Without the panel, the style hides the panel's place,
-where JupyterLab would write "Error displaying widget". Other front ends get panel and plot as two
-forms of one output. If no page shows widgets, the plot is shown with a sentence.
+A style sheet hides the plot while the panel exists. Without the panel, it hides the output of the
+panel, where JupyterLab would write "Error displaying widget". Other front ends get panel and plot
+as two forms of one output. If no page shows widgets, the plot is shown with a sentence.
 
-Moving a slider only records the wanted result. One thread per panel draws, a quick plot while the
+Moving a slider only records the wanted result. One thread per panel draws: a quick plot while the
 slider moves, and a sharp one when it rests, which is also saved.
 """
 
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 PlotKind = Literal["image", "line", "hist"]
 
-# Results that set the scale, and how many numbers of each set a robust one.
+# Number of results that set the scale, and numbers of each that set a robust scale.
 _MAX_SEEN, _MAX_NUMBERS = 64, 2000
-_INTERVAL_S = 0.1  # between two plots, and between looks at a running job
+_INTERVAL_S = 0.1  # between two plots, and between checks of a running job
 _REST_S = 0.4  # after a move, when a sharp plot is worth its time
 
 _WORDS = "To choose other results, run this cell in JupyterLab, Notebook 7 or VS Code."
@@ -102,12 +102,11 @@ def explore(
     results : array_like of shape (n, *shape), or Job
         Results of `parallel_map`, or a job, which may still be running. See `Job.explore`.
     kind : {"image", "line", "hist"}, optional
-        The way to draw one result. Default: ``"image"`` for results of shape (H, W), or in colour
-        (H, W, 3 or 4), ``"line"`` for one-dimensional results.
+        The way to draw one result. Default: ``"image"`` for results of shape (H, W) or, in colour,
+        (H, W, 3) or (H, W, 4), and ``"line"`` for one-dimensional results.
     axes : mapping of str to array_like, optional
-        The name and the values of each axis, for results over a grid. The last axis varies fastest,
-        as in `itertools.product`. The product of their lengths must be ``n``. Each axis gets a
-        slider.
+        Values of each axis, by its name, for results over a grid. The last axis varies fastest, as
+        in `itertools.product`. The product of the lengths must be ``n``. Each axis gets a slider.
     plot : LivePlot, optional
         Labels, units, coordinates, `limits` and `value` of the plot. Its own kind is not used.
 
@@ -148,11 +147,11 @@ def explore(
 
 
 def finished(results: Any) -> Any:
-    """Wrap complete results so that they can be read like a job."""
+    """Wrap complete results with the attributes of a job."""
     if not isinstance(results, np.ndarray):
         raise _no_array(f"of type {type(results).__name__}")
     if not results.size:
-        raise ValueError(f"explore() has nothing to show in an array of shape {results.shape}")
+        raise ValueError(f"explore() has nothing to show: the array has shape {results.shape}")
     n = len(np.atleast_1d(results))
     missing = np.ma.getmaskarray(results).reshape(n, -1)
     present = np.ones(n, bool) if missing.dtype.names else ~missing.all(axis=1)
@@ -164,13 +163,13 @@ def finished(results: Any) -> Any:
 
 def _no_array(what: str) -> TypeError:
     return TypeError(
-        f"explore() needs results that are one array, of shape (n, *shape). These are {what}. "
+        f"explore() needs one array of results, of shape (n, *shape), but these are {what}. "
         "Return arrays of one shape, or pass numpy.stack of a part of each result."
     )
 
 
 class ResultGrid:
-    """Results, their places in a grid, and a plot of each.
+    """Results, their places on the axes, and the plot of each.
 
     Parameters
     ----------
@@ -195,7 +194,7 @@ class ResultGrid:
 
     @property
     def n(self) -> int:
-        """Number of items, for a generator the number so far, at least 1."""
+        """Number of items, at least 1. For a generator, the number so far."""
         return max(1, self.source.n_items or len(self.source._present))
 
     @property
@@ -204,7 +203,7 @@ class ResultGrid:
         return int(np.argmax(self.source._present)) if self.source.n_done else 0
 
     def name(self, item: int) -> str:
-        """Return the name of a result."""
+        """Return the title of a result: the label, and its place on the axes or its index."""
         places = np.unravel_index(item, self.shape) if self.axes else ()
         chosen = [
             f"{name} = {text_of(values[place])}"
@@ -218,7 +217,7 @@ class ResultGrid:
         return item < len(present) and bool(present[item])
 
     def pick(self, item: int) -> tuple[PlotKind, npt.NDArray[Any]]:
-        """Return how a result is drawn, and its numbers. Raise an error if it cannot be drawn."""
+        """Return the kind of plot for a result, and its values. Raise if it cannot be drawn."""
         from nbshare._core.notebook.reading import unmasked
 
         partial, value = self.source._partial(), self._plot.value
@@ -262,13 +261,13 @@ class ResultGrid:
         return self._figure.show(self.name(item), rows, span, sharp=sharp)
 
     def _span(self, shown: npt.NDArray[Any]) -> tuple[float, float] | None:
-        """Return the range of all results, so that the scale stays the same for each."""
+        """Return the range of all results so far, so that all are drawn on one scale."""
         from nbshare._core.notebook.raster import extremes
         from nbshare._core.notebook.values import as_floats, as_reals, sampled, span
 
-        if shown.dtype.kind not in "biufcMm":  # which is refused
+        if shown.dtype.kind not in "biufcMm":  # the figure refuses it
             return None
-        n_done, parts = self.source.n_done, [shown]  # no result is cut
+        n_done, parts = self.source.n_done, [shown]  # `shown` is never cut off
         if n_done != self._n_seen:
             there = np.flatnonzero(self.source._present)
             seen = there[:: math.ceil(len(there) / _MAX_SEEN)].tolist()
@@ -424,7 +423,7 @@ class Panel:
         frame = self._view.draw(item, sharp=sharp, own_scale=own_scale)
         self._image.value = frame.png
         self._image.layout.width = f"{frame.size[0]}px"
-        # It was hidden, because a browser marks an image without data as broken.
+        # The image was hidden, because browsers mark an image without data as broken.
         self._image.layout.display = None
         return frame
 

@@ -30,11 +30,11 @@ Draw: TypeAlias = Callable[[Any, Any], object]
 
 
 class CannotDrawError(Exception):
-    """Results that do not suit the plot. The message says which results do."""
+    """Results do not suit the plot. The message says which results do."""
 
 
 class NothingYetError(CannotDrawError):
-    """A plot without results, because all results so far are missing."""
+    """A plot has nothing to draw, because all results so far are missing."""
 
 
 @shown_from_its_calls
@@ -42,8 +42,8 @@ class LivePlot:
     """Describe a plot that shows the results of a run while they arrive.
 
     Pass it as ``plot=``. ``plot="line"`` is short for ``plot=LivePlot("line")``. A table in
-    ``notebooks/details.md`` says how each kind draws which results. `explore` shows one result at a
-    time.
+    ``notebooks/details.md`` shows how each kind draws results of each shape. `explore` shows one
+    result at a time.
 
     Examples
     --------
@@ -53,29 +53,31 @@ class LivePlot:
     >>> plot = LivePlot("line", label="height", unit="m", scale="log")
     >>> heights = parallel_map(abs, [-1.0, 4.0, 9.0], plot=plot)
 
-    An image over a grid, of one number of each result:
+    An image over a grid, of one number from each result:
 
     >>> plot = LivePlot("image", value=lambda result: result.imag, xunit="s")
     >>> results = parallel_map(complex, grid(real=[1, 2, 3], imag=[4, 5]), plot=plot)
 
-    A plot of your own function, which draws into matplotlib Axes:
+    A plot drawn by a function of your own:
 
     >>> plot = LivePlot(lambda ax, partial: ax.plot(partial, "o"), title="heights")
 
     Parameters
     ----------
     kind : {"line", "image", "hist"} or callable, default "line"
-        Lines, an image, a histogram, or a function of matplotlib Axes and the results so far.
+        The kind of plot, or a function ``f(ax, partial)`` that draws the results so far into
+        matplotlib Axes.
     x, y : array_like, optional
-        Coordinates, `x` of a line's items or an image's columns, `y` of its rows.
+        Coordinates: `x` for the items of a line or the columns of an image, `y` for its rows.
     title, label, unit, xlabel, xunit, ylabel, yunit : str, optional
-        Title of the plot, and names and units of the results and the axes.
+        Title of the plot, name and unit of the results, and names and units of the axes.
     value : callable, optional
         ``value(result)`` returns the part of a result to draw.
     reduction : {"mean", "sum", "min", "max", "last"}, default "mean"
-        How several images, or many values, become one.
+        How several images, or many values, are combined into one.
     limits : (low, high) or "robust", optional
-        Range of the results, or their colours. ``"robust"`` omits 2 % at each end.
+        Range of the results or of their colours. ``"robust"`` omits 2 % at each end. Default: all
+        finite results.
     scale : {"linear", "log"}, default "linear"
         Scale of the results.
     cmap : str or matplotlib Colormap, optional
@@ -175,7 +177,7 @@ class LivePlot:
         Parameters
         ----------
         figure : matplotlib Figure or SubFigure
-            An empty figure, 760 × 440 pixels at 100 dots per inch if the plot stands alone.
+            An empty figure, 760 × 440 pixels at 100 dots per inch if there is only one plot.
 
         Returns
         -------
@@ -185,7 +187,7 @@ class LivePlot:
         return figure.add_subplot()
 
     def draw(self, axes: Any, partial: Any) -> None:
-        """Draw one frame. Override it to draw your own.
+        """Draw one frame. Override this method to draw your own.
 
         Examples
         --------
@@ -212,14 +214,14 @@ class LivePlot:
         axes : Axes, array or dict of Axes
             The axes that `make_axes` returned, cleared.
         partial : numpy.ma.MaskedArray or list
-            The results so far, an array of shape ``(n, *shape)``, masked where results are missing,
+            The results so far: an array of shape ``(n, *shape)``, masked where results are missing,
             or a list with `nbshare.MISSING` in its gaps.
         """
         cast(Draw, self.kind)(axes, partial)
 
     @property
     def _is_drawn_by_user(self) -> bool:
-        """Whether the user's code draws the plot, not one of nbshare's kinds (bool)."""
+        """Whether the user's code draws the plot (bool), and not one of nbshare's kinds."""
         return callable(self.kind) or type(self).draw is not LivePlot.draw
 
 
@@ -251,7 +253,7 @@ def _checked_kind(kind: Any) -> str | Draw:
     error = ValueError if isinstance(kind, str) else TypeError
     hint = f". Did you mean {kind.__name__}()?" if isinstance(kind, type) else ""
     raise error(
-        f"plot={kind!r} names no plot: pass 'line', 'image', 'hist', a LivePlot, a callable(ax, "
+        f"plot={kind!r} is not allowed: pass 'line', 'image', 'hist', a LivePlot, a callable(ax, "
         f"partial), a list of these, or None{hint}"
     )
 

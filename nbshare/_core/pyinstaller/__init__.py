@@ -1,4 +1,4 @@
-"""The hook for PyInstaller, which finds it by an entry point."""
+"""The hook of nbshare for PyInstaller, which finds it through an entry point."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def hook_dirs() -> list[str]:
-    """Return the folder of the hook."""
+    """Return the folder of the hook, as a list."""
     return [os.path.dirname(__file__)]

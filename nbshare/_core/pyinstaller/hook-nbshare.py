@@ -1,4 +1,4 @@
-"""All modules of nbshare, because most are imported when a public name is first used."""
+"""Includes all modules of nbshare, because most are imported only on first use."""
 
 from PyInstaller.utils.hooks import collect_data_files, collect_submodules
 

@@ -1,1 +1,1 @@
-"""Items with a form that their results take on: grids, tables, groups and tiles."""
+"""Items that define the form of their results: grids, tables, groups and tiles."""

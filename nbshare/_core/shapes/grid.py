@@ -61,9 +61,9 @@ def grid(**axes: Iterable[Any]) -> Grid:
     **axes : iterable
         The values of each parameter, by its name. The last parameter varies fastest.
         ``order="coarse"`` is not a parameter of the function. With this order, items that are far
-        apart run first, then the items between them, so that a live plot soon shows the whole. The
-        order takes 8 bytes per item, and the results are copied once. Loops over a job and errors
-        number the items in this order.
+        apart run first, then the items between them, so that a live plot soon shows the whole
+        range. The order takes 8 bytes per item, and the results are copied once. Loops over a job
+        and errors number the items in this order.
 
     Returns
     -------
@@ -101,7 +101,7 @@ class Grid(ShapedItems):
     Attributes
     ----------
     coords : dict
-        The values of each parameter, by its name, arrays of one dimension.
+        The values of each parameter, by its name, as 1-D arrays.
     shape : tuple of int
         The number of values of each parameter.
 
@@ -159,11 +159,11 @@ class Grid(ShapedItems):
 
     @cached_property
     def numbers(self) -> npt.NDArray[np.int64] | None:
-        """The numbers of the items in the order of the results, or None for the same order."""
+        """Indices of the items in the order of the results, or None if the orders are equal."""
         return None if self._places is None else np.argsort(self._places)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the parameters, or omit them if they are many, or not all numbers and texts."""
+        """Return the parameters, or None if they are many, or not all numbers or strings."""
         coords = self.coords.items()
         is_simple = all(each.dtype.kind in "biufU" for _, each in coords)
         if sum(self.shape) > MOST_STORED or not is_simple:
@@ -214,7 +214,7 @@ class Grid(ShapedItems):
         return ByName(func)
 
     def with_out(self, out: Any) -> tuple[Grid, Any]:
-        """Return the grid, which may convert its results to xarray, and a view of an array."""
+        """Return the grid, set to return xarray if requested, and ``out=`` as rows for items."""
         if isinstance(out, str) and out == "xarray":
             _need_xarray()
             labelled = copy(self)
@@ -237,7 +237,7 @@ class Grid(ShapedItems):
         return self._labelled(results, name) if self._is_labelled else self.shaped(results)
 
     def shaped_partly(self, results: Any) -> Any:
-        """Return results in their own order in the shape of the grid, with `coords`."""
+        """Return results in row-major order in the shape of the grid, with `coords`."""
         if isinstance(results, list):
             results = np.fromiter(results, object, len(results))
         shaped: Any = results.reshape(*self.shape, *results.shape[1:])
@@ -247,14 +247,14 @@ class Grid(ShapedItems):
         return shaped
 
     def _labelled(self, results: Any, name: str) -> Any:
-        """Return the results of all items as an `xarray.DataArray`, or as a `xarray.Dataset`.
+        """Return the results of all items as an `xarray.DataArray` or `xarray.Dataset`.
 
         Parameters
         ----------
         results : array or list
             One result for each item. Dicts and tuples are converted to the variables of a Dataset.
         name : str
-            The name of the results, or of the first variables of tuples.
+            The name of the results, and the prefix of variables without a name of their own.
         """
         import xarray  # requested by the caller
 
@@ -286,7 +286,7 @@ class Grid(ShapedItems):
         n = len(self.shape)
         if self._places is not None:
             raise ValueError(
-                'out= must not be an array for a grid with order="coarse": leave out out='
+                'out= must not be an array for a grid with order="coarse": remove out='
             )
         if out.shape[:n] != self.shape:
             raise ValueError(
@@ -371,12 +371,12 @@ def _values_of(name: str, given: Any) -> Sequence[Any]:
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise TypeError(
             f"grid({name}=...): must be a list, an array or a range of values, not {given!r:.100}. "
-            f"Pass [{name}] for a single value, or shared= for arguments of all calls."
+            f"Pass [{name}] for a single value, or pass an argument of all calls in shared=."
         )
     if isinstance(given, range):
         return given
     is_array = type(given) in (np.ndarray, np.memmap, SharedArray) or hasattr(given, "dims")
-    values: Any = np.array(given) if is_array else list(given)  # an own copy, which does not change
+    values: Any = np.array(given) if is_array else list(given)  # a copy, which does not change
     if isinstance(values, np.ndarray) and values.ndim != 1:
         raise TypeError(f"grid({name}=...): must be an array of one dimension, not {values.ndim}")
     return values  # type: ignore[no-any-return]

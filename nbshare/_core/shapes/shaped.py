@@ -1,4 +1,4 @@
-"""Items that define how a function is called with one of them, and the form of all results."""
+"""Base of items that define the call of the function and the form of the results."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class ShapedItems(Sequence[Any]):
 
     @cached_property
     def numbers(self) -> npt.NDArray[np.int64] | None:
-        """The numbers of the items in the order of the results, or None for the same order."""
+        """Indices of the items in the order of the results, or None if the orders are equal."""
         return None
 
     def in_order(self, results: Any) -> Any:
-        """Return results of all items, an array or a list, in their own order."""
+        """Reorder results, an array or a list, from the order of the items to their own."""
         if (numbers := self.numbers) is None:
             return results
         return [results[i] for i in numbers] if isinstance(results, list) else results[numbers]
@@ -88,7 +88,7 @@ class ShapedItems(Sequence[Any]):
         return self.shaped(results)
 
     def shaped_partly(self, results: Any) -> Any:
-        """Return results with gaps, in their own order, in their form."""
+        """Return results so far, already in their own order, in their final form."""
         return results
 
     def as_json(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def checked_out(out: Any, n_items: int | None) -> Any:
 
 
 class Adapted(partial[Any]):
-    """A user's function, called as some items require. A partial is unpacked."""
+    """A user's function, adapted to the items of a run. A partial is unpacked."""
 
     @property
     def users(self) -> Callable[..., Any]:
@@ -154,7 +154,7 @@ def with_gaps(results: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def survives(stored: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
-    """Return whether a stored value equals the original."""
+    """Return whether all values survive the conversion to the dtype of `stored`."""
     if stored.dtype.kind == "c" and value.dtype.kind != "c":
         stored = stored.real  # casting the whole would warn
     if stored.dtype.kind == "f" and value.dtype.kind in "iu":

@@ -1,4 +1,4 @@
-"""Groups and rows of a table of pandas, as the items of a run."""
+"""Groups and rows of a table of pandas or polars, as the items of a run."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class _TableItems(ShapedItems):
         return {} if index.nlevels > 1 else {str(index.name or "item"): index.to_numpy()}
 
     def shaped(self, results: Any) -> Any:
-        """Return a Series of numbers and the like, a DataFrame of dicts or Series, else a list."""
+        """Return single values as a Series, dicts or Series as a DataFrame, others as they are."""
         import pandas as pd  # imported by the caller already
 
         if isinstance(results, tuple):
@@ -182,7 +182,7 @@ _WINDOWS = "DynamicGroupBy", "RollingGroupBy"
 
 
 def groups_of(grouped: Any) -> ShapedItems:
-    """Return the groups that pandas or polars describes."""
+    """Return the groups of a groupby of pandas or a group_by of polars, as items."""
     return Groups(grouped) if hasattr(grouped, "ngroup") else PolarsGroups(grouped)
 
 
@@ -214,9 +214,9 @@ class _Keyed(ShapedItems):
         if self._has_keys and re.search(_FRAME, needed[0]) and not re.search(_FRAME, needed[1]):
             raise TypeError(
                 f"{label_of(func)}({', '.join(needed)}) would receive the key of a group as "
-                f"{needed[0]} and its frame as {needed[1]}. Pass arguments of all calls in "
-                f"shared={{{needed[1]!r}: ...}}. If the function needs both, name them key and "
-                "frame."
+                f"{needed[0]} and its frame as {needed[1]}. If {needed[1]} is the same for all "
+                f"groups, pass it in shared={{{needed[1]!r}: ...}}. If the function takes a key "
+                "and a frame, name its parameters key and frame."
             )
         bind_arguments(func, [None] * (1 + self._has_keys), shared, extra)
         if len(needed) == 1 and "unpacked" in (uses := uses_of(func, needed[0])):
@@ -350,7 +350,7 @@ class PolarsGroups(_Keyed):
         return list(zip(self._keys[i].rows(), frames, strict=True)) if self._has_keys else frames
 
     def shaped(self, results: Any) -> Any:
-        """Return the keys next to a column of numbers and the like, or to dicts, or else a list."""
+        """Add single values or dicts to the keys as columns. Return others as they are."""
         if isinstance(results, tuple):
             return tuple(map(self.shaped, results))
         if not isinstance(results, list):
@@ -367,7 +367,7 @@ class PolarsGroups(_Keyed):
         return self._with_columns({RESULT: values}, results) if is_column else results
 
     def _with_columns(self, columns: Any, results: Any) -> Any:
-        """Return the keys with more columns, or only the results if a key has the name of one."""
+        """Return the keys with more columns, or only the results if a name occurs twice."""
         import polars as pl
 
         with suppress(pl.exceptions.PolarsError):

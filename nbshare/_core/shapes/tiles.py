@@ -58,20 +58,19 @@ def tiles(
     Parameters
     ----------
     array : ndarray
-        An image, a volume or a series, with at most 4 tiled axes. Workers see parts of one copy of
-        it. A SharedArray, or a `numpy.memmap` of 1 MiB or more, is not copied.
+        An array, such as an image, a volume or a series. Workers share one copy of it. A
+        SharedArray, or a `numpy.memmap` of 1 MiB or more, is not copied.
     shape : int or sequence of int, default (512, 512)
-        Lengths of a tile along the first axes of the array, without the overlap. Further axes, such
-        as the colours of an image, are not split.
+        Lengths of a tile along the first axes, at most 4, without the overlap. Further axes, such
+        as colour channels, are not split.
     overlap : int or sequence of int, default 16
-        Number of elements around a tile, on each side, that the function receives. At least the
-        reach of a result, such as the radius of a filter. One number for each tiled axis, or one
-        for all.
+        Number of elements around a tile, on each side, that the function receives. It must be at
+        least as large as the reach of the function, such as the radius of a filter. One number for
+        each tiled axis, or one for all.
     edges : {"shrink", "reflect", "symmetric", "edge", "constant"}, default "shrink"
         Overlap at the edges of the array. With ``"shrink"`` there is no overlap, so the function
         treats these edges as edges of its argument. The other values extend the array like the mode
-        of `numpy.pad` with this name, ``"constant"`` with zeros. Only tiles at an edge are copied
-        for that.
+        of `numpy.pad` with this name, ``"constant"`` with zeros. Only these tiles are copied.
 
     Returns
     -------
@@ -96,10 +95,10 @@ def tiles(
 
 
 class Layout(NamedTuple):
-    """How some axes of an array are cut."""
+    """How the first axes of an array are split into tiles."""
 
     whole: tuple[int, ...]  # lengths of these axes
-    tile: tuple[int, ...]  # lengths of a tile, but for the last ones
+    tile: tuple[int, ...]  # lengths of a tile, except of the last ones
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -114,7 +113,7 @@ class Layout(NamedTuple):
 
 
 class OutputForm(NamedTuple):
-    """The part of ``out=`` for a tile."""
+    """Dtype and further axes of ``out=``, which each result must fit."""
 
     dtype: np.dtype[Any]
     further: tuple[int, ...]  # lengths of the axes after the tiled ones
@@ -135,7 +134,7 @@ class Tile(NamedTuple):
         return f"<tile {', '.join(f'{part.start}:{part.stop}' for part in self.place)}>"
 
     def extended(self) -> npt.NDArray[Any]:
-        """Return the argument of the user's function."""
+        """Return the argument of the user's function, with the overlap at edges."""
         if not any(map(any, self.missing)):
             return self.values
         pad: Any = np.pad  # type checkers do not know the mode
@@ -203,7 +202,7 @@ class OfTile(Adapted):
     """A function of the values of a tile."""
 
     def __call__(self, tile: Tile, /, **others: Any) -> Any:
-        """Call the function. Return its result by `Tile.row`."""
+        """Call the function. Return its result without the overlap."""
         given = tile.extended()
         return tile.row(super().__call__(given, **others), given.shape)
 
@@ -216,7 +215,7 @@ class Tiles(ShapedItems):
     array : ndarray
         The array.
     shape, overlap : int or sequence of int
-        Lengths of a tile, and of the overlap.
+        Lengths of a tile, and widths of the overlap.
     edges : str
         The mode of the overlap at the edges of the array.
 
@@ -263,7 +262,7 @@ class Tiles(ShapedItems):
                 f"{array.shape}: pass a length for each of its first axes, {MOST_AXES} at most"
             )
         if not array.size:
-            raise ValueError(f"there are no tiles of an array of the shape {array.shape}")
+            raise ValueError(f"an array of shape {array.shape} has no elements to split into tiles")
         self._overlap = _lengths("overlap", overlap, 0)
         if len(self._overlap) == 1:
             self._overlap *= len(tile)
@@ -364,8 +363,8 @@ class Tiles(ShapedItems):
         if isinstance(shaped, list):
             warn(
                 "the results of tiles differ in dtype or in their further axes, and no array holds "
-                "all of them, so they form a list. Return results of one dtype and shape to get an "
-                "array.",
+                "all of them, so they are returned as a list. Return results of one dtype and "
+                "shape to get an array.",
                 MixedResultsWarning,
             )
         return shaped
@@ -484,7 +483,7 @@ class MosaicTarget(NamedTuple):
     layout: Layout
 
     def rows(self, views: Sequence[View]) -> Callable[[int, int], Any]:
-        """Return a function that returns the places of some tiles (the first, their number)."""
+        """Return a function of the first tile and a number of tiles, which returns their places."""
         mosaic = Mosaic(Inputs(views).array(self.reference), self.layout)
         return lambda first, n: mosaic[first : first + n]
 
