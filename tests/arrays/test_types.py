@@ -216,8 +216,8 @@ def test_the_last_function_counts():
     ("cls", "reduce", "message"),
     [
         (spectra.spectrum(1), parts_of, "pass a class"),
-        (list, parts_of, "pickle writes objects of this type"),
-        (enum.EnumMeta, parts_of, "pickle writes objects of this type"),
+        (list, parts_of, "pickle handles objects of this type"),
+        (enum.EnumMeta, parts_of, "pickle handles objects of this type"),
         (np.ndarray, parts_of, "nbshare sends objects of this type itself"),
         (nbshare.SharedBuffer, parts_of, "nbshare sends objects of this type itself"),
         (Plain, "parts", "reduce='parts': must be a function"),

@@ -358,7 +358,7 @@ def test_an_object_that_pickles_and_does_not_load_is_named_with_its_remedy(call,
     with tqdm(total=1) as bar, pytest.raises(RecursionError) as e:
         call(bar)
     assert "object of tqdm." in "".join(e.value.__notes__)
-    assert "Leave the bar out" in "".join(e.value.__notes__)
+    assert "Remove the bar" in "".join(e.value.__notes__)
 
 
 def deeper(n):

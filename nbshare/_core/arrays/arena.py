@@ -9,8 +9,8 @@
                                                obj = inputs.load(packed)
 
 Arrays are not pickled, except arrays of objects and small ones among the items. An array in a
-segment or a mapped file is sent as a reference. Memory of others is copied into the arena, each
-byte once (`arrays.copied`). Copies arrive read-only or private, see `arrays.passed`.
+segment or a mapped file is sent as a reference. The memory of other arrays is copied into the
+arena, each byte once (`arrays.copied`). Copies arrive read-only or private, see `arrays.passed`.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from nbshare._core.functions.pickling import (
 from nbshare._core.memory import Mode
 from nbshare.errors import UnsendableError, cut, is_interrupt
 
-IN_BAND = 4096  # bytes. Below, a copy in the pickle is cheaper than a reference to it
-LEAST_BLOCKS = 32  # for workers to share, before several items are pickled together
-BLOCK_ITEMS = 4096  # items pickled together at most, as the cost of a pickle is spread over them
-MOST_SAMPLES = 8  # sample for the size of an item
-BLOCK_BYTES = 64 << 10  # and about this much, since a worker loads blocks whole
+IN_BAND = 4096  # bytes. A smaller array is cheaper to copy into the pickle than to refer to
+LEAST_BLOCKS = 32  # number of blocks below which items are pickled one by one
+BLOCK_ITEMS = 4096  # most items of a block, because more would hardly lower the cost of each
+MOST_SAMPLES = 8  # most items in the sample that estimates the size of an item
+BLOCK_BYTES = 64 << 10  # approximate size of a block, because a worker loads whole blocks
 
 
 _REDUCERS: dict[type, Callable[[Any], Any]] = {
@@ -66,11 +66,11 @@ _REDUCERS: dict[type, Callable[[Any], Any]] = {
 
 
 class _How(NamedTuple):
-    """How an object is pickled."""
+    """How to pickle an object."""
 
     passed: Any  # the user's argument: the object, or the items that it is a part of
     writable: bool = True  # whether workers may write to the SharedArrays in it
-    names: Names | None = None  # names of objects in other pickles
+    names: Names | None = None  # names of objects in other pickles, by id
     starts: dict[int, int] | None = None  # see `Arena.pack`
     is_part: bool = False  # whether several items hold it
 
@@ -81,7 +81,7 @@ class Arena(Contents):
     Attributes
     ----------
     known : KnownObjects
-        Objects of earlier pickles, which later pickles may name.
+        The objects of earlier pickles, which later pickles may name.
     pickled : dict of int
         Estimated bytes of the Python objects that each worker loads, by their names in errors.
     tables : DispatchTables
@@ -161,7 +161,7 @@ class Arena(Contents):
         return (0, *self.add(data)), spans, self.copy(copied) if copied else None
 
     def itself(self, obj: Any) -> Itself:
-        """Return an object that this process uses as it is. The next pickles may name its parts."""
+        """Return an object for use in this process without a copy. Pickles may name its parts."""
 
         def memo() -> Memo:
             made: list[Any] = []
@@ -176,10 +176,10 @@ class Arena(Contents):
     def pack_items(
         self, columns: Sequence[Sequence[Any]], first: int
     ) -> tuple[int, list[Packed], list[Packed]]:
-        """Pickle items, counted from the `first`, in blocks.
+        """Pickle items in blocks. The index of the first item is `first`.
 
-        Each column has the values of an iterable. Return the items per block, the blocks, and the
-        large objects that several blocks hold (`arrays.repeated`).
+        Each column has the values of one iterable. Return the number of items per block, the
+        blocks, and the large objects that several blocks hold (`arrays.repeated`).
         """
         size = self.block_size(columns)
         starts = range(0, len(columns[0]), size)
@@ -197,7 +197,7 @@ class Arena(Contents):
         return size, [*map(self._packed, pickles)], [self._packed(part) for _, part in repeated]
 
     def pack_block(self, columns: Sequence[Sequence[Any]], first: int) -> Packed:
-        """Pickle items, counted from the `first`. An error names the item at fault."""
+        """Pickle items in one block. The index of the first item is `first`, for errors."""
         return self._packed(self._pickle_block(columns, first))
 
     def _pickle_block(
@@ -212,7 +212,7 @@ class Arena(Contents):
             raise
 
     def block_size(self, columns: Sequence[Sequence[Any]]) -> int:
-        """Return how many items to pickle together. Each column has the values of an iterable."""
+        """Return how many items to pickle together. Each column has the values of one iterable."""
         n = len(columns[0])
         if n < 2 * LEAST_BLOCKS:
             return 1
@@ -220,7 +220,7 @@ class Arena(Contents):
         return max(1, min(BLOCK_ITEMS, BLOCK_BYTES // each, n // LEAST_BLOCKS))
 
     def _nbytes_each(self, items: Sequence[Any]) -> int:
-        """Estimate the bytes that each item of a long list adds to a pickle of several.
+        """Estimate the bytes that each item after the first adds to a pickle of several.
 
         The first item adds more, such as a class that is sent by value once.
         """
@@ -235,8 +235,8 @@ class Arena(Contents):
         return max(1, (len(several) - len(one)) // n_more) if n_more else len(one)
 
     def contents(self) -> tuple[int, list[tuple[int, Any]]]:
-        """Return the end of the arena, and its parts (offset, bytes or array). Ends the arena."""
-        self.known = KnownObjects()  # its picklers refer to this arena, a cycle
+        """Return the size of the arena and its parts (offset, bytes or array). Ends the arena."""
+        self.known = KnownObjects()  # the picklers refer to this arena, which would be a cycle
         return super().contents()
 
     def _maker(self, how: _How, made: list[Any]) -> Callable[[bool, io.BytesIO, Keep], Any]:
@@ -254,7 +254,7 @@ class Arena(Contents):
         try:
             data, buffers = dumps_apart(obj, IN_BAND, self._maker(how, made))
             return Pickled(data, buffers, made[-1].copied), made[-1].memo.copy
-        except (UnsendableError, SyntaxError):  # from a function's file; they have their own advice
+        except (UnsendableError, SyntaxError):  # from a function's file, with their own advice
             raise
         except BaseException as error:
             if is_interrupt(error):
@@ -272,7 +272,7 @@ class Arena(Contents):
 def _pickler_class(by_value: bool, is_naming: bool) -> Any:
     """Return the pickler that extracts arrays, on top of pickle's or of cloudpickle's.
 
-    A pickler that names objects calls Python for each object, the others only for a few.
+    A pickler that names objects calls Python code for every object, other picklers only for a few.
     """
     base: Any = value_pickler() if by_value else pickle.Pickler
 
@@ -326,7 +326,7 @@ def _pickler_class(by_value: bool, is_naming: bool) -> Any:
                     self.passed.add_parts(reduced[1:3])
                 return reduced
             arrives = self.arena.passed if is_passed else "c"
-            if array.dtype.hasobject:  # or texts of variable length
+            if array.dtype.hasobject:  # or strings of variable length
                 if is_passed and array.dtype.char != "T":
                     self.passed.add_parts(array.ravel().tolist())
                     arrives = arrives if id(array) in self.passed.columns else "c"

@@ -20,7 +20,7 @@ from nbshare._core.arrays.shared_array import SharedArray, unchanged_segment_of
 from nbshare._core.functions.imported import when_imported
 from nbshare._core.memory import Mode, handle_of
 
-# Classes of arrays that are sent as arrays. An array of a mapped file arrives as a plain array.
+# Classes whose arrays are sent as arrays. A `numpy.memmap` arrives as a plain array.
 PLAIN = (np.ndarray, SharedArray, np.memmap)
 
 # Modules with picklers.
@@ -32,11 +32,11 @@ PICKLING = (
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
-_told: list[Callable[..., Any]] = []  # the functions registered by modules with picklers
+_told: list[Callable[..., Any]] = []  # functions that register a class with a pickler
 
 
 class ByReference:
-    """Base of objects that are sent by reference and consist of SharedArrays and small values.
+    """Base of classes whose objects are sent by reference: SharedArrays and small values.
 
     This applies to instances of its direct subclasses. Users' subclasses are not registered.
 
@@ -50,7 +50,7 @@ class ByReference:
     _is_tool = False
 
     def __init_subclass__(cls) -> None:
-        """Pass a new subclass to the callbacks that have received earlier subclasses."""
+        """Register a new subclass with the picklers that know earlier subclasses."""
         if ByReference in cls.__bases__:
             for add in _told:
                 add(cls, cls._reduce_by_reference)
@@ -96,7 +96,7 @@ def _reduce(array: npt.NDArray[Any]) -> Any:
 
 
 def is_masked(value: Any) -> TypeGuard[np.ma.MaskedArray[Any, Any]]:
-    """Return whether something is a masked array."""
+    """Return whether a value is a masked array."""
     # A reference to the class by NumPy would load it: 15 ms and 3 MB in each worker.
     module = sys.modules.get("numpy.ma")
     return module is not None and isinstance(value, module.MaskedArray)
@@ -106,7 +106,7 @@ def is_masked(value: Any) -> TypeGuard[np.ma.MaskedArray[Any, Any]]:
 
 
 def _tell(module: ModuleType) -> None:
-    """Register with a module of picklers."""
+    """Register shared arrays and `ByReference` with the pickler of a module."""
     add: Callable[..., Any] = getattr(module, "ForkingPickler", module).register
     _told.append(add)
     add(SharedArray, _reduce)
@@ -118,6 +118,6 @@ def _tell(module: ModuleType) -> None:
 
 
 def register() -> None:
-    """Register with the loaded modules, and with later ones when they are imported."""
+    """Register with the picklers that are loaded, and with others when they are imported."""
     for name in PICKLING:
         when_imported(name, _tell)

@@ -1,4 +1,4 @@
-"""The contents of an arena: pickles and copies of memory, each with a place in one segment."""
+"""The contents of an arena: pickles and copies of memory, and their places in one segment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nbshare._core.arrays.shared_array import SharedArray, unchanged_segment_of
 from nbshare._core.memory import Mode, Segment, aligned, as_bytes, file_of, handle_of
 from nbshare.errors import UnsendableError
 
-SMALL = 32 << 10  # bytes. Below, parts are gathered here, as each one to write costs some µs
+SMALL = 32 << 10  # bytes. Smaller parts are joined, because writing each one takes some µs
 
 
 class Contents:
@@ -25,11 +25,11 @@ class Contents:
     segments : list of (Segment, Mode)
         The other segments that the call refers to, and the modes in which workers map them.
     has_views : bool
-        Whether arrays or buffers, visible to workers, were copied here.
+        Whether workers see memory of arrays or buffers that was copied here.
 
     Notes
     -----
-    For one thread. Objects are kept alive until `contents`, so that an `id` means one object.
+    Not thread-safe. Objects are kept alive until `contents`, so that no `id` is used twice.
     `nbytes` and `contents` decide the places of all parts.
 
     Parameters
@@ -52,7 +52,7 @@ class Contents:
         self._seen: dict[tuple[int, bool, Mode], tuple[Any, ArrayReference]] = {}
 
     def add(self, data: bytes) -> tuple[int, int]:
-        """Add a pickle. Return its place and size."""
+        """Add a pickle. Return its offset and size."""
         offset = aligned(self._end)
         last = self._parts[-1][1] if self._parts else None
         is_small = len(data) <= SMALL
@@ -64,7 +64,7 @@ class Contents:
         return offset, len(data)
 
     def copy(self, arrays: Sequence[npt.NDArray[Any]]) -> Span:
-        """Record arrays to copy. Return where their places will be."""
+        """Record arrays to copy. Return the span of the table that will hold their places."""
         self.has_views = True
         places = np.empty(len(arrays), np.int64)
         for k, array in enumerate(arrays):
@@ -72,7 +72,7 @@ class Contents:
         return 0, self._place([(0, places)], places.nbytes, 0), places.nbytes
 
     def place_buffer(self, raw: memoryview, spans: list[Any], k: int) -> None:
-        """Enter the place of a buffer, in its shared memory, or else in the arena."""
+        """Enter the place of a buffer in `spans[k]`: in its segment, or else in the arena."""
         memory = np.frombuffer(raw, np.uint8)
         address = memory.__array_interface__["data"][0]
         refers = not (self._by_handle or self.by_value)
@@ -96,9 +96,8 @@ class Contents:
     ) -> ArrayReference:
         """Return a reference to an array.
 
-        An array without a segment or file is added to the arrays that are copied for its pickle.
-        Workers may write to a SharedArray if `writable`. Others arrive in the mode `arrives`,
-        read-only or private.
+        An array without a segment or file is added to `copied`. Workers may write to a SharedArray
+        if `writable`. Other arrays arrive in the mode `arrives`, read-only or private.
         """
         key = (id(array), writable, arrives)
         if key in self._seen:
@@ -135,7 +134,7 @@ class Contents:
         return reference
 
     def refers_to(self, array: npt.NDArray[Any]) -> bool:
-        """Return whether an array is where workers find it, so that it is not copied."""
+        """Return whether workers find an array in a segment or a file, so that it is not copied."""
         if array.base is None:  # it owns its memory
             return False
         return unchanged_segment_of(array) is not None or (
@@ -155,14 +154,14 @@ class Contents:
         return self._end
 
     def contents(self) -> tuple[int, list[tuple[int, Any]]]:
-        """Return the end of the arena, and its parts (offset, bytes or array). Ends the arena."""
+        """Return the size of the arena and its parts (offset, bytes or array). Ends the arena."""
         nbytes = self.nbytes
         self._seen.clear()
         parts, self._parts = self._parts, []
         return nbytes, parts
 
     def all_contents(self) -> bytes:
-        """Return the contents as they are. Ends the arena."""
+        """Return the contents as bytes. Ends the arena."""
         data = bytearray(self.nbytes)
         for offset, part in self.contents()[1]:
             data[offset : offset + _nbytes_of(part)] = as_bytes(part).data
@@ -176,7 +175,7 @@ class Contents:
         return start
 
     def _segment_index(self, segment: Segment, mode: Mode) -> int:
-        """Return the index of a segment. Workers map it as shared or, even to read, privately."""
+        """Return the index of a segment in the mode "r+", or else private or read-only."""
         if mode != "r+":
             mode = "r" if self.stays_here and segment.mode != "c" else "c"
         if (segment, mode) not in self.segments:

@@ -1,4 +1,4 @@
-"""Finds the part of an object that cannot be pickled, and its replacement."""
+"""Finds the part of an object that cannot be pickled, and what to pass instead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nbshare._core.functions.modules import is_module
 from nbshare._core.functions.pickling import dumps_apart, sent_variables
 from nbshare.errors import is_interrupt
 
-_MAX_DEPTH = 6  # length of a path (for deeper parts, the object above is named)
+_MAX_DEPTH = 6  # length of a path. For deeper parts, the object at this depth is named
 _MAX_PARTS = 1000  # number of parts of a container that are tried
 
 _CACHED_PROPERTY = (
@@ -39,7 +39,7 @@ def culprit_of(obj: Any) -> tuple[str, str]:
 
 
 def _found_in(obj: Any) -> tuple[str, Any]:
-    """Return the path to the innermost part that cannot be pickled, and the part."""
+    """Return the innermost part that cannot be pickled, after its path."""
     owner = _owner_of(obj)
     path = (owner if isinstance(owner, type) else type(owner)).__qualname__
     seen = {id(obj)}
@@ -55,13 +55,13 @@ def _found_in(obj: Any) -> tuple[str, Any]:
 
 
 def _owner_of(obj: Any) -> Any:
-    """Return the object that a method belongs to, and other objects as they are."""
+    """Return the object that a method belongs to, or the object itself if it is not a method."""
     is_method = inspect.ismethod(obj) or inspect.isbuiltin(obj)
     return obj.__self__ if is_method and obj.__self__ is not None else obj
 
 
 def _parts_of(obj: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of an object that its pickle holds, each with its path."""
+    """Yield the parts of an object that its pickle would hold, each after its path."""
     if (owner := _owner_of(obj)) is not obj:
         yield path, owner
     elif inspect.isfunction(obj):
@@ -101,7 +101,7 @@ def _can_be_pickled(obj: Any) -> bool:
 
 
 def _remedy(obj: Any) -> str | None:
-    """Return the advice for an object of a known kind, or None for others."""
+    """Return advice for an object of a known kind, or None."""
     if isinstance(obj, functools.cached_property):
         return _CACHED_PROPERTY
     if inspect.isgenerator(obj):

@@ -1,4 +1,4 @@
-"""Objects that an `Arena` packed, as a worker loads them from the call's segments."""
+"""Loads the objects that an `Arena` packed, in a worker, from the call's segments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from nbshare._core.system import processes, sections
 # because every message contains them, and a class takes longer to pickle than all its fields.
 Packed = tuple[Span, list[Span], Span | None]
 
-PLACED = -1  # in place of an array's segment: the number of its place in the pickle's table
+PLACED = -1  # instead of a segment: the offset is an index into the pickle's table
 
 
 Known = LoadedObjects | dict[int, Any]
@@ -42,11 +42,11 @@ class Itself(NamedTuple):
     """An object that this process uses as it is, not a copy of it."""
 
     value: Any
-    objects: dict[int, Any]  # objects known by it, see `arrays.known`
+    objects: dict[int, Any]  # parts that pickles may name, see `arrays.known`
 
 
 class ArrayReference(NamedTuple):
-    """An array in a segment of the call, in another segment, or in a file of the user."""
+    """The place of an array: in a segment of the call, another segment, or a user's file."""
 
     segment: int | UserFile | Handle  # index, as in Span, or PLACED
     offset: int  # bytes, or the number of the place
@@ -86,7 +86,7 @@ class _Reader:
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler of pickles that name parts."""
+    """An unpickler of pickles that name parts of other pickles."""
 
     parts: NamedParts | None
 
@@ -96,20 +96,20 @@ class _Unpickler(pickle.Unpickler):
 
 
 class Inputs:
-    """The worker's side, which loads the packed objects of an `Arena` from the call's segments.
+    """The worker's side: loads the packed objects of an `Arena` from the call's segments.
 
     Parameters
     ----------
     segments : sequence of View
         The segments in the arena's order, the arena itself first.
     known : list, optional
-        For each pickle with objects that later pickles may name, these objects by their places: a
-        `LoadedObjects`, or a dict.
+        The objects that later pickles may name, by their places: a `LoadedObjects` or a dict for
+        each earlier pickle.
 
     Attributes
     ----------
     has_come_again : bool
-        Whether the last item uses private memory that an earlier item used, too.
+        Whether the last item uses private memory that an earlier item has also used.
     """
 
     def __init__(self, segments: Sequence[View], known: list[Known] | None = None) -> None:
@@ -146,14 +146,14 @@ class Inputs:
         return obj
 
     def part(self, packed: Packed, parts: NamedParts) -> tuple[Any, LoadedObjects, bool]:
-        """Return a part, the objects in the part, and whether memory is next to its pickle."""
+        """Return a part, the objects in it, and whether its pickle has memory next to it."""
         obj, unpickler = self._unpickled(packed, parts, is_asked=True)
         return obj, LoadedObjects(unpickler, dict), bool(packed[1] or packed[2])
 
     def _unpickled(
         self, packed: Packed, parts: NamedParts | None, *, is_asked: bool
     ) -> tuple[Any, Any]:
-        """Return an object, and its unpickler if the unpickler is needed later."""
+        """Return an object, and its unpickler if later pickles may name objects in it."""
         pickled, spans, places = packed
         buffers = [self._buffer(span) for span in spans]
         for segment, _, _ in spans:
@@ -180,7 +180,7 @@ class Inputs:
             _loading.inputs, _loading.places = before
 
     def array(self, reference: ArrayReference) -> npt.NDArray[Any]:
-        """Return the array that a reference means."""
+        """Return the array that a reference names."""
         segment, offset, shape, strides, dtype, is_shared, mode = reference
         view: View
         if isinstance(segment, UserFile):
@@ -212,15 +212,15 @@ class Inputs:
     def private(self, offset: int, nbytes: int) -> View:
         """Return a view of a part of the first segment, with its owner's data.
 
-        The view is private, if possible.
+        The view is private if the system supports it.
         """
         found = segment_of(self._segments[0].root)
         assert found is not None
         if found[0].is_private:
             return View(self.bytes(offset, nbytes))
         view, stop = self._private, offset + nbytes
-        # A page written here is a copy, without its owner's later data. It may hold the end of the
-        # last part and the beginning of this one.
+        # A page written here is a copy, and lacks data that its owner wrote later. It may hold the
+        # end of the last part and the beginning of this one.
         n_faults = processes.n_faults()
         is_used = offset < self._private_end or n_faults != self._n_faults
         if view is None or view.root.nbytes < stop or (is_used and view.is_written(offset, nbytes)):
@@ -230,14 +230,14 @@ class Inputs:
         return view.part(offset, nbytes)
 
     def turn_to(self, view: View) -> None:
-        """Load from other memory, instead of the first segment, in later calls."""
+        """Load from `view` instead of the first segment in later calls."""
         self._segments[:1] = [view]
         self._ends.pop(0, None)
 
     def reach(self, nbytes: int, *, is_private: bool) -> None:
         """Map the first segment again if it has outgrown the mapping.
 
-        Private memory is copied when it grows, and new parts are only in the copy, wherever they
+        Private memory is copied when it grows, and only the copy has new parts, wherever they
         begin.
         """
         view = self._segments[0]
@@ -254,7 +254,7 @@ class Inputs:
         return view.root.data[offset : offset + nbytes]
 
     def _unwritten(self, segment: Any, view: View, offset: int, nbytes: int) -> View:
-        """Return a clean view of memory that an earlier item may have changed."""
+        """Return a view of memory without the changes that an earlier item may have made."""
         end = self._ends.get(segment, 0)
         self.has_come_again |= (is_again := offset < end)
         if (is_again or not isinstance(segment, int)) and view.is_written(offset, nbytes):
@@ -274,17 +274,17 @@ class Inputs:
         return self._segments[segment].root.data[offset : offset + nbytes]
 
 
-# Segments that their senders keep, kept mapped for the next object that refers to them.
+# Segments of other processes, kept mapped for the next object that refers to them.
 opened: deque[Segment] = deque(maxlen=8)
 
-# Segments with buffers of objects without NumPy's arrays (such as Arrow's). Only the address of
-# such a buffer leads to its segment. By id, because no thread can list a WeakSet while another one
-# adds to it.
+# Segments with buffers of objects that are not NumPy arrays, such as Arrow's. The segment of such a
+# buffer is found by its address. A dict by id, because a thread cannot list a WeakSet while another
+# one adds to it.
 lenders: weakref.WeakValueDictionary[int, Segment] = weakref.WeakValueDictionary()
 
 
 class _Loading(threading.local):
-    """The inputs that this thread loads from, for functions that pickles name."""
+    """The inputs that this thread is loading, for the functions that pickles call."""
 
     inputs = Inputs(())
     places: Places = memoryview(b"")  # places of the pickle's arrays
@@ -294,7 +294,7 @@ _loading = _Loading()
 
 
 def small(data: bytes | bytearray, *form: Any) -> npt.NDArray[Any]:
-    """Return a small array, from its dtype, shape, order and bytes in the pickle.
+    """Return a small array, from its bytes, dtype, shape and order.
 
     An array on `bytes` is read-only.
     """
@@ -309,10 +309,10 @@ def fill(array: npt.NDArray[Any], state: Any) -> None:
 
 
 def load_reference(*reference: Any) -> npt.NDArray[Any]:
-    """Return the array that a reference in a pickle means, by index while `Inputs` loads it."""
+    """Return the array of a reference in the pickle that this thread is loading."""
     return _loading.inputs.array(ArrayReference(*reference))
 
 
 def load_known(part: int, place: int) -> Any:
-    """Return an object of a pickle that was loaded before."""
+    """Return an object of a pickle that was loaded earlier."""
     return _loading.inputs.known[part][place]

@@ -1,8 +1,8 @@
 """Objects that occur in several pickles of a call, and arrive as one object.
 
 Function, shared objects and items are pickled one by one. An item that is, or contains, an object
-of the function or of ``shared=`` names it, by the number of that pickle and the object's place in
-the memo of its pickler. The memo of the unpickler has the same places, as the protocol requires.
+of the function or of ``shared=`` names this object by the number of the pickle and the place in its
+pickler's memo. The memo of the unpickler has the same places, as the protocol requires.
 
 ::
 
@@ -10,7 +10,7 @@ the memo of its pickler. The memo of the unpickler has the same places, as the p
     known.add(pickler.memo.copy)  of each           loaded.append(LoadedObjects(unpickler))
     known.place_of(obj)           in later ones ►   loaded[part][place]
 
-Built-in containers, texts and numbers are values, and are copied. Arrays in shared memory are
+Built-in containers, strings and numbers are values, and are copied. Arrays in shared memory are
 references, which may be writable in one place and read-only in another.
 """
 
@@ -26,16 +26,16 @@ from nbshare._core.functions.pickling import is_by_value
 
 Place = tuple[int, int]  # the number of a pickle, and an object's place in its memo
 Entries = Collection[tuple[int, Any]]  # a memo's places and objects
-Memo = Mapping[int, tuple[int, Any]]  # a pickler's: place and object, by id
+Memo = Mapping[int, tuple[int, Any]]  # of a pickler: place and object, by id
 
 _TEXTS = str, bytes, bytearray  # and subclasses
 _CONTAINERS = {tuple, list, dict, set, frozenset}
-_BY_NAME = type, ModuleType, BuiltinFunctionType  # each is the same in all pickles anyway
+_BY_NAME = type, ModuleType, BuiltinFunctionType  # pickled by name, so the same in all pickles
 
 
 def _told_apart(entries: Entries) -> dict[int, Any]:
     """Return the objects of a memo whose identity matters, not just their value."""
-    kinds = {*map(type, map(itemgetter(1), entries))}  # few, even for a million texts
+    kinds = {*map(type, map(itemgetter(1), entries))}  # few, even for a million strings
     kinds = {k for k in kinds - _CONTAINERS if not issubclass(k, (*_TEXTS, *_BY_NAME))}
     if not kinds:
         return {}
@@ -47,7 +47,7 @@ def _told_apart(entries: Entries) -> dict[int, Any]:
 
 
 class KnownObjects:
-    """The caller's side, which finds the objects of earlier pickles.
+    """The caller's side: finds the objects of earlier pickles.
 
     Attributes
     ----------
@@ -58,8 +58,8 @@ class KnownObjects:
 
     Notes
     -----
-    For one thread. Memos are read when a pickle reaches the first object that may be in one,
-    because items are mostly arrays or plain values.
+    Not thread-safe. Memos are read only when a pickle reaches an object that may be in one, because
+    most items are arrays or plain values.
     """
 
     def __init__(self) -> None:
@@ -69,9 +69,9 @@ class KnownObjects:
         self._places: dict[int, tuple[Place, Any]] = {}  # by id, of objects that are kept alive
 
     def add(self, memo: Callable[[], Memo], objects: dict[int, Any] | None = None) -> None:
-        """Add a pickle. `memo` returns its memo.
+        """Add a pickle, by a function that returns the memo of its pickler.
 
-        If this process uses the objects themselves, they are stored in `objects`, by their places.
+        If `objects` is given, the objects of the memo are stored there, by their places.
         """
         self._memos.append((self._n, memo, {} if objects is None else objects))
         self._n += 1
@@ -97,10 +97,11 @@ class LoadedObjects:
     Parameters
     ----------
     unpickler : pickle.Unpickler
-        The unpickler of the pickle. Its memo, which also contains all texts, is read when an object
-        is named.
+        The unpickler of the pickle. Its memo, which also contains all strings, is read when an
+        object is named.
     read : callable, optional
-        Selects objects that may be named from the memo's places and objects. Default: no values.
+        Selects the objects that may be named, from the places and objects of the memo. Default:
+        those whose identity matters.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Reducers of known packages: objects are split into parts, and rebuilt on the parts' memory.
+"""Reducers for types of known packages, which send the memory of objects by reference.
 
-No package is imported here. Its types are looked up at the first object of the package.
+No package is imported in advance. Its types are looked up at the first object of the package.
 
 Checkpoint files name this module and the functions that rebuild objects, so names and arguments
 must not change.
@@ -19,11 +19,11 @@ import numpy.typing as npt
 from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.memory import View, segment_of
 
-IN_BAND = 4096  # bytes. Smaller objects are left to their own pickles, which are quicker
-UNUSED = 2  # times the size that an object uses. Larger buffers are not sent whole
-VIEW = 16  # bytes per text or its place, not counted by polars
+IN_BAND = 4096  # bytes. Smaller objects are pickled as usual, which is quicker
+UNUSED = 2  # limit for the size of a buffer, in multiples of the part that an object uses
+VIEW = 16  # bytes per string, which polars does not count
 
-# A type, its reducer, and whether this serves subclasses too.
+# A type, its reducer, and whether the reducer serves subclasses too.
 Known = Iterator[tuple[type, Callable[[Any], Any], bool]]
 
 
@@ -39,7 +39,7 @@ def _masked_arrays() -> Known:
 
 
 def _subclass_apart(array: npt.NDArray[Any]) -> Any:
-    """Without this, pickle copies the values: protocol 5 takes only plain ndarrays out of band."""
+    """Send the values by reference. Pickle would copy those of a subclass of ndarray."""
     values = np.ndarray.view(array, np.ndarray)  # a class may override `view`
     return _subclass, (type(array), values, dict(vars(array)))
 
@@ -135,7 +135,7 @@ def _pandas() -> Known:
 
 
 def _arrow_column_apart(column: Any) -> Any:
-    """Without this, each call would copy all chunks into one."""
+    """Send the chunks by reference. Pickle would first copy them into one."""
     state = vars(column)
     chunks = state.get("_pa_array")
     if chunks is None or column.nbytes < IN_BAND or _is_mostly_unused(chunks, chunks.nbytes):
@@ -148,7 +148,7 @@ def _arrow_column_apart(column: Any) -> Any:
 
 
 def _is_mostly_unused(arrow: Any, nbytes: int) -> bool:
-    """Return whether an object of Arrow is a small part of its buffers, as a slice is."""
+    """Return whether an Arrow object uses a small part of its buffers, as a slice does."""
     return bool(arrow.get_total_buffer_size() > UNUSED * nbytes)
 
 
@@ -170,9 +170,10 @@ def _series_apart(series: Any) -> Any:
 
 
 def _as_arrow(frame: Any) -> tuple[Any, dict[str, bool]] | None:
-    """Return a frame as a table of Arrow, on the same memory, and the order of its columns.
+    """Return a frame as an Arrow table on the same memory, and its sorted columns.
 
-    Return None if the frame is small, or if Arrow lacks some of its types.
+    Return None if the frame is small, or uses a small part of its memory, or has types that Arrow
+    lacks.
     """
     import polars as pl
 
@@ -260,7 +261,7 @@ def _writable(data: Any) -> Any:
     return View(segment.again("c")).root.data[offset : offset + array.nbytes]
 
 
-# By the names of packages, the functions that know their types.
+# Functions that yield the types of packages, by the names of the packages.
 PACKAGES: dict[str, Callable[[], Known]] = {
     "builtins": _builtins,
     "numpy": _numpy,

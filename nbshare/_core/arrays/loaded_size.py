@@ -20,10 +20,10 @@ from nbshare._core.memory import aligned
 if TYPE_CHECKING:
     from random import Random
 
-LEAST = 2_000_000  # bytes of a pickle. Smaller ones hardly become 100 MB
-SAMPLES = 300  # objects to look at in each layer
+LEAST = 2_000_000  # bytes. The objects of a smaller pickle hardly take 100 MB
+SAMPLES = 300  # objects to measure in each layer
 DEPTH = 12  # layers of objects in objects
-GRAIN = 16  # bytes by which Python allocates. Objects that hold others have as many more
+GRAIN = 16  # bytes in which Python allocates, and of the header of objects that hold others
 
 _BY_NAME = type, ModuleType, BuiltinFunctionType
 _TEXTS = str, bytes, bytearray
@@ -31,12 +31,12 @@ _SEQUENCES: tuple[Any, ...] = list, tuple, set, frozenset, deque
 
 
 def loaded_nbytes(obj: Any, n_pickled: int) -> int:
-    """Estimate the bytes of the Python objects that the pickle of an object becomes.
+    """Estimate the bytes of the Python objects that a worker creates from an object's pickle.
 
-    Arrays and other memory next to the pickle do not count. Large containers are sampled, and the
-    other objects in them count as alike.
+    Arrays and other memory next to the pickle do not count. Large containers are sampled, and their
+    other objects are assumed to be similar.
     """
-    nbytes: float = n_pickled  # of its texts, and more
+    nbytes: float = n_pickled  # strings and other contents
     if n_pickled >= LEAST:
         from random import Random  # late, as it is rarely needed
 
@@ -46,7 +46,7 @@ def loaded_nbytes(obj: Any, n_pickled: int) -> int:
 
 
 def _nbytes(obj: Any, random: Random) -> float:
-    """Return the bytes of an object and of the objects in it, except texts."""
+    """Return the bytes of an object and of the objects in it, except the contents of strings."""
     nbytes = 0.0
     met = set[int]()
     layer = [(obj, 1.0)]  # objects, and how many each one stands for
@@ -69,9 +69,10 @@ def _nbytes(obj: Any, random: Random) -> float:
 
 
 def _own_nbytes(obj: Any) -> int:
-    """Return the size of an object alone.
+    """Return the size of an object without the objects in it.
 
-    Classes of other packages may report memory that is not pickled, so their base class is used.
+    Classes of packages may report memory that is not pickled, so the size is that of the first base
+    class in the standard library.
     """
     if isinstance(obj, np.ndarray):
         return obj.nbytes if obj.dtype.hasobject else 0
@@ -83,7 +84,7 @@ def _own_nbytes(obj: Any) -> int:
 
 
 def _parts_of(obj: Any) -> list[tuple[int, Any]]:
-    """Return the objects in an object, in groups of similar objects, each after its count."""
+    """Return the objects in an object, as groups of similar objects, each after its length."""
     kind = type(obj)
     parts: list[tuple[int, Any]]
     if issubclass(kind, dict):
@@ -108,7 +109,7 @@ def _sample(parts: Iterable[Any], n: int, n_samples: int, random: Random) -> lis
 
 
 def _n_distinct(n: int, n_sampled: int, n_new: int) -> float:
-    """Estimate how many of `n` objects are distinct, as in the birthday problem."""
+    """Estimate how many of `n` objects are distinct from the repetitions in a sample."""
     n_again = n_sampled - n_new
     if n_sampled == n or n_new < n_again:
         return n_new

@@ -23,13 +23,13 @@ import numpy as np
 
 from nbshare._core.functions.pickling import codes_in, is_by_value
 
-TABLES = {"pandas", "xarray"}  # packages whose objects are tables, or parts of them
+TABLES = {"pandas", "xarray"}  # packages whose objects are tables or parts of tables
 OF_PARTS = "passes_its_parts"  # attribute of classes whose objects hold the user's arguments
 PLAIN = {type(None), bool, int, float, complex, str, bytes}  # types without parts
 
 
 class PassedArrays:
-    """The arrays, and the tables, that are passed with an object.
+    """The arrays and tables in an object that the user passed.
 
     Parameters
     ----------
@@ -39,9 +39,9 @@ class PassedArrays:
     Attributes
     ----------
     found : dict
-        The arrays found so far, and containers, by ``id``. They are kept alive.
+        The arrays, tables and containers found so far, by ``id``. They are kept alive.
     columns : set
-        The ``id`` of arrays of objects in tables.
+        The ``id`` of each array of Python objects in a table.
     """
 
     def __init__(self, obj: Any) -> None:
@@ -57,7 +57,7 @@ class PassedArrays:
         return True
 
     def add_parts(self, parts: Any, *, of_table: bool = False) -> None:
-        """Add the parts of an array or a table."""
+        """Add the arrays in the parts of an array or a table."""
         left = deque([parts])
         while left:
             self._look_at(left.popleft(), left, of_table=of_table)
@@ -80,7 +80,7 @@ class PassedArrays:
 
 
 def _parts_of(obj: Any) -> Collection[Any] | None:
-    """Return the parts of a container, or of a function that is sent by value."""
+    """Return the parts of a container or of a function that is sent by value, else None."""
     if isinstance(obj, list | tuple):
         return obj
     if isinstance(obj, dict):
@@ -90,14 +90,14 @@ def _parts_of(obj: Any) -> Collection[Any] | None:
     if isinstance(obj, partial):
         return obj.func, obj.args, obj.keywords
     if isinstance(obj, MethodType):
-        return [obj.__func__]  # its object holds arrays of its own
+        return [obj.__func__]  # the arrays in its object belong to that object
     if isinstance(obj, FunctionType) and is_by_value(obj):
         return [*variables_of(obj)]
     return None
 
 
 def variables_of(function: FunctionType) -> Iterator[Any]:
-    """Yield the objects that a function takes along if it is sent by value."""
+    """Yield the objects that are sent with a function that is sent by value."""
     yield function.__defaults__
     yield function.__kwdefaults__
     for cell in function.__closure__ or ():
@@ -109,7 +109,7 @@ def variables_of(function: FunctionType) -> Iterator[Any]:
 
 
 def _is_table(kind: type) -> bool:
-    """Return whether objects of a class are tables, or parts of them."""
+    """Return whether objects of a class are tables or parts of tables."""
     return any(base.__module__.partition(".")[0] in TABLES for base in kind.__mro__)
 
 

@@ -1,9 +1,9 @@
-"""The table of types whose objects are split, because their memory is sent next to the pickle.
+"""The reducers of types whose memory is sent next to the pickle.
 
-A reducer splits an object. Its arrays and buffers are then sent by reference, in the segment of a
-call, or in the log of a worker, and not in the pickle. The table contains the reducers that users
-and libraries have registered, and those of `known_types`. Picklers read it as their
-``dispatch_table``, at no cost for objects of other types.
+A reducer splits an object, so that its arrays and buffers are sent by reference, in the segment of
+a call or the log of a worker, and not in the pickle. Users and libraries register reducers, and
+`known_types` has more. Picklers use them through their ``dispatch_table``, at no cost for objects
+of other types.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Reduce = Callable[[Any], Any]
 
 
 class Entry(NamedTuple):
-    """The entry of a class."""
+    """The reducer of a class."""
 
     reduce: Reduce
     serves_subclasses: bool
@@ -42,11 +42,11 @@ _entries: dict[type, Entry] = {np.ufunc: Entry(by_home, False)}
 _waiting = dict(PACKAGES)  # packages whose types are not registered yet
 _found: weakref.WeakKeyDictionary[type, Reduce | None] = weakref.WeakKeyDictionary()
 
-# Types that pickle writes itself.
+# Types that pickle handles itself.
 _BY_PICKLE = {type(None), bool, int, float, str, bytes, bytearray, pickle.PickleBuffer}
 _BY_PICKLE |= {list, tuple, dict, set, frozenset, type, FunctionType, BuiltinFunctionType}
 
-# Attributes that define the pickles of a class.
+# Attributes that define how objects of a class are pickled.
 _WAYS = ["__reduce_ex__", "__reduce__", "__getstate__", "__setstate__"]
 _WAYS += ["__getnewargs_ex__", "__getnewargs__"]
 
@@ -57,7 +57,7 @@ def register_type(cls: type[T], reduce: Callable[[T], Any], /, *, subclasses: bo
 
     Examples
     --------
-    The data of this class are bytes in its pickle, so each worker would hold its own copy:
+    The pickle of this class contains its data as bytes, so each worker would hold a copy:
 
     >>> import numpy as np
     >>> import nbshare
@@ -70,7 +70,7 @@ def register_type(cls: type[T], reduce: Callable[[T], Any], /, *, subclasses: bo
     ...     def read(cls, data):
     ...         return cls(np.frombuffer(data))
 
-    From now on, workers see the same memory:
+    With a registration, all workers see the same memory:
 
     >>> nbshare.register_type(Spectrum, lambda spectrum: (Spectrum, (spectrum.flux,)))
     >>> def total(scale, spectrum):
@@ -86,18 +86,18 @@ def register_type(cls: type[T], reduce: Callable[[T], Any], /, *, subclasses: bo
     reduce : callable
         ``reduce(obj)`` returns a value of `object.__reduce__`, such as a tuple of a callable and
         its arguments, which rebuild the object. Arrays, Arrow tables, `pickle.PickleBuffer` and
-        objects of registered types in them are not copied into the pickle. Or it returns
-        ``NotImplemented``, and the object is pickled as if its type were not registered.
+        objects of registered types among the arguments are not copied into the pickle. If it
+        returns ``NotImplemented``, the object is pickled as if its type were not registered.
     subclasses : bool, default False
-        Whether `reduce` also serves subclasses, except those that define how they are pickled, by
-        ``__reduce__`` or ``__getstate__`` for example. It should then use ``type(obj)``, and keep
+        Whether `reduce` also serves subclasses, except those that define how they are pickled, for
+        example by ``__reduce__`` or ``__getstate__``. It should then use ``type(obj)``, and keep
         added attributes.
 
     Raises
     ------
     TypeError
-        If `cls` is not a class, or is one that pickle writes itself, such as list and str, or one
-        that nbshare sends itself, such as ndarray. Or if `reduce` is not callable.
+        If `cls` is not a class, or is handled by pickle itself, such as list and str, or by nbshare
+        itself, such as ndarray. Or if `reduce` is not callable.
 
     See Also
     --------
@@ -106,20 +106,20 @@ def register_type(cls: type[T], reduce: Callable[[T], Any], /, *, subclasses: bo
 
     Notes
     -----
-    This applies to arguments and results of nbshare's workers, and to `share`. Plain
-    `pickle` does not change. For results, a worker must have made this call too: make it in the
+    This applies to arguments and results of nbshare's workers, and to `share`. Plain `pickle` does
+    not change. For results, the type must be registered in the worker too, so call this in the
     module that defines the class.
 
     nbshare registers subclasses of ndarray, masked arrays, memoryview, tensors and modules of
     PyTorch on the CPU, frames and series of polars (if pyarrow is installed), Arrow columns of
-    pandas, and Quantity, Column, Table and QTable of astropy. It imports no package for that. Safe
-    in threads.
+    pandas, and Quantity, Column, Table and QTable of astropy. No package is imported for that. Any
+    thread may call this.
     """
     if not isinstance(cls, type):
         raise TypeError(f"cls={cls!r}: pass a class, such as type(obj)")
     if cls in _BY_PICKLE or issubclass(cls, type):
         raise TypeError(
-            f"cls={cls.__name__}: pickle writes objects of this type itself. Put them into an "
+            f"cls={cls.__name__}: pickle handles objects of this type itself. Put them into an "
             "object of your own class, and register that class."
         )
     if cls is np.ndarray or issubclass(cls, ByReference):
@@ -148,7 +148,7 @@ def _look_up(cls: type) -> Reduce | None:
 
 
 def _register_packages(cls: type) -> None:
-    """Register the types of the packages that a class is from."""
+    """Register the types of the packages that a class and its bases are from."""
     for package, types in [*_waiting.items()]:
         if any(f"{base.__module__}.".startswith(f"{package}.") for base in cls.__mro__):
             with suppress(ImportError, AttributeError):  # versions of the package differ
@@ -166,18 +166,18 @@ by_itself: Reduce = methodcaller("__reduce_ex__", 5)
 
 
 class DispatchTable(dict[type, Reduce]):
-    """A pickler's reducers by type, found when it reaches an object.
+    """The ``dispatch_table`` of a pickler, which looks up reducers when it needs them.
 
     Parameters
     ----------
     own : mapping
-        This pickler's own reducers.
+        The reducers of this pickler.
     others : mapping
         The table that pickle or cloudpickle would use.
 
     Notes
     -----
-    Used for a single pickle, because it keeps classes alive.
+    Use a table for a single pickle, because it keeps classes alive.
     """
 
     def __init__(self, own: Mapping[type, Reduce], others: Mapping[type, Reduce]) -> None:
@@ -185,13 +185,13 @@ class DispatchTable(dict[type, Reduce]):
         self._others = others
 
     def __missing__(self, cls: type) -> Reduce:
-        """Find the reducer of a type."""
+        """Look up the reducer of a type."""
         reduce, other = reducer_of(cls), self._others.get(cls)
         found = other or by_itself
         if reduce is not None and (other is None or cls in _entries):
             found = partial(_reduced, reduce, found)
         elif other is None and issubclass(cls, type):
-            raise KeyError(cls)  # only then pickle searches for the name of a class
+            raise KeyError(cls)  # so that pickle looks for the name of the class
         self[cls] = found
         return found
 
@@ -202,12 +202,12 @@ def _reduced(reduce: Reduce, otherwise: Reduce, obj: Any) -> Any:
 
 
 class DispatchTables(dict[bool, DispatchTable]):
-    """The tables of picklers, False by reference and True by value, each created when needed.
+    """The tables of picklers, by reference (False) and by value (True), created when needed.
 
     Parameters
     ----------
     own : mapping
-        These picklers' own reducers.
+        The reducers of these picklers.
     """
 
     def __init__(self, own: Mapping[type, Reduce]) -> None:

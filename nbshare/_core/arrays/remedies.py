@@ -1,4 +1,4 @@
-"""The remedies for objects that cannot be sent to another process, by their class."""
+"""Advice for objects that cannot be sent to another process, by their class."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ IN_SHELL = (
     "Lines that begin with ! or %, and get_ipython(), work in the notebook's process only: use "
     "subprocess.run for a command, and Python for a magic."
 )
-# By the module of the object's class. Objects of these modules are not searched for a part.
+# Advice, by the module of an object's class. The parts of these objects are not searched.
 _REMEDIES = {
     **dict.fromkeys(_SYNCHRONIZED, _BETWEEN_PROCESSES),
     "loguru": "Write `from loguru import logger` inside the function.",
-    "tqdm": "Leave the bar out: nbshare shows the progress, and nbshare.report that of an item.",
+    "tqdm": "Remove the bar: nbshare shows the progress, and nbshare.report that of an item.",
     "sqlite3": "Pass the path, and connect inside the function or in initializer=.",
     **dict.fromkeys(_FILES, _OPEN_IT),
     "mmap": "Pass a numpy.memmap, which workers map themselves.",
@@ -43,7 +43,7 @@ OTHERS = "Pass plain data instead, and create the object inside the function."
 
 
 def remedy_for(kind: type) -> str | None:
-    """Return the advice for an object of a class, or None."""
+    """Return the advice for objects of a class, or None."""
     for base in kind.__mro__[:-1]:
         module = base.__module__.partition(".")[0]
         if module in _REMEDIES:

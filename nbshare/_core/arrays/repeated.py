@@ -1,8 +1,8 @@
 """Objects that several blocks of items hold, such as a table next to each index.
 
 Blocks of items are pickled one by one. A large object that two of them hold is pickled once, as a
-separate part, and blocks name it by `pickle.Pickler.persistent_id`. They also name objects in it,
-so an item with the object and a part of it receives one object of each.
+separate part, and blocks name it by `pickle.Pickler.persistent_id`. They also name objects in a
+part, so an item that holds a part and an object in it receives one object of each.
 
 ::
 
@@ -10,12 +10,11 @@ so an item with the object and a part of it receives one object of each.
     pickled_once(blocks)    blocks, parts  ────►  NamedParts(load_part)
                                                   load(block), which requests parts by name
 
-A worker keeps a part while the next items name it, too. But a part with memory of arrays next to it
-is loaded again for each block, because items may write to that memory.
+A worker keeps a part as long as the next items name it too. A part with array memory is loaded
+again for each block, because items may write to that memory.
 
-Which objects may be repeated is a guess: those near the top of items whose pickles are large. It
-decides about speed and memory only, because a name is given by the identity of what a pickler
-meets.
+Objects that may be repeated are guessed: those near the top of items whose pickles are large. The
+guess affects only speed and memory, because picklers recognize named objects by their identity.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.known import LoadedObjects, Memo
 
-LEAST_BYTES = 32 << 10  # size of a part; smaller ones are cheaper to copy than to find
-LARGE_BLOCK = 128 << 10  # bytes of a block of several items, more than for small items
-MOST_NEAR = 128  # objects of a block that are looked at
-MOST_INNER = 256  # parts of an object that are looked at
+LEAST_BYTES = 32 << 10  # size of a part. Smaller objects are cheaper to copy than to find
+LARGE_BLOCK = 128 << 10  # size of a block of several items that is searched for parts
+MOST_NEAR = 128  # objects of a block that are searched
+MOST_INNER = 256  # parts of an object that are searched
 DEPTH = 5  # levels of nested objects
 SAMPLES = 16  # items of a block that are searched
 
-Name = int | tuple[int, int]  # a part, or the object at a place of its memo
+Name = int | tuple[int, int]  # the number of a part, or also a place in its memo
 Names = dict[int, Name]  # by id
 
 _NUMBERS = {bool, int, float, complex, type(None)}
@@ -51,7 +50,7 @@ class Pickled(NamedTuple):
 
     data: bytes
     buffers: list[memoryview]
-    copied: list[npt.NDArray[Any]]  # its arrays that are copied to the arena
+    copied: list[npt.NDArray[Any]]  # arrays that are copied to the arena
 
 
 Columns = Sequence[Sequence[Any]]  # values of some items
@@ -65,8 +64,7 @@ def pickled_once(
     """Return the pickles of blocks of items, and of large objects that several blocks hold.
 
     `pickle` pickles an object of a block, and also returns a function that copies the pickler's
-    memo. `pickle_block` does the same for a block, by its number. Both replace named objects by
-    their names.
+    memo. `pickle_block` pickles the block of a number. Both replace named objects by their names.
     """
     finder = _Finder(blocks, pickle, pickle_block)
     for k in range(len(blocks)):
@@ -75,7 +73,7 @@ def pickled_once(
 
 
 class _Finder:
-    """Finds the objects that blocks repeat, while it pickles the blocks."""
+    """Finds the objects that several blocks hold, while it pickles the blocks."""
 
     def __init__(
         self,
@@ -87,13 +85,13 @@ class _Finder:
         self.pickles: list[Pickled] = []
         self.parts: list[tuple[Any, Pickled]] = []
         self._names: Names = {}
-        self._named: list[Any] = []  # its objects, kept alive
+        self._named: list[Any] = []  # the named objects, kept alive
         self._is_looking = False  # since a block was large
         self._seen: dict[int, tuple[Any, int]] = {}  # objects by id, and the first block of each
         self._others: set[int] = set()  # ids of the objects that are too small
 
     def add(self, k: int) -> None:
-        """Pickle a block. Pickle an earlier block again if this block repeats its objects."""
+        """Pickle block `k`, and earlier blocks again if they hold the same large objects."""
         if self._is_looking:
             self._look(k)
         self.pickles.append(pickled := self._pickle_block(k, self._names))
@@ -104,7 +102,7 @@ class _Finder:
                 self._look(k)
 
     def _look(self, k: int) -> None:
-        """Pickle the objects that a block repeats as parts."""
+        """Make parts of the large objects that block `k` shares with earlier blocks."""
         found = {id(obj): obj for obj in _near(self._blocks[k])}
         outdated: set[int] = set()
         for key, obj in found.items():
@@ -117,7 +115,10 @@ class _Finder:
             self.pickles[each] = self._pickle_block(each, self._names)
 
     def _make_part(self, obj: Any, first: int) -> bool:
-        """If an object is large, name it and the objects in it. Its first block is `first`."""
+        """Make a part of an object if it is large.
+
+        Return whether it is. Its first block is `first`.
+        """
         try:
             pickled, copy_memo = self._pickle(obj, self._names, self._blocks[first])
         except Exception:  # noqa: BLE001 - its block raises the error
@@ -131,7 +132,7 @@ class _Finder:
         part = len(self.parts)
         self.parts.append((obj, pickled))
         for key, (place, each) in memo.items():
-            # Most are texts.
+            # Most of them are strings.
             if (type(each) not in _TEXTS or len(each) >= LEAST_BYTES) and not _is_value(each):
                 self._names.setdefault(key, (part, place))
                 self._named.append(each)
@@ -145,12 +146,12 @@ def _memory_next_to(pickled: Pickled) -> list[Any]:
 
 
 def _memory_of(part: Any) -> tuple[int, int]:
-    """Return address and size of an array or a buffer."""
+    """Return the address and size of an array or a buffer."""
     return np.asarray(part).__array_interface__["data"][0], part.nbytes
 
 
 def _nbytes_beyond(pickled: Pickled, placed_once: set[tuple[int, int]]) -> int:
-    """Return the size of a pickle and of the memory next to it, without memory placed once."""
+    """Return the bytes of a pickle and of its arrays, except memory that is placed once anyway."""
     others = _memory_next_to(pickled)
     if placed_once:
         others = [part for part in others if _memory_of(part) not in placed_once]
@@ -180,13 +181,13 @@ def _near(columns: Columns) -> Iterator[Any]:
 
 
 def _length(obj: Any) -> int:
-    """Return the length of a container, without code of its class, and 0 for other objects."""
+    """Return the length of a built-in container, without code of its class, or 0."""
     base = next((base for base in _CONTAINERS if issubclass(type(obj), base)), None)
     return 0 if base is None else base.__len__(obj)
 
 
 def _is_value(obj: Any) -> bool:
-    """Return whether naming an object would save no space."""
+    """Return whether an object is too simple for a name to save space."""
     kind = type(obj)
     if kind in _TEXTS:
         return len(obj) < LEAST_BYTES
@@ -197,19 +198,19 @@ class _Loaded(NamedTuple):
     """A part that a worker has loaded."""
 
     obj: Any
-    objects: LoadedObjects  # objects that may be named, too
-    named: set[int]  # the parts in it
-    has_memory: bool  # whether items may write to memory in it or them
+    objects: LoadedObjects  # the objects in it, which may be named too
+    named: set[int]  # the parts that it names
+    has_memory: bool  # whether it, or a part in it, has array memory
 
 
 class NamedParts:
-    """The worker's side: the parts that blocks name, each loaded at its first use.
+    """The worker's side: the parts that blocks name, each loaded on first use.
 
     Parameters
     ----------
     load : callable
-        Loads a part by its number, and returns the part, the objects in it, and whether there is
-        memory next to its pickle. Its second argument is this `NamedParts`.
+        ``load(number, self)`` loads a part, and returns the part, the objects in it, and whether
+        its pickle has memory next to it.
     """
 
     def __init__(self, load: Callable[[int, NamedParts], tuple[Any, LoadedObjects, bool]]) -> None:
@@ -218,7 +219,7 @@ class NamedParts:
         self._named = set[int]()  # since the last `drop_others`, or in the part that is loaded now
 
     def __call__(self, name: Name) -> Any:
-        """Return the object with a name."""
+        """Return the object of a name."""
         part, place = name if isinstance(name, tuple) else (name, None)
         self._named.add(part)
         if part not in self._parts:
@@ -233,7 +234,7 @@ class NamedParts:
         return found.obj if place is None else found.objects[place]
 
     def begin_block(self) -> None:
-        """Drop the parts with memory, because items of an earlier block may have written to it."""
+        """Drop parts with array memory, because items of an earlier block may have changed it."""
         self._parts = {k: part for k, part in self._parts.items() if not part.has_memory}
 
     def drop_others(self) -> None:

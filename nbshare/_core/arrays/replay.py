@@ -12,7 +12,7 @@ from typing import Any
 from nbshare._core.arrays.remedies import OTHERS, remedy_for
 from nbshare.errors import noted
 
-# The opcodes that call a constructor, and the depth of its stack entry.
+# The opcodes that call a constructor, and its place on the stack.
 _CALLS = {pickle.REDUCE: -2, pickle.NEWOBJ: -2, pickle.NEWOBJ_EX: -3}
 
 
@@ -22,9 +22,9 @@ def name_object(
     buffers: Sequence[memoryview],
     named: Callable[[Any], Any] | None,
 ) -> None:
-    """Add to an error the object that cannot be loaded, though it was pickled in the caller.
+    """Add a note to an error in a pickle that names the object that could not be loaded.
 
-    An import that fails names itself, and must not run again.
+    A failed import already has a name, and must not run again.
     """
     names = {frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)}
     if isinstance(error, ImportError) or "<module>" in names:
@@ -52,10 +52,10 @@ def _path(maker: Any) -> str:
 
 
 class _Replay(pickle._Unpickler):
-    """Python's unpickler in Python, because its steps can be watched, as in joblib."""
+    """The Python version of the unpickler, whose steps can be watched."""
 
     named: Callable[[Any], Any] | None = None  # returns the object of a name
-    making: tuple[Any, tuple[Any, ...]] | None = None  # the present constructor, its arguments
+    making: tuple[Any, tuple[Any, ...]] | None = None  # the current constructor and its arguments
     dispatch = dict(pickle._Unpickler.dispatch)  # noqa: RUF012 - as in the base class
 
     def persistent_load(self, name: Any) -> Any:
@@ -63,9 +63,10 @@ class _Replay(pickle._Unpickler):
 
 
 def _watched(step: Any, depth: int | None) -> Any:
-    """Return a step that records its constructor, at a depth of the stack or the object's class.
+    """Return a step of the unpickler that records the constructor it calls.
 
-    After an error, the record remains.
+    `depth` is the constructor's place on the stack, or None to record an object's class. After an
+    error, the record remains.
     """
 
     def run(replay: Any) -> None:
@@ -85,7 +86,7 @@ for _code, _depth in [*_CALLS.items(), (pickle.BUILD, None)]:
 
 
 def _class_of(maker: Any, arguments: tuple[Any, ...]) -> Any:
-    """Return the class of the new object, or its constructor if the class is unknown."""
+    """Return the class of the object that a constructor creates, or the constructor if unknown."""
     if isinstance(maker, type):
         return maker
     if isinstance(owner := getattr(maker, "__self__", None), type):  # a class method

@@ -1,4 +1,4 @@
-"""The owner of worker processes, which starts them, sends them calls and collects their results.
+"""Runs calls: starts worker processes, sends them calls, and collects their results.
 
 Threads and processes, the channels between them, and the memory that they share::
 
@@ -62,8 +62,8 @@ The flow of one ``parallel_map(f, items, shared=...)``, there and back::
       Job._outcome
         Results.final                 the output array, or a list; or the error is raised
 
-A detached run is such a `parallel_map` in a process of its own, the driver (`runs.driver`).
-Other processes follow it by its files (`runs.attached`).
+A detached run is such a `parallel_map` in a process of its own, the driver (`runs.driver`). Other
+processes follow the run by its files (`runs.attached`).
 
 `system` provides the sockets, events, processes and locks of each operating system.
 
@@ -71,8 +71,8 @@ Between the order and "finished" no message is needed, because progress, partial
 live plot are read from shared memory. A slow plot never delays a worker.
 
 With ``checkpoint=`` workers also write results to files (`store.rows`). A thread of the owner, the
-keeper, writes those that they failed to write. Stored results are placed in the output and marked
-as done before the call begins, so workers skip their items.
+keeper, writes the results that workers failed to write. Stored results are placed in the output and
+marked as done before the call begins, so workers skip their items.
 
 To follow an item to a worker and its result back, read these files in this order: mapping, options,
 preparing, arrays/arena, call, dispatcher, calls, workers and wire/messages, then worker/process,
@@ -99,11 +99,11 @@ items. They wait for the next block at a ring buffer (`worker.stages`).
 Glossary
 --------
 arena
-    Collects the objects that a call sends. It is copied into one segment.
+    The objects that a call sends, packed to be copied into one segment.
 attempts
-    How often an item has failed, including deaths of its worker.
+    The number of failures of an item, including deaths of its worker.
 batch
-    Short items that run together, and whose results are stored together.
+    Short items that run and are stored together.
 block
     A unit of data in a pipeline. Also items that are pickled together, or items whose results a
     worker reduces to one (`wire.folding`), which the engine then treats as one item.
@@ -123,12 +123,12 @@ context
 deadline
     The time at which a worker is killed, after a time-out or when its call was stopped.
 detached
-    A worker that has not noticed yet that its call is over. No thread waits for such a worker. Also
-    a run that a driver owns.
+    Said of a worker that has not noticed yet that its call is over, so no thread waits for it. Also
+    of a run that a driver owns.
 dispatcher
     The one thread that owns the worker processes, with a queue for other threads.
 driver
-    A process that owns a single run, which therefore outlives the notebook (`runs.driver`).
+    A process that owns a single run, so that the run outlives the notebook (`runs.driver`).
 engine
     Runs calls, in worker processes, in threads, or in the thread that waits.
 event
@@ -138,7 +138,7 @@ feed
 fork server
     A small process that has imported NumPy, and forks workers in 5 ms.
 generation
-    Workers that were started for the same files, environment and initializer.
+    The workers that were started for the same files, environment and initializer.
 handle
     A reference to an array in memory that the receiver has not mapped yet.
 inputs
@@ -146,16 +146,16 @@ inputs
 item
     One input of the run. Indices count from 0.
 job
-    The public face of a run.
+    The object that the caller has of a run (`nbshare.Job`).
 known
     An object of the function or of ``shared=``, which items name instead of sending it again
     (`arrays.known`).
 keeper
     Loads a call's stored results, and stores those that workers failed to store (`checkpoint`).
 lease
-    Names the process that writes to a checkpoint, in its ``lease.json``.
+    The right of one process to write to a checkpoint, stored in ``lease.json``.
 life pipe
-    A pipe whose end in the owner closes when the owner dies. The kernel then kills all workers.
+    A pipe whose end closes when the owner dies. All workers are then killed.
 log
     A worker's segment for results that fit no output array.
 mosaic
@@ -163,11 +163,12 @@ mosaic
 output
     The array of results that all workers fill.
 open
-    A call or board with an unknown number of items.
+    Said of a call or board whose number of items is unknown.
 owner
     The process that called nbshare.
 page
-    The state of some items of a board. A board has one page, or in an open call as many as needed.
+    The state of some items on a board. A board has one page, or, in an open call, as many as
+    needed.
 part
     The results stored by one of several processes that share a run.
 pool
@@ -179,13 +180,13 @@ request
 segment
     Memory that several processes map.
 slab
-    A segment that is cut into small pieces, for boards and small arrays.
+    A segment that is divided into small pieces, for boards and small arrays.
 slot
     A worker's row of the board, or a place in a ring buffer.
 snapshot
     The bytes of source files, the same for all workers of a call.
 spec
-    Dtype and shape of the first result, which decide where results go.
+    Dtype and shape of the first result, which decide where results are stored.
 stage
     One function of a pipeline, with its workers.
 stamp
@@ -193,5 +194,5 @@ stamp
 supply
     Reads items from a source, or tasks of an executor, while a call runs.
 warm
-    A segment kept for the next call of about its size.
+    A segment kept for the next call that needs about its size.
 """

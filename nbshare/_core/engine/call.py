@@ -1,4 +1,4 @@
-"""One call inside the engine, from its start to the last message of its workers."""
+"""A call in the engine, from its start to the last message of its workers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from nbshare._core.engine.process import WorkerProcess
 
-MAX_REPLACED = 3  # replacements for workers that die before their first item, then an error
+MAX_REPLACED = 3  # workers that may die before their first item and be replaced, beyond max_workers
 
 _numbers = itertools.count(1)
 
@@ -47,34 +47,34 @@ _numbers = itertools.count(1)
 
 
 class Supply:
-    """Brings items while a call runs."""
+    """Supplies items to a running call."""
 
-    _event: waiting.OwnerEvent | None = None  # wakes the thread that brings them
-    error: BaseException | None = None  # the call fails with it when all items are done
+    _event: waiting.OwnerEvent | None = None  # wakes the thread that supplies items
+    error: BaseException | None = None  # with which the call fails when all items are done
 
     def start(self) -> None:
-        """Start the call."""
+        """Start to supply items."""
 
     def wait(self, timeout_s: float) -> None:
         """Supply items, and wait for the end of the call in the remaining time."""
 
     def bring(self) -> None:
-        """Supply items if workers will soon need them."""
+        """Supply items if workers will need them soon."""
 
     def wake(self) -> None:
-        """Check for work. Any thread may call this, also after the call is over."""
+        """Wake the thread that supplies items. Any thread may call this, also after the end."""
         if (event := self._event) is not None:  # another thread may clear it
             event.set()
 
 
 class Keeper(Protocol):
-    """Stores the results of a call in a second place, where they outlive the call."""
+    """Stores the results of a call where they outlive the call."""
 
     def start(self) -> None:
         """Begin to store results."""
 
     def expect(self, columns: Sequence[Any]) -> None:
-        """Place the stored results of the next items before workers see the items."""
+        """Place stored results of the next items before workers see these items."""
 
     def save(self) -> None:
         """Store the finished results."""
@@ -84,19 +84,20 @@ class Keeper(Protocol):
 
 
 class Engine:
-    """Runs calls, in worker processes, in threads, or in the thread that waits.
+    """Runs calls: in worker processes, in threads, or in the thread that waits.
 
     Attributes
     ----------
     works_by_itself : bool
         Whether calls run while no thread waits for them.
     in_process : bool
-        Whether this process alone reads inputs and writes results, so that both are private memory.
+        Whether only this process reads inputs and writes results, so that both can be private
+        memory.
     is_closed : bool
         Whether the engine accepts no more calls.
     portion_s : float
-        Work to read from a generator at a time, in seconds of all workers, or in seconds of the
-        loop over the results if the loop is slower.
+        Amount of items to read from a generator at a time, in seconds of work of all workers, or of
+        the loop over the results if that is slower.
     """
 
     works_by_itself = True
@@ -112,14 +113,14 @@ class Engine:
         raise NotImplementedError
 
     def notify(self, call: Call) -> None:
-        """Wake workers after items have arrived at a call, or after the last one."""
+        """Wake workers after items were added to a call, or after the last item."""
 
     def wait(self, call: Call, timeout_s: float) -> bool:
         """Wait for the end of a call. Return whether it is over."""
         return call.await_end(timeout_s)
 
     def stop(self, call: Call, error: BaseException | None = None) -> None:
-        """End a call early, with an error if there is one. For any thread."""
+        """End a call early, with an error if one is given. Thread-safe."""
         call.note_failure(error)
         call.board.stop()
         if call.state == "starting":  # it was never submitted
@@ -129,22 +130,23 @@ class Engine:
 class Call(OwnRun):
     """A running call, with its shared memory, workers, results and outcome.
 
-    The dispatcher's thread writes. Others read, wait and stop, and one of them consumes results.
+    The dispatcher's thread writes. Other threads read, wait and stop, and one of them consumes
+    results.
 
     Parameters
     ----------
     request : Request
         The checked arguments.
     engine : Engine
-        The engine that runs it.
+        The engine that runs the call.
     board : Board
-        The state shared with its workers.
+        The state shared with the workers.
     inputs : list of Placed
-        The parts that are the same for all items, and the items, or one `Placed` with both.
+        The objects that are the same for all items, and the items, or one `Placed` for both.
     order : CallOrder
         The order for workers.
     feed : ItemFeed, optional
-        The feed of items that arrive while it runs.
+        The feed of items that arrive while the call runs.
     """
 
     has_begun = False
@@ -163,21 +165,21 @@ class Call(OwnRun):
         self.has_processes = not engine.in_process and request.stage is None
         self.initializer_key = order.fixed.initializer_key
         self.id = next(_numbers)
-        self.n_in_run = request.max_workers  # workers, those of a pipeline's other stages included
+        self.n_in_run = request.max_workers  # workers, including those of a pipeline's other stages
         self.begun_ns = time.monotonic_ns()
         self.code = NO_CODE  # the code that the workers run, while the call has workers
-        self.imported: dict[str, Stamp | None] = {}  # by its workers (files that users may edit)
-        self.known_files: set[str] | None = None  # workers may know no others
+        self.imported: dict[str, Stamp | None] = {}  # stamps of user files, by path
+        self.known_files: set[str] | None = None  # the files that workers may know, None for any
         self.workers: dict[WorkerProcess, int] = {}  # busy, with their slots
-        self.past_slots: list[list[int]] = []  # slots of past workers, since reassigned
+        self.past_slots: list[list[int]] = []  # of workers before the present ones
         self.n_replaced = 0  # workers in a row that died before their first item
         self.n_done_at_loss = 0  # items, at the last count
         self.torn_rows: list[int] = []  # items that were running when their worker died
-        self.fitting: Fit | None = None  # workers into memory, at the last check
+        self.fitting: Fit | None = None  # the last check of how many workers fit into memory
         self.most_private = 0  # highest private memory of a worker, in bytes
-        self.most_fitting = request.max_workers  # since some were ended for lack of memory
+        self.most_fitting = request.max_workers  # fewer after a lack of memory
         self.looked_at = time.monotonic()
-        self.n_killed = sys.maxsize  # by the system for lack of memory, before any of its workers
+        self.n_killed = sys.maxsize  # by the system, before this call
         self.kill_at: float | None = None  # when workers of a stopped call are ended
         self.feed = feed
         # Wakes waiting workers.
@@ -186,7 +188,7 @@ class Call(OwnRun):
             self.items_event = waiting.WorkerEvent()
         self.supply: Supply | None = None  # source of items, until its end
         self.keeper: Keeper | None = None
-        self.event_fd: int | None = None  # set by workers with news (`OwnerEvent`)
+        self.event_fd: int | None = None  # of the `OwnerEvent` that workers set when they have news
         self._texts: dict[int, str] = {}  # texts of items that are not kept
 
     # ------------------------------------------------------------------ for the job ----
@@ -201,7 +203,7 @@ class Call(OwnRun):
         return stats_of(self.rows(), self.begun_ns, self.text_of)
 
     def rows(self) -> list[list[int]]:
-        """Return the figures of all workers so far, as in the slots of the board."""
+        """Return the stats of all workers so far, as they are in the slots of the board."""
         return [*self.past_slots, *self.board.slots.tolist()]
 
     def durations(self) -> list[int]:
@@ -209,20 +211,20 @@ class Call(OwnRun):
         return durations_of(self.rows())
 
     def activity(self) -> list[WorkerActivity]:
-        """Return the present activity of the workers."""
+        """Return what each worker is doing now."""
         return activity_of(self.board, self.text_of)
 
     def retried(self) -> npt.NDArray[np.int64]:
-        """Return the items that failed and were run again."""
-        # An item that has ended the call without it has failed once, too.
+        """Return the indices of items that failed and were run again."""
+        # Without retries, an item that failed has ended the call, and was not run again.
         return self.board.retried() if self.order.policy.retries else super().retried()
 
     def loading_s(self) -> float:
-        """Return the seconds for which a worker has been loading the function, 0.0 if none is."""
+        """Return how many seconds a worker has been loading the function, 0.0 if none is."""
         return loading_s(self.board)
 
     def fit(self) -> Fit | None:
-        """Return how many workers fit into memory, if fewer than the number allowed."""
+        """Return how many workers fit into memory if fewer than allowed, else None."""
         found = self.fitting
         return found if found and found.n < self.request.max_workers else None
 
@@ -252,19 +254,22 @@ class Call(OwnRun):
         return name_of_item(i, self.text_of(i) if text is None else text)
 
     def drew(self) -> tuple[str, int]:
-        """Return the items that drew global random numbers, in words, and their generators."""
+        """Return which items drew global random numbers, in words, and from which generators."""
         items, which = self.board.draws
         name = self.name_of(items.start) if items else ""
         return f"one of items {items[0]} to {items[-1]}" if len(items) > 1 else name, which
 
     def error_of(self, what: Failure | Death, worker: object) -> BaseException:
-        """Return the error for a worker's report or death."""
+        """Return the error for the failure or death that a worker had."""
         text = what.item_repr if isinstance(what, Failure) else None
         error = what.as_error(self.name_of(what.item, text) if what.item >= 0 else "", worker)
         return note_on_iterables(error, self.request.iterables, text) if text else error
 
     def text_of(self, i: int) -> str:
-        """Return the repr of an item, or for a block, which is not kept, the name of its stage."""
+        """Return the repr of an item.
+
+        Return the name of the stage for a block, which is not kept.
+        """
         if self.request.stage is not None:
             return f"in stage {self.request.stage!r}"
         try:
@@ -275,25 +280,25 @@ class Call(OwnRun):
     def _note_slowest(self) -> None:
         """Record the texts of the slowest items, because finished items are not kept.
 
-        Each repr is created once, because the repr of an array takes milliseconds.
+        Each repr is created only once, because that of an array takes milliseconds.
         """
         items = {i for row in self.rows() for i in row[SLOWEST + 1 : DURATIONS : 2]}
         self._texts = {i: self._texts.get(i) or self.text_of(i) for i in items}
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
-        """Yield the results that are new since the previous call. Only one reader may call it."""
+        """Yield the results since the previous call. For one reader."""
         n_before = self.results.given.n
-        # A sent buffer is kept, because its memory may be reused afterwards.
+        # Results are saved before their memory is reused.
         yield from self.results.new(self.keeper.save if self.keeper is not None else None)
         if self.results.given.n > n_before:
             self.wake_supply()  # it may wait for results to be consumed
 
     def release(self) -> None:
-        """Abandon the call, because its results will not be read."""
-        # In a forked child the engine is closed, and the call is the parent's.
+        """Abandon the call, because nobody will read its results."""
+        # In a forked child, the engine is closed, because the call belongs to the parent.
         is_endless = self.board.is_open and self.results.given.is_iterated
         if is_endless and not self.is_over and not self.engine.is_closed:
-            self.stop()  # it waits for a reader that no longer exists
+            self.stop()  # it would wait for a reader that no longer exists
 
     # --------------------------------------------------------------------------- its life
 
@@ -306,7 +311,7 @@ class Call(OwnRun):
             self.supply.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end and bring further items. Return whether it is over."""
+        """Wait for the end, and supply items meanwhile. Return whether the call is over."""
         if (supply := self.supply) is not None and not self.is_over:
             supply.wait(timeout_s)
             return self.is_over
@@ -315,12 +320,12 @@ class Call(OwnRun):
         return self.engine.wait(self, timeout_s)
 
     def wake_supply(self) -> None:
-        """Wake the supply of items, if there is one."""
+        """Wake the thread that supplies items, if any."""
         if (supply := self.supply) is not None:
             supply.wake()
 
     def append(self, columns: Sequence[Sequence[Any]]) -> None:
-        """Append items, for one thread.
+        """Append items. For one thread.
 
         Raises
         ------
@@ -338,13 +343,13 @@ class Call(OwnRun):
             self.engine.notify(self)
 
     def _all_columns(self, new: Sequence[Sequence[Any]]) -> list[Any]:
-        """Return all iterables' values for the next items. `new` are those from sources."""
+        """Return the values of all iterables for the next items. `new` has those from sources."""
         start, parts = self.board.n_there, iter(new)
         stop = start + len(new[0])
         return [next(parts) if c is None else c[start:stop] for c in self.request.iterables]
 
     def make_room(self, n: int) -> int:
-        """Allocate places for at least the first `n` blocks of a stage. Return their number.
+        """Allocate places for at least the first `n` blocks of a stage. Return how many.
 
         Raises
         ------
@@ -358,7 +363,7 @@ class Call(OwnRun):
         return n
 
     def close(self, n: int | None = None) -> None:
-        """Mark the present items, or the first `n`, as the last items."""
+        """Declare that the present items, or the first `n`, are the last."""
         self.board.close(n)
         self.engine.notify(self)
 
@@ -385,7 +390,7 @@ class Call(OwnRun):
 
     @cached_property
     def packed_order(self) -> bytes:
-        """The pickled order."""
+        """The order, pickled."""
         return pickle.dumps(tuple(self.order))  # a NamedTuple would take twice the time
 
     @property
@@ -400,7 +405,7 @@ class Call(OwnRun):
 
     @property
     def wants_worker(self) -> bool:
-        """Whether there is work for one more worker."""
+        """Whether the call can use one more worker."""
         board, n_employed = self.board, self.most_fitting
         if self.fitting is not None:
             n_employed = min(n_employed, self.fitting.n)
@@ -421,14 +426,14 @@ class Call(OwnRun):
         return free[0]
 
     def clear_slot(self, slot: int) -> None:
-        """Free a slot for another worker, and keep the figures of the last worker."""
+        """Free a slot for another worker, and keep the stats of its last worker."""
         self.past_slots.append(self.board.row(slot).tolist())
         self.board.clear_slot(slot)
 
     def look_at_memory(self) -> bool:
-        """Compute how many workers fit into memory, and request the others to leave.
+        """Compute how many workers fit into memory, and ask the others to leave.
 
-        Return whether any worker was requested to leave.
+        Return whether a worker was asked to leave.
         """
         self.looked_at = time.monotonic()
         self.n_killed = min(self.n_killed, processes.n_killed())
@@ -436,7 +441,7 @@ class Call(OwnRun):
         found = (processes.private_bytes(row[PID])[0] for row in rows.values() if row[PID])
         if not (known := [now for now in found if now]):
             return False
-        # Not the system's figure for each process, because it counts mapped files, too.
+        # The system's figure for each process would also count mapped files.
         self.most_private = max(self.most_private, *known)
         private = [WorkerMemory(now, self.most_private) for now in known]
         fit = workers_that_fit(private, processes.available_bytes())
@@ -446,7 +451,7 @@ class Call(OwnRun):
         return len(rows) > self.fitting.n
 
     def private_peak(self) -> int:
-        """Return the highest private memory of its live workers."""
+        """Return the highest private memory of a live worker, in bytes."""
         peaks = [0]
         for row in self.rows():
             now, private, peak = processes.private_bytes(row[PID]) if row[PID] else (0, 0, 0)
@@ -454,22 +459,22 @@ class Call(OwnRun):
         return max(peaks)
 
     def halt(self) -> None:
-        """Request workers to claim and start no more items."""
+        """Ask workers to claim and start no more items."""
         self.board.stop()
         if (event := self.items_event) is not None:
             event.set(self.request.max_workers)
 
     def note_failure(self, error: BaseException | None) -> None:
-        """Keep an error, if it is the first, to end the call with."""
+        """Keep an error to end the call with, unless there is one already."""
         self.error = self.error or error
 
     def note_error(self, error: BaseException, items: range) -> None:
-        """Keep the error of items that failed."""
+        """Keep the error of each item that failed."""
         self.results.errors.update(dict.fromkeys(items, error))
 
     def finish(self, *, is_whole: bool) -> None:
-        """End after the last writer. `is_whole` is whether all items are done."""
-        if self.results.is_final:  # the last of them are being stored
+        """Finish the call after its last writer. `is_whole` is whether all items are done."""
+        if self.results.is_final:  # its last results are being stored
             return
         self.results.is_final = True
         if self.supply is not None and (is_whole or self.is_enough):
@@ -480,7 +485,7 @@ class Call(OwnRun):
             self.results.output.close()
             if self.board.is_open:
                 self._note_slowest()
-        except Exception as problem:  # noqa: BLE001 - short memory, say; no thread may wait forever
+        except Exception as problem:  # noqa: BLE001 - no thread may wait forever
             self.note_failure(problem.with_traceback(None))
         # Free them now, because a notebook's last traceback keeps this call alive.
         self.inputs.clear()
@@ -496,7 +501,8 @@ class Call(OwnRun):
 
         def end(error: BaseException | None) -> None:
             self.note_failure(error)
-            # They refer to each other, so its files would stay open until a garbage collection.
+            # Keeper and call refer to each other, so files would stay open until a garbage
+            # collection.
             self.keeper, self.results.output.medium = None, Medium()
             self._end("failed" if self.error else "done" if is_done else "stopped")
 

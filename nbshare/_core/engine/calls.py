@@ -1,4 +1,4 @@
-"""The running calls. Assigns workers, handles messages, replaces losses.
+"""The running calls: assigns workers, handles messages and replaces lost workers.
 
 ::
 
@@ -35,8 +35,8 @@ from nbshare._core.system import locks, processes
 from nbshare._core.wire.board import LEAVES, LOADED, REACHED, RETRIED, SINCE, busy_since, give_back
 from nbshare._core.wire.failures import Death, Failure
 
-# Time for the running items of a stopped call, before their workers are killed. After an interrupt
-# the next call must work within 0.1 s. New workers take about 20 ms of it and their imports the
+# Time for the running items of a stopped call, before their workers are killed. After an interrupt,
+# the next call must work within 0.1 s. New workers take about 20 ms of this, and their imports the
 # rest.
 GRACE_S = 0.02
 KILLED = -9  # the exit status after SIGKILL
@@ -45,7 +45,7 @@ MOST_STARTING = 32
 
 
 class Calls:
-    """The running calls.
+    """All running calls.
 
     Parameters
     ----------
@@ -65,8 +65,8 @@ class Calls:
 
     Notes
     -----
-    For the dispatcher's thread. `hear`, `lose` and `stop` only record what happened.
-    `assign_workers` and `finish_ended` act on it at the end of a turn. So no method is re-entered.
+    For the dispatcher's thread. `hear`, `lose` and `stop` only record events. At the end of a turn,
+    `assign_workers` and `finish_ended` act on them, so no method is re-entered.
     """
 
     def __init__(self, pool: WorkerPool, pipes: PrintPipes, lock: locks.FileLock) -> None:
@@ -80,7 +80,7 @@ class Calls:
             return
         try:
             call.code = self._pool.renew_if_stale(call, is_in_use=bool(self.running))
-        except Exception as error:  # noqa: BLE001 - its failure, not this thread's
+        except Exception as error:  # noqa: BLE001 - the call fails, not this thread
             call.note_failure(errors.without_frames(error))
             call.finish(is_whole=False)
             return
@@ -98,7 +98,7 @@ class Calls:
             call.kill_at = time.monotonic() + GRACE_S
 
     def fail(self, call: Call, error: BaseException) -> None:
-        """Record the first failure and stop the rest."""
+        """Record the first failure of a call, and stop the call."""
         if call.error is None and not call.results.is_final:
             call.note_failure(error)
             self.stop(call)
@@ -106,13 +106,13 @@ class Calls:
     # -------------------------------------------------------------- the effects on calls
 
     def finish_ended(self) -> None:
-        """Finish the calls whose work is done and whose messages have arrived."""
+        """Finish the calls that have ended and whose messages have arrived."""
         for call in list(self.running.values()):
             call.has_begun = call.has_begun or any(w.is_ready for w in call.workers)
             is_complete = call.is_complete  # read once, because an item may end between two checks
             if is_complete or call.board.stopped:
                 for worker in list(call.workers):
-                    self.hear_all(worker)  # its logs and failures, sent before the items were done
+                    self.hear_all(worker)  # messages from before the items were done
             is_done = is_complete and call.error is None and not call.board.stopped
             if _has_ended(call, is_done=is_done):
                 self._finish(call, is_whole=is_done)
@@ -129,22 +129,22 @@ class Calls:
 
     def assign_workers(self) -> None:
         """Assign workers to calls that can use more."""
-        # Outdated ones end first, so that their numbers are free.
+        # Outdated workers end first, so that their numbers are free.
         self._pool.remove_outdated({call.code.generation for call in self.running.values()})
         for call in list(self.running.values()):
             self._assign_workers(call)
 
     @property
     def look_at(self) -> float:
-        """Time of the next check of workers' memory, on the monotonic clock."""
+        """Time of the next check of the workers' memory, on the monotonic clock."""
         looked = [call.looked_at for call in self.running.values() if _may_shrink(call)]
         return min(looked, default=math.inf) + MEMORY_CHECK_S
 
     def look_at_memory(self) -> None:
-        """Limit the number of workers to those that fit into memory."""
+        """Limit the workers of each call to those that fit into memory."""
         for call in self.running.values():
             if _may_shrink(call) and call.look_at_memory():
-                for worker in self._pool.idle:  # they hold memory, too
+                for worker in self._pool.idle:  # idle workers hold memory, too
                     self._pool.dismiss(worker)
 
     def _assign_workers(self, call: Call) -> None:
@@ -154,12 +154,12 @@ class Calls:
                 if number is None or not self._may_assign(call, number):
                     return
                 self._assign(call, number)
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - the call fails, and this thread continues
             if not call.workers:  # otherwise its workers continue
                 self.fail(call, errors.without_frames(error))
 
     def _may_assign(self, call: Call, number: int) -> bool:
-        """Return whether a call can use the worker of this number now."""
+        """Return whether a call may use the worker of a number now."""
         if self._pool.idle_worker(number) is not None:
             return True
         # Do not start a worker if others will be idle as soon as they notice that their call is
@@ -178,7 +178,7 @@ class Calls:
         return n_wanted - n_own > len(detached)
 
     def _assign(self, call: Call, number: int) -> None:
-        """Assign the worker of this number to the call."""
+        """Assign the worker of a number to a call."""
         files = [s if mode == "r+" else s.read_only() for s, mode in call.segments]
         fds = [call.board.segment.fd, *(file.fileno() for file in files)]
         if call.event_fd is not None:
@@ -214,7 +214,7 @@ class Calls:
         self._handle(worker, message, segments)
 
     def hear_all(self, worker: WorkerProcess) -> None:
-        """Handle all messages of a worker so far, dead or alive."""
+        """Handle all messages that a worker has sent. It may be dead."""
         with suppress(EOFError, OSError):
             while True:
                 self.hear(worker)
@@ -237,7 +237,7 @@ class Calls:
                     call.results.logs.add(content, segments[0])
                 else:
                     self._note_failure(call, content, call.workers[worker])
-                call.wake_supply()  # it may have seen earlier that the item is done
+                call.wake_supply()  # which may wait for this message
 
     def _call_of(self, worker: WorkerProcess) -> Call | None:
         """Return the running call that a worker works on."""
@@ -251,7 +251,7 @@ class Calls:
     def _note_finished(self, worker: WorkerProcess, *, are_gone: bool, is_spent: bool) -> None:
         call = self._call_of(worker)
         worker.give_back(are_gone=are_gone)
-        if worker.state == "ending":  # it was already asked to
+        if worker.state == "ending":  # it was already asked to end
             return
         worker.enter("idle")
         if call is not None:
@@ -262,7 +262,7 @@ class Calls:
             self._pool.dismiss(worker)
 
     def _answer(self, worker: WorkerProcess, call: Call, wanted: OutputSpec | int) -> None:
-        """Reply with the place of a worker's first result, or the number of blocks that fit."""
+        """Reply with the place of a first result, or with the number of blocks that fit."""
         answer: Any
         segments: list[Segment] = []
         try:
@@ -270,7 +270,7 @@ class Calls:
                 answer = call.make_room(wanted)
             else:
                 answer, segments = call.results.output.place_for(wanted)
-        except Exception as error:  # noqa: BLE001 - no memory is the call's failure
+        except Exception as error:  # noqa: BLE001 - the call fails, such as for lack of memory
             self.fail(call, errors.without_frames(error))
             return
         worker.lend(*segments)
@@ -287,16 +287,16 @@ class Calls:
             self.fail(call, error)
 
     def read_prints(self, call: Call) -> None:
-        """Read the output of workers before they report that they have finished."""
+        """Read the prints of workers before their call ends."""
         if call.board.has_printed:  # there may be unread output of a worker
-            call.request.prints.is_any = True  # first, because other threads read both
+            call.request.prints.is_any = True  # first, because other threads check both
             call.board.has_printed = 0  # first, because later output may not be read
             self._pipes.read_all()
 
     # -------------------------------------------------------------- the ends of the workers
 
     def lose(self, worker: WorkerProcess, *, timed_out: bool = False) -> None:
-        """End a dead or late worker, and return its unfinished items."""
+        """End a dead or late worker, and give its unfinished items to others."""
         worker.end()  # first, because its results and messages until then count
         ended_at = time.monotonic()
         self.hear_all(worker)
@@ -317,15 +317,14 @@ class Calls:
         # If the server dies, the workers that it has not started yet are lost.
         if call.n_replaced > call.request.max_workers + MAX_REPLACED and call.wants_worker:
             died = errors.WorkerDiedError(
-                f"{call.n_replaced} workers in a row died before "
-                "they began an item. The cause may be a module that they import, or the "
-                "initializer; or memory may be short, or the number of processes limited; or "
-                f"sys.executable, {sys.executable!r}, may be a Python without NumPy."
+                f"{call.n_replaced} workers in a row died before they began an item. The cause may "
+                "be a module that they import, the initializer, a lack of memory, a limit on "
+                f"processes, or sys.executable ({sys.executable!r}) if it lacks NumPy."
             )
             self.fail(call, died)
 
     def end(self, error: BaseException | None) -> None:
-        """End all calls, with an error if there is one, and all workers."""
+        """End all calls and all workers. The calls fail with `error` if it is given."""
         for call in self.running.values():
             call.note_failure(error)
             call.halt()
@@ -337,15 +336,15 @@ class Calls:
                 worker.end()
                 self.hear_all(worker)
                 self._pool.remove(worker)
-        finally:  # or other threads would wait forever
+        finally:  # because other threads would wait forever
             self._pool.close()
             for call in list(self.running.values()):
-                call.workers.clear()  # they hold the call
+                call.workers.clear()  # workers hold the call
                 call.finish(is_whole=False)
             self.running.clear()
 
     def _busy(self) -> set[WorkerProcess]:
-        """Return the workers that are running an item, or loading the function."""
+        """Return the workers that are running an item or loading the function."""
         return {
             worker
             for call in self.running.values()
@@ -364,8 +363,8 @@ def _has_ended(call: Call, *, is_done: bool) -> bool:
 def _is_awaited(worker: WorkerProcess, call: Call, *, is_done: bool) -> bool:
     """Return whether the end of a call must wait for a message of a worker.
 
-    A tiny call does not wait until all workers have noticed that no items are left: that would take
-    as long as the call.
+    A call does not wait until all workers have noticed that no items are left, because that takes
+    as long as a tiny call.
     """
     if not is_done or not worker.is_ready:
         return worker.is_ready
@@ -379,7 +378,7 @@ def _may_shrink(call: Call) -> bool:
 def account_for_death(
     call: Call, worker: WorkerProcess, status: int | None, timed_out_at: float | None
 ) -> tuple[range, BaseException | None]:
-    """Remove a dead worker from its call. Return the items for other workers, and a fatal error.
+    """Remove a dead worker from its call. Return the items to run again, and a fatal error.
 
     Parameters
     ----------
@@ -390,20 +389,20 @@ def account_for_death(
     status : int or None
         Its exit status, if known.
     timed_out_at : float or None
-        When the worker was ended because an item timed out, on the monotonic clock.
+        When the worker was killed because an item timed out, on the monotonic clock.
     """
     slot, board = call.workers.pop(worker), call.board
     row, policy, stage = board.row(slot).tolist(), call.request.policy, call.request.stage
     items, unbegun = board.items_of(slot), board.unbegun(slot)
     if board.is_open and (n_done := board.n_done()) > call.n_done_at_loss:
-        call.n_replaced = 0  # an endless call counts from its last progress
+        call.n_replaced = 0  # an endless call counts since its last progress
         call.n_done_at_loss = n_done
     call.n_replaced += not items and timed_out_at is None
     call.clear_slot(slot)
     if not items:
         if stage is None or not row[LOADED] or board.stopped:
             return unbegun, None
-        # Other stages may wait for a slot of the output ring that it held.
+        # Other stages may wait for a slot of the output ring that the worker held.
         doing = f"waited for a block in stage {stage!r}"
         return unbegun, call.error_of(Death(-1, status, worker.has_closed, doing), slot + 1)
     call.torn_rows += items
@@ -414,7 +413,7 @@ def account_for_death(
     is_guilty = True
     if timed_out_at is not None and policy.timeout_s is not None:
         end = end._replace(timeout_s=policy.timeout_s)
-        # Otherwise it had just advanced from the late item to this one. A block cannot run again.
+        # Otherwise the worker had just gone on to this item. A block cannot run again.
         is_guilty = timed_out_at >= row[SINCE] / 1e9 + policy.timeout_s or stage is not None
     elif status == KILLED and call.workers and processes.n_killed() > call.n_killed:
         is_guilty = False  # the system was short of memory, and fewer workers may fit
@@ -428,16 +427,16 @@ def account_for_death(
         call.note_error(error, culprits)
         if not policy.returns_errors:
             return unbegun, error
-        board.fail(culprits.start)  # others leave it out
+        board.fail(culprits.start)  # other workers skip it
         again = range(board.first(again.start, again.stop, is_done=False), again.stop)
     return again, None
 
 
 def _may_run_again(call: Call, items: range) -> bool:
-    """Count the death of a worker as a failure of its items. Return whether to run them again."""
+    """Count a worker's death as a failure of its items. Return whether to run them again."""
     attempts = call.board.attempts_to_count(items.start, items.stop)
     if len(items) > 1:
-        attempts |= SUSPECT  # the next attempt runs them one at a time, to find the guilty item
+        attempts |= SUSPECT  # the next attempt runs items one at a time, to find the guilty one
         return True
     attempts += 1
     is_run_again = bool(attempts[0] & ATTEMPTS <= call.request.policy.retries)
