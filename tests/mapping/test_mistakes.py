@@ -326,7 +326,7 @@ WARNED = {
     "None for one item": (
         lambda: parallel_map(lambda x: None if x == 2 else float(x), range(5)),
         errors.MixedResultsWarning,
-        ["item 0 gave a float, item 2 a NoneType"],
+        ["item 0 is a float, item 2 a NoneType"],
     ),
     "arrays of several shapes": (
         lambda: parallel_map(np.zeros, range(1, 4)),
@@ -336,7 +336,7 @@ WARNED = {
     "numbers and words": (
         lambda: parallel_map(lambda x: x if x < 3 else "no", range(5)),
         errors.MixedResultsWarning,
-        ["item 0 gave an int, item 3 a str"],
+        ["item 0 is an int, item 3 a str"],
     ),
     "dicts for out='stack'": (
         lambda: parallel_map(lambda x: {"a": x}, range(3), out="stack"),

@@ -211,7 +211,7 @@ class Call(OwnRun):
         return durations_of(self.rows())
 
     def activity(self) -> list[WorkerActivity]:
-        """Return what each worker is doing now."""
+        """Return the current activity of each worker."""
         return activity_of(self.board, self.text_of)
 
     def retried(self) -> npt.NDArray[np.int64]:

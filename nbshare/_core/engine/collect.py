@@ -1,4 +1,4 @@
-"""Arrays of results, collected from objects that fit into one."""
+"""Combines results into arrays, if they fit."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from nbshare._core.shapes.shaped import survives
 from nbshare._core.store.specs import OutputSpec, spec_for
 from nbshare.errors import MixedResultsWarning, warn
 
-BLOCK_NBYTES = 1 << 20  # size of values that are copied and compared together
+BLOCK_NBYTES = 1 << 20  # bytes of the values that are copied and compared together
 
 
 def masked(array: npt.NDArray[Any], missing: npt.NDArray[np.bool_], *, is_kept: bool = True) -> Any:
-    """Return an array, not copied, with a mask of the missing rows.
+    """Return an array with a mask of its missing rows, without copying the array.
 
-    If the array is kept, both are writable. Otherwise neither is, because workers still fill the
-    array, and the mask takes no memory. A full mask would cost a byte per value in every frame of a
-    plot.
+    If the array `is_kept`, array and mask are writable. Otherwise both are read-only, because
+    workers still fill the array, and the mask takes no memory. A full mask would take a byte per
+    value in every frame of a plot.
     """
     rows = missing.reshape(-1, *[1] * (array.ndim - 1))
     mask = np.broadcast_to(rows, array.shape)
@@ -40,7 +40,7 @@ def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def as_masked(results: Any) -> Any:
-    """Return an array with an empty mask, and anything else unchanged."""
+    """Return an array as a masked array without masked values, and other objects unchanged."""
     if not isinstance(results, np.ndarray) or is_masked(results):
         return results
     return masked(results, np.zeros(len(results), np.bool_))
@@ -49,11 +49,11 @@ def as_masked(results: Any) -> Any:
 def collect(values: list[Any], failed: Container[int] = ()) -> Any:
     """Return results as one array in shared memory if they fit, else as a list.
 
-    The array is masked where items `failed`, even if all did. Warns if results are numbers or
-    arrays that differ.
+    The array is masked where items `failed`, even if all failed. Warns if the results are numbers
+    or arrays that fit no array.
     """
     first = next((i for i in range(len(values)) if i not in failed), None)
-    if first is None and values:  # all failed, and most functions return numbers
+    if first is None and values:  # all failed: assume a function that returns numbers
         return masked(empty(len(values)), np.ones(len(values), np.bool_))
     if first is None or spec_for(values[first]).dtype is None:
         return values
@@ -63,9 +63,9 @@ def collect(values: list[Any], failed: Container[int] = ()) -> Any:
     if stacked is not None:
         return stacked
     odd = _odd_one(specs)
-    found = "no dtype holds all"
+    found = "no dtype can hold all of them"
     if odd is not None:
-        found = f"item {first} gave {_kind(values[first])}, item {odd} {_kind(values[odd])}"
+        found = f"item {first} is {_kind(values[first])}, item {odd} {_kind(values[odd])}"
     warn(
         f"results differ in type, dtype or shape, so they are returned as a list: {found}. Return "
         'results of one dtype and shape to get an array, or pass out="list".',
@@ -75,7 +75,7 @@ def collect(values: list[Any], failed: Container[int] = ()) -> Any:
 
 
 def _odd_one(specs: dict[int, OutputSpec]) -> int | None:
-    """Return the index of a result unlike the first, preferably one that fits no array."""
+    """Return the index of a result that differs from the first, by its shape if possible."""
     wanted = next(iter(specs.values()))
     unfit = (i for i, s in specs.items() if s.dtype is None or s.shape != wanted.shape)
     unlike = (i for i, s in specs.items() if s.dtype != wanted.dtype)
@@ -83,9 +83,10 @@ def _odd_one(specs: dict[int, OutputSpec]) -> int | None:
 
 
 def stack(values: list[Any]) -> Any:
-    """Return tuples of results as a tuple of arrays, ``out="stack"``.
+    """Return results that are tuples as a tuple of arrays, for ``out="stack"``.
 
-    Arrays are masked where items failed. If the results are not such tuples, return the list.
+    Arrays are masked where items failed. If the results are not tuples of one length, return the
+    list.
     """
     there = [value for value in values if not isinstance(value, BaseException)]
     if not there or not all(isinstance(v, tuple) and len(v) == len(there[0]) for v in there):
@@ -102,7 +103,7 @@ def stack(values: list[Any]) -> Any:
 
 
 def _stack(values: list[Any], specs: dict[int, OutputSpec]) -> Any:
-    """Return one array in shared memory if every value survives the common dtype.
+    """Return values as one array in shared memory, or None if their common dtype changes one.
 
     The array is masked if there are more values than `specs`.
     """

@@ -7,7 +7,7 @@
                                                                writes results and done flags
     call.wait()  ◄──────────     Calls.hear              ◄──   its messages
 
-Between the call and "finished" no message is needed. So a dispatcher that waits for the interpreter
+Between the call and "finished" no message is needed, so a dispatcher that waits for the interpreter
 lock, while a plot is drawn, delays no worker. `Dispatcher._turn` lists all steps of the thread, and
 none of them calls back into this module.
 """
@@ -31,7 +31,7 @@ from nbshare._core.system import locks
 from nbshare._core.wire.board import busy_since
 
 ATTEND_S = 0.01  # time limit for assigning idle workers (starting new ones takes longer)
-HEAR_S = 1.0  # for a dispatcher that must wait for the interpreter lock
+HEAR_S = 1.0  # time limit for a dispatcher that must wait for the interpreter lock
 
 
 class Dispatcher(Engine):
@@ -44,7 +44,7 @@ class Dispatcher(Engine):
 
     Notes
     -----
-    Methods below "from any thread" may be called from any thread. All others run in the thread that
+    The methods in the section "from any thread" are thread-safe. All others run in the thread that
     creates the dispatcher and calls `run`.
     """
 
@@ -68,7 +68,7 @@ class Dispatcher(Engine):
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the dispatcher's thread, which may run finalizers of users' objects."""
+        """Whether this is the dispatcher's thread, where finalizers of users' objects may run."""
         return self._thread == _thread.get_ident()
 
     def warm_up(self, n_workers: int) -> None:
@@ -80,11 +80,11 @@ class Dispatcher(Engine):
         """Begin a call."""
         if call.request.prints.is_attended:  # this thread is about to wait
             self._events.post(lambda: self._begin(call))
-        else:  # it would hold the interpreter lock, and the dispatcher wait for that
+        else:  # otherwise the dispatcher would have to wait for the interpreter lock
             self._attend(lambda: self._begin(call), ATTEND_S)
 
     def hear_prints(self, call: Call, *, are_all: bool) -> None:
-        """Read the prints of a call's workers. At the end of the call, read half lines too."""
+        """Read the prints of a call's workers. If `are_all`, read unfinished lines too."""
 
         def hear() -> None:
             self._calls.read_prints(call)
@@ -107,11 +107,11 @@ class Dispatcher(Engine):
         return done.acquire(timeout=timeout_s)
 
     def stop(self, call: Call, error: BaseException | None = None) -> None:
-        """End a call early. After 20 ms no worker runs its items any more."""
+        """End a call early. Its items stop running within 20 ms."""
         if error is not None:
             self._events.post(lambda: self._calls.fail(call, error))
             return
-        call.halt()  # here: the dispatcher may have to wait for the interpreter lock
+        call.halt()  # not posted, as the dispatcher may have to wait for the interpreter lock
         self._events.post(lambda: self._calls.stop(call))
 
     def shutdown(self, timeout_s: float = 2.0) -> None:
@@ -121,19 +121,19 @@ class Dispatcher(Engine):
             self._closed.release()
 
     def withdraw(self, call: Call, i: int) -> bool:
-        """Withdraw an unclaimed item. Return whether the item was still unclaimed."""
+        """Withdraw an item if no worker has claimed it. Return whether that succeeded."""
         with self._calls.claiming:
             # Checked here, because `_end` closes the lock's file.
             if self.is_closed or call.is_over:
                 return False
             with self._calls.lock:
                 is_withdrawn = call.board.withdraw(i)
-        if is_withdrawn and call.is_complete:  # the last item, and there may be no workers
+        if is_withdrawn and call.is_complete:  # it was the last item, and there may be no workers
             self._events.wake()
         return is_withdrawn
 
     def notify(self, call: Call) -> None:
-        """Wake workers after items have arrived at a call, or after the last one."""
+        """Wake workers after items were added to a call, or after the last item."""
         with self._calls.claiming:
             event = call.items_event
             if event is None or self.is_closed:  # the call is over, or will be
@@ -144,7 +144,7 @@ class Dispatcher(Engine):
             self._events.wake()
 
     def is_current(self, call: Call) -> bool:
-        """Return whether a new call would run the same code as this one, whose items are done."""
+        """Return whether a new call would run the same code as a call whose items are done."""
 
         def hear() -> None:
             for worker in list(call.workers):
@@ -182,7 +182,7 @@ class Dispatcher(Engine):
                 self._closed.release()
 
     def _turn(self) -> None:
-        """Wait until something happens, and act on it."""
+        """Wait for events, and handle them."""
         until_s = next_deadline(self._calls.running.values(), self._pool, time.monotonic())
         until_s = min(until_s, self._calls.look_at)
         events = self._events.wait(until_s)
@@ -197,7 +197,7 @@ class Dispatcher(Engine):
         self._calls.finish_ended()  # last, because the waiting thread needs the interpreter lock
 
     def _hear(self, events: list[object]) -> None:
-        """Handle workers' messages, prints and deaths."""
+        """Handle messages, prints and deaths of workers."""
         for event in events:
             match event:
                 case WorkerProcess():
@@ -214,7 +214,7 @@ class Dispatcher(Engine):
                     self._pipes.read()
 
     def _do_overdue(self) -> None:
-        """Handle everything that is due now."""
+        """Act on all deadlines that have passed."""
         running = self._calls.running.values()
         for _, _, worker in overdue(running, self._pool, time.monotonic()):
             self._calls.hear_all(worker)  # messages sent while others had the interpreter lock
@@ -234,7 +234,7 @@ class Dispatcher(Engine):
     # ----------------------------------------------------------- posted by other threads
 
     def _begin(self, call: Call) -> None:
-        # Another thread may have closed it since the call was submitted.
+        # Another thread may have closed the dispatcher since the call was submitted.
         if self._error is not None:
             call.note_failure(self._error)
             call.finish(is_whole=False)
@@ -249,7 +249,7 @@ class Dispatcher(Engine):
     def _end(self) -> None:
         try:
             self._calls.end(self._error)
-        finally:  # the starter's end is that of all workers, too
+        finally:  # closing the starter ends all workers, too
             with self._calls.claiming:  # another thread may hold its file's lock
                 self._starter.close()
             self._pipes.close()
@@ -257,15 +257,15 @@ class Dispatcher(Engine):
 
 
 class Due(NamedTuple):
-    """A deadline, with the time, the worker, and the reason.
+    """A deadline of a worker.
 
     Attributes
     ----------
     at_s : float
-        The time on the monotonic clock.
+        When the deadline passes, on the monotonic clock.
     what : str
         The reason: "stuck" if the worker's call was stopped and the worker is still busy, "timed
-        out" if its item takes too long, or the worker's state if that has lasted too long.
+        out" if its item takes too long, or the worker's state if the state lasts too long.
     worker : WorkerProcess
         The worker.
     """
@@ -276,7 +276,7 @@ class Due(NamedTuple):
 
 
 def next_deadline(calls: Iterable[Call], pool: WorkerPool, now: float) -> float:
-    """Return the time of the next deadline, infinity if there is none."""
+    """Return the time of the next deadline, or infinity if there is none."""
     return min((due.at_s for due in _deadlines(calls, pool, now)), default=math.inf)
 
 
@@ -289,7 +289,7 @@ def _deadlines(calls: Iterable[Call], pool: WorkerPool, now: float) -> Iterator[
     for call in calls:
         if call.kill_at is not None:
             for worker in call.workers:
-                if worker.is_ready:  # else it runs nothing yet, and will find the call over
+                if worker.is_ready:  # otherwise it runs no item yet
                     yield Due(call.kill_at, "stuck", worker)
             continue
         timeout_s = call.request.policy.timeout_s

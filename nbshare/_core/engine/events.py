@@ -1,4 +1,4 @@
-"""The events of the dispatcher's thread: descriptors, requests of other threads, and time."""
+"""The events of the dispatcher's thread: news on descriptors, and actions from other threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Events(waiting.Waiter):
 
     Notes
     -----
-    `post` and `wake` are for any thread, everything else for the waiting one.
+    `post` and `wake` are thread-safe. All other methods are for the waiting thread.
     """
 
     def __init__(self) -> None:
@@ -30,8 +30,8 @@ class Events(waiting.Waiter):
             self.do_posted()
 
     def wake(self) -> bool:
-        """End the wait. Return False if that thread has ended."""
-        event = self._event  # this reference keeps its descriptor open
+        """End the wait. Return False if the waiting thread has ended."""
+        event = self._event  # this reference keeps the descriptor open
         if event is None:
             return False
         event.set()

@@ -18,7 +18,7 @@ class WorkerMemory(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """The number of workers that fit, and the peak memory of each, in bytes."""
+    """The number of workers that fit into memory, and the peak memory of each, in bytes."""
 
     n: int
     each: int
@@ -27,7 +27,7 @@ class Fit(NamedTuple):
 def workers_that_fit(workers: Sequence[WorkerMemory], available: int) -> Fit:
     """Return how many workers like the running ones fit into memory, at least one.
 
-    Each may reach the highest peak so far again, and has yet to allocate the difference.
+    Each worker may still grow to the highest peak of all workers so far.
     """
     each = max(worker.peak for worker in workers)
     left = SHARE * available - sum(each - worker.now for worker in workers)

@@ -1,7 +1,7 @@
 """The owner's side of ``reduce=``, which combines the results of blocks in a fixed order.
 
 Two neighbours are combined as soon as both have arrived, then two such pairs, and so on. So the
-order of arrival makes no difference, and few results are kept.
+order of arrival does not affect the value, and few results are kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from nbshare.errors import is_interrupt
 
 
 class Reduction:
-    """Combines the values of blocks.
+    """Combines the values of blocks in a fixed order.
 
     Parameters
     ----------
@@ -42,11 +42,12 @@ class Reduction:
 
     def __init__(self, reduce: Callable[[Any, Any], Any]) -> None:
         self._reduce = reduce
-        # By the first block and the number of blocks, 1, 2, 4, ... An empty list means no value.
+        # Values by the first block and the number of blocks (1, 2, 4, ...). An empty list means no
+        # value.
         self._parts: dict[tuple[int, int], list[Any]] = {}
 
     def add(self, k: int, values: list[Any]) -> None:
-        """Add the value of block `k`, if any."""
+        """Add the value of block `k`, in a list that is empty if the block has none."""
         size = 1
         while (k ^ size, size) in self._parts:
             other = self._parts.pop((k ^ size, size))
@@ -59,7 +60,8 @@ class Reduction:
         parts = [self._parts[key] for key in sorted(self._parts)]
         values: list[Any] = []
         for part in parts:
-            # Values that are kept must not change, and `reduce` may return either argument.
+            # `reduce` may change or return its arguments, so it gets copies of values that are
+            # kept.
             values = self._joined(values, list(map(kept_result, part)))
         return values[0] if values else None
 
@@ -80,11 +82,11 @@ class FoldingCall(Call):
         self._folding = _thread.allocate_lock()
         self._value: tuple[int, Any] = (0, None)  # the number of items, and their reduction
         self._n_folded = self._n_restored = 0  # items
-        self._n_brought = 0  # those from a source
+        self._n_brought = 0  # items from a source
         self._failed: dict[int, BaseException] = {}
         self._restored: set[int] = set()  # blocks
         self._retried: set[int] = set()  # items, within their blocks
-        self._broken: BaseException | None = None  # raised by `reduce`. There is no value then
+        self._broken: BaseException | None = None  # an error of `reduce`, if any
         self.results.given.is_iterated = True  # combined values are not kept
 
     # ------------------------------------------------------------------ what a job reads
@@ -101,7 +103,7 @@ class FoldingCall(Call):
 
     @property
     def n_restored(self) -> int:
-        """Number of items in blocks that were done before the run began."""
+        """Number of items in blocks that were restored from a checkpoint."""
         return self._n_restored
 
     @property
@@ -116,11 +118,11 @@ class FoldingCall(Call):
         return lost | self._failed
 
     def retried(self) -> npt.NDArray[np.int64]:
-        """Return the items that ran again, alone or with their block after its worker died."""
+        """Return the items that ran again, by themselves or with a block whose worker died."""
         again = self._retried.copy()
         if self.request.policy.retries:
             is_done, blocks = self.board.finished(), self.board.retried()
-            # Any other has ended the call.
+            # A block that is not done has ended the call instead.
             again.update(i for k in blocks[is_done[blocks]].tolist() for i in self._items_in(k))
         return np.array(sorted(again), np.int64)
 
@@ -157,12 +159,12 @@ class FoldingCall(Call):
         return tuple(column[i - block.first] for column in block.columns)
 
     def activity(self) -> list[WorkerActivity]:
-        """Return the present activity of the workers."""
+        """Return the current activity of each worker."""
         found = super().activity()
         return [each._replace(items=self._all_in(each.items)) for each in found]
 
     def text_of(self, i: int) -> str:
-        """Return the text of a block for messages."""
+        """Return the repr of a block for messages."""
         try:
             return repr(self._block(i))
         except LookupError:
@@ -195,13 +197,13 @@ class FoldingCall(Call):
         return block  # type: ignore[no-any-return]
 
     def note_restored(self, items: npt.NDArray[np.int64]) -> None:
-        """Record blocks that need not run."""
+        """Record the blocks that were restored from a checkpoint."""
         super().note_restored(items)
         self._restored.update(items.tolist())
         self._n_restored += sum(len(self._items_in(k)) for k in items.tolist())
 
     def append(self, columns: Sequence[Sequence[Any]]) -> None:
-        """Supply blocks. For one thread."""
+        """Append blocks. For one thread."""
         self._n_brought += sum(len(block.columns[0]) for block in columns[0])
         super().append(columns)
 
@@ -211,7 +213,7 @@ class FoldingCall(Call):
         super().sweep()
 
     def _store_and_end(self, *, is_done: bool) -> None:
-        """End when all is combined, in a thread that may run the user's function."""
+        """Combine the last results and end, in a thread that may run the user's function."""
         if self.engine.in_process:
             self._fold_and_end(is_done)
             return
@@ -221,7 +223,7 @@ class FoldingCall(Call):
             self._fold_and_end(is_done)
 
     def _fold_and_end(self, is_done: bool) -> None:
-        with uninterrupted():  # or the call would never end
+        with uninterrupted():  # because an interrupt would keep the call from ending
             try:
                 self._fold()
             except BaseException as error:  # noqa: BLE001 - of the user's function
@@ -248,13 +250,13 @@ class FoldingCall(Call):
                         raise
             if self.results.given.n == n_before and self._value[0] == self._n_folded:
                 return False
-            if not self.board.is_open:  # otherwise by the supply
+            if not self.board.is_open:  # otherwise the supply drops them
                 self.results.drop_logs()
             self._value = self._n_folded, self._reduction.value()
             return True
 
     def _combine(self, k: int, found: Any) -> None:
-        block = found if isinstance(found, Folded) else Folded([], 0, [])  # it was lost
+        block = found if isinstance(found, Folded) else Folded([], 0, [])  # the block was lost
         self._reduction.add(k, block.values)
         self._n_folded += block.n
         if k not in self._restored:

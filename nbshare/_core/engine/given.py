@@ -1,4 +1,4 @@
-"""The results that a loop over a job has consumed, which are not kept."""
+"""Records the results that a loop over a job has consumed, which are not kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Given:
 
     Notes
     -----
-    One thread at a time consumes results. Any may read.
+    One thread at a time consumes results. Any thread may read.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Given:
 
     @contextmanager
     def look(self) -> Iterator[None]:
-        """Measure the reader's time for the results since the last check."""
+        """Measure how long the reader takes for the results that it gets in this block."""
         self.is_iterated = True
         self._reading = time.monotonic(), self.n
         yield

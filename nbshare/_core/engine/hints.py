@@ -1,4 +1,4 @@
-"""Hints on large inputs, for `nbshare.plan` and the progress display."""
+"""Advice on large inputs, for `nbshare.plan` and the progress display."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from nbshare._core.arrays.arena import Arena
 from nbshare._core.engine.request import Request
 from nbshare._core.memory.budget import rounded
 
-LARGE = 100_000_000  # least size of an input to mention, in bytes
+LARGE = 100_000_000  # smallest size of an input to mention, in bytes
 MOST_KEPT = 16  # arrays that are remembered
 
-# The large arrays that earlier calls have copied. Replaced as a whole, because any thread may.
+# The large arrays that earlier calls have copied. Any thread may replace this tuple.
 _copied: tuple[weakref.ref[npt.NDArray[Any]], ...] = ()
 
 
 def hints_of(request: Request, arena: Arena) -> list[str]:
-    """Return a line for each large input of a call that an arena holds.
+    """Return advice on each large input of a call, packed in an arena.
 
-    Python objects are loaded in each worker. Plain arrays are copied at each call, and reported
-    from the second copy on.
+    Python objects take memory in each worker. Plain arrays are copied by each call, and are
+    mentioned from the second copy on.
     """
     hints = [
         f"{what}: about {rounded(nbytes)} of Python objects in each worker; a DataFrame (with "
@@ -44,7 +44,7 @@ def hints_of(request: Request, arena: Arena) -> list[str]:
 
 
 def _was_copied(array: npt.NDArray[Any]) -> bool:
-    """Return whether an earlier call has copied an array, and record that this call copies it."""
+    """Return whether an earlier call has copied an array, and record this copy."""
     global _copied
     while isinstance(array.base, np.ndarray):
         array = array.base

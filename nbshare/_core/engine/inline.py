@@ -1,8 +1,8 @@
-"""Calls that run in this process, one item after the other or in threads.
+"""Runs calls in this process, one item after the other or in threads.
 
-Items run by the same code as in worker processes, on inputs that are pickled in the same way but
-placed in private memory. Functions are used as they are. Stop acts between items and where an item
-calls `report`. Options that need a process are refused by `options`.
+Items run with the same code as in worker processes, and their inputs are pickled in the same way
+but placed in private memory. Functions are used as they are. Stop acts between items and where an
+item calls `report`. `options` refuses options that need a process.
 
 Threads share these things, with the interpreter lock and without it:
 
@@ -22,7 +22,7 @@ lazily made values  by `functools.cache` and cached properties. Two threads may 
                     either one must do
 ==================  ==============================================================================
 
-Users protect their functions, and what these use, themselves.
+Users must make their own functions thread-safe.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PAUSE_S = 1e-3  # a thread's interval of checks for items
 
 
 class _Here(Caller):
-    """The caller, in the same process as its workers."""
+    """The caller of workers that run in its own process."""
 
     def __init__(self, call: Call, lock: _thread.LockType) -> None:
         self._call, self._lock, self._imports = call, lock, ImportLog()
@@ -88,8 +88,9 @@ class _Here(Caller):
         if issubclass(type(error), Exception):
             where = f"raised for {self._call.name_of(i, item)}"
             if is_kept:
-                # Kept as text, because its frames refer to the caller's, and so to the results that
-                # will hold it. The garbage collector does not search arrays for such a cycle.
+                # The traceback is kept as text, because its frames refer to the caller's frames,
+                # and so to the results that will hold the error. The garbage collector does not
+                # search arrays for such a cycle.
                 text = traceback_of(error)
                 where = f"{where}:\n{text}" if text else where
                 without_frames(error)
@@ -108,7 +109,7 @@ class SerialEngine(Engine):
 
     Notes
     -----
-    For one call and one thread, except `stop`.
+    For one call and one thread. Only `stop` is thread-safe.
     """
 
     in_process = True
@@ -120,7 +121,7 @@ class SerialEngine(Engine):
         self._running = _thread.allocate_lock()
 
     def submit(self, call: Call) -> None:
-        """Begin a call, unless it was stopped before."""
+        """Begin a call, unless it was already stopped."""
         with self._running:
             if not call.results.is_final:
                 call.has_begun = True
@@ -142,7 +143,7 @@ class SerialEngine(Engine):
         return call.is_over
 
     def stop(self, call: Call, error: BaseException | None = None) -> None:
-        """End the call. For any thread."""
+        """End the call. Thread-safe."""
         super().stop(call, error)
         if self._running.acquire(blocking=False):  # else the thread that runs items sees it
             try:
@@ -162,7 +163,7 @@ class ThreadEngine(Engine):
     in_process = True
 
     def submit(self, call: Call) -> None:
-        """Begin a call, unless it was stopped before."""
+        """Begin a call, unless it was already stopped."""
         if call.results.is_final:
             return
         call.has_begun = True
@@ -176,31 +177,31 @@ class ThreadEngine(Engine):
 
         def run(k: int) -> None:
             try:
-                apply({"errstate": errstate}, ["errstate"])  # in NumPy 1 each thread has its own
+                apply({"errstate": errstate}, ["errstate"])  # per thread in NumPy 1
                 with running_items(k):
                     works[k].run()
             except BaseException as error:  # noqa: BLE001 - no thread may wait forever
                 call.note_failure(error)
                 call.board.stop()
             with lock:
-                del works[k]  # the last reference, so its inputs are free for the next call
+                del works[k]  # the last reference, which frees its inputs for the next call
                 is_last = not works
             if is_last:
                 _finish(call, entered)
 
         left = []
-        with uninterrupted():  # or the call would never end
+        with uninterrupted():  # because an interrupt would keep the call from ending
             for k in list(works):
                 try:
-                    start_thread(copy_context().run, run, k)  # with its decimal context
-                except RuntimeError:  # no more threads are allowed, so this one runs the items
+                    start_thread(copy_context().run, run, k)  # with decimal's context
+                except RuntimeError:  # no more threads are allowed, so this thread runs the items
                     left.append(k)
         for k in left:
             run(k)
 
 
 def _works(call: Call, n: int, lock: Any) -> tuple[list[Work], ExitStack | None]:
-    """Return the workers of a call, and the contexts of its initializer, run once for all."""
+    """Return the workers of a call, and the contexts that its initializer returned. Run it once."""
     has_initializer = call.request.initializer is not None
     with running_items(), initializing_anew() if has_initializer else nullcontext() as entered:
         return [_work(call, slot, lock) for slot in range(n)], entered
@@ -217,7 +218,7 @@ def _work(call: Call, slot: int, lock: Any) -> Work:
 
 
 def _abort(call: Call, error: BaseException) -> None:
-    """End a call that could not begin, to release its checkpoint and its waiting threads."""
+    """End a call that could not begin, which releases its checkpoint and the waiting threads."""
     if not is_interrupt(error):
         call.note_failure(error)
     call.finish(is_whole=False)

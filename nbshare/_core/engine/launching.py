@@ -1,4 +1,4 @@
-"""The start of worker processes, forked by a server or each in a new interpreter."""
+"""Starts worker processes, as forks of a server or each in a new interpreter."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from nbshare._core.system import SYSTEM, owned, processes, waiting, with_room
 from nbshare._core.wire.messages import Channel, channel_pair
 from nbshare._core.wire.threads import thread_variables
 
-ANSWER_S = 3.0  # the server answers as quickly, unless the machine is overloaded
+ANSWER_S = 3.0  # time limit for the server's reply, unless the machine is overloaded
 
-# Where a new interpreter finds NumPy and nbshare. They follow its own path, because a random.py
-# next to the notebook must not replace the standard library's.
+# Folders in which a new interpreter finds NumPy and nbshare. They follow its own path, because a
+# random.py next to the notebook must not replace that of the standard library.
 _PATHS = [dirname(PACKAGE), dirname(dirname(np.__file__))]
-# This nbshare, even if another one is installed for the interpreter.
+# It imports this nbshare, even if the interpreter has another one.
 _BOOT = f"""
 import gc, sys
 gc.disable()
@@ -47,9 +47,9 @@ class Launcher(Protocol):
         """Prepare for workers. Return whether they will start quickly."""
 
     def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:
-        """Start a worker at the other end of a channel. It receives duplicates of descriptors.
+        """Start a worker at the other end of a channel, with duplicates of descriptors.
 
-        Return the process. It has no id if it will report its id itself.
+        Return the process. It has no id yet if the worker will report its id.
         """
 
     def reap(self, child: processes.Child) -> int | None:
@@ -63,7 +63,7 @@ class Launcher(Protocol):
 
 
 class ForkServer:
-    """Starts workers as forks of a server (`worker.server`)."""
+    """Starts workers as forks of a server process (`worker.server`)."""
 
     def __init__(self) -> None:
         self._life_read, self._life_write = map(owned, waiting.pipe())
@@ -91,7 +91,7 @@ class ForkServer:
         return processes.Child()
 
     def reap(self, child: processes.Child) -> int | None:
-        """Return the exit status of a dead child of the server, None if the status is unknown."""
+        """Return the exit status of a dead worker, or None if the status is unknown."""
         if self._channel is None or not child.pid:
             return None
         with suppress(OSError, EOFError):  # the server has ended
@@ -101,7 +101,7 @@ class ForkServer:
         return None
 
     def close(self) -> None:
-        """End the server and all workers. Closing the life pipe kills them."""
+        """End the server and all workers, which are killed when the life pipe closes."""
         self._life_write.close()
         self._end_server()
         self._life_read.close()
@@ -141,9 +141,9 @@ def _start_server(channel_fd: int, life_fd: int) -> subprocess.Popen[bytes]:
         command(_BOOT + f"from nbshare._core.worker.server import serve; serve{arguments}"),
         pass_fds=(channel_fd, life_fd),
         stdin=subprocess.DEVNULL,
-        # With several threads it must not fork.
+        # One thread, because a process with several must not fork.
         env=_environ(),
-        # In a separate group, it does not receive the terminal's or the kernel's interrupt.
+        # A separate group does not receive the interrupts of the terminal and the kernel.
         process_group=0,
     )
 
@@ -152,7 +152,7 @@ def _environ() -> dict[str, str]:
     return {**os.environ, **thread_variables(1), "MPLBACKEND": "Agg"}
 
 
-if sys.platform == "win32" or not TYPE_CHECKING:  # Linux lacks the modules it needs
+if sys.platform == "win32" or not TYPE_CHECKING:  # Linux lacks the modules that it needs
 
     class Spawner:
         """Starts each worker in a new interpreter, which takes 110 ms."""
@@ -163,16 +163,16 @@ if sys.platform == "win32" or not TYPE_CHECKING:  # Linux lacks the modules it n
             self._life = processes.Life()
 
         def warm_up(self) -> bool:
-            """Return False: no preparation is needed."""
+            """Return False, because no preparation is needed."""
             return False
 
         def launch(self, fds: Sequence[int], channel: Channel) -> processes.Child:
-            """Start a new interpreter."""
+            """Start a worker in a new interpreter."""
             starting = command(_BOOT + "from nbshare._core.worker.spawned import live; live()")
             return processes.spawned(starting, _environ(), fds, channel.end, self._life)
 
         def reap(self, child: processes.Child) -> int | None:
-            """Return the exit status."""
+            """Return the exit status of a dead worker."""
             return child.status()
 
         def close(self) -> None:
@@ -185,7 +185,7 @@ if sys.platform == "win32" or not TYPE_CHECKING:  # Linux lacks the modules it n
 
 
 def new_launcher() -> Launcher:
-    """Return the launcher of workers for this system."""
+    """Return the launcher for this system."""
     if sys.platform == "win32" or SYSTEM == "macos":
         launcher: Launcher = Spawner()  # type: ignore[name-defined]
         return launcher

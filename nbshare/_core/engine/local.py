@@ -1,4 +1,4 @@
-"""The engine of this process, created at the first call, ended with the process."""
+"""The engine of this process, created by the first call, ended with the process."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from nbshare._core.memory import need_shared, pool, slab
 from nbshare._core.system import processes
 from nbshare._core.tracebacks import shown_from_the_call
 
-REFUSED = {errno.EPERM, errno.ENOSYS, errno.EINVAL}  # other errors explain the shortage themselves
+REFUSED = {errno.EPERM, errno.ENOSYS, errno.EINVAL}  # other errors name the shortage
 
 _dispatcher: Dispatcher | None = None
 
 
-at_shutdown: list[Callable[[], None]] = []  # also called by `shutdown`
-_lock = _thread.allocate_lock()  # for the threads of dispatchers
+at_shutdown: list[Callable[[], None]] = []  # called by `shutdown`
+_lock = _thread.allocate_lock()  # held while a dispatcher is created
 
 
 def dispatcher() -> Dispatcher:
@@ -58,11 +58,11 @@ def dispatcher() -> Dispatcher:
 
 
 def refuse_frozen(what: str, instead: str) -> None:
-    """Raise NotBuiltYetError in a program that would start itself in place of an interpreter."""
+    """Raise NotBuiltYetError in a frozen program, which has no Python interpreter."""
     if getattr(sys, "frozen", False):
         raise errors.NotBuiltYetError(
-            f"{what} needs a Python interpreter, which a frozen program (made by PyInstaller and "
-            f"similar tools) lacks: {instead}"
+            f"{what} needs a Python interpreter, which a frozen program (made by PyInstaller or a "
+            f"similar tool) does not have: {instead}"
         )
 
 
@@ -70,7 +70,7 @@ def _live(outcomes: SimpleQueue[Dispatcher | BaseException]) -> None:
     """Create the dispatcher and run it, in a thread where no interrupt arrives."""
     global _dispatcher
     new = None
-    with _lock:  # or two threads could each create one
+    with _lock:  # because two threads could each create one
         try:
             if _dispatcher is None or _dispatcher.is_closed:
                 _check_system()
@@ -83,17 +83,17 @@ def _live(outcomes: SimpleQueue[Dispatcher | BaseException]) -> None:
 
 
 def refuse_to_wait_for_itself() -> None:
-    """Raise RuntimeError in the thread that would wait for itself."""
+    """Raise RuntimeError in the dispatcher's thread, which would wait for itself."""
     if _dispatcher is not None and _dispatcher.is_here:
         raise RuntimeError(
-            "an object's __del__, or a weakref's callback, has called nbshare in the thread that "
-            "manages its workers, and would wait for itself. Start runs, and wait for them, "
-            "elsewhere: in a close() method, or in a thread that __del__ starts."
+            "nbshare was called from __del__ or a weakref callback in the thread that manages its "
+            "workers, and that thread would wait for itself. Start and await runs elsewhere, such "
+            "as in a close() method or in a thread started by __del__."
         )
 
 
 def is_ending() -> bool:
-    """Return whether the interpreter is exiting, and waits for threads other than the main one."""
+    """Return whether the interpreter is exiting, and only waits for other threads."""
     # An interrupt in the middle of `threading.main_thread().is_alive()` makes that thread count as
     # ended for good, in Python 3.11.
     return bool(getattr(threading, "_SHUTTING_DOWN", False))
@@ -104,7 +104,7 @@ def shutdown() -> None:
     """End the workers and free the memory kept for the next call, which starts new workers.
 
     Running calls in other threads end with their results so far. This happens automatically when
-    the process ends, however it ends.
+    the process ends.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def shutdown() -> None:
     """
     if _dispatcher is not None:
         _dispatcher.shutdown()
-        if _dispatcher.is_here:  # a finalizer called it
+        if _dispatcher.is_here:  # called by a finalizer
             return
     for end in at_shutdown:
         end()
@@ -130,7 +130,7 @@ def shutdown() -> None:
 
 
 def _forget() -> None:
-    """Forget the parent's workers, in a forked child. The child's first call starts its own."""
+    """Forget the parent's workers in a forked child, whose first call starts its own."""
     global _dispatcher, _lock
     _lock = _thread.allocate_lock()
     inherited, _dispatcher = _dispatcher, None
@@ -139,7 +139,7 @@ def _forget() -> None:
 
 
 def _check_system() -> None:
-    """Try the system calls that have no substitute.
+    """Try the system calls that nbshare cannot do without.
 
     Raises
     ------
@@ -153,8 +153,8 @@ def _check_system() -> None:
             if getattr(error, "errno", errno.ENOSYS) not in REFUSED:
                 raise
             raise errors.WorkerDiedError(
-                f"no worker can be started: this system refuses {name} ({error}), perhaps by a "
-                'seccomp profile of its container. Allow it, or use backend="threads".'
+                f"no worker can be started: this system refuses {name} ({error}), perhaps because "
+                'of the seccomp profile of a container. Allow it, or use backend="threads".'
             ) from None
 
 

@@ -1,6 +1,6 @@
-"""The rows of a call's results, whose place is decided by the first result.
+"""The rows of a call's results. The first result decides where they are stored.
 
-A call with an unknown number of items stores them in one segment that grows in place, so results
+A call with an unknown number of items stores results in one segment that grows in place, so they
 are never copied. The memory of results that a loop has consumed is freed, a system page at a time.
 """
 
@@ -28,16 +28,16 @@ from nbshare._core.system import sections
 from nbshare._core.wire.board import KIND, Board
 
 FIRST_BYTES = 256 << 10  # first size of a growing output
-GROWTH = 1.5  # factor between sizes (unused parts take no memory)
+GROWTH = 1.5  # factor between sizes. Unused parts take no memory
 
 
 class Output(NamedTuple):
     """The rows of an output, and their place."""
 
     array: Any  # in this process, an ndarray or a `Mosaic`
-    segments: list[Segment]  # for workers, empty if they write to files only
-    place: Any  # in the segments, as workers need it
-    is_fresh: bool = True  # missing rows are zero
+    segments: list[Segment]  # for workers, empty if they only write to files
+    place: Any  # in the segments, in the form that workers need
+    is_fresh: bool = True  # whether missing rows are zero
 
 
 def in_memory(spec: OutputSpec, n: int) -> Output:
@@ -46,7 +46,7 @@ def in_memory(spec: OutputSpec, n: int) -> Output:
     Raises
     ------
     OutOfMemoryError
-        If there is no room.
+        If memory is short.
     """
     assert spec.dtype is not None
     shape = (n, *spec.shape)
@@ -55,7 +55,7 @@ def in_memory(spec: OutputSpec, n: int) -> Output:
 
 
 def output_of(array: npt.NDArray[Any], *, is_fresh: bool = True) -> Output:
-    """Return an array in shared memory as an output."""
+    """Return the `Output` of an array in shared memory."""
     found = segment_of(array)
     assert found is not None
     segment, offset = found
@@ -65,12 +65,12 @@ def output_of(array: npt.NDArray[Any], *, is_fresh: bool = True) -> Output:
 def growing(
     dtype: np.dtype[Any], shape: tuple[int, ...], n: int, before: Segment | None = None
 ) -> Output:
-    """Return an output of at least `n` rows, in the memory of output `before`. New rows are zero.
+    """Return an output of at least `n` rows that can grow. New rows are zero.
 
     Raises
     ------
     OutOfMemoryError
-        If there is no room.
+        If memory is short.
     """
     row_nbytes = math.prod(shape) * dtype.itemsize
     nbytes = n * row_nbytes
@@ -88,7 +88,7 @@ def mosaic_of(items: Tiles, spec: OutputSpec) -> Output:
     Raises
     ------
     OutOfMemoryError
-        If there is no room.
+        If memory is short.
     """
     assert spec.dtype is not None
     whole = items.layout.whole
@@ -103,17 +103,17 @@ def mosaic_of(items: Tiles, spec: OutputSpec) -> Output:
 
 
 def spec_given_by(out: Any) -> OutputSpec | None:
-    """Return the spec of results from ``out=``, or None if the first result decides."""
+    """Return the spec of results that ``out=`` requires, or None if the first result decides."""
     if isinstance(out, np.ndarray):
         return OutputSpec(out.dtype, out.shape[1:], None, is_given=True)
     return None if out is None else OBJECTS
 
 
 class Medium:
-    """Keeps results, in memory."""
+    """The memory of results. A subclass may keep them elsewhere."""
 
     def adapt(self, spec: OutputSpec) -> OutputSpec:
-        """Return the part of a spec that the results can keep."""
+        """Return a spec that the medium can store."""
         return spec
 
     def allocate(self, request: Request, spec: OutputSpec, n: int) -> Output:
@@ -122,7 +122,7 @@ class Medium:
         Raises
         ------
         OutOfMemoryError
-            If there is no room.
+            If memory is short.
         """
         tiles = tiles_of(request)
         return in_memory(spec, n) if tiles is None else mosaic_of(tiles, spec)
@@ -145,13 +145,14 @@ class OutputRows:
     Attributes
     ----------
     medium : Medium
-        The memory of the results.
+        Where the results are kept.
     grows : bool
-        Whether rows may be added, and rows that a loop has consumed are freed.
+        Whether rows may be added, and consumed rows are freed.
 
     Notes
     -----
-    One thread of the owner calls `decide`, one appends items. All may read at the same time.
+    One thread of the owner calls `decide`, and one appends items. All threads may read at the same
+    time.
     """
 
     def __init__(self, board: Board, request: Request) -> None:
@@ -161,7 +162,7 @@ class OutputRows:
         self._output: Output | None = None
         self.grows = False
         self._n = 0  # required number of rows
-        self._n_shown = 0  # rows that a caller may hold a view of
+        self._n_shown = 0  # number of rows of which a caller may hold a view
         self._lock = _thread.allocate_lock()
         self._copied: npt.NDArray[np.bool_] | None = None  # rows of the plain array of ``out=``
         out = request.out
@@ -175,7 +176,7 @@ class OutputRows:
 
     @property
     def can_grow(self) -> bool:
-        """Whether all results can form one array. Private memory does not grow."""
+        """Whether the results can form one array. Private memory cannot grow."""
         return can_share() or not self._board.is_open
 
     @property
@@ -191,14 +192,14 @@ class OutputRows:
 
     @property
     def array(self) -> Any:
-        """The output, an ndarray or a `Mosaic`, or None if there is none (yet).
+        """The output: an ndarray, a `Mosaic`, or None if there is none.
 
-        For an open board, it may have more rows than items.
+        On an open board, it may have more rows than items.
         """
         return self._output.array if self.spec is not None and self._output is not None else None
 
     def decide(self, spec: OutputSpec) -> None:
-        """Set the first result's spec and allocate the output, unless that was done before."""
+        """Set the spec of the results and allocate the output, at the first result only."""
         if self.spec is not None:
             return
         spec = self.medium.adapt(spec)
@@ -212,7 +213,7 @@ class OutputRows:
         self._spec = spec
 
     def place_for(self, spec: OutputSpec) -> tuple[Any, list[Segment]]:
-        """Return the reply to a worker's first result, and the segments that it may need."""
+        """Return the reply to a worker's first result, and the segments to send with it."""
         self.decide(spec)
         files = self.medium.files()
         if (output := self._output) is None:
@@ -220,21 +221,21 @@ class OutputRows:
         return (self.spec, output.place, files), output.segments
 
     def decided_here(self, spec: OutputSpec) -> Decided:
-        """Return the same reply for this process, which stores results itself."""
+        """Return the reply for workers in this process, which store results themselves."""
         (decided, place, files), _ = self.place_for(spec)
         rows = None if place is None else self.some
         return decided, rows, None if files is None else RowWriter(files)
 
     def reserve(self, n_more: int = 0) -> None:
-        """Allocate rows for the results of the present items and some more, if results are rows.
+        """Allocate rows for the items so far and `n_more`, if results are rows.
 
         Raises
         ------
         OutOfMemoryError
-            If there is no room.
+            If memory is short.
         """
-        # First, because one thread decides and another appends items. The later of them makes room.
-        # A stage's worker may ask for fewer places than another one before it.
+        # `_n` is set first, because one thread decides and another appends items, and the later one
+        # allocates. A stage's worker may request fewer places than another worker did before.
         self._n = max(self._n, self._board.n_there + n_more)
         self._grow()
 
@@ -254,11 +255,11 @@ class OutputRows:
         return array if array is None or n >= len(array) else array[:n]
 
     def keep(self, n: int) -> None:
-        """Keep the first rows, because a caller receives a view of them."""
+        """Never free the first `n` rows, because a caller receives a view of them."""
         self._n_shown = max(self._n_shown, n)
 
     def free(self, start: int, stop: int) -> None:
-        """Free the memory of rows without views. These rows become zero."""
+        """Free the memory of rows. Rows with views are kept, and freed rows become zero."""
         with self._lock:
             if (output := self._output) is None or not self.grows:
                 return
@@ -266,13 +267,13 @@ class OutputRows:
             first = -(-max(start, self._n_shown) * row_nbytes // page) * page
             end = stop * row_nbytes // page * page
             if first < end:
-                with suppress(OSError, ValueError):  # not possible for every kind of memory
+                with suppress(OSError, ValueError):  # some kinds of memory cannot be freed in part
                     sections.free(output.segments[0], first, end - first)
 
     def close(self) -> None:
-        """Move a few growing rows to the slab of small arrays, when all writers have ended.
+        """Move a few rows from a growing segment to the slab, after the last writer.
 
-        Otherwise their segment would take a descriptor.
+        Their own segment would take a descriptor.
         """
         if not self.grows or (spec := self._spec) is None:
             return
@@ -287,8 +288,8 @@ class OutputRows:
     def clear_missing(self, torn: list[int]) -> None:
         """Zero the missing rows before the array is returned.
 
-        In reused memory all of them hold old results. In fresh memory only `torn` ones are not
-        zero: their worker was killed during the write, and they did not run again.
+        In reused memory, all missing rows hold old results. In fresh memory, only `torn` rows are
+        not zero: their worker was killed while it wrote them, and their items did not run again.
         """
         if (array := self.array) is not None:
             done = self._board.done()
@@ -298,9 +299,9 @@ class OutputRows:
             array[rows] = np.zeros((), array.dtype)
 
     def fill_out(self) -> None:
-        """Copy new results to the caller's plain array."""
+        """Copy new results to the plain array that the caller passed as ``out=``."""
         out = self._request.out
-        if not isinstance(out, np.ndarray):  # checked first, because it runs at each turn
+        if not isinstance(out, np.ndarray):  # checked first, because this is called often
             return
         shared = self.array
         if shared is None or shared is out:

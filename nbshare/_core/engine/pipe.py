@@ -1,4 +1,4 @@
-"""A running pipeline, as its job sees it. Each stage is a call with the blocks as items."""
+"""Runs a pipeline, as its job sees it. Each stage is a call whose items are the blocks."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from nbshare._core.wire.board import ENDED, LOADED
 
 
 class Pipe(OwnRun):
-    """A pipeline. Its results are the results of its last call.
+    """A running pipeline. Its results are those of its last stage.
 
     Parameters
     ----------
     calls : sequence of Call
-        One for each stage, the loader's first.
+        One call for each stage, that of the loader first.
     rings : sequence of RingBuffer
         The rings between consecutive calls.
 
     Notes
     -----
-    Calls report their end in threads of their own.
+    Each call reports its end in a separate thread.
     """
 
     def __init__(self, calls: Sequence[Call], rings: Sequence[RingBuffer]) -> None:
         n_workers = sum(call.request.max_workers for call in calls)
-        # Fields without a meaning here are empty.
+        # Fields that a pipeline does not use are empty.
         last = calls[-1]
         request = last.request._replace(max_workers=n_workers)
         super().__init__(request, last.board, last.results)
@@ -52,7 +52,7 @@ class Pipe(OwnRun):
 
     @property
     def has_begun(self) -> bool:
-        """Whether workers are ready."""
+        """Whether any worker is ready."""
         return any(call.has_begun for call in self._calls)
 
     @property
@@ -62,7 +62,7 @@ class Pipe(OwnRun):
 
     @property
     def errors(self) -> Mapping[int, BaseException]:
-        """Failures by block, of the stage that failed."""
+        """Failures by block, only those of the stage that failed."""
         return {} if self._failed is None else self._failed.errors
 
     def stages(self) -> list[StageStats]:
@@ -92,7 +92,7 @@ class Pipe(OwnRun):
         return [worker for call in self._calls for worker in call.stats()]
 
     def activity(self) -> list[WorkerActivity]:
-        """Return the present activity of the workers."""
+        """Return the current activity of each worker."""
         return [
             worker._replace(stage=call.request.stage or "")
             for call in self._calls
@@ -100,7 +100,7 @@ class Pipe(OwnRun):
         ]
 
     def loading_s(self) -> float:
-        """Return the seconds for which a worker has been loading its function, 0.0 if none is."""
+        """Return how many seconds a worker has been loading its function, 0.0 if none is."""
         return max(call.loading_s() for call in self._calls)
 
     def item(self, i: int) -> tuple[Any, ...]:
@@ -108,7 +108,7 @@ class Pipe(OwnRun):
         return self._calls[-1].item(i)
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
-        """Yield the results that are new since the previous call. Only one reader may call it."""
+        """Yield the results since the previous call. For one reader."""
         return self._calls[-1].new_results()
 
     # --------------------------------------------------------------------------- its life
@@ -119,13 +119,13 @@ class Pipe(OwnRun):
             call.start()
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Stop the pipeline early, with an error if there is one."""
+        """Stop the pipeline early, with an error if one is given."""
         self.error = self.error or error
         self._is_stopping = True
         self._halt("the pipeline was stopped")
 
     def _halt(self, reason: str) -> None:
-        """End all stages."""
+        """Abort all rings and stop all stages."""
         try:
             for ring in list(self._rings):
                 ring.abort(reason)
@@ -135,7 +135,7 @@ class Pipe(OwnRun):
                     call.stop()
 
     def _note_end(self, k: int) -> None:
-        """Announce the last block to the next stage, or a failed stage to all."""
+        """Tell other stages that stage `k` has ended. After the last one, end the pipeline."""
         try:
             self._tell_others(k)
         except BaseException as error:  # noqa: BLE001 - no thread may wait forever
@@ -156,18 +156,18 @@ class Pipe(OwnRun):
         if call.state == "failed":
             with self._lock:
                 is_first = not self._is_stopping and self.error is None
-                if is_first:  # its failure causes others in the other stages
+                if is_first:  # this failure causes those of other stages
                     self.error, self._failed = call.error, call
             self._halt(f"stage {call.request.stage!r} has failed")
         elif call.state == "stopped":  # by `shutdown`, if not by `stop`
             self.stop()
         elif k < len(self._calls) - 1:
-            self._calls[k + 1].close(call.n_items)  # first, or its workers leave too early
+            self._calls[k + 1].close(call.n_items)  # first, because workers would leave too early
             self._rings[k].close()
 
 
 def _elapsed_s(call: Call) -> float:
-    """Return the summed lifetimes of the workers of a stage."""
+    """Return the sum of the lifetimes of a stage's workers, in seconds."""
     now_ns = time.monotonic_ns()
     rows = [row for row in call.board.slots.tolist() if row[LOADED]]
     since_ns = ((row[ENDED] if call.is_over else now_ns) - row[LOADED] for row in rows)

@@ -1,4 +1,4 @@
-"""The contents of arenas, where workers can read them."""
+"""Copies the contents of arenas to memory that workers can read."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SMALL_ARENA = 8 << 10  # largest inputs that fit in the message of 32 KiB, in by
 
 
 class Placed(NamedTuple):
-    """The contents of an arena, where workers can read them."""
+    """The contents of an arena, in memory that workers can read."""
 
-    small: bytes | None  # the contents themselves, if they are few
+    small: bytes | None  # the contents themselves, if they are small
     segments: list[tuple[Segment, Mode]]  # to map, and how
-    memory: npt.NDArray[np.uint8] | None = None  # the memory of the contents, if they are many
+    memory: npt.NDArray[np.uint8] | None = None  # the memory of the contents, otherwise
 
 
 def place(arena: Arena, *, is_private: bool = False) -> Placed:
@@ -27,7 +27,7 @@ def place(arena: Arena, *, is_private: bool = False) -> Placed:
     Raises
     ------
     OutOfMemoryError
-        If it does not fit.
+        If the contents do not fit.
     """
     if arena.nbytes <= SMALL_ARENA:
         return Placed(arena.all_contents() or b"\0", arena.segments)

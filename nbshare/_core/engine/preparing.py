@@ -1,4 +1,4 @@
-"""Prepares calls. Places their inputs in shared memory, and writes the order for workers."""
+"""Prepares calls: places their inputs in shared memory, and writes the order for workers."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from nbshare._core.wire.orders import CallOrder, Fixed, Sources, Stage
 from nbshare._core.wire.threads import threads_per_worker
 from nbshare.errors import UnsendableError
 
-PLAIN = {bool, int, float, complex, str, bytes, type(None)}  # copied as cheaply as shared
-MOST_PLAIN, PLAIN_BYTES = 64, 4 << 10  # items, and bytes of all
-MOST_SAMPLES = 32  # sample for the size of many items
+PLAIN = {bool, int, float, complex, str, bytes, type(None)}  # types of simple items
+MOST_PLAIN, PLAIN_BYTES = 64, 4 << 10  # most items, and bytes
+MOST_SAMPLES = 32  # most items in a sample that estimates the size of all
 
 
 def pack_fixed(arena: Arena, request: Request) -> Fixed:
-    """Pack function, shared objects and initializer.
+    """Pack the function, the shared objects and the initializer.
 
-    If items run in this process, functions and the initializer are used as they are. They may
-    change objects of the caller, as in any thread.
+    If items run in this process, function and initializer are used without a copy. They may change
+    objects of the caller, as in any thread.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def pack_fixed(arena: Arena, request: Request) -> Fixed:
     """
     func: Packed | Itself
     shared = dict(request.shared)
-    initializer = _pack_initializer(arena, request.initializer)  # first, as workers load it first
+    initializer = _pack_initializer(arena, request.initializer)  # workers load it first
     if arena.stays_here:
         names = [name for name in shared if isinstance(shared[name], FunctionType | type)]
         func = arena.itself(with_keywords(request.func, {name: shared.pop(name) for name in names}))
@@ -72,7 +72,7 @@ def _pack_shared(arena: Arena, shared: dict[str, Any]) -> Packed:
             arena.pickled[f"shared[{name!r}]"] = loaded_nbytes(shared[name], stop - start)
         return packed
     except Exception:
-        for name, value in shared.items():  # the error names it
+        for name, value in shared.items():  # the error names the object
             arena.pack(value, f"shared[{name!r}]")
         raise
 
@@ -88,13 +88,13 @@ def _pack_initializer(
     if not arena.stays_here and (name := assigned_around(function)) is not None:
         raise UnsendableError(
             f"the initializer {label_of(function)} assigns {name!r}, a variable of the function "
-            "around it. Workers have a copy of it that no other function sees. Make it a global "
-            "variable: define it, and the initializer, outside of any function."
+            "around it. Each worker has a copy of this variable that no other function sees. Make "
+            "it a global variable: define the variable and the initializer outside of any function."
         )
     try:
         key = hashlib.blake2b(dumps((function, arguments))).digest()
     except Exception:
-        arena.pack(function, "the initializer")  # the error names it, and its part
+        arena.pack(function, "the initializer")  # the error names the part at fault
         for k, argument in enumerate(arguments):
             arena.pack(argument, f"initargs=, argument {k},")
         raise
@@ -103,23 +103,24 @@ def _pack_initializer(
 
 
 def _is_plain(items: Sequence[Any]) -> bool:
-    """Return whether these are a few simple objects, too cheap to pack one by one (15 µs each)."""
+    """Return whether items are few and simple, and cheaper to copy than to pack (15 µs each)."""
     is_few = len(items) <= MOST_PLAIN and PLAIN.issuperset(map(type, items))
     return is_few and sum(map(sys.getsizeof, items)) <= PLAIN_BYTES
 
 
 def pack_sources(arena: Arena, iterables: Sequence[Any], first: int = 0) -> Sources:
-    """Pack the items of all iterables, counted from `first`. An iterable of None is fed later."""
-    together: list[Sequence[Any]] = []  # in one pickle, because iterables may share objects
+    """Pack the items of all iterables. The index of the first item is `first`."""
+    together: list[Sequence[Any]] = []  # pickled together, because iterables may share objects
     numbers = itertools.count()  # numbers of the iterables that are fed
     found = [_source(arena, each, together, numbers) for each in iterables]
     return Sources(found, *arena.pack_items(together, first) if together else ())
 
 
 def sources_nbytes(arena: Arena, iterables: Sequence[Any]) -> int:
-    """Estimate the number of bytes that `pack_sources` would copy, and pack those of arrays.
+    """Estimate how many bytes `pack_sources` would copy. Pack arrays, and record their size.
 
-    A sample of the pickled items is packed elsewhere. The other items count as similar.
+    Only a sample of the other items is packed, in a separate arena. The rest is assumed to be
+    similar.
     """
     together: list[Sequence[Any]] = []
     for each in iterables:
@@ -134,7 +135,7 @@ def sources_nbytes(arena: Arena, iterables: Sequence[Any]) -> int:
         try:
             scratch.pack_items([[column[i] for i in indices] for column in together], 0)
         except UnsendableError:
-            for i in indices:  # the error names it
+            for i in indices:  # the error names the object
                 scratch.pack_block([[column[i]] for column in together], i)
             raise
         return scratch
@@ -149,7 +150,7 @@ def sources_nbytes(arena: Arena, iterables: Sequence[Any]) -> int:
 def _source(
     arena: Arena, iterable: Any, together: list[Sequence[Any]], numbers: Iterator[int]
 ) -> tuple[Any, ...]:
-    """Return the arguments of `worker.items.ItemSource`. Record items to pickle."""
+    """Return how a worker gets the items of an iterable. Add items to pickle to `together`."""
     if iterable is None:
         return "fed", next(numbers)
     if isinstance(iterable, np.ndarray):
@@ -173,7 +174,7 @@ def prepare(
     *,
     stage: Stage | None = None,
 ) -> Call:
-    """Place the inputs in shared memory.
+    """Place the inputs of a call in shared memory. Return the call.
 
     Parameters
     ----------
@@ -183,7 +184,7 @@ def prepare(
         The engine that will run the call. It is warmed up after all checks, so workers start while
         inputs are copied.
     fixed : tuple of Fixed and Placed, optional
-        The parts that are the same for all items, if they were placed before.
+        The objects that are the same for all items, if they are already placed.
     stage : Stage, optional
         The rings before and after a pipeline's stage.
 
@@ -192,7 +193,7 @@ def prepare(
     UnsendableError
         If the function, a shared object or an item cannot be pickled.
     OutOfMemoryError
-        If the inputs do not fit.
+        If the inputs do not fit into memory.
     """
     arena = Arena(stays_here=engine.in_process)
     parts = fixed[0] if fixed is not None else pack_fixed(arena, request)
@@ -226,28 +227,28 @@ def new_call(
     first: int = 0,
     make: type[Call] = Call,
 ) -> Call:
-    """Return a call with placed inputs.
+    """Return a call whose inputs are already placed.
 
     Parameters
     ----------
     request : Request
         The checked arguments.
     engine : Engine
-        The engine that will run it.
+        The engine that will run the call.
     fixed : Fixed
         The parts that are the same for all items.
     placed : list of Placed
-        These parts, and the items, or one `Placed` with both.
+        The contents of `fixed` and the items, or one `Placed` with both.
     sources : Sources
         The places of the items.
     stage : Packed, optional
         The rings of a pipeline's stage.
     known : KnownObjects, optional
-        The objects of the fixed parts. Items of a feed may name them.
+        The objects of `fixed`, which items of a feed may name.
     n_threads : int, optional
-        Threads of a worker's libraries. Default: its share of the CPUs.
+        Number of threads of a worker's libraries. Default: the worker's share of the CPUs.
     first : int, default 0
-        Index of the first item, for a part of another call.
+        Index of the first item, if this call is a part of another one.
     make : type, default Call
         The class of the call.
     """

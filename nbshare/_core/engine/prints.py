@@ -1,4 +1,4 @@
-"""The path of the workers' output to the caller.
+"""Shows the output of workers where the caller's prints appear.
 
 ::
 
@@ -8,9 +8,9 @@
                          pipes
 
 Pipes replace the worker's file descriptors 1 and 2. They also receive output that a replaced
-``sys.stdout`` would miss, and the last words of a worker that crashes. No output is dropped. The
-dispatcher does not read a pipe while much text waits to be shown, so a worker prints at its
-reader's speed.
+``sys.stdout`` would miss, and the last output of a worker that crashes. No output is dropped. The
+dispatcher does not read a pipe while much text waits to be shown, so a worker prints no faster than
+its text is shown.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ LONGEST_LINE = 1 << 16  # characters that wait for the end of their line
 
 
 class Write(Protocol):
-    """Shows text where the caller's prints would appear."""
+    """Shows text where the caller's prints appear."""
 
     def __call__(self, name: str, text: str) -> None:
-        """Write to the stream with this name."""
+        """Write text to the stream with this name."""
 
     def close(self) -> None:
-        """Record that no more text follows for now."""
+        """Record that no text follows for now."""
 
     @property
     def is_here(self) -> bool:
-        """Whether the caller's prints would now appear in the same place."""
+        """Whether the caller's prints would appear in the same place now."""
 
 
 class Prints:
-    """Output of the workers of one run that has not been shown yet.
+    """The output of one run's workers that has not been shown yet.
 
     Parameters
     ----------
@@ -63,20 +63,20 @@ class Prints:
     when_shown : callable
         Called in any thread after text was shown, when there is room for more.
     kept : deque of str
-        The last lines of a background run. Its cell may no longer exist.
+        The last lines of a background run, whose cell may no longer exist.
     is_attended : bool
-        Whether a thread waits for the run and shows its text. Otherwise new text starts a thread.
+        Whether a thread waits for the run and shows its text. Otherwise, new text starts a thread.
 
     Notes
     -----
-    `add` is for one thread, everything else for any.
+    `add` is for one thread. Everything else is thread-safe.
     """
 
     def __init__(self, write: Write | None = None) -> None:
         self._write = write
-        self._broken: set[str] = set()  # streams that can show no more
+        self._broken: set[str] = set()  # names of streams that have failed
         self._waiting: deque[tuple[str, str]] = deque()
-        self._n_added = self._n_taken = 0  # characters, each with one writer
+        self._n_added = self._n_taken = 0  # characters. Each number has one writer
         self.when_shown: Callable[[], None] = lambda: None
         self._showing = _thread.allocate_lock()
         self.kept: deque[str] = deque(maxlen=MOST_KEPT)
@@ -85,12 +85,12 @@ class Prints:
 
     @property
     def is_here(self) -> bool:
-        """Whether its text appears where the caller's prints would appear now."""
+        """Whether the caller's prints would appear in the same place now."""
         return self._write is not None and self._write.is_here
 
     @property
     def is_full(self) -> bool:
-        """Whether so much text waits that no more should be read."""
+        """Whether so much text waits to be shown that no more should be read."""
         return self._n_added - self._n_taken > MOST_WAITING
 
     def add(self, name: str, text: str) -> None:
@@ -98,24 +98,24 @@ class Prints:
         self._n_added += len(text)
         self._waiting.append((name, text))
         if not self.is_attended and not self._showing.locked():
-            # If no thread can be started, it is shown with the next text.
+            # If no thread can be started, the text is shown with the next one.
             with suppress(RuntimeError):
                 start_thread(self.show)
 
     def show(self) -> bool:
         """Show all prints so far. Return False if there were none."""
         is_any = False
-        while self._waiting:  # includes text that is added while we hold the lock
+        while self._waiting:  # includes text that is added meanwhile
             is_any = True
             try:
                 with self._showing:
                     self._show_waiting()
             finally:
-                self.when_shown()  # or workers with full pipes would wait forever
+                self.when_shown()  # because workers with full pipes wait for this
         return is_any
 
     def end(self) -> None:
-        """Show the text at the end of the run. A thread shows later text."""
+        """Show the remaining text at the end of the run. Later text starts a thread."""
         self.is_attended = False
         if self.is_any:
             self.show()
@@ -133,9 +133,9 @@ class Prints:
                 if self._write is not None and name not in self._broken:
                     try:
                         self._write(name, text)
-                    except Exception:  # noqa: BLE001 - the caller's may be closed, or any object
+                    except Exception:  # noqa: BLE001 - the stream may be any object
                         self._broken.add(name)
-        except BaseException:  # an interrupt, so show no more
+        except BaseException:  # such as an interrupt: show no more
             self._write = None
             raise
         finally:
@@ -143,7 +143,7 @@ class Prints:
 
 
 class _Pipe:
-    """The dispatcher's end of one stream of a worker."""
+    """The owner's end of the pipe of one stream of a worker."""
 
     def __init__(self, fd: int, name: str, new: waiting.NewData) -> None:
         self.name = name
@@ -153,9 +153,9 @@ class _Pipe:
         self._rest = ""  # an unfinished line
 
     def read(self) -> bool:
-        """Read the bytes so far. Return True if there may be more, as in a resized pipe."""
+        """Read the available bytes. Return True if there may be more, as in a resized pipe."""
         prints, data = self.prints, b""
-        is_any, prints.is_any = prints.is_any, True  # first, because other threads read it
+        is_any, prints.is_any = prints.is_any, True  # first, because other threads check it
         with suppress(BlockingIOError):
             data = self._new.read(self._fd, PIPE_BYTES)
         prints.is_any = is_any or bool(data)
@@ -182,13 +182,13 @@ class PrintPipes:
     Parameters
     ----------
     events : Events
-        The events, in which all pipes are one event.
+        The dispatcher's events. All pipes together are one event.
 
     Notes
     -----
     For the dispatcher's thread. While workers print nothing, no system call is made, because it
-    would release the interpreter lock, the largest cost of a tiny call. Workers report unread
-    output on the board (`worker.work`).
+    would release the interpreter lock, which is the largest cost of a tiny call. Workers report
+    unread output on the board (`worker.work`).
     """
 
     def __init__(self, events: Events) -> None:
@@ -197,14 +197,14 @@ class PrintPipes:
         self._pipes: dict[int, _Pipe] = {}
 
     def add(self, fds: Sequence[int]) -> None:
-        """Start to read a worker's pipes."""
+        """Start to read the pipes of a worker."""
         for fd, name in zip(fds, STREAMS, strict=True):
             self._pipes[fd] = _Pipe(fd, name, self._new)
-            # Edge-triggered, so text left in a pipe on purpose does not wake us.
+            # Edge-triggered, so that text left in a pipe on purpose does not wake the dispatcher.
             self._new.watch(fd)
 
     def turn(self, fds: Sequence[int], prints: Prints) -> None:
-        """Add a worker's later output to the prints of another run."""
+        """Add later output of a worker to the prints of another run."""
         prints.when_shown = self._read_later
         for fd in fds:
             pipe = self._pipes[fd]
@@ -213,7 +213,7 @@ class PrintPipes:
                 pipe.prints = prints
 
     def read(self) -> None:
-        """Read new text, unless much waits to be shown."""
+        """Read new text, except for runs with much text that waits to be shown."""
         self._read([self._pipes[fd] for fd in self._new.fds()])
 
     def _read(self, pipes: Iterable[_Pipe]) -> None:
@@ -225,7 +225,7 @@ class PrintPipes:
         self._events.post(lambda: self._read(self._pipes.values()))
 
     def read_all(self) -> None:
-        """Read all text so far, however much waits to be shown."""
+        """Read all available text, however much waits to be shown."""
         self._new.look()
         for pipe in self._pipes.values():
             pipe.read()

@@ -20,16 +20,16 @@ from nbshare._core.wire.orders import STREAMS
 if TYPE_CHECKING:
     from nbshare._core.functions.freshness import CodeVersion, Stamp
 
-CLOSE_S = 0.5  # a worker ends within microseconds after its channel closes
-REAP_S = 1.0  # a killed worker ends in less than a millisecond
+CLOSE_S = 0.5  # time limit. A worker ends within microseconds after its channel closes
+REAP_S = 1.0  # time limit. A killed worker ends in less than a millisecond
 
 WorkerState = Literal["working", "released", "late", "idle", "ending"]
 LIMITS_S: dict[WorkerState, float] = {  # longest time in a state before the owner acts
     "working": math.inf,
-    "released": 1.0,  # it notices within microseconds, unless it frees much memory or has no CPU
+    "released": 1.0,  # a worker takes microseconds, unless it frees much memory or gets no CPU
     "late": math.inf,
-    "idle": 300.0,  # it holds the user's modules in memory
-    "ending": 1.0,  # it runs atexit handlers and writes open files
+    "idle": 300.0,  # an idle worker keeps the user's modules in memory
+    "ending": 1.0,  # an ending worker runs atexit handlers and flushes open files
 }
 
 
@@ -41,11 +41,11 @@ class WorkerProcess:
     channel : Channel
         The channel to the worker.
     index : int
-        The worker's number, from 0 and unique among live workers, -1 until it is known.
+        The worker's number, counted from 0 and unique among live workers, or -1 until known.
     generation : int
-        Workers of an older generation than the engine's have stale code or environment.
+        The worker's generation. Workers of older generations have stale code or environment.
     output_fds : sequence of int
-        Reading ends of pipes for its standard output and error output.
+        Reading ends of the pipes of its standard output and error output.
     child : Child
         The process. It may have no id before it is ready.
     is_ready : bool
@@ -54,8 +54,8 @@ class WorkerProcess:
         The worker's state, as far as the owner knows:
 
         ==========  ============================================
-        "working"   it has a call, maybe before it has started
-        "released"  its call is over, and it will notice soon
+        "working"   it has a call, or is starting for one
+        "released"  its call is over, and it will soon notice
         "late"      its call is over, and it should have noticed
         "idle"      it waits for a call
         "ending"    it was asked to end
@@ -67,9 +67,9 @@ class WorkerProcess:
     imported : dict
         The imported files that users may edit.
     has_closed : bool
-        Whether the worker closed its channel while it was alive.
+        Whether the worker closed its channel before it ended.
     has_worked : bool
-        Whether the worker received a call, and so may write or remove files when it ends.
+        Whether the worker has received a call, and so may write or remove files when it ends.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class WorkerProcess:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the worker has ended."""
+        """Whether the worker has ended, as far as known."""
         return self.is_ready and self.child.await_end(0.0)
 
     @property
@@ -111,18 +111,18 @@ class WorkerProcess:
         self.borrowed.extend(segments)
 
     def give_back(self, *, are_gone: bool) -> None:
-        """Record that the worker uses no borrowed segments, and whether all views are unmapped."""
+        """Record that the worker uses no borrowed segments. `are_gone`: no view is left."""
         for segment in self.borrowed:
             segment.n_borrowed -= 1
             segment.was_kept_elsewhere |= not are_gone
         self.borrowed.clear()
 
     def note_closed(self) -> None:
-        """Record that the worker has closed its channel, perhaps because it ended."""
+        """Record that the worker has closed its channel, unless it has ended."""
         self.has_closed = not self.child.await_end(CLOSE_S)
 
     def end(self) -> None:
-        """Kill the worker and wait for its end. Its last messages can still be received."""
+        """Kill the worker and wait for its end. Messages that it sent can still be received."""
         self.child.kill()
         self.child.await_end(REAP_S)
 
@@ -131,8 +131,8 @@ class WorkerProcess:
 
         The status is negative if a signal ended it, None if unknown.
         """
-        self.child.kill()  # its children may have outlived it
-        is_dead = self.child.await_end(REAP_S)  # or it could write to borrowed segments
+        self.child.kill()  # its children may still be alive
+        is_dead = self.child.await_end(REAP_S)  # it could write to borrowed segments
         status = self._launcher.reap(self.child)
         self.give_back(are_gone=is_dead)
         self.channel.close()
@@ -141,7 +141,7 @@ class WorkerProcess:
 
 
 class WorkerStarter:
-    """Starts workers.
+    """Starts worker processes.
 
     Notes
     -----
@@ -152,7 +152,7 @@ class WorkerStarter:
         self._lock = scratch_file()
         self.lock_fd = self._lock.fileno()
         self._launcher = new_launcher()
-        self._ahead: list[WorkerProcess] = []  # no call needs them yet
+        self._ahead: list[WorkerProcess] = []  # started before a call needs them
 
     def start(self, code: CodeVersion, index: int) -> WorkerProcess:
         """Start a worker. It sends a message when it is ready.
@@ -168,7 +168,7 @@ class WorkerStarter:
         try:
             message = index, _owner(), dict(code.environ)
             worker.channel.send(message, [code.snapshot.fileno()], wait=False)
-        except ConnectionError:  # it is already dead, and handled later
+        except ConnectionError:  # the worker is already dead, which is handled later
             pass
         except BaseException:
             _drop(worker)
@@ -179,7 +179,7 @@ class WorkerStarter:
         """Start a worker that waits for its code."""
         pipes: list[tuple[int, int]] = []
         try:
-            pipes.extend(waiting.print_pipe() for _ in STREAMS)  # if one fails, the others close
+            pipes.extend(waiting.print_pipe() for _ in STREAMS)  # closed if one fails
             ours, theirs = channel_pair()
             with closing(theirs):
                 fds = theirs.fileno(), self.lock_fd, *(w for _, w in pipes)
@@ -193,7 +193,7 @@ class WorkerStarter:
                 close(fd)
             if isinstance(error, errors.WorkerDiedError):  # it has its own reason
                 raise
-            reason = "The system may allow no more processes or open files"
+            reason = "The system may not allow more processes or open files"
             reason = f"{shell.with_limits(reason, 'u', 'n')}."
             if not isinstance(error, OSError):
                 reason = "An audit hook or a patched function may be the cause."
@@ -215,11 +215,11 @@ class WorkerStarter:
         self.lock_fd = -1
 
     def forget(self) -> None:
-        """Close what a forked child of the owner has inherited."""
+        """Close the inherited descriptors in a forked child of the owner."""
         self._launcher.forget()
 
     def warm_up(self, n_workers: int) -> None:
-        """Prepare to start `n_workers` more workers. Errors are reported by `start`."""
+        """Prepare to start `n_workers` more workers. `start` reports errors."""
         with suppress(Exception):
             if self.lock_fd >= 0 and not self._launcher.warm_up():  # else it was closed
                 while len(self._ahead) < n_workers:
@@ -232,7 +232,7 @@ class WorkerStarter:
 
 
 def _owner() -> tuple[int, str]:
-    """Return this process's number and its name for `multiprocessing`."""
+    """Return the process id of this process, and its name in `multiprocessing`."""
     module = sys.modules.get("multiprocessing.process")
     return os.getpid(), "MainProcess" if module is None else module.current_process().name
 

@@ -1,4 +1,4 @@
-"""The request of a run, and the nature of its items."""
+"""The request of a run, and the kinds of its items."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Request(NamedTuple):
 
     func: Any
     shared: Mapping[str, Any]
-    # Each an ndarray without objects, a range or a sequence, or None for items of `source`.
+    # Each is an ndarray without objects, a range, a sequence, or None if `source` yields its items.
     iterables: Sequence[Any]
     source: Iterator[tuple[Any, ...]] | None  # items that arrive during the run
     n_items: int | None  # None while unknown
@@ -33,19 +33,19 @@ class Request(NamedTuple):
     policy: Policy
     initializer: tuple[Any, tuple[Any, ...]] | None  # function and arguments
     prints: Prints  # the workers' output
-    stage: str | None = None  # name of a pipeline's stage, with blocks as items
-    label: str = ""  # the run's, in the progress display and its checkpoint
+    stage: str | None = None  # name of a pipeline's stage, whose items are blocks
+    label: str = ""  # name of the run in the progress display and the checkpoint
     reduce: Callable[[Any, Any], Any] | None = None  # then the items are blocks
     until: Callable[..., Any] | None = None  # decides whether the partial result is enough
 
     @property
     def users(self) -> Any:
-        """The user's function. With ``reduce=``, blocks run it for each item."""
+        """The user's function. With ``reduce=``, blocks call it for each item."""
         return self.func.func if isinstance(self.func, Fold) else self.func
 
     @property
     def workers_policy(self) -> Policy:
-        """The policy for the items that workers see, without the rules for items within blocks."""
+        """The policy that workers apply to items. Blocks of ``reduce=`` have their own."""
         return self.policy if self.reduce is None else self.policy._replace(retries=0, seed=None)
 
 
@@ -59,5 +59,5 @@ def has_rows(iterable: Any) -> bool:
 
 
 def tiles_of(request: Request) -> Tiles | None:
-    """Return the items of a request if they are tiles."""
+    """Return the `Tiles` of a request, or None if its items are others."""
     return next((each for each in request.iterables if isinstance(each, Tiles)), None)

@@ -1,12 +1,13 @@
-"""The results of a call, read by its owner, during the run and at its end.
+"""The results of a call, as its owner reads them, during the run and at its end.
 
 `store` defines who writes a result, and when it may be read.
 
-Any number of threads may read at the same time, because `Results.load` keeps nothing between two
-calls. When an output grows, its rows stay in the same memory, so older arrays of it stay valid. A
-page of an open board is freed when a loop has consumed all its results. Its marks are cleared
-before the rest, so readers check the mark again afterwards. One thread at a time iterates over
-results (`Given`). One at a time unpickles ahead, and takes available results under a lock.
+Any number of threads may read at the same time, because `Results.load` keeps no state between two
+calls. When an output grows, its rows stay in the same memory, so older arrays of the output stay
+valid. A page of an open board is freed when a loop has consumed all its results. Its marks are
+cleared before its results, so readers check a mark again after reading. Only one thread at a time
+iterates over results (`Given`), and only one unpickles ahead, and claims these results under a
+lock.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from nbshare._core.store.pages import FAILED, IN_LOG, IN_OUTPUT, Page
 from nbshare._core.store.rows import RowNumbers
 from nbshare._core.wire.board import Board
 
-LOAD_S = 0.02  # time for unpickling objects, per turn of the waiting thread
-MOST_AHEAD = 10_000  # items that are looked at in this time
-MOST_ERRORS = 10_000  # errors kept of items whose results were consumed
+LOAD_S = 0.02  # time limit for unpickling objects, per turn of the waiting thread
+MOST_AHEAD = 10_000  # most items that are checked in this time
+MOST_ERRORS = 10_000  # most errors that are kept for consumed items
 
 
 class _Missing:
@@ -93,7 +94,8 @@ class Results:
 
     Notes
     -----
-    One thread of the owner appends items. All may read at the same time. One at a time may iterate.
+    One thread of the owner appends items. All threads may read at the same time, but only one may
+    iterate.
     """
 
     def __init__(self, board: Board, request: Request) -> None:
@@ -102,13 +104,14 @@ class Results:
         self.errors: dict[int, BaseException] = {}
         self.is_final = False
         self.given = Given()
-        self._has_errors = request.policy.returns_errors  # in the places of results
-        # The first results, if objects, that no reader has yet, or None while a thread holds them.
+        self._has_errors = request.policy.returns_errors  # errors take the places of results
+        # The first results, if they are objects, that were loaded ahead, or None while a thread
+        # claims them.
         self._ahead: list[Any] | None = []
-        self._lock = _thread.allocate_lock()  # for a moment, never while users' code runs
+        self._lock = _thread.allocate_lock()  # held for a moment, never while user code runs
 
     def final(self) -> Any:
-        """Return all results, as one array if they fit, else a list.
+        """Return all results, as one array if they fit, otherwise as a list.
 
         With ``on_error="return"``, the array is masked where items failed, and a list contains the
         errors.
@@ -118,9 +121,9 @@ class Results:
             raise self.errors[min(self.errors)]
         if self._board.is_open and self.given.n:
             raise RuntimeError(
-                f"{self.given.n} results were consumed by iterating, and not kept, because a "
-                "generator may never end. Collect them in the loop, or call result() without a "
-                "loop."
+                f"result() has nothing to return for {self.given.n} results, which were already "
+                "consumed by iteration. They are not kept, because a generator may never end. "
+                "Collect them in the loop, or call result() without iterating first."
             )
         if not self.has_objects:
             return self.partial() if with_errors else self.output.first(n)
@@ -130,9 +133,9 @@ class Results:
         return as_masked(results) if with_errors else results
 
     def partial(self) -> Any:
-        """Return the results so far, as a masked array, a list with gaps, or None before the first.
+        """Return the results so far: a masked array, a list with gaps, or None before the first.
 
-        Of tiles, return a `Mosaic` instead of the array, or a list if no array holds all.
+        For tiles, return a `Mosaic` instead of the array, or a list if no array can hold all.
         """
         if self.output.spec is None:
             return None
@@ -165,7 +168,7 @@ class Results:
         return not is_array or any(IN_LOG in p.done.tobytes() for p in self._board.pages)
 
     def values(self, *, gaps: bool = False) -> list[Any]:
-        """Return results and errors as a list. Omit a result that cannot be loaded, or raise."""
+        """Return all results as a list, with gaps, or errors in the places of failed items."""
         with_errors = self._has_errors
         values = (self._take_ahead() if self.is_final else None) or []
         n_before, n = len(values), len(self._board.done())
@@ -187,7 +190,7 @@ class Results:
         return values
 
     def load_ahead(self) -> bool:
-        """Unpickle objects for a short time while others run. Return whether there were any."""
+        """Unpickle objects for a short time during the run. Return whether there were any."""
         if (spec := self.output.spec) is None or spec.dtype is not None or self.given.is_iterated:
             return False
         if (ahead := self._take_ahead()) is None:
@@ -204,7 +207,7 @@ class Results:
                     ahead += values
                     if time.monotonic() > until_s:
                         break
-                break  # those on the next page are for the next time
+                break  # the next call reads the next page
             return len(ahead) > n_before
         finally:
             self._ahead = ahead
@@ -218,8 +221,8 @@ class Results:
     def load(self, items: npt.NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
         """Yield the available results and errors of some items, in any order.
 
-        A result that cannot be loaded is an `Unloadable`. No value stays in a variable here,
-        because the caller may request the next one much later.
+        A result that cannot be loaded is an `Unloadable`. No variable of this generator keeps a
+        value alive, because the caller may request the next one much later.
         """
         for some, values in self._batches(items):
             values.reverse()
@@ -227,11 +230,11 @@ class Results:
                 yield i, values.pop()
 
     def _batches(self, items: RowNumbers) -> Iterator[tuple[RowNumbers, list[Any]]]:
-        """Yield the values of `load` in batches: several items, in order, with their results."""
+        """Yield results as `load` does, but in batches: indices in order, and their results."""
         for page, places in self._places(items):
             states = page.states(places)
             for i in (page.first + places[states == FAILED]).tolist():
-                if (error := self.errors.get(i)) is not None:  # or it could not be loaded earlier
+                if (error := self.errors.get(i)) is not None:  # else it could not be loaded
                     yield np.array([i]), [error if self._has_errors else Unloadable(error)]
             if self.output.spec is not None:
                 for place in places[states == IN_OUTPUT].tolist():
@@ -239,11 +242,11 @@ class Results:
                     if page.done[place] == IN_OUTPUT:
                         yield np.array([page.first + place]), row
             logged, entries = self._logged(page, places)
-            together = np.lexsort(entries[1::-1])  # each batch is unpickled once
+            together = np.lexsort(entries[1::-1])  # sorted by batch
             yield from self.logs.load(page.first + logged[together], entries[:, together])
 
     def _row(self, i: int) -> Any:
-        """Return a row of the output."""
+        """Return a row of the output, as a copy or a Python number."""
         value = self.output.some(i, 1)[0]
         if isinstance(value, np.ndarray):
             return value.copy()
@@ -268,7 +271,7 @@ class Results:
         return (places, entries) if is_here.all() else (places[is_here], entries[:, is_here])
 
     def are_none(self) -> bool:
-        """Return whether the first results are None, as from a function without ``return``."""
+        """Return whether the first results are None, as those of a function without ``return``."""
         first = np.arange(min(self._board.n_there, 100))
         for page, places in self._places(first):
             logged, entries = self._logged(page, places)
@@ -279,7 +282,7 @@ class Results:
     # ------------------------------------------------------------------- one by one
 
     def new(self, keep: Callable[[], None] | None = None) -> Iterator[tuple[int, Any]]:
-        """Yield results that are new since the previous call, and earlier ones that are kept."""
+        """Yield the results since the previous call."""
         self._ahead = []
         with self.given.look():
             for page in self._board.pages:
@@ -307,14 +310,14 @@ class Results:
                 self.logs.drop(key)
 
     def _has_left(self, key: LogKey, page: Page) -> bool:
-        """Return whether a log has undelivered results of a page's items."""
+        """Return whether a log has undelivered results of items on a page."""
         is_left = (page.done == IN_LOG) & (page.index[0] == key) & ~self.given.of(page)
         return bool(is_left.any())
 
     def drop_page(self, page: Page) -> None:
-        """Free a page's results once all have been delivered."""
+        """Free the results on a page, which have all been delivered."""
         self.given.forget(page)
-        errors = list(self.errors)  # first, because the dispatcher adds more
+        errors = list(self.errors)  # copied, because the dispatcher adds errors
         for i in errors if len(errors) > MOST_ERRORS else ():  # the source may never end
             if page.first <= i < page.first + page.n:
                 del self.errors[i]

@@ -1,4 +1,4 @@
-"""A run, as its job sees it."""
+"""The interface of a run that its job uses."""
 
 from __future__ import annotations
 
@@ -38,19 +38,21 @@ class Run(ABC):
     error : BaseException or None
         The error that ended the run.
     stored_in : str
-        Path of the checkpoint with its results, empty without a checkpoint.
+        Path of the run's checkpoint, empty without one.
     is_detached : bool
         Whether the run continues if this process ends.
     has_processes : bool
-        Whether workers of this process run the items, although threads could run them too.
+        Whether worker processes of this process run the items, so that threads could run them
+        instead.
     is_enough : bool
-        Whether ``until=`` has stopped it because the result is enough. It then counts as done.
+        Whether ``until=`` has stopped the run because the results are enough. The run then counts
+        as done.
     hints : list of str
         Advice on large inputs that could take less memory or time.
 
     Notes
     -----
-    Attributes may be read, and `await_end`, `call_when_over` and `stop` called, from any thread.
+    Any thread may read attributes, and call `await_end`, `call_when_over` and `stop`.
     """
 
     def __init__(self, request: Request) -> None:
@@ -61,7 +63,7 @@ class Run(ABC):
         self.stored_in = ""
         self.is_detached = self.has_processes = False
         self.hints: list[str] = []
-        # A raw lock, because a KeyboardInterrupt inside threading's Python code would break its
+        # A raw lock, because an interrupt inside the Python code of threading would break its
         # locks.
         self._over = _thread.allocate_lock()
         self._over.acquire()
@@ -72,7 +74,7 @@ class Run(ABC):
     @property
     @abstractmethod
     def has_begun(self) -> bool:
-        """Whether items may be running, or have run."""
+        """Whether an item is running or has run."""
 
     @property
     @abstractmethod
@@ -103,7 +105,7 @@ class Run(ABC):
 
     @abstractmethod
     def new_results(self) -> Iterator[tuple[int, Any]]:
-        """Yield the results that are new since the previous call. Only one reader may call it."""
+        """Yield the results since the previous call. For one reader."""
 
     @abstractmethod
     def item(self, i: int) -> tuple[Any, ...]:
@@ -115,13 +117,13 @@ class Run(ABC):
 
     @abstractmethod
     def stop(self, error: BaseException | None = None) -> None:
-        """Stop the run early, with an error of ``until=`` if there is one."""
+        """Stop the run early, with an error if one is given."""
 
     # ------------------------------------------------------------------------ its end
 
     @property
     def state(self) -> RunState:
-        """The stage of the run, or how it ended."""
+        """State of the run: "starting", "running", or how it ended."""
         return self._ended_as or ("running" if self.has_begun else "starting")
 
     @property
@@ -130,7 +132,7 @@ class Run(ABC):
         return self._ended_as is not None
 
     def await_end(self, timeout_s: float) -> bool:
-        """Wait for the end, and do nothing else. Return whether the run is over."""
+        """Wait for the end of the run without helping. Return whether the run is over."""
 
         def over_within(seconds: float) -> bool:
             return self._over.acquire(timeout=seconds)
@@ -140,13 +142,13 @@ class Run(ABC):
         return self.is_over
 
     def call_when_over(self, callback: Callable[[], object]) -> None:
-        """Call back when the run is over, or now if it is, in a separate thread if possible."""
+        """Call a function when the run is over, in a separate thread if possible."""
         self._callbacks.append(callback)
-        if self.is_over:  # the thread that removes the callback calls it
+        if self.is_over:  # whichever thread removes the callback calls it
             self._call_back()
 
     def _end(self, state: EndState) -> None:
-        """Mark the end and wake all waiting threads, once, in one thread."""
+        """Mark the end of the run and wake all waiting threads. Called once."""
         self._ended_as = state
         self._over.release()
         self._call_back()
@@ -180,19 +182,19 @@ class Run(ABC):
         return []
 
     def activity(self) -> list[WorkerActivity]:
-        """Return the present activity of the workers."""
+        """Return the current activity of each worker."""
         return []
 
     def loading_s(self) -> float:
-        """Return the seconds for which a worker has been loading the function, 0.0 if none is."""
+        """Return how many seconds a worker has been loading the function, 0.0 if none is."""
         return 0.0
 
     def fit(self) -> Fit | None:
-        """Return how many workers fit into memory, if fewer than the number allowed."""
+        """Return how many workers fit into memory if fewer than allowed, else None."""
         return None
 
     def retried(self) -> npt.NDArray[np.int64]:
-        """Return the items that failed and were run again."""
+        """Return the indices of items that failed and were run again."""
         return np.zeros(0, np.int64)
 
     def stages(self) -> list[StageStats]:
@@ -201,11 +203,11 @@ class Run(ABC):
 
     @property
     def n_restored(self) -> int:
-        """Number of items that were done before the run began."""
+        """Number of items that were restored from a checkpoint."""
         return 0
 
     def gave_none(self) -> bool:
-        """Return whether its first results are None."""
+        """Return whether the first results are None."""
         return False
 
     def drew(self) -> tuple[str, int]:
@@ -213,10 +215,10 @@ class Run(ABC):
         return "", 0
 
     def halt(self) -> None:  # noqa: B027 - most do nothing
-        """Begin no further items. Running items finish."""
+        """Start no further items, and let running items finish."""
 
     def fill_out(self) -> None:  # noqa: B027 - most do nothing
-        """Copy new results to the plain array that the caller gave."""
+        """Copy new results to the plain array that the caller passed as ``out=``."""
 
     @property
     def is_reduced(self) -> bool:
@@ -225,7 +227,7 @@ class Run(ABC):
 
     @property
     def n_folded(self) -> int:
-        """Number of items in the partial value, with ``reduce=``."""
+        """Number of items in the partial value of ``reduce=``."""
         return 0
 
     def load_ahead(self) -> bool:
@@ -233,11 +235,11 @@ class Run(ABC):
         return False
 
     def release(self) -> None:  # noqa: B027 - most do nothing
-        """Record that the job, and with it the last reader, was deleted."""
+        """Release the run, because its job was deleted, and with it the last reader."""
 
 
 class OwnRun(Run):
-    """The common part of a `Call` and a `Pipe` (a pipeline), which are runs of this process.
+    """The common part of `Call` and `Pipe`, the runs of this process.
 
     Attributes
     ----------
@@ -256,11 +258,11 @@ class OwnRun(Run):
 
     @property
     def n_restored(self) -> int:
-        """Number of items that were done before the run began."""
+        """Number of items that were restored from a checkpoint."""
         return self.board.n_skipped
 
     def note_restored(self, items: npt.NDArray[np.int64]) -> None:
-        """Record items that need not run."""
+        """Record the items that were restored from a checkpoint."""
         self.board.n_skipped += len(items)
 
     @property
@@ -281,11 +283,11 @@ class OwnRun(Run):
         return self.results.final()
 
     def gave_none(self) -> bool:
-        """Return whether its first results are None."""
+        """Return whether the first results are None."""
         return self.results.are_none()
 
     def fill_out(self) -> None:
-        """Copy new results to the plain array that the caller gave."""
+        """Copy new results to the plain array that the caller passed as ``out=``."""
         self.results.output.fill_out()
 
     def load_ahead(self) -> bool:

@@ -1,4 +1,4 @@
-"""The stats and the present activity of workers, read from the board."""
+"""Reads the stats and the current activity of workers from the board."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -27,14 +27,14 @@ from nbshare._core.wire.board import (
 
 
 class SlowItem(NamedTuple):
-    """One of the items that took longest, in `WorkerStats.slowest`.
+    """One of the slowest items of a worker, in `WorkerStats.slowest`.
 
     Attributes
     ----------
     index : int
         Index of the item.
     elapsed_s : float
-        Seconds that it took, or the mean of its batch if it is a very short item.
+        Seconds that the item took. For very short items, the mean of a batch.
     item : str
         The item's `repr`, cut at 200 characters.
 
@@ -64,7 +64,7 @@ class SlowItem(NamedTuple):
 
 
 class WorkerStats(NamedTuple):
-    """The time and the memory of one worker, in `Job.stats`.
+    """Time and memory of one worker, in `Job.stats`.
 
     Attributes
     ----------
@@ -73,16 +73,17 @@ class WorkerStats(NamedTuple):
     n_items : int
         Number of items that it ran.
     n_retried : int
-        How often an item failed and, with ``retries=``, ran again.
+        Number of times that an item failed and, with ``retries=``, ran again.
     starting_s : float
-        Seconds from the start of the run until its first item, 0.005 s or more for a new worker.
+        Seconds from the start of the run to the worker's first item. A new worker needs 0.005 s or
+        more.
     working_s : float
-        Seconds inside the function, and storing results.
+        Seconds spent in the function and in storing results.
     waiting_s : float
-        Seconds of waiting, until there was nothing left to do.
+        Seconds spent waiting, until no items were left.
     peak_bytes : int
-        Peak resident memory of the process in bytes, shared inputs and results included. 0 while it
-        works.
+        Peak resident memory of the process in bytes, including shared inputs and results. 0 while
+        the worker is working.
     slowest : tuple of SlowItem
         The three items that took longest, the slowest first.
 
@@ -98,7 +99,7 @@ class WorkerStats(NamedTuple):
     >>> sum(worker.n_items for worker in job.stats)
     100
 
-    Would more workers help? Not if these wait more than they work:
+    Would more workers help? Not if the present ones wait more than they work:
 
     >>> def busy(job):
     ...     working_s = sum(worker.working_s for worker in job.stats)
@@ -118,7 +119,7 @@ class WorkerStats(NamedTuple):
 
 
 class WorkerActivity(NamedTuple):
-    """The present activity of one worker.
+    """The current activity of one worker.
 
     Attributes
     ----------
@@ -127,17 +128,17 @@ class WorkerActivity(NamedTuple):
     items : range
         The items that it is running: one, several tiny ones, or none.
     text : str
-        The first one's `repr`, cut at 200 characters.
+        The `repr` of the first of these items, cut at 200 characters.
     since_s : float
         Seconds since the worker began these items, or began to load the function.
     fraction : float or None
         Progress of the item, from 0 to 1, if it uses `nbshare.report`.
     report : str
-        Text of its report.
+        Text of the report.
     n_items : int
-        Items that it has run.
+        Number of items that it has run.
     memory_bytes : int
-        Resident memory of the process in bytes, shared inputs and results included. 0 if unknown.
+        Resident memory of the process in bytes, including shared inputs and results. 0 if unknown.
     number : int
         The worker's number in messages. 1 is the first worker of the run.
     is_loading : bool
@@ -160,10 +161,10 @@ class WorkerActivity(NamedTuple):
 
 
 class StageStats(NamedTuple):
-    """The work and the waiting times of one stage of a pipeline.
+    """Work and waiting times of one stage of a pipeline.
 
-    The bottleneck is the stage that is busy, with a full queue before it and an empty queue after
-    it. Give it more ``workers=``.
+    The bottleneck is a busy stage with a full queue before it and an empty queue after it. Give it
+    more ``workers=``.
 
     Attributes
     ----------
@@ -172,15 +173,15 @@ class StageStats(NamedTuple):
     workers : int
         Number of its workers.
     n_blocks : int
-        Number of blocks that it passed on.
+        Number of blocks that it has finished.
     queued : int
         Number of blocks that are waiting for it now.
     slots : int
         Size of its queue, or 0 for the loader, which has none.
     waited_for_input_s, waited_for_output_s : float
-        Seconds that its workers together waited for a block, and for a free slot.
+        Total seconds that its workers waited for a block, and for a free slot.
     elapsed_s : float
-        Seconds that its workers together have existed.
+        Total lifetime of its workers, in seconds.
 
     See Also
     --------
@@ -215,7 +216,7 @@ class StageStats(NamedTuple):
 
     @property
     def busy(self) -> float:
-        """Share of the time in which its workers did not wait (float, 0 to 1)."""
+        """Share of the time in which the stage's workers did not wait (float, 0 to 1)."""
         waited_s = self.waited_for_input_s + self.waited_for_output_s
         return max(0.0, 1 - waited_s / self.elapsed_s) if self.elapsed_s > 0 else 0.0
 
@@ -227,7 +228,7 @@ for each in SlowItem, WorkerStats, StageStats:
 def stats_of(
     slots: Sequence[Sequence[int]], begun_ns: int, text_of: Callable[[int], str]
 ) -> list[WorkerStats]:
-    """Read the workers' figures from slots of the board of a call that began at `begun_ns`."""
+    """Read the stats of workers from the slots of a board, for a call that began at `begun_ns`."""
     stats = []
     for row in slots:
         if not row[PID]:  # no worker uses this slot
@@ -250,12 +251,12 @@ def stats_of(
 
 
 def durations_of(slots: Sequence[Sequence[int]]) -> list[int]:
-    """Return a histogram of durations: the numbers of items below 1, 2, 4, 8, ... ns."""
+    """Return a histogram of durations: the number of items below 1, 2, 4, 8, ... ns."""
     return [sum(each) for each in zip(*(row[DURATIONS:REPORTED] for row in slots), strict=True)]
 
 
 def activity_of(board: Board, text_of: Callable[[int], str]) -> list[WorkerActivity]:
-    """Read the present activity of the workers of a running call."""
+    """Read the current activity of the workers of a running call."""
     activity, now_ns = [], time.monotonic_ns()
     for number, row in enumerate(board.slots.tolist(), 1):
         pid, first = row[PID], row[ITEM]
@@ -275,7 +276,7 @@ def activity_of(board: Board, text_of: Callable[[int], str]) -> list[WorkerActiv
 
 
 def loading_s(board: Board) -> float:
-    """Return the seconds for which a worker has been loading the function, 0.0 if none is."""
+    """Return how many seconds a worker has been loading the function, 0.0 if none is."""
     begun = [row[BEGUN] for row in board.slots.tolist() if _is_loading(row)]
     return max((time.monotonic_ns() - each for each in begun), default=0) / 1e9
 

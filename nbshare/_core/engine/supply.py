@@ -1,4 +1,4 @@
-"""Supplies the items of a source to a running call.
+"""Supplies items of a source, such as a generator, to a running call.
 
 ::
 
@@ -27,11 +27,11 @@ from nbshare._core.wire.orders import nbytes_of
 from nbshare.errors import is_interrupt
 
 MOST_ITEMS = 1 << 14  # at a time
-MOST_BYTES = 32 << 20  # limit of arrays and texts, at a time and read ahead
+MOST_BYTES = 32 << 20  # limit of arrays and strings, at a time and read ahead
 MOST_AHEAD = 3  # portions ahead of a loop over the results
-GROWTH = 8  # from one portion to the next at most
-SUPPLY_CHECK_S = 0.05  # interval of checks without an event, for items and for consumed results
-THREADS_CHECK_S = 0.002  # the same in threads, which have no events
+GROWTH = 8  # largest factor from one portion to the next
+SUPPLY_CHECK_S = 0.05  # interval of checks for items and consumed results without an event
+THREADS_CHECK_S = 0.002  # the same for threads, which have no events
 
 Item = tuple[Any, ...]  # one value of each iterable
 
@@ -39,14 +39,14 @@ _END: Item = ("the end",)
 
 
 class Pace:
-    """The measured time per item of a call, and the number of items to bring at a time.
+    """The measured time per item of a call, and the number of items to supply at a time.
 
     Parameters
     ----------
     item_s : float
-        Assumed seconds per item until measured.
+        Assumed seconds per item, until they are measured.
     size : int
-        Number of items to bring first.
+        Number of items to supply first.
     """
 
     def __init__(self, item_s: float, size: int) -> None:
@@ -64,12 +64,12 @@ class Pace:
                 self._mark = n_done, worked_ns
 
     def resize(self, wanted: float, least: int, most: int) -> None:
-        """Set the next size as wanted, but not much larger than the last."""
+        """Set the next size to `wanted`, but not much above the last size, within limits."""
         self.size = max(least, int(min(wanted, GROWTH * self.size, most)))
 
 
 class SourceSupply(Supply):
-    """Reads items from a source, slow or endless, slightly ahead of the workers.
+    """Reads items slightly ahead of the workers, from a source that may be slow or endless.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class SourceSupply(Supply):
 
     def __init__(self, call: Call, source: Iterator[Item], *, in_background: bool) -> None:
         self._call, self._in_background = call, in_background
-        if call.items_event is not None:  # within one process there is no event
+        if call.items_event is not None:  # there is no event within one process
             self._event = waiting.OwnerEvent()
             call.event_fd = self._event.fd
         self._intake = Intake(source, self.wake if call.engine.works_by_itself else None)
@@ -99,8 +99,8 @@ class SourceSupply(Supply):
             start_thread(self._live)
 
     def wake(self) -> None:
-        """Check for work. For any thread."""
-        if self._call.results.is_final:  # though the last ones may still be being stored
+        """Wake the thread that supplies items. Thread-safe."""
+        if self._call.results.is_final:  # although the last results may still be being stored
             self._intake.close()
         super().wake()
 
@@ -127,8 +127,8 @@ class SourceSupply(Supply):
             self._call.await_end(min(timeout_s, THREADS_CHECK_S))
 
     def bring(self) -> None:
-        """Append the items that workers will soon need, if the source has yielded them."""
-        if self._bringing.acquire(blocking=False):  # otherwise another thread brings them
+        """Append the items that workers will need soon, if the source has yielded them."""
+        if self._bringing.acquire(blocking=False):  # otherwise another thread supplies them
             try:
                 self._bring()
             finally:
@@ -146,17 +146,17 @@ class SourceSupply(Supply):
                 call.sweep()
             while self._wants_more() and (items := self._intake.take(self._next_size())):
                 self._append(items)
-            if self._intake.is_exhausted and not call.board.stopped:  # else the last were left out
+            if self._intake.is_exhausted and not call.board.stopped:  # else items may be missing
                 self._close()
         except BaseException as error:  # an item cannot be sent, or memory is short
             if is_interrupt(error):
                 raise
             if not call.board.stopped:
-                self.error = error.with_traceback(None)  # read no more: later items would shift
+                self.error = error.with_traceback(None)  # later items would get wrong indices
                 call.stop(self.error)
 
     def _wants_more(self) -> bool:
-        """Return whether workers will soon run out of items, and more may be read."""
+        """Return whether workers will need items soon, and more may be read."""
         board, results = self._call.board, self._call.results
         if self._intake.is_exhausted or board.stopped or self._call.is_over:
             return False
@@ -172,12 +172,12 @@ class SourceSupply(Supply):
         return self._pace.item_s > 0 and board.n_unclaimed < size
 
     def _are_all_done(self) -> bool:
-        """Return whether all workers are idle and the unclaimed items are stored ones."""
+        """Return whether all items so far are done, and some were restored."""
         board = self._call.board
         return bool(board.n_skipped) and board.n_done() == board.n_there
 
     def _takes_much(self) -> bool:
-        """Return whether unfinished items take much memory."""
+        """Return whether unfinished items take too much memory."""
         if (feed := self._call.feed) is None:
             return True
         if feed.nbytes > MOST_BYTES:
@@ -185,13 +185,13 @@ class SourceSupply(Supply):
         return feed.nbytes > MOST_BYTES
 
     def _next_size(self) -> int:
-        """Return the number of items of the next portion, from the measured time per item."""
+        """Return the number of items to append next, from the measured time per item."""
         results, pace = self._call.results, self._pace
         pace.look(self._call)
         if pace.item_s:
             item_s = max(pace.item_s / self._call.request.max_workers, results.given.reader_s())
             most = MOST_ITEMS
-            if results.given.is_iterated:  # the loop's speed is not known at first
+            if results.given.is_iterated:  # the speed of the loop is unknown at first
                 most = min(most, GROWTH * results.given.n)
             pace.resize(self._call.engine.portion_s / item_s, self._least, most)
         elif self._are_all_done():
@@ -227,15 +227,15 @@ class Intake:
     source : iterator
         The source of items.
     tell : callable, optional
-        If set, a thread reads ahead, and calls this when the first items arrive. Otherwise items
-        are read on request.
+        If given, a thread reads ahead, and calls this when items arrive. Otherwise, items are read
+        on request.
 
     Attributes
     ----------
     is_exhausted : bool
         Whether all items were returned.
     error : BaseException or None
-        The error that the source raised at its end.
+        The error that the source raised, which ended it.
     """
 
     def __init__(self, source: Iterator[Item], tell: Callable[[], None] | None) -> None:
@@ -248,19 +248,19 @@ class Intake:
         self.error: BaseException | None = None
 
     def want(self, n: int) -> None:
-        """Set how many items to read ahead."""
+        """Set the number of items to read ahead."""
         self._wanted = n
         if self._tell is not None and not self._has_thread:
             self._has_thread = True
             try:
-                # With the caller's context, which includes NumPy's errstate, for example.
+                # With the caller's context, such as NumPy's errstate.
                 start_thread(contextvars.copy_context().run, self._work)
             except RuntimeError:  # no more threads are allowed, so `take` reads
                 self._has_thread = False
         self._go_on()
 
     def take(self, n: int) -> list[Item]:
-        """Return the next items, at most `n`, and an empty list if none have arrived."""
+        """Return up to `n` items that have arrived."""
         if not (self._has_thread or self._items or self.is_exhausted):
             self._get(n)
         items: list[Item] = []
@@ -276,20 +276,20 @@ class Intake:
         return items
 
     def close(self) -> None:
-        """Read no more. A generator without other references is closed."""
+        """Stop reading. A generator without other references is closed."""
         self._is_closed = True
         self._source = itertools.chain(())
-        self._tell = None  # breaks a cycle, because its owner holds this object
+        self._tell = None  # or its owner and this object would refer to each other
         self._go_on()
 
     def _get(self, n: int) -> None:
         try:
-            # One by one, so that each is available immediately, however long the next one takes.
+            # One by one, so that an item is available immediately, however long the next one takes.
             self._items.extend(itertools.islice(self._source, n))
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            # Without our frame, because it holds this object and so the error.
+            # Without this frame, which refers to this object, and so to the error.
             self.error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
             self._items.append(_END)
 
@@ -299,8 +299,8 @@ class Intake:
                 self._more.release()
 
     def _work(self) -> None:
-        n, largest = 1, 1  # the first one immediately
-        last: Any = None  # the last item for another thread
+        n, largest = 1, 1  # the first item immediately
+        last: Any = None  # the last item that was read
         while not self._is_closed and last is not _END:
             room = min(self._wanted, MOST_BYTES // largest + 1) - len(self._items)
             if room <= 0:
@@ -310,7 +310,7 @@ class Intake:
             self._get(min(n, room))
             if was_empty and (tell := self._tell) is not None:
                 tell()
-            with suppress(IndexError):  # handed over already
+            with suppress(IndexError):  # another thread has taken it
                 last = self._items[-1]
                 largest = max(largest, nbytes_of(last))
             n = min(2 * n, max(1, MOST_BYTES // (8 * largest)))

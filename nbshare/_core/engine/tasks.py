@@ -1,4 +1,4 @@
-"""The queue of tasks of an executor.
+"""The queue of an executor's tasks.
 
 ::
 
@@ -7,7 +7,7 @@
                                        └── when workers will soon run out of tasks
 
 A task is an item of the call, so the call handles failures and dead workers. A task that no worker
-has begun can still be cancelled, by withdrawing it.
+has begun can still be withdrawn, and so be cancelled.
 
 Workers set an event after each task, so the queue's thread need not poll the dispatcher.
 
@@ -50,15 +50,15 @@ from nbshare._core.wire.context import current_context
 from nbshare._core.wire.feed import ItemFeed
 from nbshare._core.wire.orders import Task
 
-LOAD_S = 0.1  # work to submit beyond one task per worker
-MOST_TASKS = 127  # to submit at a time, because tasks take memory
-FIRST_TASKS = 8  # before the duration of tasks is known
-# Time that a call stays open for more tasks. The thread, and the interpreter's exit, wait as long.
-# A later task needs a new call, which takes a millisecond to begin. Meanwhile its workers are
-# unavailable to others. So a call with longer tasks ends with its last task.
+LOAD_S = 0.1  # amount of work to submit beyond one task per worker
+MOST_TASKS = 127  # most tasks to submit at a time, because they take memory
+FIRST_TASKS = 8  # number of tasks to submit before their duration is known
+# How long a call stays open for more tasks. The thread, and the interpreter's exit, wait as long. A
+# later task needs a new call, which takes a millisecond to begin. But the workers of an open call
+# are unavailable to other calls, so a call with longer tasks ends with its last task.
 OPEN_S = 0.05
-END_S = 0.02  # for waiting workers to leave a call
-REST_S = 0.005  # pause of the thread, while workers have enough tasks
+END_S = 0.02  # time limit for waiting workers to leave a call
+REST_S = 0.005  # longest pause of the thread while workers have enough tasks
 ALWAYS = 1 << 60  # value of Board.few, so that workers set the event after each task
 
 
@@ -74,15 +74,15 @@ class TaskFuture(Future[Any]):
     Parameters
     ----------
     fate : lock
-        The queue's lock, held while a task is started or cancelled.
+        The queue's lock, held while a task joins or leaves a call, or is cancelled.
     """
 
     def __init__(self, fate: _thread.LockType) -> None:
         super().__init__()
         self._fate = fate
-        self._place: tuple[Call, Dispatcher, int] | None = None  # while it is in a call
-        self._has_left = False  # the queue
-        self.is_withdrawn = False  # the thread that withdrew it completes the cancellation
+        self._place: tuple[Call, Dispatcher, int] | None = None  # while the task is in a call
+        self._has_left = False  # can no longer be cancelled
+        self.is_withdrawn = False  # whichever thread withdrew it completes the cancellation
 
     def cancel(self) -> bool:
         """Cancel the task if no worker has begun it. Return whether it is cancelled."""
@@ -92,7 +92,7 @@ class TaskFuture(Future[Any]):
             if self._has_left or not self._withdraw():
                 return False
             self.is_withdrawn = True
-        super().cancel()  # without the lock, because callbacks run here
+        super().cancel()  # without the lock, because this runs callbacks
         self.set_running_or_notify_cancel()
         return True
 
@@ -102,7 +102,7 @@ class TaskFuture(Future[Any]):
         try:
             return super().result(0)
         finally:
-            del self  # or it and its error would keep each other alive
+            del self  # or the future and its error would keep each other alive
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the error, as `concurrent.futures.Future.exception` does."""
@@ -110,7 +110,7 @@ class TaskFuture(Future[Any]):
         return super().exception(0)
 
     def _await(self, timeout_s: float | None) -> None:
-        # On Windows the standard library waits on when it is interrupted.
+        # On Windows, an interrupt does not end a wait of the standard library.
         if not self.done():
             waiting.interruptible(lambda seconds: bool(wait([self], seconds).done), timeout_s)
 
@@ -122,14 +122,14 @@ class TaskFuture(Future[Any]):
         return super().running()
 
     def enter(self, call: Call, engine: Dispatcher, i: int) -> None:
-        """Record the new place of the task, or withdraw it if it was cancelled."""
+        """Record the place of the task in a call, or withdraw it if it was cancelled."""
         with self._fate:
             self._place = call, engine, i
             if self.is_withdrawn:
                 self._withdraw()
 
     def leave(self) -> bool:
-        """Record that the task can no longer be cancelled. Return False if it is cancelled."""
+        """Record that the task can no longer be cancelled. Return False if it already was."""
         with self._fate:
             self._has_left, self._place = True, None
         return not self.is_withdrawn and self.set_running_or_notify_cancel()
@@ -142,15 +142,15 @@ class TaskFuture(Future[Any]):
 
 
 def refuse(task: Task, future: TaskFuture, error: BaseException) -> None:
-    """Fail a task that cannot be sent."""
+    """Set the error of a task that cannot be sent."""
     if future.leave():
         if isinstance(error, errors.UnsendableError):
             error = _reason(task, error)
-        future.set_exception(error.with_traceback(None))  # its frames hold the task
+        future.set_exception(error.with_traceback(None))  # frames hold the task
 
 
 def _reason(task: Task, error: errors.UnsendableError) -> errors.UnsendableError:
-    """Return the error that names the task by its call, because the caller knows no index."""
+    """Return an error that names the task by its call, because a task has no index for the user."""
     try:
         for part in (task.func, *task.args, *task.kwargs.values()):
             Arena().pack(part, repr(task))
@@ -165,14 +165,14 @@ class TaskQueue(Supply):
     Parameters
     ----------
     request : Request
-        The number of workers and the initializer. Its function is `run_task`.
+        The checked arguments: number of workers, initializer, and `run_task` as the function.
     new_prints : callable
-        Returns the target of later tasks' output.
+        Returns the `Prints` for the output of later tasks.
 
     Attributes
     ----------
     is_closed : bool
-        Whether it refuses further tasks.
+        Whether the queue refuses further tasks.
 
     Raises
     ------
@@ -181,7 +181,7 @@ class TaskQueue(Supply):
 
     Notes
     -----
-    For any thread. Futures are resolved, and their callbacks run, in a thread of the queue.
+    Thread-safe. A thread of the queue resolves futures and runs their callbacks.
     """
 
     def __init__(self, request: Request, new_prints: Callable[[], Prints]) -> None:
@@ -193,11 +193,11 @@ class TaskQueue(Supply):
         self._waiting: deque[tuple[Task, TaskFuture]] = deque()
         self._call: Call | None = None  # the call that tasks join
         self._engine: Dispatcher | None = None  # runs the call
-        self._feed: ItemFeed | None = None  # the call's, None while it ends
-        self._tasks: dict[int, tuple[Task, TaskFuture]] = {}  # those in it, unless resolved
+        self._feed: ItemFeed | None = None  # the feed of the call, None while the call ends
+        self._tasks: dict[int, tuple[Task, TaskFuture]] = {}  # its tasks, by item
         self._context = request.context
         self._func = 0  # id of the last function whose modules were compared with their files
-        self._pace = Pace(REST_S, FIRST_TASKS)  # time of a task, and tasks beyond one a worker
+        self._pace = Pace(REST_S, FIRST_TASKS)  # and tasks beyond one per worker
         self.is_closed = self._is_cancelling = self._is_stopping = False
         self._lock = _thread.allocate_lock()  # held to queue a task, and to end the thread
         self._fate = _thread.allocate_lock()  # see `TaskFuture`
@@ -206,12 +206,12 @@ class TaskQueue(Supply):
     def put(self, task: Task, *, more: bool = False) -> TaskFuture:
         """Queue a task. Return the future of its result.
 
-        If `more` follow immediately, none need begin before `wake` is called.
+        If `more` tasks follow immediately, the caller calls `wake` after the last one.
 
         Raises
         ------
         RuntimeError
-            If `close` was called, or the interpreter is about to end.
+            If `close` was called, or the interpreter is exiting.
         TypeError
             If the function is asynchronous.
         """
@@ -240,7 +240,7 @@ class TaskQueue(Supply):
         return len(self._waiting) + len(self._tasks)
 
     def check_open(self) -> None:
-        """Raise the `RuntimeError` that `put` would raise."""
+        """Raise RuntimeError if `put` would."""
         if self.is_closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         if is_ending():
@@ -264,19 +264,19 @@ class TaskQueue(Supply):
         self.wake()
 
     def cancel_waiting(self) -> None:
-        """Cancel the tasks that no worker has begun, after `close`."""
+        """Cancel the tasks that no worker has begun. Call `close` first."""
         self._is_cancelling = True
         for _, future in [*self._waiting, *list(self._tasks.values())]:
             future.cancel()
 
     def stop(self) -> None:
-        """End running tasks too."""
+        """Stop the call, which ends running tasks too."""
         self._is_stopping = True
         if (call := self._call) is not None:
             call.stop()
 
     def join(self) -> None:
-        """Wait until all tasks are done, after `close`."""
+        """Wait until all tasks are done. Call `close` first."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
 
@@ -292,13 +292,13 @@ class TaskQueue(Supply):
         is_idle = False
         try:
             with self._lock:
-                if self._thread is not threading.current_thread():  # two interrupts arrived at once
+                if self._thread is not threading.current_thread():  # two interrupts came together
                     return
             while (prints := self._prints_at_end(is_idle=is_idle)) is None:
                 self._resolve()
                 self._give_out()
                 n_each = len(self._tasks) // self._request.max_workers
-                if n_each > 2:  # or each task would wake it
+                if n_each > 2:  # because each task would wake it
                     time.sleep(min(REST_S, n_each / 2 * self._pace.item_s))
                 is_idle = not event.wait(OPEN_S) and not self._tasks
                 if is_idle and self._call is not None:
@@ -313,23 +313,23 @@ class TaskQueue(Supply):
                     self._event = None
 
     def _prints_at_end(self, *, is_idle: bool) -> Prints | None:
-        """Return the prints to end if no tasks are left or awaited, else None."""
+        """Return the prints to end if no tasks are left, else None."""
         with self._lock:
             if self._waiting or self._call or not (is_idle or self.is_closed):
                 return None
             self._thread = None
-            return self._prints  # the next thread uses others
+            return self._prints  # the next thread uses new ones
 
     def _resolve(self) -> None:
         """Resolve the futures whose results have arrived.
 
-        Items that a worker is still running wait for the next call, because their output may not
-        have been announced yet, and the output of a task is shown before its result.
+        A finished task that is still marked as running waits for the next turn, because its output
+        may not be announced yet, and output must be shown before the result.
         """
         call = self._call
         if call is None:
             return
-        is_over = call.is_over  # first, because later results are for the next time
+        is_over = call.is_over  # read first, because later results are for the next turn
         present = () if is_over else call.board.slots[:, ITEM].tolist()
         done = [i for i in self._tasks if call.board.state(i) and i not in present]
         if self._engine is not None and (done or is_over):
@@ -345,7 +345,7 @@ class TaskQueue(Supply):
     def _resolve_done(self, call: Call, done: list[int]) -> bool:
         """Resolve the futures of finished tasks. Return whether there were any.
 
-        A result may be in a log that has not arrived yet.
+        A task whose result is in a log that has not arrived yet stays.
         """
         withdrawn = [i for i in done if self._tasks[i][1].is_withdrawn]
         for i in withdrawn:
@@ -371,15 +371,15 @@ class TaskQueue(Supply):
         return self._tasks.pop(i)[1]
 
     def _note_over(self, call: Call) -> None:
-        """Queue tasks again that were not begun, and fail those that were lost."""
+        """Queue tasks again that no worker has begun, and fail those that were lost."""
         self._call = self._feed = None
         tasks, self._tasks = self._tasks, {}
         if call.state == "stopped" and not self._is_stopping:
-            # `nbshare.shutdown` stopped it, and other workers will run them.
+            # `nbshare.shutdown` stopped the call, so new workers run the other tasks.
             unbegun = [tasks.pop(i) for i in list(tasks) if not call.board.is_claimed(i)]
             self._waiting.extendleft(reversed(unbegun))
         ended = (
-            "the worker was ended before the task was done, by the executor's terminate_workers() "
+            "the worker was killed before the task was done, by the executor's terminate_workers() "
             "or by nbshare.shutdown()"
         )
         for _, future in tasks.values():
@@ -398,13 +398,13 @@ class TaskQueue(Supply):
                 self._join(taken)
 
     def _end_call(self, call: Call) -> None:
-        """Close the call when it has run out of tasks."""
+        """Close the call, which has run out of tasks."""
         call.close()
         call.await_end(END_S)
         self._call = self._feed = None
 
     def _goes_on(self, call: Call) -> bool:
-        """Add tasks to a call that has run out of tasks, if a new call would run the same code."""
+        """Return whether a call that has run out of tasks can take the next ones."""
         request = call.request
         if request.prints is not self._prints or request.context != self._context:
             return False
@@ -415,12 +415,12 @@ class TaskQueue(Supply):
 
     def _n_wanted(self) -> int:
         n_workers, n_open = self._request.max_workers, len(self._tasks)
-        if n_open < n_workers:  # they begin while more are packed
+        if n_open < n_workers:  # these begin while others are packed
             return n_workers - n_open
         return 0 if n_open >= n_workers + self._pace.size else min(MOST_TASKS, self._pace.size)
 
     def _take(self, n: int) -> list[tuple[Task, TaskFuture]]:
-        """Remove tasks from the queue. Return those that were not cancelled."""
+        """Remove tasks from the queue, up to `n`. Return those that were not cancelled."""
         taken: list[tuple[Task, TaskFuture]] = []
         nbytes = 0
         while self._waiting and len(taken) < n and nbytes < MOST_BYTES:
@@ -439,7 +439,7 @@ class TaskQueue(Supply):
                 call = call or self._new_call()
                 assert self._feed is not None
                 joined[self._feed.add([[task]])] = task, future
-            except BaseException as error:  # noqa: BLE001 - it cannot be sent, or memory is short
+            except BaseException as error:  # noqa: BLE001 - of this task only
                 refuse(task, future, error)
         if call is None:
             return
@@ -458,7 +458,7 @@ class TaskQueue(Supply):
             call.start()
         else:
             call.engine.notify(call)
-        if self._is_cancelling:  # a thread that cancels or stops may have missed it
+        if self._is_cancelling:  # a thread that cancels or stops may have missed these tasks
             self.cancel_waiting()
         if self._is_stopping:
             call.stop()
@@ -474,7 +474,7 @@ class TaskQueue(Supply):
         return call
 
     def _fail(self, error: BaseException) -> None:
-        """Fail the futures that would wait forever."""
+        """Set an error on all futures, which would otherwise wait forever."""
         self.stop()
         with self._lock:
             self.is_closed, self._thread = True, None

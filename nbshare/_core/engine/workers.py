@@ -1,4 +1,4 @@
-"""The workers of this process, busy or idle, and their renewal."""
+"""The pool of workers, and their renewal."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from nbshare._core.functions.modules import own_files
 from nbshare._core.memory import scratch_file
 from nbshare._core.wire.context import Context
 
-READ_S = 0.002  # interval of reads of the output of a worker that ends
+READ_S = 0.002  # interval of reading the output of workers that end
 NO_STAMP = Stamp(-1, -1, -1, -1)
 
 
 class WorkerPool:
-    """Starts workers, keeps idle ones for the next call, ends outdated ones.
+    """Starts workers, keeps idle ones for the next call, and ends outdated ones.
 
     Parameters
     ----------
     events : Events
-        Report the workers' messages and deaths.
+        The events that report messages and deaths of workers.
     starter : WorkerStarter
         Starts new workers.
     pipes : PrintPipes
-        Receive the workers' output.
+        The pipes of the workers' output.
 
     Notes
     -----
-    For the dispatcher's thread, except `is_current`, which is for any thread.
+    For the dispatcher's thread. Only `is_current` is thread-safe.
     """
 
     def __init__(self, events: Events, starter: WorkerStarter, pipes: PrintPipes) -> None:
         self._events, self._starter, self._pipes = events, starter, pipes
         self._members: dict[WorkerProcess, None] = {}
-        self._code = NO_CODE  # the newest generation's
+        self._code = NO_CODE  # of the newest generation
         self._imported_under: Any = None  # environment and import path of this generation
-        self._initializer: bytes | None = None  # perhaps run by this generation
+        self._initializer: bytes | None = None  # key of the one that may have run
         self._stamps: dict[str, Stamp | None] = {}  # stamps of the workers' imported files
-        # Stamps of these and of the snapshot's files. Replaced, never changed: other threads read
-        # it.
+        # Stamps of imported files and files of the snapshot. Replaced, never changed, because other
+        # threads read it.
         self._watched: dict[str, Stamp | None] = {}
         self._given: frozenset[str] = frozenset()  # files from another machine
         self._own: Mapping[str, str] | None = None  # files of this process, when last listed
@@ -76,13 +76,13 @@ class WorkerPool:
         """Renew the workers if the environment, a file or the initializer has changed.
 
         Return the code that all workers of the call run, however late they start. A changed file
-        that no worker has imported is read again, unless a busy worker might import it just now.
+        that no worker has imported is read again, unless a busy worker might be importing it.
         `is_in_use` is whether other calls run.
 
         Raises
         ------
         OSError
-            If no memory, or no descriptor, is left for a snapshot of the files.
+            If there is no memory or descriptor for a snapshot of the files.
         """
         changed, context = self._changed(), call.request.context
         is_in_use = is_in_use or self.n_busy > 0
@@ -109,7 +109,7 @@ class WorkerPool:
         return self._code
 
     def is_current(self, call: Call) -> bool:
-        """Return whether a call that began now would run the same code. For any thread."""
+        """Return whether a call that began now would run the same code. Thread-safe."""
         return (
             call.code.generation == self._code.generation
             and self._own is own_files()
@@ -131,10 +131,10 @@ class WorkerPool:
         worker.imported |= stamps
         snapshot = self._code.snapshot
         if worker.generation != self._code.generation or snapshot is None:
-            return  # the newest generation uses other versions
+            return  # the newest generation has other versions of the files
         for path in stamps.keys() - self._given:
             stamp = stamps[path]
-            # Workers disagree, so one version is old. An impossible stamp renews them.
+            # If workers disagree, one version is old. An impossible stamp then renews all workers.
             self._stamps[path] = stamp if self._stamps.get(path, stamp) == stamp else NO_STAMP
         if stamps:
             self._watch(snapshot)
@@ -147,9 +147,9 @@ class WorkerPool:
     def number_for(self, call: Call) -> int | None:
         """Return the number of the next worker of a call, or None to wait for a free one.
 
-        With one run at a time the numbers are those below `max_workers`, whatever earlier runs have
+        With one run at a time, all numbers are below `max_workers`, whatever earlier runs have
         left: first an idle worker, then a new one, then one that will soon be idle or end. A call
-        without a worker replaces a late one. Other numbers are for runs at the same time.
+        without a worker replaces a late one. Higher numbers are for simultaneous runs.
         """
         n, generation = call.n_in_run, call.code.generation
         taken = {worker.index: worker for worker in self._members}
@@ -164,14 +164,14 @@ class WorkerPool:
         return number if is_late and not call.workers else None
 
     def assign(self, call: Call, number: int, fds: Sequence[int]) -> tuple[WorkerProcess, int]:
-        """Send a call to the idle worker of this number, or to a new one.
+        """Send a call to the idle worker of a number, or to a new one.
 
         A new worker replaces a late one. Return the worker, and its slot of the board.
 
         Raises
         ------
         WorkerDiedError, OSError
-            If no worker can be started, or receive the order.
+            If no worker can be started or can receive the order.
         """
         while True:
             idle = self.idle_worker(number)
@@ -184,17 +184,17 @@ class WorkerPool:
             except OSError as error:
                 is_lost = isinstance(error, ConnectionError)
                 if is_lost and idle is None:
-                    return worker, slot  # it is already dead, and handled later
+                    return worker, slot  # the worker is already dead, which is handled later
                 self.remove(worker)
                 if not is_lost:
                     raise
-                # It died while idle, so no call is affected.
+                # The worker died while idle, so no call is affected.
             else:
                 worker.enter("working")
                 return worker, slot
 
     def idle_worker(self, number: int) -> WorkerProcess | None:
-        """Return the idle worker of this number, if any."""
+        """Return the idle worker of a number, or None."""
         return next((worker for worker in self.idle if worker.index == number), None)
 
     def _start(self, code: CodeVersion, number: int) -> WorkerProcess:
@@ -207,15 +207,15 @@ class WorkerPool:
         return worker
 
     def mark_ready(self, worker: WorkerProcess, pid: int) -> None:
-        """Record that a worker has started. Watch for its death, whoever holds its channel."""
+        """Record that a worker has started, and watch for its death."""
         worker.is_ready = True
         worker.child.note(pid)
         if worker.child.fd >= 0:
             self._events.watch(worker.child.fd, worker)
 
     def remove(self, worker: WorkerProcess) -> int | None:
-        """End a worker, if it lives, and return its exit status."""
-        if worker not in self._members:  # the worker's own message led to its removal
+        """Kill a worker if it is alive, and remove it. Return its exit status."""
+        if worker not in self._members:  # it was removed after its own message
             return None
         del self._members[worker]
         self._events.unwatch(worker.channel.fileno())
@@ -228,34 +228,34 @@ class WorkerPool:
     def remove_outdated(self, wanted: set[int]) -> None:
         """End the workers of outdated generations that have no call.
 
-        `wanted` are the generations of the calls that run.
+        `wanted` has the generations of running calls.
         """
         wanted.add(self._code.generation)
-        # Starting workers end later: only their end shows that they have left their memory.
+        # Starting workers end later, because only their end shows that they use no memory.
         for worker in list(self._members):
             is_free = worker.is_ready and worker.state not in ("working", "ending")
             if is_free and worker.generation not in wanted:
                 self.dismiss(worker)
 
     def dismiss(self, worker: WorkerProcess) -> None:
-        """Request an idle worker to exit. It is killed if that takes too long."""
-        if not worker.has_worked:  # it has run no user code
+        """Ask an idle worker to exit. It is killed if that takes too long."""
+        if not worker.has_worked:  # it has run no user code, so it can be killed
             self.remove(worker)
             return
         worker.enter("ending")
         try:
             worker.channel.send(None, wait=False)
-        except OSError:  # it is dead
+        except OSError:  # the worker is dead
             self.remove(worker)
 
     def dismiss_all(self, busy: Collection[WorkerProcess]) -> None:
-        """End all workers that are not running an item, and wait for their end."""
+        """End all workers that are not running an item, and wait until they have ended."""
         for worker in list(self._members):
             if worker.is_ready and worker.state != "ending" and worker not in busy:
                 self.dismiss(worker)
         for worker in self._members:
             while _is_ending(worker) and not worker.child.await_end(READ_S):
-                self._pipes.read_all()  # or one that prints much would wait
+                self._pipes.read_all()  # because a worker that prints much would wait
 
     def close(self) -> None:
         """Free the snapshot, after all workers have ended."""
@@ -270,6 +270,6 @@ def _is_ending(worker: WorkerProcess) -> bool:
 def _home_of(context: Context) -> Context:
     """Return the environment in which a worker imports modules.
 
-    The variable in which pytest names the running test is excluded, so that tests share workers.
+    It excludes the variable in which pytest names the running test, so that tests share workers.
     """
     return context._replace(settings=b"", environ=context.environ | {"PYTEST_CURRENT_TEST": ""})
