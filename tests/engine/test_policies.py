@@ -328,7 +328,7 @@ def test_of_many_items_one_that_cannot_be_loaded_fails_those_pickled_with_it(n):
     errors, failed = last_job().errors, set()
     for i in bad:
         assert "not to be had again" in said(errors[i])
-        found = re.search(r"Item (\d+) and up to (\d+) after it are pickled", said(errors[i]))
+        found = re.search(r"Item (\d+) and up to (\d+) items after it", said(errors[i]))
         first, n_more = map(int, found.groups())
         failed |= {*range(first, min(first + n_more + 1, n))}
     assert set(result.mask.nonzero()[0].tolist()) == set(errors) == failed

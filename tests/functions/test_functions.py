@@ -401,7 +401,7 @@ def test_a_module_whose_file_is_gone_is_an_error_that_says_so(folder, monkeypatc
     for func, item in [*((func, 1) for func in functions), (len, module.C())]:
         with pytest.raises(ModuleNotFoundError, match=path.stem) as caught:
             parallel_map(func, [item])
-        assert f"Its file {str(path)!r} is gone. Restore it" in caught.value.__notes__[1]
+        assert f"Its file {str(path)!r} does not exist. Restore it" in caught.value.__notes__[1]
     write(path, code)
     assert parallel_map(module.f, [1]).tolist() == [1]
 

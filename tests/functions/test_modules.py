@@ -283,7 +283,7 @@ except ModuleNotFoundError as error:
     print(error.__notes__[1])
 """
     assert script(code) == (
-        "In the caller, 'helpers' was loaded by Loader, which workers do not have. "
+        "In the calling process, 'helpers' was loaded by Loader, which workers do not have. "
         "Move its code to a .py file.\n"
     )
 

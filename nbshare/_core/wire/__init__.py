@@ -1,15 +1,15 @@
-"""The objects that an owner and its workers share, such as the board, orders and messages."""
+"""The objects that an owner and its workers share, such as boards, orders and messages."""
 
 import _thread
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_index: int | None = None  # this process's number among its owner's workers, if it is one
+_index: int | None = None  # the number of this worker, if this process is one
 _here = _thread._local()  # a thread's index while it runs items outside a worker process
 
 
 def is_worker() -> bool:
-    """Return whether this process is a worker. Nested calls run inline there."""
+    """Return whether this process is a worker, in which nested calls run inline."""
     return _index is not None
 
 
@@ -21,7 +21,7 @@ def become_worker(index: int) -> None:
 
 @contextmanager
 def running_items(index: int = 0) -> Iterator[None]:
-    """Mark this thread as running items until the block ends. A nested block has no effect."""
+    """Mark this thread as running items in the block. Nested blocks have no effect."""
     before = getattr(_here, "index", None)
     _here.index = index if before is None else before
     try:
@@ -31,10 +31,10 @@ def running_items(index: int = 0) -> Iterator[None]:
 
 
 def index_here() -> int | None:
-    """Return the index of the worker that this thread runs items for, or None outside of items."""
+    """Return the index of the worker whose items this thread runs, or None."""
     return getattr(_here, "index", None) if _index is None else _index
 
 
 def runs_items() -> bool:
-    """Return whether this thread runs items of a call, in a worker or not."""
+    """Return whether this thread runs items of a call, in any process."""
     return index_here() is not None

@@ -1,4 +1,4 @@
-"""The settings that workers copy from the caller, and its environment."""
+"""The settings and the environment that workers copy from the caller."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from nbshare._core.wire.settings import carried
 class Context(NamedTuple):
     """The settings that a worker copies from its caller."""
 
-    # Fixed for a worker, since modules are imported under them, so a change needs new workers.
+    # Fixed for a worker, because modules depend on them when imported. A change needs new workers.
     environ: dict[str, str]
     path: list[str]
     files: dict[str, str]  # see `functions.files.Origins`
     argv: list[str]
-    # For a call: the settings of `wire.settings`, pickled.
+    # For each call: the settings of `wire.settings`, pickled.
     settings: bytes
     sources: bytes | None = None  # the files of another machine, see `functions.freshness`
 
@@ -32,9 +32,9 @@ _last: tuple[Any, Context] = (
 
 
 def current_context() -> Context:
-    """Return the caller's present context."""
+    """Return the current context of the caller."""
     global _last
-    managers: Any = sys.modules.get("multiprocessing.managers")  # their proxies need the key
+    managers: Any = sys.modules.get("multiprocessing.managers")  # whose proxies need the key
     environ = encoded_environ()
     settings = carried()
     path, files = origins(settings["path"], settings["cwd"])

@@ -1,4 +1,4 @@
-"""How a failure in a worker travels to the caller, as the same exception if possible."""
+"""Sends failures of workers to the caller, as the same exception if possible."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from nbshare._core.system import processes
 from nbshare._core.wire import is_worker
 from nbshare.errors import TaskError, TaskTimeoutError, cut, is_interrupt, is_ours, noted
 
-MAX_PICKLE = 1 << 20  # bytes. An exception larger than that holds data, and travels as text
+MAX_PICKLE = 1 << 20  # bytes. A larger exception holds data, and is sent as text
 MAX_ITEM = 60  # characters of an item's repr in a message
 MAX_PART = 10_000  # characters of one frame or message of a traceback
 COPY = "the function called os.fork. This copy of the process ends here, the original continues"
-# The first error compiles the patterns below, each in 0.2 ms. This one finds the errors of objects
+# The first error compiles the patterns below, each in 0.2 ms. This one matches errors of objects
 # that work in one thread only, such as database cursors.
 _OF_A_THREAD = "(?i)thread|greenlet|event loop|outside of .* context|ContextVar"
 # Errors of a module's code that uses the shell of a notebook.
@@ -63,7 +63,7 @@ OF_TUPLE = (
 )
 MOST_CAUSES = 10  # causes of an error that are searched
 CRASHED = " It crashed in compiled code. A stack trace was printed to stderr."
-LEAST_CRASH = 1 << 31  # least exit code of a process that Windows has ended
+LEAST_CRASH = 1 << 31  # smallest exit code of a process that Windows has ended
 CRASHES = {
     0xC0000005: "access violation",
     0xC000001D: "illegal instruction",
@@ -72,19 +72,19 @@ CRASHES = {
     0xC0000374: "heap corruption",
     0xC0000409: "abort",
 }
-MAX_LINES = 40  # lines of the beginning and of the end of a traceback
+MAX_LINES = 40  # most lines of the beginning, and of the end, of a traceback
 
-# A different object in each forked process: `os.getpid` takes five times as long.
+# A different object in each forked process, because `os.getpid` takes five times as long.
 this_process = [object()]
 processes.at_fork(after_in_child=lambda: this_process.__setitem__(0, object()))
 
 
 class ItemStopped(BaseException):
-    """Leaves an item of a stopped call. No ``except Exception`` of the function catches it."""
+    """Raised to leave an item of a stopped call. ``except Exception`` does not catch it."""
 
 
 class Failure(NamedTuple):
-    """The description of one failed task."""
+    """The description of a failure, usually of an item, to be sent to the caller."""
 
     item: int  # its index, -1 before the first item
     item_repr: str  # cut
@@ -93,10 +93,10 @@ class Failure(NamedTuple):
     text: str
     traceback: str  # the worker's, without the engine's frames
     notes: list[str]  # notes on the exception, if its pickle omits them
-    advice: str = ""  # the last note, if its cause says more than the exception
+    advice: str = ""  # the last note, if the cause decides it
 
     def as_error(self, name: str, worker: object) -> BaseException:
-        """Return the exception to raise in the caller, with a note naming the item and its worker.
+        """Return the exception to raise in the caller, with a note that names item and worker.
 
         `worker` is the worker's number, from 1, or None if the item ran in the caller's process.
         """
@@ -105,7 +105,7 @@ class Failure(NamedTuple):
             where = f"{where} in worker {worker}".lstrip()
         error: BaseException | None = None
         if self.pickled is not None:
-            # Its class may exist in the worker only.
+            # The class may exist only in the worker.
             with suppress(Exception, SystemExit):
                 error = pickle.loads(self.pickled)
         notes = [*self.notes, _note(self, where)]
@@ -115,20 +115,20 @@ class Failure(NamedTuple):
 
 
 class Death(NamedTuple):
-    """The description of the end of a worker."""
+    """The description of a worker's death."""
 
     item: int  # the running item, -1 for none
     status: int | None
-    has_closed: bool  # its channel, while it lived
+    has_closed: bool  # whether it closed its channel before it ended
     doing: str = ""  # if it ran none
     timeout_s: float | None = None  # set if the item took longer and the worker was killed
 
     def as_error(self, name: str, worker: object) -> BaseException:
-        """Return the error for the item with this name."""
+        """Return the error for a death while an item, of this name, was running."""
         if self.timeout_s is not None:
             return TaskTimeoutError(
-                f"{name} took longer than timeout={self.timeout_s:g} s; worker {worker}, which "
-                "worked on it, was ended",
+                f"{name} took longer than timeout={self.timeout_s:g} s, so worker {worker}, which "
+                "was running it, was killed",
                 self.item,
             )
         hint, doing = "", self.doing or f"worked on {name}"
@@ -167,12 +167,12 @@ class Death(NamedTuple):
 
 
 def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failure:
-    """In the worker, describe an exception that an item raised, in up to `n` characters.
+    """Describe an exception of an item, in the worker, with up to `n` characters of its text.
 
     Never raises.
     """
     pickled, lost = _pickled(error)
-    # The caller's IPython ends a cell without a word for this error.
+    # IPython shows nothing for an error of the debugger.
     is_debugger = _is_of_debugger(error)
     return Failure(
         item=index,
@@ -187,12 +187,12 @@ def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failu
 
 
 def _is_of_debugger(error: BaseException) -> bool:
-    """Return whether a debugger that found no terminal has ended the item.
+    """Return whether the item was ended by a debugger that found no terminal.
 
-    The place of the error decides, because the debugger raises BdbQuit, or SystemExit from Python
+    The frame that raised the error decides, because its type is BdbQuit, or SystemExit from Python
     3.14 on.
     """
-    known = BaseException.__dict__["__traceback__"]  # whatever its class has of that name
+    known = BaseException.__dict__["__traceback__"]  # even if its class overrides the name
     last = known.__get__(error)
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -200,7 +200,7 @@ def _is_of_debugger(error: BaseException) -> bool:
 
 
 class SharedName(str):
-    """A name in ``shared=``. Its pickle records which object is loaded next."""
+    """A name in ``shared=``. Loading it records the name of the object that follows."""
 
     __slots__ = ()
 
@@ -218,24 +218,24 @@ def _load_next(name: str) -> str:
 
 @contextmanager
 def naming_shared() -> Iterator[None]:
-    """Add to an error the name of the object in ``shared=`` that cannot be loaded."""
+    """Within the block, add to errors the name of the ``shared=`` object that was being loaded."""
     _loading.name = None
     try:
         yield
     except Exception as error:
         if _loading.name is not None:
             what = f"raised while shared[{_loading.name!r}] was loaded"
-            noted(error, f"{what}: pass the data it is made from, and build it in initializer=")
+            noted(error, f"{what}: pass the data it is made from, and create it in initializer=")
         raise
 
 
 def raised_by_source(
     error: BaseException, index: int, *, by_other_thread: bool = False
 ) -> BaseException:
-    """Return the error of a run whose iterable raised one."""
+    """Return the error of a run whose iterable raised an error."""
     where = f"when item {index} was taken from the iterable"
     if by_other_thread and re.search(_OF_A_THREAD, f"{type(error).__name__}: {error}"):
-        where += " by another thread than yours: pass list(...) of it instead"
+        where += " by a thread of nbshare: pass list(...) of it instead"
     if not isinstance(error, Exception):  # SystemExit must not end the caller
         return _task_error(describe(error, index, ""), where)
     noted(error, f"raised {where}")
@@ -261,14 +261,14 @@ def _note(failure: Failure, where: str) -> str:
 
 
 def end_copy(process: object) -> None:
-    """Exit if an item, or loaded code, has forked this process from `process`."""
+    """End this process if an item, or a module, has forked it from `process`."""
     if this_process[0] is not process:
         end_fork(sys.exception())
 
 
 def end_fork(error: BaseException | None) -> NoReturn:
-    """End a process that a function forked, when the function returns or raises in it."""
-    status = int(error is not None or not is_worker())  # 1 in a program that runs items itself
+    """End a process that a function has forked, where the function returns or raises."""
+    status = int(error is not None or not is_worker())  # 1 if items run in the caller's process
     with suppress(BaseException):
         if isinstance(error, SystemExit):
             status = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -280,7 +280,7 @@ def end_fork(error: BaseException | None) -> NoReturn:
 
 
 def explained(error: BaseException) -> BaseException:
-    """Return an error, with advice about read-only memory, the keyboard or a missing file."""
+    """Return an error, with a note if it is about read-only arrays, the keyboard or modules."""
     if _is_of_read_only(error):
         noted(error, READ_ONLY)
     elif re.fullmatch(_IN_SHELL, f"{type(error).__name__}: {_text(error)}"):
@@ -289,19 +289,20 @@ def explained(error: BaseException) -> BaseException:
         noted(error, "Workers have no keyboard. Call input() before the run, and pass the answer.")
     elif type(error) is ModuleNotFoundError and (name := error.name or "") in sys.modules:
         if (path := file_of(module := sys.modules[name])) and not os.path.exists(path):
-            noted(error, f"Its file {path!r} is gone. Restore it, or import it from its new place.")
+            noted(error, f"Its file {path!r} does not exist. Restore it, or import its new file.")
         elif name in loaded().unknown:
             loader = loader_of(module)
             made_by = "created by code, not loaded from a file"
             if loader is not None:
                 cls = loader if isinstance(loader, type) else type(loader)
                 made_by = f"loaded by {cls.__name__}, which workers do not have"
-            noted(error, f"In the caller, {name!r} was {made_by}. Move its code to a .py file.")
+            made_by = f"In the calling process, {name!r} was {made_by}"
+            noted(error, f"{made_by}. Move its code to a .py file.")
     return error
 
 
 def _is_of_read_only(error: BaseException) -> bool:
-    """Return whether an error, or its cause, is about an array that cannot be written."""
+    """Return whether an error, or one of its causes, is about a read-only array."""
     cause: BaseException | None = error
     for _ in range(MOST_CAUSES):
         if cause is None:
@@ -310,7 +311,7 @@ def _is_of_read_only(error: BaseException) -> bool:
         is_of_system = issubclass(type(cause), OSError)
         if not is_of_system and re.search(_READ_ONLY, text) and not re.search(_OF_FILES, text):
             return True
-        known = BaseException.__dict__  # and not the error's own attribute
+        known = BaseException.__dict__  # because the class may override them
         cause, context, hides = (
             known[name].__get__(cause)
             for name in ("__cause__", "__context__", "__suppress_context__")
@@ -320,11 +321,11 @@ def _is_of_read_only(error: BaseException) -> bool:
 
 
 def note_on_iterables(error: BaseException, iterables: Sequence[Any], item: str) -> BaseException:
-    """Return the error of an item, with a note on the sources of its arguments.
+    """Return the error of an item, with a note if wrong iterables may be the cause.
 
-    Data that every call needs may have been passed as another iterable, as in other libraries. The
-    function then fails because it gets a part instead of the whole. Or the function gets a pair,
-    for example of `zip`, and uses the pair as a part. `item` is the item's repr.
+    An argument that is the same for all calls may have been passed as an iterable, so that the
+    function gets a part of it. Or the function gets a pair, such as from `zip`, as its only
+    argument. `item` is the item's repr.
     """
     is_of_kind = issubclass(type(error), TypeError | LookupError | AttributeError)
     if (
@@ -356,18 +357,18 @@ def name_of_signal(number: int) -> str:
 
 
 def text_of(args: Sequence[Any]) -> str:
-    """Return the text of an item in messages: its repr, or for a number or path its `str`."""
+    """Return the text of an item for messages: its repr, or `str` for numbers and paths."""
     texts = [str(x) if _is_plain(x) else safe_repr(x) for x in args]
     return texts[0] if len(texts) == 1 else cut(f"({', '.join(texts)})")
 
 
 def _is_plain(x: Any) -> bool:
-    """Return whether an object is a number or a path, whose `str` says more than its repr."""
+    """Return whether an object is a number or a path, whose `str` is clearer than its repr."""
     return isinstance(x, np.number) or type(x).__module__.partition(".")[0] == "pathlib"
 
 
 def name_of_item(i: int, text: str) -> str:
-    """Return the name of an item in messages, on one line, with its repr as `text`."""
+    """Return the name of an item for messages, on one line. `text` is its repr."""
     line = cut(" ".join(text.split()), MAX_ITEM)
     if line in ("", str(i)):
         return f"item {i}"
@@ -375,9 +376,9 @@ def name_of_item(i: int, text: str) -> str:
 
 
 def safe_repr(item: Any) -> str:
-    """Return a repr of at most 200 characters. Only the user's interrupt is raised."""
+    """Return a repr of at most 200 characters. Raise nothing but the user's interrupt."""
     try:
-        # The repr of a long string is long, but NumPy summarises that of an array.
+        # Strings are cut first, because their repr is long. NumPy summarizes that of arrays.
         return cut(repr(item[:200] if isinstance(item, str | bytes) else item))
     except BaseException as error:  # noqa: BLE001 - a user's __repr__
         _heed_interrupt(error)
@@ -385,7 +386,7 @@ def safe_repr(item: Any) -> str:
 
 
 def _heed_interrupt(error: BaseException) -> None:
-    """Raise the user's interrupt, which has come while a method ran. Workers receive none."""
+    """Raise the user's interrupt if it arrived in a method of the user. Workers receive none."""
     if is_interrupt(error) and not is_worker():
         raise error
 
@@ -399,13 +400,13 @@ def _text(error: BaseException) -> str:
 
 
 def _pickled(error: BaseException) -> tuple[bytes | None, list[str]]:
-    """Return the pickle of an exception, if it can be loaded, and notes that the pickle lacks."""
+    """Return the pickle of an exception if it can be loaded, and the notes that it lacks."""
     # SystemExit and KeyboardInterrupt must not end the caller.
     if not issubclass(type(error), Exception):
         return None, []
     try:
         data = dumps(error)
-        # Many exceptions can be pickled but not unpickled, so test it here.
+        # Many exceptions can be pickled but not unpickled.
         if len(data) > MAX_PICKLE or type(copy := pickle.loads(data)) is not type(error):
             return None, []
         kept = getattr(copy, "__notes__", ())
@@ -413,18 +414,18 @@ def _pickled(error: BaseException) -> tuple[bytes | None, list[str]]:
     except BaseException as problem:  # noqa: BLE001 - its __reduce__ may raise anything
         _heed_interrupt(problem)
         why = f"{type(problem).__name__}: {cut(_text(problem))}"
-        return None, [f"Its own type is lost, as it cannot be sent by pickle ({why})."]
+        return None, [f"Its type is not kept, because it cannot be pickled ({why})."]
 
 
 def traceback_of(error: BaseException, *, with_notes: bool = False) -> str:
-    """Return the traceback below the engine, or "" if it would only repeat the message."""
+    """Return the traceback of the user's frames, or "" if it only repeats the message."""
     frames = _own_frames(object.__getattribute__(error, "__traceback__"))  # not an override
     try:
-        # A deep recursion may have 100,000 frames. The limit applies to its causes.
+        # A deep recursion may have 100,000 frames. The limit is for the causes of the error.
         shown = traceback.TracebackException(
             type(error), error, frames, limit=2 * MAX_LINES, compact=True
         )
-        if not with_notes:  # they travel with the error
+        if not with_notes:  # notes are sent with the error
             shown.__notes__ = None
             if frames is None and shown.__cause__ is shown.__context__ is None:
                 return ""
@@ -439,7 +440,7 @@ def traceback_of(error: BaseException, *, with_notes: bool = False) -> str:
 
 
 def _own_frames(tb: TracebackType | None) -> TracebackType | None:
-    """Drop the frames of nbshare, which do not help a user, and the middle of very many frames."""
+    """Drop the frames of nbshare, which do not help a user, and the middle ones of many."""
     found = []
     while tb is not None:
         if not is_ours(tb.tb_frame):

@@ -1,4 +1,4 @@
-"""The feed of an open call, which sends items in blocks while workers run earlier ones.
+"""Sends items in blocks to a running call, while workers run earlier items.
 
 ::
 
@@ -10,8 +10,8 @@
 
 A block is a few items that are pickled together, with large buffers next to the pickle, and a
 header, which is a pickle too. The board stores the place of each header. The segment grows when it
-is full. A worker that needs a part beyond its mapping maps it again. When the items of a block are
-done, its space is reused, unless a worker may still see an array in it.
+is full, and a worker that needs a part beyond its mapping maps it again. When the items of a block
+are done, its space is reused, unless a worker may still see an array in it.
 
 Workers receive no other segment later. Arrays in shared memory are sent by handle, and the caller
 keeps the items until they are done.
@@ -35,47 +35,47 @@ from nbshare._core.system import waiting
 from nbshare._core.wire.board import Board
 
 FIRST_BYTES = 256 << 10  # first size of the segment
-SMALL_BYTES = 64 << 10  # limit of blocks that are written in one piece. A piece costs 5 µs
+SMALL_BYTES = 64 << 10  # blocks up to this size are written in one piece. A piece costs 5 µs
 GROWTH = 1.5
 
-# The header of a block, which follows its pickle: first item, number of items, whether workers may
-# see arrays in it, its offset, and the place of the items. Offsets count from the first block of
-# the same write.
+# The header of a block, which follows the pickle: first item, number of items, whether workers may
+# see arrays in the block, offset of the header, and place of the items. Offsets are relative to the
+# first block of the same write.
 Header = tuple[int, int, bool, int, Packed]
 
 
 class _Block(NamedTuple):
-    """The items of an unfinished block."""
+    """A block that is not known to be done."""
 
     first: int
     n: int
     start: int  # bytes
     stop: int
-    where: tuple[int, int]  # its header is, and its size
+    where: tuple[int, int]  # offset and size of its header
     has_views: bool
     columns: Sequence[Sequence[Any]]
 
 
 class ItemFeed:
-    """The caller's side, which packs items block by block.
+    """The caller's side: packs items in blocks.
 
     Parameters
     ----------
     board : Board
         The call's board.
     known : KnownObjects
-        Objects of the call's fixed parts.
+        The objects of the call's fixed parts, which items may name.
 
     Attributes
     ----------
     segment : Segment
         The memory of the blocks.
     nbytes : int
-        Bytes of the blocks that are not known to be done.
+        Total bytes of the blocks that are not known to be done.
 
     Notes
     -----
-    For one thread only.
+    Not thread-safe.
     """
 
     def __init__(self, board: Board, known: KnownObjects) -> None:
@@ -97,17 +97,17 @@ class ItemFeed:
         UnsendableError
             If an item cannot be pickled. None of the items is then visible.
         OutOfMemoryError
-            If there is no room for the items.
+            If the items do not fit into memory.
         """
         step = self._arena.block_size(columns)
         for start in range(0, len(columns[0]), step):
             self.add([column[start : start + step] for column in columns])
         n = self.flush()
-        if not self._board.stopped:  # a stopped call may have counted its items
+        if not self._board.stopped:  # the items of a stopped call may be counted already
             self._board.publish(n)
 
     def add(self, columns: Sequence[Sequence[Any]]) -> int:
-        """Pack the next items as a block, to be written by `flush`. Return the first item's index.
+        """Pack the next items as a block, which `flush` writes. Return the index of the first item.
 
         Raises
         ------
@@ -116,10 +116,10 @@ class ItemFeed:
         """
         arena, n = self._arena, len(columns[0])
         first = self._board.n_there + self._n_added
-        arena.begin_part()  # parts shared by blocks would be freed with the first
+        arena.begin_part()  # otherwise blocks could share memory, which is freed with the first
         packed = arena.pack_block(columns, first)
         has_views = arena.has_views
-        offset = aligned(arena.nbytes)  # first, as the places are decided then
+        offset = aligned(arena.nbytes)  # first, because it decides the places
         where = arena.add(pickle.dumps((first, n, has_views, offset, packed)))
         end = aligned(arena.nbytes)
         self._added.append(_Block(first, n, self._begin, end, where, has_views, columns))
@@ -132,7 +132,7 @@ class ItemFeed:
         Raises
         ------
         OutOfMemoryError
-            If there is no room. The blocks are then not added.
+            If the blocks do not fit into memory. They are then not added.
         """
         nbytes = self._arena.nbytes
         is_small = nbytes <= SMALL_BYTES
@@ -162,7 +162,7 @@ class ItemFeed:
         return Arena(by_handle=True, stays_here=is_private, known=self._known)
 
     def _take(self, nbytes: int) -> int:
-        """Return the offset of free space."""
+        """Allocate space. Return its offset."""
         offset = self._room.take(nbytes)
         if offset is None:
             before = self.segment.nbytes
@@ -193,22 +193,22 @@ class ItemFeed:
                 self._room.give(block.start, block.stop - block.start)
                 self.nbytes -= block.stop - block.start
         if waiting.IS_WEAKLY_ORDERED:
-            waiting.after_marks()  # before the space is written
+            waiting.after_marks()  # before the space is overwritten
 
     def has_any_of(self, page: Page) -> bool:
-        """Return whether some blocks of a page are still in use."""
+        """Return whether a block that begins on a page is still in use."""
         return any(page.first <= first < page.first + page.n for first in self._blocks)
 
     def columns(self, start: int, stop: int) -> tuple[list[Any], ...]:
-        """Return each column's values for some unfinished items."""
-        there = list(self._blocks.values())  # first, because others are added meanwhile
+        """Return the values of each column for some items that are not done."""
+        there = list(self._blocks.values())  # copied, because blocks may be added meanwhile
         blocks = [b for b in there if b.first < stop and b.first + b.n > start]
         first, columns = blocks[0].first, [b.columns for b in blocks]
         whole = (chain.from_iterable(parts) for parts in zip(*columns, strict=True))
         return tuple(list(islice(column, start - first, stop - first)) for column in whole)
 
     def item(self, i: int) -> tuple[Any, ...] | None:
-        """Return an unfinished item, or None if the item was dropped."""
+        """Return an item that is not done, or None if it was dropped."""
         for block in list(self._blocks.values()):
             if block.columns and 0 <= i - block.first < block.n:
                 return tuple(column[i - block.first] for column in block.columns)
@@ -216,12 +216,12 @@ class ItemFeed:
 
 
 class FedItems:
-    """The worker's side, which loads items of blocks.
+    """The worker's side: loads the items of blocks.
 
     Parameters
     ----------
     inputs : Inputs
-        The inputs of the feed's segment.
+        The inputs with the feed's segment.
     board : Board
         The call's board.
     """
@@ -231,15 +231,15 @@ class FedItems:
         self._known: tuple[range, int, Header] | None = None  # the last header, and where it is
         self._block = range(0)
         self._packed: Packed | None = None  # the block
-        self._of_block = Inputs([])  # loads it
+        self._of_block = Inputs([])  # the inputs that load it
         self._may_be_seen: list[tuple[weakref.ref[Any], Page, int]] = []
 
     def block_of(self, i: int) -> range:
-        """Return the items that are loaded together with item `i`."""
+        """Return the items in the block of item `i`."""
         return self._header_of(i)[0]
 
     def packed(self, i: int) -> tuple[Inputs, Packed]:
-        """Return the place of the block of item `i`, and the inputs that load the block."""
+        """Return the inputs that load the block of item `i`, and the block's place in them."""
         if i not in self._block:
             self._turn_to(i)
         assert self._packed is not None
@@ -263,13 +263,13 @@ class FedItems:
             self._may_be_seen.append((weakref.ref(view.root), page, place))
 
     def rest(self) -> None:
-        """Release the block, when no item is running."""
+        """Release the block. None of its items may be running."""
         self._block, self._packed = range(0), None
         self._of_block.turn_to(View(b""))
         self._note_views()
 
     def _note_views(self) -> None:
-        """Mark the blocks of which this worker no longer has views."""
+        """Mark the blocks of which this worker has no views any more."""
         seen = self._may_be_seen
         self._may_be_seen = []
         for ref, page, place in seen:
@@ -281,7 +281,7 @@ class FedItems:
                 page.views[place] = LEFT
 
     def _header_of(self, i: int) -> tuple[range, int, Header]:
-        """Return the items in the block of an item, and the block's header with its offset."""
+        """Return the items in the block of an item, and the offset and contents of its header."""
         if self._known is None or i not in self._known[0]:
             start, nbytes = self._board.page(i).place_of_block(i)
             self._inputs.reach(start + nbytes, is_private=self._board.segment.is_private)
@@ -292,13 +292,13 @@ class FedItems:
 
 
 class _Room:
-    """The free places of a segment."""
+    """The free space of a segment."""
 
     def __init__(self, nbytes: int) -> None:
-        self._free = [(0, nbytes)]  # start and bytes, in their order
+        self._free = [(0, nbytes)]  # offset and size of each range, sorted
 
     def take(self, nbytes: int) -> int | None:
-        """Allocate the first free range that is large enough. Return its offset."""
+        """Allocate the first free range that is large enough. Return its offset, or None."""
         nbytes = aligned(nbytes)
         for k, (start, size) in enumerate(self._free):
             if size >= nbytes:
@@ -310,7 +310,7 @@ class _Room:
         return None
 
     def give(self, start: int, nbytes: int) -> None:
-        """Free a place."""
+        """Free a range."""
         free, size = self._free, aligned(nbytes)
         k = bisect.bisect(free, (start,))
         if k < len(free) and free[k][0] == start + size:

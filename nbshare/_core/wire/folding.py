@@ -1,7 +1,7 @@
-"""Blocks of items whose results a worker reduces to one, for ``reduce=``.
+"""Blocks of items whose results a worker reduces to one value, for ``reduce=``.
 
-Blocks depend on the indices of items only, so the result is the same for any number of workers.
-Blocks grow, so that the first ones show a result early, and many items form few blocks.
+Blocks depend only on the indices of items, so the result is the same for any number of workers.
+Later blocks are larger, so that the first ones yield a value early, and many items form few blocks.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from nbshare._core.wire.kept import kept_result
 from nbshare._core.wire.orders import Policy, generator
 from nbshare.errors import is_interrupt, noted
 
-SAME = 64  # blocks of one length, before they are longer by one item
+SAME = 64  # number of blocks of each length
 
 
 def start_of(k: Any) -> Any:
-    """Return the first item of block `k`. `k` may be an array."""
+    """Return the first item of block `k`, which may be an array."""
     length, rest = k // SAME + 1, k % SAME
     return SAME * (length - 1) * length // 2 + rest * length
 
 
 def items_in(k: int, n: int | None = None) -> range:
-    """Return the items of block `k`, of `n` items."""
+    """Return the items of block `k`. The last block ends at `n`."""
     start, stop = start_of(k), start_of(k + 1)
     return range(start, stop if n is None else min(stop, n))
 
 
 def sizes(n_blocks: int, n: int) -> npt.NDArray[np.int64]:
-    """Return how many of `n` items are in each of the first blocks."""
+    """Return the sizes of the first blocks of `n` items."""
     return np.asarray(np.diff(np.minimum(start_of(np.arange(n_blocks + 1)), n)))
 
 
 def counted(blocks: npt.NDArray[np.bool_], n: int) -> int:
-    """Return the number of items, of `n`, in the blocks whose flag is set."""
+    """Return how many of `n` items are in the blocks whose flag is set."""
     return int(sizes(len(blocks), n)[blocks].sum())
 
 
 def by_item(blocks: npt.NDArray[Any], n: int) -> npt.NDArray[Any]:
-    """Return, for each of `n` items, an array's value for the item's block."""
+    """Return the values of an array of blocks, repeated for each of `n` items."""
     return np.repeat(blocks, sizes(len(blocks), n))
 
 
 def n_items_in(blocks: range) -> int:
-    """Return the number of items in some blocks, if the last block is whole."""
+    """Return the number of items in some blocks, all of which are whole."""
     return int(start_of(blocks.stop) - start_of(blocks.start))
 
 
@@ -109,16 +109,16 @@ class FoldBlocks(ShapedItems):
     def taken_by(
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
     ) -> Callable[..., Any]:
-        """Return the function of a block."""
+        """Return the function of a block unchanged."""
         del shared, extra
         return func
 
     def shaped(self, results: Any) -> Any:
-        """Return the one result."""
+        """Return the reduced value unchanged."""
         return results
 
     def as_json(self) -> dict[str, Any]:
-        """Return the number of items."""
+        """Return the number of items, for a checkpoint."""
         return {"n_items": self.n_items}
 
 
@@ -134,7 +134,7 @@ def blocks_of(items: Iterator[tuple[Any, ...]]) -> Iterator[tuple[FoldBlock]]:
 def in_blocks(
     columns: list[Any], source: Iterator[tuple[Any, ...]] | None, n_items: int | None
 ) -> tuple[list[Any], Iterator[tuple[Any, ...]] | None, int | None]:
-    """Return the items in blocks, in the form of `iterables.items_of`."""
+    """Return columns, source and number of the blocks, as `iterables.items_of` does for items."""
     if n_items is not None:
         blocks = FoldBlocks(columns, n_items)
         return [blocks], None, len(blocks)
@@ -150,7 +150,7 @@ def in_blocks(
 
 
 def reduced(reduce: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
-    """Return one result for two. A note on an error says how the function was called."""
+    """Return one value for two. Add a note to an error, with the call of the function."""
     try:
         return reduce(a, b)
     except Exception as error:
@@ -162,13 +162,13 @@ class Folded(NamedTuple):
     """The outcome of a block."""
 
     values: list[Any]  # one value, or none if all items have failed
-    n: int  # items that are in it
+    n: int  # number of items in this value
     failures: list[Failure]
-    retried: Sequence[int] = ()  # items that failed and were run again, each as often as that
+    retried: Sequence[int] = ()  # items that failed and ran again, each once per attempt
 
 
 class Fold:
-    """A function of a block, which calls the user's function for each item and reduces the results.
+    """A function of a block: calls the user's function for each item, and reduces the results.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ class Fold:
         for i, args in enumerate(zip(*block.columns, strict=True), block.first):
             try:
                 value = self._value(func, i, args, retried)
-                # The next item may fill the same array again. A ufunc keeps nothing of it.
+                # The next item may fill the same array again. A ufunc does not keep its arguments.
                 if not (values and isinstance(self.reduce, np.ufunc)):
                     value = kept_result(value)
             except BaseException as error:
@@ -221,7 +221,7 @@ class Fold:
                 value = func(*args, **rng)
             except BaseException as error:
                 end_copy(process)
-                if not left or not issubclass(type(error), Exception):  # leaving is final
+                if not left or not issubclass(type(error), Exception):  # such as SystemExit
                     raise
                 retried.append(i)
             else:

@@ -1,12 +1,12 @@
-"""Copies of values that users' code may change while the values wait here.
+"""Copies values that users' code may change while they wait.
 
-Many functions fill the same array, list or dict for each item and return it, and many generators
-yield one object that they fill again. In a loop, their results are correct. So a result is copied
-before the next item runs, unless the result is stored by then. An item of a generator is copied
-before the next item is requested.
+Many functions fill and return the same array, list or dict for each item, and many generators yield
+one object that they fill again. In a loop, this gives correct results. So a result is copied before
+the next item runs, unless it is stored by then, and an item of a generator is copied before the
+next item is requested.
 
-Objects of other kinds are not copied, because pickling may take long. A warning reports an iterable
-that yields the same object repeatedly, and changes it each time.
+Objects of other kinds are not copied, because pickling may take long. If an iterable yields such an
+object repeatedly, and changes it each time, a warning is issued.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from nbshare.errors import ReusedItemWarning, users_line
 SCALARS: set[type] = {type(None), bool, int, float, complex, str, bytes}
 SCALARS |= {np.dtype(t).type for t in "?bhilqBHILQfd"}
 SCALARS |= {date, timedelta, timezone}
-# Others of the standard library, by module and name, because a worker imports few of them.
+# Other classes of the standard library by name and module, because a worker imports few of them.
 _VALUES = {
     **dict.fromkeys(["PosixPath", "PurePosixPath", "PureWindowsPath", "WindowsPath"], "pathlib"),
     "Decimal": "decimal",
@@ -42,16 +42,16 @@ _VALUES = {
     "UUID": "uuid",
     "ZoneInfo": "zoneinfo",
 }
-# Iterables that hold all their items, so that the next one changes none.
+# Iterables that hold all their items, so that none is reused.
 CONTAINERS = list, tuple, np.ndarray, Set, MappingView, deque, repeat
 GROUP = type(next(groupby([0]))[1])  # the class of a group of `itertools.groupby`
 DEPTH = 3  # limit for lists in lists, because a list may contain itself
-WATCHED = 3  # number of items compared for a repeated, changed object
+WATCHED = 3  # number of items that are compared
 IN_BAND = 4096  # limit of buffers that are copied for a comparison, in bytes
 
 
 def is_of_values(kind: type) -> bool:
-    """Return whether a class is known to have immutable objects."""
+    """Return whether objects of a class are known to be immutable."""
     if kind in SCALARS or isinstance(kind, EnumMeta):
         return True
     name = kind.__name__
@@ -65,12 +65,12 @@ def is_value(value: Any) -> bool:
     """Return whether an object is known to be immutable."""
     kind = type(value)
     if kind is datetime or kind is time:
-        kind = type(value.tzinfo)  # it may be of any class
+        kind = type(value.tzinfo)  # which may be of any class
     return kind in SCALARS or is_of_values(kind)
 
 
 def kept_result(value: Any) -> Any:
-    """Return a result as it is now."""
+    """Return a copy of a result, or the result itself if it is immutable."""
     if is_value(value):
         return value
     if _is_plain(value):
@@ -83,7 +83,7 @@ def kept_result(value: Any) -> Any:
 
 
 def kept_items(iterable: Iterable[Any]) -> Iterable[Any]:
-    """Return the items of an iterable, each in the state in which it was yielded."""
+    """Return the items of an iterable, each copied as it was when it was yielded."""
     if isinstance(iterable, CONTAINERS):
         return iterable
     items = map(kept_item, iterable)
@@ -91,7 +91,7 @@ def kept_items(iterable: Iterable[Any]) -> Iterable[Any]:
 
 
 def _watched(items: Iterator[Any], kind: str, line: tuple[str, int]) -> Iterator[Any]:
-    """Yield the first items. Warn if an object is yielded again, changed.
+    """Yield the first items. Warn if an item repeats an object that has changed.
 
     An object that repeats unchanged, such as a configuration next to each item, is allowed.
     """
@@ -104,9 +104,9 @@ def _watched(items: Iterator[Any], kind: str, line: tuple[str, int]) -> Iterator
             if is_again and None not in (state, known := before[id(part)][1]) and state != known:
                 warnings.warn_explicit(
                     f"an iterable ({kind}) yields the same {type(part).__name__} for every item, "
-                    "and changes it. Items that wait for a worker then have the state of a later "
-                    "item, so results are wrong. Yield copies, as in (x.copy() for x in reader), "
-                    "or pass indices, and read in the function.",
+                    "and changes it. Items that wait for a worker then hold the data of a later "
+                    "item, so their results will be wrong. Yield copies, such as (x.copy() for x "
+                    "in reader), or pass indices and read the data in the function.",
                     ReusedItemWarning,
                     *line,
                 )
@@ -118,9 +118,9 @@ def _watched(items: Iterator[Any], kind: str, line: tuple[str, int]) -> Iterator
 
 
 def _others_in(item: Any, depth: int) -> Iterator[Any]:
-    """Yield the objects in an item that `kept_item` does not copy, and that might change unnoticed.
+    """Yield the objects in an item that are not copied and might change unnoticed.
 
-    An array in shared memory or in a file is the same everywhere, so changes are meant.
+    An array in shared memory or in a file is the same everywhere, so its changes are intended.
     """
     kind = type(item)
     if kind is tuple or kind is list or kind is dict:
@@ -131,7 +131,7 @@ def _others_in(item: Any, depth: int) -> Iterator[Any]:
 
 
 def _state_of(value: Any) -> int | None:
-    """Return a number that changes with an object, or None if there is no such number."""
+    """Return a checksum of an object's pickle, or None if it cannot be pickled."""
     with suppress(Exception):  # a user's pickling may raise anything
         data, buffers = dumps_apart(value, IN_BAND)
         for buffer in buffers:
@@ -141,17 +141,17 @@ def _state_of(value: Any) -> int | None:
 
 
 def kept_item(item: Any, depth: int = DEPTH) -> Any:
-    """Return an item as it is now: an array, or lists, tuples and dicts of such.
+    """Return an item with copies of its arrays, lists, tuples and dicts.
 
-    Other objects are returned as they are, because pickling may take long, and an array in shared
-    memory or in a file must stay there.
+    Other objects are not copied, because pickling may take long, and arrays in shared memory or in
+    a file must stay there.
     """
     kind = type(item)
     if kind in SCALARS or not depth:
         return item
     if _is_copied(item):
         return item.copy() if _is_plain(item) else item[:]
-    if kind is GROUP:  # it is empty once the next one is requested
+    if kind is GROUP:  # a group is empty when the next one is requested
         return [kept_item(part, depth - 1) for part in item]
     if kind is tuple or kind is list:
         is_flat = SCALARS.issuperset(map(type, item))

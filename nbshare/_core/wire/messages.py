@@ -1,4 +1,4 @@
-"""Messages between processes, with Python objects and descriptors, over a connection."""
+"""Messages between processes, with Python objects and descriptors."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Channel:
     Attributes
     ----------
     end : End
-        The end as the system provides it.
+        The end, as the system provides it.
 
     Notes
     -----
-    One thread may send, and one receive.
+    One thread may send, and one may receive.
     """
 
     def __init__(self, end: waiting.End) -> None:
@@ -35,11 +35,11 @@ class Channel:
 
     @classmethod
     def from_fd(cls, fd: int, owner: int) -> Channel:
-        """Create a channel from a descriptor inherited from `owner`, which has the other end."""
+        """Create a channel from a descriptor that was inherited from `owner`."""
         return cls(waiting.end_from(fd, owner))
 
     def fileno(self) -> int:
-        """Return the descriptor, to wait for."""
+        """Return the descriptor, for waiting."""
         return self.end.fileno()
 
     def send(self, message: Any, fds: Sequence[int] = (), *, wait: bool = True) -> None:
@@ -48,7 +48,7 @@ class Channel:
         Raises
         ------
         OSError
-            If the other end has closed or, with ``wait=False``, does not read its messages.
+            If the other end has closed or, with ``wait=False``, if its queue is full.
         """
         data = pickle.dumps(message, protocol=5)
         kind, rest = _INLINE, list(fds)
@@ -62,12 +62,12 @@ class Channel:
             waiting.send(self.end, _FDS_ONLY, rest[:most], wait=wait)
             del rest[:most]
         waiting.send(self.end, kind + data, rest, wait=wait)
-        del segment  # needed until here for its descriptor
+        del segment  # its descriptor is needed until here
 
     def receive(
         self, *, wait: bool = True, timeout_s: float | None = None
     ) -> tuple[Any, list[int]]:
-        """Return the next message and its descriptors. The caller closes these.
+        """Return the next message and its descriptors. The caller must close the descriptors.
 
         Raises
         ------
@@ -104,6 +104,6 @@ class Channel:
 
 
 def channel_pair() -> tuple[Channel, Channel]:
-    """Return this process's end, and the end to pass to the other process and close."""
+    """Return this process's end, and the end to send to the other process and close."""
     ours, theirs = waiting.new_connection()
     return Channel(ours), Channel(theirs)

@@ -1,6 +1,6 @@
-"""Orders for workers, for a call and for tasks among its items.
+"""The orders that workers receive: calls, and tasks as items of calls.
 
-Separate from the code that executes them, which the owner need not import.
+They are separate from the code that executes them, which the owner need not import.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from nbshare.errors import cut
 if TYPE_CHECKING:
     from nbshare._core.arrays.ring import RingBuffer  # pipelines alone need it
 
-STREAMS = ("stdout", "stderr")  # workers start with a pipe for each
+STREAMS = ("stdout", "stderr")  # for each of which a worker has a pipe
 
-N_WEIGHED = 8  # sample of a chunk's items, which are usually alike
+N_WEIGHED = 8  # most parts of an item that are measured
 
 Seed = tuple[Any, tuple[int, ...], int]  # a SeedSequence's entropy, spawn key and pool size
 
@@ -51,51 +51,51 @@ class Policy(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """The parts that are the same for all items, by their places in the inputs."""
+    """The objects that are the same for all items, by their places in the inputs."""
 
     func: Packed | Itself
     shared: Packed | None
     initializer: Packed | Itself | None
-    initializer_key: bytes | None  # equal for equal ones
-    are_named: bool  # whether pickles that are loaded later may name objects of these
+    initializer_key: bytes | None  # equal for equal initializers
+    are_named: bool  # whether later pickles may name objects in these
 
 
 class Sources(NamedTuple):
     """The items of a call, by their places in the inputs."""
 
-    iterables: list[tuple[Any, ...]]  # arguments of `worker.items.ItemSource`, for each one
-    step: int = 1  # items that are pickled together, of all iterables that are pickled
+    iterables: list[tuple[Any, ...]]  # arguments of `worker.items.ItemSource` for each
+    step: int = 1  # number of items that are pickled together
     blocks: Sequence[Packed] = ()  # these pickles
-    repeated: Sequence[Packed] = ()  # objects that several of them name, see `arrays.repeated`
+    repeated: Sequence[Packed] = ()  # objects that several blocks name, see `arrays.repeated`
 
 
 class CallOrder(NamedTuple):
     """The order for all workers of a call."""
 
-    settings: bytes  # the caller's, see `wire.context`
+    settings: bytes  # of the caller, see `wire.context`
     n_threads: int  # for BLAS and similar libraries
     board: tuple[int, int | None, int]  # its offset in bytes, items, slots
-    inputs: list[tuple[bytes | None, tuple[Mode, ...]]]  # small ones, and segments' modes
+    inputs: list[tuple[bytes | None, tuple[Mode, ...]]]  # small contents, modes of segments
     fixed: Fixed
     stage: Packed | None  # the rings of a pipeline's stage
     sources: Sources
-    is_fed: bool  # whether items arrive by a feed. Its segment is the last of the inputs
+    is_fed: bool  # whether items arrive by a feed, whose segment is the last input
     policy: Policy
     n_workers: int
     chunksize: int | None
-    first: int = 0  # the index of the first item, in the call that this one is a part of
-    is_folded: bool = False  # its items are blocks of the user's
+    first: int = 0  # index of the first item, if this is a part of another call
+    is_folded: bool = False  # whether items are blocks of the user's items
 
 
 class Stage(NamedTuple):
-    """The ring buffers before and after one stage."""
+    """The ring buffers before and after a stage."""
 
     source: RingBuffer | None  # None in the loader
-    sink: RingBuffer | None  # None if it returns the results of the call
+    sink: RingBuffer | None  # None in the last stage
 
 
 class Task(NamedTuple):
-    """A function and its arguments."""
+    """A function and its arguments, submitted to an executor."""
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
@@ -111,24 +111,23 @@ class Task(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Approximate bytes to copy."""
+        """Approximate number of bytes to copy."""
         return nbytes_of((*self.args, *self.kwargs.values()))
 
 
 def run_task(task: Task) -> Any:
-    """Run a task, in a worker."""
+    """Run a task in a worker."""
     return task.func(*task.args, **task.kwargs)
 
 
 def run_chunk(func: Callable[..., Any], *items: tuple[Any, ...]) -> list[Any]:
-    """Call a function for several items, in a task of `Executor.map` with a chunksize."""
+    """Call a function for several items, for `Executor.map` with a chunksize."""
     return [kept_result(func(*args)) for args in items]
 
 
 def nbytes_of(item: Any, depth: int = 3) -> int:
-    """Estimate the memory of an item in bytes. Only arrays and texts count much."""
-    # By the methods of the base classes, because a thread that weighs items must not run users'
-    # code.
+    """Estimate the memory of an item in bytes, which is mostly that of arrays and strings."""
+    # Methods of the base classes are used, because this must not run users' code.
     if depth and isinstance(item, tuple | list):
         kind: Any = tuple if isinstance(item, tuple) else list
         some = kind.__getitem__(item, slice(N_WEIGHED))

@@ -1,7 +1,7 @@
 """The settings of a process that its workers copy.
 
-There is one list of them, `SETTINGS`, and one function that applies them, `apply`: in workers, in
-the process of a detached run, and on other hosts. `notebooks/details.md` shows the list to users.
+`SETTINGS` lists them, and `apply` sets them, in workers, in the process of a detached run, and on
+other hosts. `notebooks/details.md` shows the list to users.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from nbshare._core.system import files, processes
 
 
 class Setting(NamedTuple):
-    """A part of the state of a process.
+    """A setting of a process.
 
     Attributes
     ----------
     told : str
         The setting's name in the table of `details.md`, empty if it is not listed.
     read : callable, optional
-        Returns the present value, which can be pickled and compared. If None, `current_context`
-        returns it.
+        Returns the current value, which can be pickled and compared. If None, `current_context`
+        supplies the value.
     set : callable
-        Sets a value. If `read` is None, it is called even if nothing has changed.
+        Sets a value. Called even for an unchanged value if `read` is None.
     is_compared : bool
-        Whether the setting is set only if its present value differs.
+        Whether the value is set only if the current one differs.
     is_local : bool
         Whether the setting belongs to this machine. Workers on other machines, and runs resumed
         later, use their own value.
     is_carried : bool
-        Whether workers copy the caller's value. Otherwise each worker has its own value from its
+        Whether workers copy the caller's value. Otherwise, each worker keeps its own from its
         start.
     may_stick : bool
         Whether the system may refuse to undo a change.
@@ -78,7 +78,7 @@ def _set_path(path: list[str]) -> None:
 
 
 def _argv() -> list[str]:
-    return [*map(str, getattr(sys, "argv", ()))]  # it is missing in an embedded interpreter
+    return [*map(str, getattr(sys, "argv", ()))]  # missing in an embedded interpreter
 
 
 def _set_argv(argv: list[str]) -> None:
@@ -96,7 +96,7 @@ def _time_zone() -> tuple[Any, ...]:
 
 
 def set_time_zone(_zone: object = None) -> None:
-    """Set the C library's time zone to that of the environment."""
+    """Set the time zone of the C library from the environment."""
     if hasattr(time, "tzset"):  # missing on Windows
         time.tzset()
 
@@ -124,7 +124,7 @@ def _set_bytecode(values: tuple[Any, ...]) -> None:
 
 
 def _socket_timeout() -> tuple[float | None]:
-    socket = sys.modules.get("socket")  # without it, none was set
+    socket = sys.modules.get("socket")  # without it, no time limit was set
     return (None if socket is None else socket.getdefaulttimeout(),)
 
 
@@ -143,12 +143,12 @@ def _set_switch_us(interval_us: int) -> None:
 
 
 def _set_recursion_limit(limit: int) -> None:
-    with suppress(RecursionError):  # it is lower than the present depth
+    with suppress(RecursionError):  # lower than the current depth
         sys.setrecursionlimit(limit)
 
 
 def _decimal_context() -> tuple[Any, ...]:
-    """Return the arguments of a new context like the present one, without flags."""
+    """Return the arguments for a copy of the current decimal context, without flags."""
     _, (*before, _, traps) = decimal.getcontext().__reduce__()
     return (*before, [], traps)
 
@@ -158,7 +158,7 @@ def _set_decimal_context(arguments: tuple[Any, ...]) -> None:
 
 
 def _set_errstate(errstate: Mapping[str, Any]) -> None:
-    if np.geterrcall() is None:  # the caller's stays there
+    if np.geterrcall() is None:  # the caller's function is not sent
         errstate = {
             kind: "warn" if how in ("call", "log") else how for kind, how in errstate.items()
         }
@@ -170,7 +170,7 @@ _FUNCTIONS = "formatter", "override_repr"  # print options that are not sent
 
 
 def _print_options() -> dict[str, Any]:
-    """Return NumPy's print options, and whether they include functions."""
+    """Return NumPy's print options, with a flag instead of each function."""
     options: dict[str, Any] = np.get_printoptions()  # type: ignore[assignment]  # a copy
     for name in _FUNCTIONS:
         if name in options:  # not in all versions
@@ -215,19 +215,19 @@ def _named(*filters: tuple[Any, ...]) -> tuple[NamedFilter, ...]:
 
 
 def _name_of(category: Any) -> tuple[str, str]:
-    """Return the name of a class, so that a worker need not import a library for a filter."""
+    """Return the module and name of a class, so that a worker need not import it for a filter."""
     return category.__module__, category.__qualname__
 
 
 def filter_warnings(named: tuple[NamedFilter, ...]) -> None:
-    """Set warning filters, except for categories whose modules are not imported here."""
+    """Set warning filters, except those for categories that are not imported here."""
     filters = _filters(named)
     if warnings.filters != filters:
         warnings.filters[:] = filters  # type: ignore[index]
         warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
-_found: tuple[Any, list[Any]] = None, []  # filters by name, all of which were found, and they
+_found: tuple[Any, list[Any]] = None, []  # the last filters by name, and the filters themselves
 
 
 def _filters(named: tuple[NamedFilter, ...]) -> list[Any]:
@@ -296,7 +296,7 @@ REVERSIBLE = [name for name, s in SETTINGS.items() if not s.may_stick]
 
 
 def carried() -> dict[str, Any]:
-    """Return the settings of this process that others copy."""
+    """Return the settings of this process that workers copy."""
     return _read(_CARRIED)
 
 
@@ -315,12 +315,12 @@ def _read(readers: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
 
 
 def portable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that mean the same on another machine, or later."""
+    """Return the settings that apply to other machines and later runs, too."""
     return {name: value for name, value in values.items() if not SETTINGS[name].is_local}
 
 
 def apply(values: Mapping[str, Any], names: Iterable[str] = SETTINGS) -> None:
-    """Set the settings that differ in this process, by default all. None means unknown."""
+    """Set the settings with these names, all by default, if they differ. None means unknown."""
     for name in names:
         if (value := values.get(name)) is None:
             continue

@@ -1,8 +1,8 @@
-"""The workers' shares of the CPUs, for libraries with threads of their own.
+"""Divides the CPUs among workers, for libraries that start threads.
 
-BLAS, OpenMP and similar libraries use all CPUs, in every worker. Many times more threads than CPUs
-slow all of them down. So the CPUs are divided among the workers, unless the caller's environment
-sets a number.
+BLAS, OpenMP and similar libraries would start a thread per CPU in every worker. So many threads
+slow each other down. So the CPUs are divided among the workers, unless the caller's environment
+sets a number of threads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from nbshare._core.functions.modules import variables_of
 
-# Libraries read them when they are loaded.
+# Variables that libraries read when they are loaded.
 VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -31,7 +31,8 @@ VARIABLES = (
     "TF_NUM_INTEROP_THREADS",
 )
 
-# Modules that can change their number later: their variable, and two functions, to read and set it.
+# Modules that can change their number of threads later: its variable, and functions to read and set
+# it.
 MODULES = {
     "torch": ("OMP_NUM_THREADS", "get_num_threads", "set_num_threads"),
     "mkl": ("MKL_NUM_THREADS", "get_max_threads", "set_num_threads"),
@@ -50,7 +51,7 @@ BY_API = {
 
 
 def threads_per_worker(n_cpus: int, n_workers: int, environ: Mapping[str, str]) -> int:
-    """Return the number of threads per worker."""
+    """Return the number of threads per worker: from the environment, or an even share."""
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         if environ.get(name, "").isdecimal() and int(environ[name]) > 0:
             return int(environ[name])
@@ -58,18 +59,18 @@ def threads_per_worker(n_cpus: int, n_workers: int, environ: Mapping[str, str]) 
 
 
 def thread_variables(n: int) -> dict[str, str]:
-    """Return the environment variables for libraries with `n` threads."""
+    """Return the environment variables that limit libraries to `n` threads."""
     return dict.fromkeys(VARIABLES, str(n))
 
 
 def fixed_variables() -> dict[str, str]:
-    """Return the variables that must no longer change, because a loaded library would fail."""
+    """Return variables that must not change any more, because a loaded library would fail."""
     numba = _running_numba()
     return {} if numba is None else {"NUMBA_NUM_THREADS": str(numba.config.NUMBA_NUM_THREADS)}
 
 
 def numbers_in(environ: Mapping[str, str]) -> dict[str, int]:
-    """Return the numbers of threads that an environment sets, by variable."""
+    """Return the number of threads that an environment sets in each variable."""
     texts = {name: environ.get(name, "") for name in VARIABLES}
     return {name: int(text) for name, text in texts.items() if text.isdecimal() and int(text) > 0}
 
@@ -86,9 +87,9 @@ class Library(NamedTuple):
 class LibraryThreads:
     """The numbers of threads of the libraries that this worker has loaded.
 
-    The numbers are read at each call, because an item, or another library, may have changed them.
-    Numbers set by the initializer, or by modules during their import, stay until a call has another
-    share of the CPUs.
+    The numbers are read at each call, because an item or another library may have changed them.
+    Numbers set by an initializer stay. Those set by modules during their import stay until a call
+    has another share of the CPUs.
     """
 
     def __init__(self) -> None:
@@ -99,18 +100,18 @@ class LibraryThreads:
         self._loaded: list[Library] = []
 
     def limit(self, numbers: Mapping[str, int]) -> None:
-        """Set the number of threads of each loaded library as in `numbers`, before a call."""
+        """Set the number of threads of each loaded library to its value in `numbers`."""
         if numbers != self._numbers:
             self._numbers, self._imported, self._n_modules = numbers, {}, 0
         self._look()
         for library in self._loaded:
             wanted = self._number(library)
-            with suppress(Exception):  # it refuses that number
+            with suppress(Exception):  # the library refuses this number
                 if wanted and library.get() != wanted:
                     library.set(wanted)
 
     def keep(self, *, is_initialized: bool) -> None:
-        """Keep the numbers set by the initializer, or by a module imported since."""
+        """Keep numbers that the initializer, or a module imported since, has set."""
         if not is_initialized and self._n_modules == len(sys.modules):
             return
         kept = self._initialized if is_initialized else self._imported
@@ -120,7 +121,7 @@ class LibraryThreads:
                 kept[library.name] = number
 
     def _look(self) -> None:
-        """Search for libraries again, if some may have been loaded, or Numba may have started."""
+        """Search for libraries again if one may have been loaded, or Numba may have started."""
         if self._n_modules != len(sys.modules) or "numba" in sys.modules:
             self._loaded = [*loaded(self._numbers)]
             self._n_modules = len(sys.modules)
@@ -131,14 +132,14 @@ class LibraryThreads:
 
 
 def loaded(numbers: Mapping[str, int]) -> Iterator[Library]:
-    """Iterate over the libraries whose number of threads may have changed."""
+    """Yield the libraries whose number of threads may have changed."""
     if (numba := _running_numba()) is not None:
         most = numba.config.NUMBA_NUM_THREADS
         set_numba = lambda n: numba.set_num_threads(min(n, most))  # noqa: E731
         yield Library("numba", "NUMBA_NUM_THREADS", numba.get_num_threads, set_numba)
     for name, (variable, *functions) in MODULES.items():
         variables = variables_of(sys.modules.get(name))
-        # A module that is being imported, or merely has the name, lacks the functions.
+        # A module that is being imported, or only has the same name, lacks the functions.
         if variables.keys() >= {*functions}:
             yield Library(name, variable, *[variables[f] for f in functions])
     # A worker starts with one thread. Only threadpoolctl could have changed that, and its import
@@ -150,9 +151,9 @@ def loaded(numbers: Mapping[str, int]) -> Iterator[Library]:
 
 
 def _running_numba() -> Any:
-    """Return numba if its threads run, because reading their number would start them."""
+    """Return numba if its threads are running. Reading their number would start them."""
     numba = sys.modules.get("numba")
-    with suppress(Exception):  # the functions are missing, or it is being imported
+    with suppress(Exception):  # the functions are missing, or numba is being imported
         if variables_of(numba)["threading_layer"]():
             return numba
     return None
@@ -162,7 +163,7 @@ _found: tuple[int, list[Any]] = (0, [])  # number of modules, and the libraries
 
 
 def _controllers() -> list[Any]:
-    """Return threadpoolctl's libraries. Imports of modules load more."""
+    """Return the libraries that threadpoolctl has found, which imports may add to."""
     global _found
     if _found[0] != len(sys.modules):
         from threadpoolctl import ThreadpoolController

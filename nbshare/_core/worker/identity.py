@@ -1,8 +1,7 @@
-"""The identity of a worker for `multiprocessing`: a process with a number and a parent.
+"""Introduces a worker to `multiprocessing`, as a process with a number and a parent.
 
-Code that asks `multiprocessing` for a worker's number, or for the main process, receives the same
-kind of answer as in a pool. The module takes 5 ms to import, so it is set up when other code
-imports it.
+Code that asks `multiprocessing` for a worker's number, or for the main process, gets an answer as
+in a pool. The import takes 5 ms, so `multiprocessing` is set up only when other code imports it.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ def introduce(index: int, pid: int, name: str, fd: int) -> None:
     """
 
     def tell(module: Any) -> None:
-        here = module.current_process()  # no daemon: those cannot have children
-        here.__class__ = module.BaseProcess  # not that of the main process
+        here = module.current_process()  # not a daemon, which could not have children
+        here.__class__ = module.BaseProcess  # not the class of the main process
         here.name, here._identity = f"nbshare-worker-{index + 1}", (index + 1,)
         here._parent_pid = pid
         module._parent_process = module._ParentProcess(name, pid, fd)

@@ -1,4 +1,4 @@
-"""The items of a call as a worker loads them, and batches of tiny items."""
+"""Loads the items of a call in a worker, and runs batches of tiny items."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from nbshare._core.wire.folding import FoldBlocks
 from nbshare._core.wire.kept import SCALARS, is_of_values, is_value
 from nbshare._core.wire.orders import Seed, Sources, generator
 
-MOST_UNSEEN = 64  # items of a batch between checks for a stop
+MOST_UNSEEN = 64  # most items of a batch between checks for a stop
 MOST_BYTES = 64 << 10  # limit of a pickle that is stored with others
 
 
 class ItemBlocks:
-    """The items that are pickled, in blocks, each for all iterables together.
+    """The pickled items of a call, in blocks that hold the values of all iterables.
 
     Parameters
     ----------
     block_of : callable
         Returns the items in the block of an item.
     packed : callable
-        Returns the place of an item's block, and the inputs that load the block.
+        Returns the inputs that load the block of an item, and its place in them.
     parts : NamedParts, optional
         The objects that blocks may name.
 
     Attributes
     ----------
     share_memory : bool
-        Whether blocks share memory, to which their items may write privately. A block is then
-        loaded after the previous block is done, without the previous block's writes.
+        Whether blocks share memory, to which items may write privately. A block is then loaded only
+        after the previous block is done, without the writes of that block.
     """
 
     share_memory = False
@@ -59,8 +59,8 @@ class ItemBlocks:
     def columns(self, indices: range) -> list[Sequence[Any]]:
         """Return each iterable's values for some items.
 
-        The values are loaded once, because the iterables request them one after the other and may
-        have objects in common.
+        The values are loaded only once, because the iterables request them one after the other and
+        may share objects.
         """
         if indices != self._found[0]:
             self._found = range(0), []
@@ -93,9 +93,9 @@ class ItemBlocks:
             except BaseException as error:
                 if len(items) > 1:
                     error.add_note(
-                        f"Item {items.start} and up to {len(items) - 1} after it are pickled "
-                        "together, and one of them cannot be loaded. Pass the data that the object "
-                        "is made from, and build it in the function."
+                        f"Item {items.start} and up to {len(items) - 1} items after it were "
+                        "pickled together, and one of them cannot be loaded. Pass the data from "
+                        "which its object is made, and create the object in the function."
                     )
                 raise
             if items.start > self._newest:
@@ -120,7 +120,7 @@ def blocks_of(inputs: Inputs, sources: Sources, fed: FedItems | None) -> ItemBlo
 
 
 class ItemSource:
-    """One of the iterables of a call.
+    """The items of one iterable of a call, in a worker.
 
     Parameters
     ----------
@@ -129,12 +129,13 @@ class ItemSource:
     blocks : ItemBlocks or None
         The items that are pickled.
     kind : {"plain", "whole", "packed", "fed", "folded"}
-        A range or a few simple objects; an array or a sequence that is pickled as a whole; pickled
-        objects; pickled objects that arrive during the call; or, for ``reduce=``, blocks of items.
+        The kind of items: a range or a few simple objects; an array or a sequence that is pickled
+        as a whole; pickled objects; pickled objects that arrive during the call; or, with
+        ``reduce=``, blocks of items.
     *what
-        Arguments that depend on the kind. For "plain" the items, for "whole" their place, for
-        "packed" and "fed" the column of the blocks, for "folded" the number of items and the source
-        of each iterable.
+        The arguments of this kind: the items for "plain", their place for "whole", the column of
+        the blocks for "packed" and "fed", and the number of items and the sources of the iterables
+        for "folded".
     """
 
     def __init__(self, inputs: Inputs, blocks: ItemBlocks | None, kind: str, *what: Any) -> None:
@@ -169,11 +170,11 @@ def gather(
     every: int,
     goes_on: Callable[[], bool],
 ) -> bool:
-    """Append the results of `numbers` or `frozen` to `values`. Return whether no items are left.
+    """Append results from `numbers` or `frozen` to `values`. Return whether no items are left.
 
     `goes_on` is checked after every `every` items. A result that `numbers` or `frozen` refuses is
-    put into `odd`, because it must be stored before the next item runs. The function may change
-    that result and return it again.
+    put into `odd`, because it must be stored before the next item runs, which may change and return
+    the same object.
     """
     results = chain.from_iterable(parts)
     try:
@@ -193,7 +194,8 @@ class _UnfitError(Exception):
     """Raised with a result that cannot be stored in a batch."""
 
 
-# Both group results in C, because a check in Python of each would take as long as the items.
+# Both functions group results in C, because checking each in Python would take as long as the
+# items.
 
 
 def numbers(results: Iterable[Any], number: type | None) -> Iterator[Iterable[Any]]:
@@ -205,11 +207,11 @@ def numbers(results: Iterable[Any], number: type | None) -> Iterator[Iterable[An
 
 
 def frozen(results: Iterable[Any]) -> Iterator[Iterable[Any]]:
-    """Yield results frozen, several at a time, as values that cannot change, or their pickles.
+    """Yield results, several at a time, as values that cannot change, or as pickles.
 
-    Plain values can be pickled together, because shared parts do not matter and all can be
-    unpickled. Each result is frozen before the next item runs, because two items may return the
-    same object, and change it.
+    Plain values can be pickled together, because it does not matter whether they share parts, and
+    all can be unpickled. Each result is frozen before the next item runs, because two items may
+    return the same object, and change it.
     """
     for kind, same in groupby(results, type):
         if kind is dict:
@@ -256,7 +258,7 @@ def _is_small(buffer: pickle.PickleBuffer) -> bool:
 
 
 def indices_of(first: int, items: range) -> Sequence[int]:
-    """Return the items of a source whose items are their indices, from `first` on."""
+    """Return the indices of items, as the values of an iterable. The first index is `first`."""
     return range(first + items.start, first + items.stop)
 
 

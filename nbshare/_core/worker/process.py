@@ -1,4 +1,4 @@
-"""A worker process, which waits for calls, claims chunks, runs the function and stores results.
+"""A worker process: waits for calls, claims chunks, runs items and stores results.
 
 ::
 
@@ -8,8 +8,8 @@
 
 A worker never runs the caller's ``__main__``. It ends with its owner, however the owner ends. Only
 the owner holds the writing end of a pipe, the *life pipe*. When the owner ends, the kernel closes
-that end and signals the workers. This needs no Python code, so a worker in C code that holds the
-interpreter lock is killed as well.
+this end and signals the workers. That needs no Python code, so a worker is killed even in C code
+that holds the interpreter lock.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from nbshare._core.worker.identity import introduce
 from nbshare._core.worker.state import InheritedState, leave, restore_variables, show_crashes
 from nbshare._core.worker.work import Caller, Work
 
-KEEP_S = 0.5  # freed memory must be free within a second
+KEEP_S = 0.5  # so that memory is freed within a second
 CLAIM_CHECK_S = 0.1  # interval of checks for unannounced items, and for a stop
 
 
@@ -55,22 +55,21 @@ class InheritedFds(NamedTuple):
     owner_fd: int  # becomes readable when the owner ends, or -1
     life_fd: int  # reading end of the owner's life pipe
     channel_fd: int
-    lock_fd: int  # where chunks are claimed
+    lock_fd: int  # locked to claim a chunk
     out_fd: int  # pipes to the owner for printed output
     err_fd: int
 
 
 def run(inherited: InheritedFds) -> None:
-    """Work until the owner dismisses this worker. The process must then exit normally.
+    """Work until the owner dismisses this worker. The process must exit normally afterwards.
 
-    A normal exit joins the process's threads, runs ``atexit`` handlers, and writes files that
-    functions left open. The owner waits a while for the exit. If the owner ends, this process ends
-    immediately.
+    A normal exit joins threads, runs ``atexit`` handlers, and flushes files that functions left
+    open. The owner waits for it, but not long. If the owner ends, this process ends immediately.
     """
     try:
         channel = _set_up(inherited)
-        # A child that an item forks must not keep it open, because its end signals the death of
-        # this process.
+        # A child that an item forks must not keep the channel open, because its closing signals the
+        # death of this process.
         processes.at_fork(after_in_child=channel.close)
         channel.send(("ready", os.getpid()))
     except (EOFError, ConnectionError, RuntimeError):
@@ -87,8 +86,8 @@ def run(inherited: InheritedFds) -> None:
             is_idle = True
             continue
         except (EOFError, OSError):
-            # The owner has ended. The kernel would signal our group too, but not if we close our
-            # end of the life pipe first.
+            # The owner has ended. The kernel would signal this group too, but not if this process
+            # closes its end of the life pipe first.
             processes.kill_group()
         if message is None:
             break
@@ -101,24 +100,24 @@ def run(inherited: InheritedFds) -> None:
         is_spent = caller.is_spent or not state.is_restored()
         channel.send(("finished", call, imports.take(), mappings.end_call(), is_spent))
         mappings.drop_written()
-        # Immediately, because descriptors of the next message could reuse the numbers of closed
-        # ones.
+        # Restored immediately, because descriptors of the next message could reuse the numbers of
+        # closed ones.
         state.restore_after()
     leave()
-    faulthandler.disable()  # results are delivered, so a crash at the end is of no interest
-    channel.keep_open()  # its end would report to the owner that this process has ended
+    faulthandler.disable()  # all results are delivered, so a crash at exit does not matter
+    channel.keep_open()  # closing it would report the end of this process
 
 
 def _set_up(inherited: InheritedFds) -> Channel:
-    """Set up this process as a worker: in a group, bound to its owner, with its settings."""
-    silence_warnings()  # the owner has shown the warning on the kind of memory
+    """Set up this process as a worker: its group, settings, streams and number."""
+    silence_warnings()  # the owner has issued the warning about the kind of memory
     processes.lead_group(inherited.owner_fd, inherited.life_fd)
     processes.raise_oom_score()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel = Channel.from_fd(inherited.channel_fd, inherited.owner_fd)
     (index, owner, environ), (sources_fd,) = channel.receive()
     become_worker(index)
-    # Without a descriptor of the owner, the life pipe's end has the same effect.
+    # Without a descriptor of the owner, the end of the life pipe has the same effect.
     end_fd = inherited.owner_fd if inherited.owner_fd >= 0 else inherited.life_fd
     pid, name = owner
     introduce(index, pid, name, end_fd)
@@ -130,22 +129,22 @@ def _set_up(inherited: InheritedFds) -> Channel:
     if not has_low:  # the owner has no standard streams
         streams.replace_streams((inherited.out_fd, inherited.err_fd))
     show_crashes()
-    if "numpy.random" in sys.modules:  # or all forked workers would draw the same numbers
+    if "numpy.random" in sys.modules:  # because all forked workers would draw the same numbers
         sys.modules["numpy.random"].seed()
     return channel
 
 
 SegmentKey = tuple[Any, ...]  # the key of `system.sections.key_of`, and the mode
 
-Seen = list[weakref.ref[Any]]  # the roots of views
+Seen = list[weakref.ref[Any]]  # roots of views
 
 
 class Mappings:
-    """The mappings of a worker process, kept from one call to the next.
+    """The mapped segments of a worker process, kept from one call to the next.
 
-    Mapping an existing 1 GiB again costs 0.2 s of page faults. The next call with the same segments
-    reuses the mappings. Any other call drops them. An idle worker drops them after `KEEP_S`,
-    because a mapping keeps memory that its owner may have freed.
+    Mapping 1 GiB again costs 0.2 s of page faults, so a next call with the same segments reuses the
+    mappings. Any other call drops them, and so does an idle worker after `KEEP_S`, because a
+    mapping keeps memory that its owner may have freed.
 
     Notes
     -----
@@ -159,32 +158,32 @@ class Mappings:
         self._n_faults = 0  # page faults of this process at the last check of its mappings
 
     def inputs(self, fds: Iterable[int], modes: Sequence[Mode]) -> list[View]:
-        """Map the segments of inputs or outputs."""
+        """Return views of the segments of inputs or outputs."""
         views = [View(self.segment(fd, mode)) for fd, mode in zip(fds, modes, strict=True)]
         self._seen += [weakref.ref(view.root) for view in views]
         return views
 
     def end_call(self) -> bool:
-        """Keep the mappings of the call. Return whether all views of them are gone."""
+        """End a call, and keep its mappings. Return whether no view of them is left."""
         self._kept, self._used = self._used, {}
         seen, self._seen = self._seen, []
         return are_gone(seen)
 
     def drop_written(self) -> None:
-        """Drop mappings of the last call that items have written to, privately."""
+        """Drop private mappings of the last call that its items have written to."""
         before, self._n_faults = self._n_faults, processes.n_faults()
-        if self._n_faults == before:  # each written page would have been a fault
+        if self._n_faults == before:  # writing to a page would have been a fault
             return
         for key, segment in [*self._kept.items()]:
             if segment.mode == "c" and View(segment).is_written(0, segment.nbytes):
                 del self._kept[key]
 
     def drop(self, *, but_outputs: bool = False) -> None:
-        """Drop the mappings that this call does not use."""
+        """Drop the mappings of earlier calls that this call does not use."""
         self._kept = {k: s for k, s in self._kept.items() if but_outputs and s.mode == "r+"}
 
     def segment(self, fd: int, mode: Mode) -> Segment:
-        """Map a segment."""
+        """Return the segment of a descriptor, mapped in a mode."""
         key = *sections.key_of(fd), mode
         segment = self._kept.get(key) or self._used.get(key)
         if segment is None:
@@ -196,7 +195,7 @@ class Mappings:
 
 
 def are_gone(seen: Seen) -> bool:
-    """Return whether all views of a call's memory are gone from this process."""
+    """Return whether no view of a call's memory is left in this process."""
     if any(ref() is not None for ref in seen):
         gc.collect()  # a cycle, such as a function with its globals, may hold one
     return all(ref() is None for ref in seen)
@@ -205,9 +204,9 @@ def are_gone(seen: Seen) -> bool:
 def work_on(
     packed: bytes, slot: int, fds: Sequence[int], caller: _RemoteCaller, lock: locks.FileLock
 ) -> None:
-    """Work on a call until nothing is left to claim. Send failures to the owner.
+    """Work on a call until no items are left to claim. Report failures to the owner.
 
-    The descriptors belong to the board, the inputs, and in some calls events.
+    The descriptors are those of the board, the inputs and, in some calls, events.
     """
     mappings = caller.mappings
     try:
@@ -226,15 +225,15 @@ def work_on(
             while work.step():
                 mappings.drop()
                 caller.is_tidy = False
-        except KeyboardInterrupt:  # between items, sent to this process alone
+        except KeyboardInterrupt:  # between items, sent only to this process
             os._exit(1)
-        except ItemStopped:  # it was dismissed while it waited for a reply
+        except ItemStopped:  # dismissed while it waited for a reply
             pass
         work.note_peak()
         caller.is_spent |= work.is_spent
     except BaseException as error:  # noqa: BLE001 - loading the function runs users' code
-        # An item of an earlier call may have broken this process, by a change in NumPy, for
-        # example. So the next call uses another one.
+        # An item of an earlier call may have broken this process, for example by a change in NumPy,
+        # so the next call uses another process.
         caller.is_spent = True
         caller.failed(NO_ITEM, error, "")
     finally:
@@ -242,7 +241,7 @@ def work_on(
 
 
 def _rows_in(view: View, spec: OutputSpec, offset: int, strides: tuple[int, ...]) -> Rows:
-    """Return a function that returns rows of the output in a segment, which may grow."""
+    """Return a function for rows of an output in a segment, which may grow."""
     dtype = spec.dtype
     assert dtype is not None
 
@@ -258,15 +257,15 @@ def _rows_in(view: View, spec: OutputSpec, offset: int, strides: tuple[int, ...]
 
 
 def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:
-    """Return the inputs of a call. Small inputs are in the message."""
+    """Return the inputs of a call. Small inputs are part of the message."""
     return Inputs(segments if small is None else [OwnBytes(small), *segments])
 
 
 class _RemoteCaller(Caller):
-    """The caller, at the other end of a channel."""
+    """The caller of a worker in another process."""
 
     in_process = False
-    order: CallOrder  # set once it is loaded
+    order: CallOrder  # set when it is loaded
 
     def __init__(
         self,
@@ -282,9 +281,9 @@ class _RemoteCaller(Caller):
         self.news_fd = self.items_fd = -1  # events, if there are any
         self._tokens: waiting.TokenWaiter | None = None
         self._n_looks = 0  # checks for items since the last ones arrived
-        self.is_tidy = False  # this process is ready for the next item
-        self.is_spent = False  # it has reached its limit of items, or cannot be restored
-        self.is_dismissed = False  # the owner ends this worker during the call
+        self.is_tidy = False  # whether settings are restored for the next item
+        self.is_spent = False  # whether this process must be replaced
+        self.is_dismissed = False  # whether the owner ends this worker
 
     def tell_news(self) -> None:
         if self.news_fd >= 0:
@@ -293,10 +292,10 @@ class _RemoteCaller(Caller):
     def await_items(self) -> bool:
         if self._tokens is None:
             self._tokens = waiting.TokenWaiter(self.items_fd)
-        if not self.tidy_up():  # now, while no item waits
+        if not self.tidy_up():  # now, because no item is waiting
             return False
         self._n_looks = 0 if self._tokens.wait(CLAIM_CHECK_S) else self._n_looks + 1
-        return self._n_looks * CLAIM_CHECK_S < KEEP_S  # then other calls may need this worker
+        return self._n_looks * CLAIM_CHECK_S < KEEP_S  # otherwise other calls may need this worker
 
     def tidy_up(self) -> bool:
         if not self.is_tidy:
@@ -313,7 +312,7 @@ class _RemoteCaller(Caller):
         return bool(stamps)
 
     def close(self) -> None:
-        """Close descriptors."""
+        """Close the descriptors of the call."""
         opened.clear()
         restore_variables()
         if self._tokens is not None:

@@ -1,7 +1,7 @@
 """`report` and `worker_index`, which a function calls inside a worker.
 
-A report is written to the worker's row of the board, next to the start time of its item. A report
-of an earlier item has another time, so no report has to be cleared when an item begins.
+A report is written to the worker's row of the board, with the start time of its item. The report of
+an earlier item has another time, so no report must be cleared when an item begins.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from nbshare._core.wire.failures import ItemStopped
 def report(fraction: float, text: str = "") -> None:
     """Report the progress of a long item from inside the function.
 
-    The progress display shows it in its table of workers until the item is done. When the run has
-    been stopped, the item ends here. Outside of workers, such as in a plain loop or a test of the
-    function, it has no effect.
+    The progress display shows the report in its table of workers until the item is done. If the run
+    was stopped, the item ends at this call. Outside of workers, such as in a plain loop or a test,
+    `report` has no effect.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def report(fraction: float, text: str = "") -> None:
     fraction : float
         Completed part, from 0 to 1, or NaN if unknown.
     text : str, optional
-        Present step. About 60 characters are shown. Other objects are passed to `str`.
+        The current step. About 60 characters are shown. Other objects are converted by `str`.
 
     Raises
     ------
@@ -78,11 +78,9 @@ def report(fraction: float, text: str = "") -> None:
 
     Notes
     -----
-    A call takes about a microsecond and makes no system call, so it can be called often.
-
-    Call it in the thread that runs the item. With ``backend="serial"`` the display is not updated
-    while an item runs. In a nested call, the report is about an item of the nested call, which has
-    no display.
+    It takes about a microsecond and makes no system call, so call it as often as you like, in the
+    thread that runs the item. With ``backend="serial"`` the display is not updated while an item
+    runs. In a nested call, the report belongs to an item of the nested call, which has no display.
 
     To end the item, `report` raises an exception that does not inherit from `Exception`. ``try: ...
     finally: ...`` and ``with`` clean up as usual. The item counts as not done.
@@ -126,9 +124,9 @@ def worker_index() -> int | None:
     Returns
     -------
     int or None
-        Workers that run at the same time have different numbers. With one run at a time they are
-        0 … `max_workers` − 1. Two runs at the same time have different workers and numbers. Take
-        the remainder if there are only so many devices, as in the example.
+        The number, counted from 0. With one run at a time, numbers are below `max_workers`. Workers
+        of simultaneous runs have different numbers, which may be larger, so use the remainder to
+        choose one of a few devices, as in the example.
 
     See Also
     --------
@@ -136,16 +134,15 @@ def worker_index() -> int | None:
 
     Notes
     -----
-    A worker process keeps its number for its lifetime, from one run to the next. So resources that
-    an initializer has opened for this number stay valid. Tasks of an `Executor` and stages of a
-    `pipeline` run in the same workers. On a cluster the numbers are those of the workers of one
-    machine.
+    A worker process keeps its number from one run to the next, so resources that an initializer has
+    opened for a number stay valid. Tasks of an `Executor` and stages of a `pipeline` run in the
+    same workers. On a cluster the numbers are those of the workers of one machine.
 
     Threads of ``backend="threads"`` have numbers within their run. Their initializer runs once for
     all of them, as worker 0. With ``backend="serial"`` there is only worker 0. A nested call in a
     worker process runs in that process and has its number.
 
-    `worker_index` can be called in any thread of a worker process.
+    Any thread of a worker process may call it.
     """
     return index_here()
 
@@ -164,7 +161,7 @@ class Reporter:
     def __init__(self, board: Board, slot: int) -> None:
         self._board, self._row = board, board.row(slot)
         self._before: list[Reporter | None] = []
-        self._shown: Any = ""  # the present text
+        self._shown: Any = ""  # the last text
 
     def __enter__(self) -> None:
         """Report from items that run in this thread."""
@@ -176,12 +173,12 @@ class Reporter:
 
     @property
     def item(self) -> int | None:
-        """The index of the present item, if any."""
+        """The index of the current item, or None."""
         item = self._row[ITEM]
         return None if item == NO_ITEM else item
 
     def write(self, share: float, text: Any) -> None:
-        """Record the progress of the present item. Leave the item if the call was stopped."""
+        """Record the progress of the current item. Raise `ItemStopped` if the call was stopped."""
         if self._board.stopped:
             raise ItemStopped
         row = self._row
@@ -196,7 +193,7 @@ class Reporter:
 
 
 class _Present(threading.local):
-    """The item that runs in this thread, and its reporter."""
+    """The reporter of the item that this thread is running."""
 
     reporter: Reporter | None = None
 

@@ -1,8 +1,9 @@
-"""The fork server, a small process that imports NumPy and the worker's code, and forks workers.
+"""The fork server: a small process that imports NumPy and the worker's code, and forks workers.
 
-A new interpreter with NumPy takes 110 ms, a fork of this one 5 ms. It has one thread and never runs
-user code, so forking it is safe. It is the workers' parent, and reaps one only on the owner's
-request. So no process id is reused while the owner may still signal it.
+A new interpreter with NumPy takes 110 ms to start, a fork of the server 5 ms. The server has one
+thread and never runs user code, so forking it is safe. It is the parent of the workers, and reaps a
+worker only when the owner asks for it, so no process id is reused while the owner may still signal
+it.
 
 ::
 
@@ -28,15 +29,15 @@ from nbshare._core.worker import process as worker
 
 
 def serve(channel_fd: int, life_fd: int, owner: int) -> None:
-    """Run the server until its owner ends, and a worker in each process that the server forks."""
+    """Run the server until its owner ends, and a worker in each forked process."""
     if inherited := _fork_workers(channel_fd, life_fd, owner):
         _live(inherited)
 
 
 def _fork_workers(channel_fd: int, life_fd: int, owner: int) -> worker.InheritedFds | None:
-    """Fork workers until the owner ends. In each worker, return the inherited descriptors.
+    """Fork workers until the owner ends. In each worker, return its inherited descriptors.
 
-    In a worker, the server's state is no longer in use.
+    Outside of this function, workers can run without the server's state.
     """
     for fd in (channel_fd, life_fd):
         os.set_inheritable(fd, False)
@@ -44,17 +45,17 @@ def _fork_workers(channel_fd: int, life_fd: int, owner: int) -> worker.Inherited
     processes.keep_freed_memory()  # workers are forked with these settings
     owner_fd = processes.opened_owner(owner)
     channel = Channel.from_fd(channel_fd, owner_fd)
-    # Done once here, because it takes each worker 2 ms.
+    # Called once here, because it would take 2 ms in each worker.
     own_files()
     settings.carried()
-    # The garbage collector of forked workers must not touch, and so copy, our pages. It is off from
-    # the start, because it takes a tenth of the time of imports.
+    # The garbage collector of forked workers must not touch, and so copy, pages of the server. It
+    # was off during imports, because it takes a tenth of their time.
     gc.freeze()
     gc.enable()
     waiter = waiting.Waiter()
     waiter.watch(channel.fileno(), "message")
     if owner_fd >= 0:
-        waiter.watch(owner_fd, "end")  # an unrelated fork may hold the channel's end
+        waiter.watch(owner_fd, "end")  # another process may hold the channel open
     while True:
         if not (found := waiter.wait(inf)):  # no wait is endless
             continue
@@ -68,7 +69,7 @@ def _fork_workers(channel_fd: int, life_fd: int, owner: int) -> worker.Inherited
             case "fork":
                 try:
                     pid = os.fork()
-                except OSError:  # no more processes are allowed, but maybe for the next server
+                except OSError:  # no more processes are allowed: a new server may try again
                     return None
                 if pid == 0:
                     channel.close()
@@ -84,7 +85,7 @@ def _fork_workers(channel_fd: int, life_fd: int, owner: int) -> worker.Inherited
 
 
 def _live(inherited: worker.InheritedFds) -> None:
-    """Run a worker. After an error it does not join its threads, because its owner waits."""
+    """Run a worker. After an error, exit without joining threads, because the owner waits."""
     try:
         worker.run(inherited)
     except BaseException:  # noqa: BLE001 - the last frame of this process

@@ -1,4 +1,4 @@
-"""A worker in an interpreter of its own."""
+"""Runs a worker in a new interpreter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nbshare._core.worker import process as worker
 
 
 def live() -> None:
-    """Receive the descriptors that the owner sends to this process, and work until it ends."""
-    gc.enable()  # off from the start: it takes a tenth of the time of imports
+    """Receive the descriptors that the owner sends, and work until the owner ends."""
+    gc.enable()  # it was off during imports, because it takes a tenth of their time
     owner, fds = processes.inherited()
     worker.run(worker.InheritedFds(owner, -1, *fds))

@@ -1,16 +1,16 @@
-"""The blocks of a pipeline's stage, as `worker.work.Work` runs them. Block i is item i.
+"""The blocks of a pipeline's stage, as items of `worker.work.Work`. Block i is item i.
 
 ::
 
     load ──► ring ──► stage ──► ring ──► last stage ──► the call's results
 
-Other workers claim items from a counter. Workers of a stage receive the next block from the
-previous ring. The result of a stage is written to a slot of the next ring, the result of the last
-stage to the results of the call.
+Other workers claim items from a counter, but workers of a stage receive the next block from the
+previous ring. The result of a stage is written to a slot of the next ring. That of the last stage
+is stored as a result of the call.
 
 **No deadlock.** A worker acquires its slot of the next ring before it takes a block from the
-previous ring, and blocks are taken in order. So when a worker waits for block i, every earlier
-block is done, and i is either queued, or held by a worker with a slot, or the next one that such a
+previous ring, and blocks are taken in order. So when a stage waits for block i, every earlier block
+is done, and block i is queued, or held by a worker that has a slot, or the next block that such a
 worker takes. One slot is enough.
 """
 
@@ -37,7 +37,7 @@ from nbshare._core.worker.items import indices_of
 from nbshare.errors import RingAbortedError, RingClosedError
 
 Column = Callable[[range], Sequence[Any]]  # values of items, as `worker.items.ItemSource.items`
-END = object()  # in place of a block, at the end of a loader
+END = object()  # returned instead of a block when a loader has ended
 
 
 class StageBlocks(ABC):
@@ -64,7 +64,7 @@ class StageBlocks(ABC):
 
     func: Callable[..., Any]
     columns: list[Column]
-    _fills_slots: bool  # itself
+    _fills_slots: bool  # whether `func` fills them
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class LoadedBlocks(StageBlocks):
 
     def __init__(self, load: Callable[..., Any], *others: Any) -> None:
         super().__init__(*others)
-        self.func = self._next  # so its time counts for the block
+        self.func = self._next  # so that its time counts as that of the block
         self.columns = [partial(indices_of, 0)]
         self._load, self._fills_slots = load, len(needed_by(load)) == 1
         self._blocks: Iterator[Any] | None = None
@@ -126,14 +126,14 @@ class LoadedBlocks(StageBlocks):
             loaded = self._load(self._slots) if self._fills_slots else self._load()
             if not isinstance(loaded, Iterable):
                 raise TypeError(
-                    f"the loader returned {safe_repr(loaded)}: it must be a generator function, "
-                    "which yields one block after the other"
+                    f"the loader returned {safe_repr(loaded)}: it must be a generator function "
+                    "that yields one block after the other"
                 )
             self._blocks = iter(loaded)
         return next(self._blocks, END)
 
     def pass_on(self, i: int, value: Any) -> None:
-        """Queue a block, or the slot that the loader has filled."""
+        """Queue a block, copied to a slot or already filled by the loader."""
         if value is END:
             assert self._slots is not None
             self._slots.give_back()
@@ -144,14 +144,14 @@ class LoadedBlocks(StageBlocks):
 
 
 class Slots(Iterator[SharedArray]):
-    """The empty slots of the ring behind a stage. Each slot is filled, and then queued.
+    """The empty slots of the ring after a stage. Each slot is filled, and then queued.
 
     Parameters
     ----------
     ring : RingBuffer
         The ring of the slots.
     row : memoryview
-        The worker's row of the board. Waiting for a slot does not count as time of the block.
+        The worker's row of the board. Time spent waiting for a slot does not count for the block.
     """
 
     def __init__(self, ring: RingBuffer, row: memoryview) -> None:
@@ -169,10 +169,10 @@ class Slots(Iterator[SharedArray]):
         return self._slot
 
     def queue(self, rows: Any, number: int) -> None:
-        """Pass on the last slot, with `rows` rows, or with all if `rows` is None."""
+        """Queue the last slot, with `rows` rows, or with all rows if `rows` is None."""
         lease, slot, self._slot = self._lease, self._slot, None
         if slot is None or lease is None:
-            raise RuntimeError("the loader yields before it takes a slot: for slot in slots: ...")
+            raise RuntimeError("the loader yielded before it took a slot: for slot in slots: ...")
         if isinstance(rows, np.ndarray):
             raise TypeError(
                 "a function that fills its slot in place must return or yield None, or the number "
@@ -184,18 +184,18 @@ class Slots(Iterator[SharedArray]):
         lease.end(publish=True)
 
     def give_back(self) -> None:
-        """Give back a slot that was not filled, because the next stage would wait for it."""
+        """Free a slot that was not filled, because the next stage would wait for it."""
         if self._lease is not None:
             self._lease.end(publish=False)
 
 
 class QueuedBlocks(StageBlocks):
-    """The blocks that a stage receives from the previous one.
+    """The blocks that a stage receives from the previous stage.
 
     Parameters
     ----------
     func : callable
-        A function of a block and, optionally, of the slot to fill.
+        A function of a block and, optionally, the slot to fill.
     source : RingBuffer
         The ring of the blocks.
     lock : context manager
@@ -244,23 +244,23 @@ class QueuedBlocks(StageBlocks):
 
 
 class PassingStore(ResultStore):
-    """Stores the result of a stage in the slot for the next one."""
+    """Passes the results of a stage to the next stage."""
 
     def __init__(self, blocks: StageBlocks, *of_results: Any) -> None:
         super().__init__(*of_results)
         self._blocks = blocks
 
     def put(self, i: int, value: Any) -> None:
-        """Pass on the result of block `i`."""
+        """Pass the result for block `i` to the next stage."""
         self._blocks.pass_on(i, value)
 
 
 def copy_to(out: SharedArray, block: Any) -> int | None:
-    """Copy a block to a slot. Return its number of rows."""
+    """Copy a block to a slot. Return the number of its rows, or None for a 0-d block."""
     if block is None:
         raise TypeError(
-            "the block is None: yield or return an array, or take the slot and fill it in place: "
-            "load(slots), stage(block, out)"
+            "the block is None. Yield or return an array, or take the slot as an argument and fill "
+            "it in place: load(slots), stage(block, out)"
         )
     array = np.asarray(block)
     fits = array.shape == out.shape
@@ -269,8 +269,8 @@ def copy_to(out: SharedArray, block: Any) -> int | None:
     if not fits:
         raise ValueError(
             f"a block of shape {array.shape} does not fit slots of shape {out.shape}: set shape= "
-            "to one shape for all stages, or to a list with the shape for each stage. A "
-            "block may have fewer rows."
+            "to one shape for all stages, or to a list with the shape for each stage. A block may "
+            "have fewer rows."
         )
     if not np.can_cast(array.dtype, out.dtype, "same_kind"):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""The standard streams of a worker, which are pipes to the caller."""
+"""The standard streams of a worker, which are pipes to the owner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _outputs: list[_Output] = []  # none outside of workers
 
 
 class _Output:
-    """A standard stream, and the pipe under it."""
+    """A standard stream and its pipe."""
 
     def __init__(self, name: str, number: int, fd: int) -> None:
         self.name = name
@@ -41,7 +41,7 @@ class _Output:
 
     def restore(self) -> None:
         """Restore the stream and its descriptor."""
-        if not files.is_open(self._number):  # an item has closed it
+        if not files.is_open(self._number):  # an item has closed the descriptor
             with suppress(OSError):
                 os.dup2(self._fd, self._number)
         if self.stream is None or self.stream.closed:
@@ -61,7 +61,7 @@ class _Output:
 
 
 def replace_streams(fds: Sequence[int]) -> None:
-    """Replace the standard output and error output of this process by pipes."""
+    """Replace standard output and error output of this process by pipes."""
     for number, (name, fd) in enumerate(zip(STREAMS, fds, strict=True), start=1):
         _outputs.append(_Output(name, number, fd))
     restore()
@@ -69,7 +69,7 @@ def replace_streams(fds: Sequence[int]) -> None:
 
 
 def keep() -> None:
-    """Keep the present streams for all calls, because an initializer may have replaced them."""
+    """Keep the current streams for all calls, because an initializer may have replaced them."""
     for output in _outputs:
         output.stream = getattr(sys, output.name)
 

@@ -1,4 +1,4 @@
-"""One worker's part in a call. It claims chunks, runs items, and stores results and failures."""
+"""Works on a call: claims chunks, runs items, and stores results and failures."""
 
 from __future__ import annotations
 
@@ -78,26 +78,27 @@ from nbshare.errors import noted
 if TYPE_CHECKING:
     from nbshare._core.worker.stages import Column
 
-# Items that take less than this run in batches of at most this time, to share the cost of storing
-# results. If a worker dies, only their range is known, and then they run one by one.
+# Items that take less than TINY_S run in batches of at most TOGETHER_S, to share the cost of
+# storing results. If a worker dies, only the range of its batch is known, and its items then run
+# one by one.
 TINY_S = 20e-6
 SLOW_TINY_S = 100e-6  # for objects and files, because storing a result takes some 15 µs
 TOGETHER_S = 1e-3
-LOAD_ITEMS = 64  # items that are loaded at a time
+LOAD_ITEMS = 64  # items to load at a time
 SHORTEST_S = 1e-8  # no function call takes less
 
-_n_taken = [0]  # items, by this process, in all calls
+_n_taken = [0]  # number of items that this process has claimed, in all calls
 
 
 class _Stopped(Exception):  # noqa: N818 - not an error
-    """The call is over, and no more of its items run."""
+    """Raised when the call has been stopped, or a failure ends it."""
 
 
 class Caller:
-    """The worker's interface to its caller. By default, there is nothing to report."""
+    """The interface of a worker to its caller. By default, there is nothing to report."""
 
     def decide(self, spec: OutputSpec) -> Decided:
-        """Return the place of results, from the spec of the first result."""
+        """Return where to store results, from the spec of the first result."""
         raise NotImplementedError
 
     def add_log(self, key: LogKey, log: Segment) -> None:
@@ -108,21 +109,21 @@ class Caller:
         """Allocate places for the first `n` blocks of a stage. Return their number."""
         raise NotImplementedError
 
-    in_process = True  # the items run in the caller's
+    in_process = True  # whether items run in the caller's process
 
     def await_items(self) -> bool:
-        """Wait for items for a while. Return whether to continue waiting."""
+        """Wait a while for items. Return whether to continue waiting."""
         raise NotImplementedError
 
     def tidy_up(self) -> bool:
-        """Restore the settings that items have changed. Return whether that was possible."""
+        """Restore the settings that items have changed. Return whether that succeeded."""
         return True
 
     def tell_news(self) -> None:
-        """Announce new results, or that few items are left."""
+        """Announce that results are new, or that few items are left."""
 
     def tell_imports(self) -> bool:
-        """Report the modules imported so far. Return whether there are new ones."""
+        """Report newly imported modules. Return whether there are any."""
         return False
 
     def sends_prints(self) -> bool:
@@ -130,12 +131,12 @@ class Caller:
         return False
 
     def failed(self, i: int, error: BaseException, item: str) -> None:
-        """Record a failure of item `i`."""
+        """Report that item `i` has failed."""
         raise NotImplementedError
 
 
 class Work:
-    """One worker's part in a call.
+    """The part of one worker in a call.
 
     Parameters
     ----------
@@ -146,7 +147,7 @@ class Work:
     slot : int
         This worker's row of the board.
     inputs : sequence of Inputs
-        The inputs with the function and shared objects. The last one has the items.
+        The inputs with the function and the shared objects. The last inputs have the items.
     caller : Caller
         Receives first results, logs and failures.
     lock : context manager
@@ -167,7 +168,7 @@ class Work:
         self._slot = board.row(slot)
         self._reporter = Reporter(board, slot)
         self._caller = caller
-        if self._slot[PID] == 0:  # else it was in this call before
+        if self._slot[PID] == 0:  # otherwise this worker was in the call before
             self._slot[PEAK_BEFORE] = processes.peak_bytes()
             self._slot[BEGUN], self._slot[PID] = time.monotonic_ns(), os.getpid()
         self._slot[LOADED] = 0
@@ -185,7 +186,7 @@ class Work:
             self._func = partial(seeded, self._func, order.policy.seed)
             self._columns.insert(0, partial(indices_of, order.first))
         self._item_s = 0.0  # recent seconds per item
-        self._is_odd = False  # most results of this chunk are stored one by one
+        self._is_odd = False  # whether results of this chunk are mostly stored one by one
         self._round = board.header[ROUND]
         self._is_folded = order.is_folded
         is_unseeded = order.policy.seed is None and order.stage is None
@@ -195,7 +196,7 @@ class Work:
         self._durations = self._slot[DURATIONS:REPORTED].tolist()
         self._page = board.newest_page()
         self._block_of = self._blocks.block_of if self._blocks is not None else None
-        # Not a method, because a cycle would keep the inputs until the garbage collector runs.
+        # Not a method, because a reference cycle would keep the inputs alive.
         wait = partial(_await_items, self._blocks, self._fed, caller)
         self._claims = Claims(
             board, slot, lock, order.n_workers, order.chunksize, self._block_of, wait
@@ -222,7 +223,7 @@ class Work:
         self._slot[LOADED] = time.monotonic_ns()
 
     def _loaded(self, inputs: Inputs, fixed: Fixed) -> Callable[..., Any]:
-        """Load the function, with the objects that are the same for all items."""
+        """Load the function, and the objects that are the same for all items."""
         try:
             self._namespaces = initialized(inputs, fixed)
             with self._namespaces as namespaces:
@@ -239,7 +240,7 @@ class Work:
             end_copy(self._process)
 
     def run(self) -> None:
-        """Work until nothing is left to claim."""
+        """Work until no items are left to claim."""
         while self.step():
             pass
         self.note_peak()
@@ -251,7 +252,7 @@ class Work:
         return most is not None and _n_taken[0] >= most
 
     def step(self) -> bool:
-        """Claim and run a chunk. Return whether there may be more."""
+        """Claim a chunk and run it. Return whether there may be more."""
         end_copy(self._process)
         if self._slot[LEAVES]:
             return False
@@ -290,7 +291,7 @@ class Work:
             self._store.forget_code()
 
     def _run_chunk(self, chunk: range) -> bool:
-        """Run the items of a chunk, tiny ones in batches. Return whether to continue."""
+        """Run the items of a chunk, tiny items in batches. Return whether to continue."""
         position = alone_until = chunk.start
         start_ns = time.monotonic_ns()
         try:
@@ -306,25 +307,26 @@ class Work:
                 size = 1 if is_alone else n_together or LOAD_ITEMS
                 items = self._apart(range(position, min(position + size, chunk.stop)))
                 if has_failures and self._board.has_failed(items.start, items.stop):
-                    items = items[:1]  # it may have killed a worker that loaded several
-                self._begin(items)  # a death while loading is their fault
+                    items = items[:1]  # this item may have killed a worker that loaded several
+                self._begin(items)  # if loading kills the worker, these items are to blame
                 try:
                     with self._namespaces:
                         columns = [column(items) for column in self._columns]
                     if self._blocks is not None and len(apart := self._apart(items)) < len(items):
                         columns = [column[: len(apart)] for column in columns]
                         items = apart
-                        self._blocks.rest()  # the others are loaded again
+                        self._blocks.rest()  # the other items are loaded again
                     end_copy(self._process)
                 except BaseException as error:  # noqa: BLE001 - loading items runs users' code
-                    if len(items) > 1:  # to find the one at fault
+                    if len(items) > 1:  # run one by one, to find the one at fault
                         alone_until = items.stop
                         continue
                     position += self._counts_as_done(position, error)
                 else:
                     run = self._run_together if n_together else self._run_singly
                     position += run(items, columns)
-            # The time includes loading, but not the rest, which would make tiny items seem longer.
+            # The time includes loading, but not the other steps, which would make tiny items seem
+            # slow.
             self._item_s = (time.monotonic_ns() - start_ns) / 1e9 / len(chunk)
         except _Stopped:
             return False
@@ -339,13 +341,13 @@ class Work:
         return self._board.has_failed(i, i + 1) and bool(self._board.state(i))
 
     def _apart(self, items: range) -> range:
-        """Return the first items, loaded separately from the next items if all share memory."""
+        """Return the first of some items, up to the end of their block if blocks share memory."""
         if self._blocks is None or not self._blocks.share_memory:
             return items
         return items[: self._blocks.block_of(items.start).stop - items.start]
 
     def _begin(self, items: range) -> int:
-        """Record this worker's present items. Return the time in ns."""
+        """Record the items that this worker is running. Return the time in ns."""
         slot = self._slot
         slot[SINCE] = since = time.monotonic_ns()
         slot[ITEM_STOP], slot[REACHED] = items.stop, NO_ITEM
@@ -355,7 +357,7 @@ class Work:
         return since
 
     def _n_together(self, position: int) -> int:
-        """Return how many items to run together, or 0 for one by one."""
+        """Return how many items to run together, or 0 to run them one by one."""
         store = self._store
         if store.number is None and not store.takes_objects:
             return 0
@@ -364,16 +366,16 @@ class Work:
             return 0
         n = int(TOGETHER_S / max(self._item_s, SHORTEST_S))
         if self._block_of is not None and len(block := self._block_of(position)) > LOAD_ITEMS:
-            n = min(n, block.stop - position)  # a whole block is not copied
+            n = min(n, block.stop - position)  # so that a whole block is used without a copy
         # Items that have failed run one by one, so that the cause is known.
         return 0 if self._board.has_failed(position, position + n) else n
 
     def _run_singly(self, items: range, columns: list[Sequence[Any]]) -> int:
-        """Run items one by one. Return the number of done items."""
-        # A line of the loop costs 40 ns, so ten of them cost a hundredth of what 40 µs take.
+        """Run items one by one. Return how many are done."""
+        # A line of the loop costs 40 ns, so ten lines add 1 % to items of 40 µs.
         slot, header, clock = self._slot, self._board.header, time.monotonic_ns
         func, put, process = self._func, self._store.put, self._process
-        self._tell_imports()  # imports from loading the items
+        self._tell_imports()  # modules imported by loading the items
         modules, n_modules, n_before = sys.modules, len(sys.modules), n_executed[0]
         slot[ITEM_STOP] = ONE
         is_weak = waiting.IS_WEAKLY_ORDERED
@@ -393,14 +395,14 @@ class Work:
                     value = func(*args)
                     if this_process[0] is not process:
                         end_fork(None)
-                    # Before the item is marked as done, because its result depends on these
-                    # imports.
+                    # Reported before the item is marked as done, because its result depends on
+                    # these imports.
                     if len(modules) != n_modules or n_executed[0] != n_before:
                         self._tell_imports()
                         n_modules, n_before = len(modules), n_executed[0]
                     put(i, value)
-                    value = None  # frees an array's memory for the next one
-                except BaseException as error:  # noqa: BLE001 - SystemExit too is its failure
+                    value = None  # frees the memory of an array for the next one
+                except BaseException as error:  # noqa: BLE001 - SystemExit is a failure too
                     return n + self._counts_as_done(i, error)
                 n += 1
                 now = clock()
@@ -415,7 +417,7 @@ class Work:
         return n
 
     def _run_together(self, items: range, columns: list[Sequence[Any]]) -> int:
-        """Run tiny items, and store their results together. Return the number of done items."""
+        """Run tiny items, and store their results together. Return how many are done."""
         since = self._begin(items)
         try:
             return self._run_and_store(items, columns)
@@ -433,7 +435,7 @@ class Work:
         odd: list[Any] = []
         store, header, clock, slot = self._store, self._board.header, time.monotonic, self._slot
         until_s = clock() + 2 * TOGETHER_S
-        # After each 20 µs or so, because a long item may follow, and no other may begin after a
+        # Checked about every 20 µs, because a long item may follow, and no item may begin after a
         # stop.
         every = max(1, min(MOST_UNSEEN, int(TINY_S / max(self._item_s, SHORTEST_S))))
         are_objects = store.takes_objects
@@ -469,7 +471,7 @@ class Work:
         return n + n_more
 
     def _store_together(self, items: range, values: list[Any], are_objects: bool) -> int:
-        """Store results. Return the number of done items."""
+        """Store results of tiny items. Return how many are done."""
         store = self._store
         put_all = store.put_objects if are_objects else store.put_numbers
         if not values or put_all(items, values):
@@ -479,7 +481,7 @@ class Work:
     def _store_singly(
         self, items: range, values: list[Any], put: Callable[[int, Any], None]
     ) -> int:
-        """Store results. Return the number of done items."""
+        """Store results one by one. Return how many are done."""
         for n, value in enumerate(values):
             try:
                 put(items[n], value)
@@ -489,7 +491,7 @@ class Work:
         return len(values)
 
     def _counts_as_done(self, i: int, error: BaseException) -> bool:
-        """Return whether a failed item is done. Otherwise, the item runs again.
+        """Record the failure of an item. Return whether it is done, else it runs again.
 
         Raises
         ------
@@ -497,7 +499,7 @@ class Work:
             If the failure ends the call.
         """
         end_copy(self._process)
-        if issubclass(type(error), ItemStopped):  # `isinstance` would ask the error
+        if issubclass(type(error), ItemStopped):  # `isinstance` would run code of its class
             raise _Stopped
         attempts = self._board.attempts_to_count(i, i + 1)
         attempts += 1
