@@ -373,7 +373,7 @@ def test_a_directory_that_vanishes(kind, tmp_path, quick):
     """One warning, and all results, in memory or in files that have no name any more."""
     path = tmp_path / "run"
     options = {"shared": {"path": str(path), "kind": kind}, "checkpoint": path}
-    with pytest.warns(CheckpointWarning, match="the directory is gone") as told:
+    with pytest.warns(CheckpointWarning, match="the folder was removed") as told:
         found = parallel_map(vanishing, range(20), backend="serial", **options)
     assert list(found) == [*map(kind, range(20))]
     assert len(told) == 1
@@ -393,7 +393,7 @@ def test_a_directory_that_is_replaced(kind, tmp_path, cold):
     """One warning and all results, also of a worker that comes later. The new one is left alone."""
     path = tmp_path / "run"
     options = {"shared": {"path": str(path), "kind": kind}, "checkpoint": path}
-    with pytest.warns(CheckpointWarning, match="the directory is gone"):
+    with pytest.warns(CheckpointWarning, match="the folder was removed"):
         results = parallel_map(replacing, range(8), max_workers=2, **options)
     assert [*map(list, results)] == [[x, x] for x in range(8)]
     assert list(path.iterdir()) == []

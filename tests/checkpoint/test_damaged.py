@@ -318,7 +318,7 @@ def test_after_a_power_failure_progress_tells_what_is_there(runs, tmp_path):
     data[256 + 8 * lost : 264 + 8 * lost] = bytes(8)
     (path / "results.npy").write_bytes(data)
     stored = open_checkpoint(path)
-    with pytest.warns(nbshare.errors.CheckpointWarning, match="1 results did not reach the disk"):
+    with pytest.warns(nbshare.errors.CheckpointWarning, match="1 results are damaged"):
         present = stored.present
     assert present.tolist() == [True] * 3 + [False] * 9
     with warnings.catch_warnings():
@@ -343,7 +343,7 @@ def test_a_complete_run_with_a_damaged_result_is_not_called_complete(runs, tmp_p
     }
     for first in asked:
         stored = open_checkpoint(path)
-        with pytest.warns(CheckpointWarning, match="1 results did not reach the disk"):
+        with pytest.warns(CheckpointWarning, match="1 results are damaged"):
             asked[first](stored)
         assert [name for name, is_right in asked.items() if not is_right(stored)] == []
     with warnings.catch_warnings():

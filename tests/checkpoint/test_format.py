@@ -58,6 +58,6 @@ def test_a_run_of_another_format_is_refused_and_left_alone(use, version, tmp_pat
     meta = json.loads((path / "meta.json").read_text())
     (path / "meta.json").write_text(json.dumps(meta | {"format": version}))
     before = {file.name: file.read_bytes() for file in path.iterdir()}
-    with pytest.raises(CheckpointError, match=f"its format is {version}, of nbshare"):
+    with pytest.raises(CheckpointError, match=f"has format {version}, of nbshare"):
         use(path)
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before

@@ -169,7 +169,7 @@ def test_a_file_that_is_gone_is_told(project):
     """Its results cannot be made again."""
     project("f")
     (project.folder / "plugin.py").unlink()
-    with pytest.raises(CheckpointError, match=r"plugin\.py is gone"):
+    with pytest.raises(CheckpointError, match=r"plugin\.py was removed"):
         project("f")
 
 

@@ -754,7 +754,7 @@ def test_a_refusal_tells_no_more_than_a_reader_bears(tmp_path):
     with pytest.raises(CheckpointError) as told:
         call({f"p{i}": 1 for i in range(8)} | {"q": 1})
     assert "shared['q'] is new" in str(told.value)
-    assert "shared['p8'] is gone" in str(told.value)
+    assert "shared['p8'] was removed" in str(told.value)
 
 
 def test_items_that_are_never_found_again_warn(tmp_path):

@@ -244,7 +244,7 @@ def test_an_error_names_stage_and_block(place, workers):
         ([plumbing.endless, plumbing.forgotten, plumbing.total], "the block is None"),
         ([plumbing.takes_no_slot, plumbing.total], "for slot in slots"),
         ([plumbing.endless, plumbing.gives_out, plumbing.total], "or the number of filled rows"),
-        ([partial(plumbing.numbers, 8), plumbing.gives_unloadable], "cannot be unpickled here"),
+        ([partial(plumbing.numbers, 8), plumbing.gives_unloadable], "cannot be unpickled: "),
         ([plumbing.endless, plumbing.halved, plumbing.total], "float64 does not .*int64: set dty"),
         ([plumbing.seven, plumbing.total], "returned 7: it must be a generator function"),
     ],

@@ -1,4 +1,4 @@
-"""Results on disk: a directory of plain files that a call fills and that the same call continues.
+"""Results on disk: a folder of plain files that a call fills, and that the same call continues.
 
 ::
 
@@ -11,6 +11,6 @@
     keeper       loads a call's stored results, and stores those that workers failed to store
     sweep        a run that several processes share: the claims of each
 
-A result is stored by its row, and a row always belongs to the same item. So a sweep can be
-extended, reordered or thinned, and stored results are never moved.
+A row always belongs to the same item, so a sweep can be extended, reordered or thinned without
+moving stored results.
 """

@@ -1,4 +1,4 @@
-"""Digests of functions and classes, by the files that they are imported from, or by value."""
+"""Digests of functions and classes: those of files by name and source, others by value."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from nbshare._core.functions.pickling import is_by_value, is_dispatching, sent_v
 from nbshare._core.source.bytecode import NOT_OF_A_CLASS, form_of, keywords_in, uses_in
 from nbshare._core.source.file import ALL
 
-UNNAMED = "", "builtins"  # module of a function that was made by `exec`
-NOT_OF_A_MODULE = {"__name__", "__file__"}  # the place of a module
+UNNAMED = "", "builtins"  # modules of functions that were created by `exec`
+NOT_OF_A_MODULE = {"__name__", "__file__"}  # attributes that depend on the module's location
 UNSET = CellType()  # an unset variable of an enclosing function
-HEAP_TYPE = 1 << 9  # flag of a class that is not one of C's constants
+HEAP_TYPE = 1 << 9  # flag of a class that is not a constant in C
 OF_SLOTS = MemberDescriptorType, GetSetDescriptorType
 
 
@@ -52,30 +52,30 @@ class CodeDigests:
     digests : Digests
         The digests of values.
     sources : Sources
-        The definitions that are imported from the user's own files.
+        The definitions in the user's own files.
     """
 
     def __init__(self, version: str | None) -> None:
         self.digests = Digests(self.definition, version)
         self.sources = Sources()
         self._parts = self.sources.parts
-        self._names: dict[int, tuple[Any, str]] = {}  # names of visited objects, which are kept
+        self._names: dict[int, tuple[Any, str]] = {}  # visited objects, kept alive, and their names
         self._counts = Counter[str]()  # numbers of objects of the same name
 
     @property
     def parts(self) -> dict[str, str]:
-        """A digest of each definition, by its name in messages, and of texts that code reads."""
+        """Digests of the definitions, and of texts that code reads, by their names in messages."""
         found = self._parts | self.sources.texts()
         for obj, label in self._names.values() if self.sources.reading else ():
             text = obj.__doc__
             if not OF_TEXTS.isdisjoint(self.sources.reading):
-                with suppress(OSError, TypeError):  # it has no source
+                with suppress(OSError, TypeError):  # without source
                     text = getsource(obj)
             found[f"the text of {label}"] = digest(repr(text).encode()).hex()
         return found
 
     def definition(self, obj: Any) -> str:
-        """Return a text for a function, class or module, and record its dependencies."""
+        """Return a text for a function, class or module. Record its dependencies."""
         if isinstance(obj, ModuleType):
             self.sources.reach(name := self.sources.name_of(obj))
             return f"module {self.sources.label(name)}"
@@ -91,24 +91,24 @@ class CodeDigests:
         return f"named {self.sources.label(module)}.{qualname}"
 
     def _by_value(self, obj: Any, qualname: str) -> str:
-        """Record an object that is sent by value. Return the object's name."""
+        """Record the contents of an object that is sent by value. Return its name."""
         if id(obj) not in self._names:
             name = qualname.replace("<locals>.", "").replace("<lambda>", "lambda")
             self._counts[name] += 1
             label = name if self._counts[name] == 1 else f"{name} ({self._counts[name]})"
-            self._names[id(obj)] = obj, label  # first, because it may lead to itself
+            self._names[id(obj)] = obj, label  # first, because it may refer to itself
             self.digests.labels[id(obj)] = label
             content = self._function(obj) if isinstance(obj, FunctionType) else _members(obj)
             self._parts[label] = self.digests.of_part(Attributes(content), label)
         return self._names[id(obj)][1]
 
     def _function(self, func: FunctionType) -> dict[str, Any]:
-        """Return a function's own dependencies, and record its global values."""
+        """Return the parts of a function, and record the global values that it uses."""
         if is_dispatching(func):
             return {"registry": [*func.registry.items()]}  # type: ignore[attr-defined]
         steps = list[Instruction]()
         form = form_of(func.__code__, steps)
-        # Not `__module__`, because a decorator may have copied another function's.
+        # Not `__module__`, because a decorator may have copied that of another function.
         module = func.__globals__.get("__name__") or ""
         if module in MAINS or module in UNNAMED or self._is_edited(module):
             self._uses(module, func.__globals__, steps, form)
@@ -125,7 +125,7 @@ class CodeDigests:
     def _uses(
         self, module: str, values: dict[str, Any], steps: list[Instruction], form: list[Any]
     ) -> None:
-        """Record the global values and the imports of a function."""
+        """Record the global values and the imports that a function uses."""
         paths, imported = uses_in(steps, values.get("__package__") or "")
         used = {x.argval for x in steps if "GLOBAL" in x.opname or x.opname == "LOAD_NAME"}
         used &= values.keys() - NOT_OF_A_MODULE
@@ -144,12 +144,12 @@ class CodeDigests:
             self.sources.reach(*dependency)
 
     def _is_edited(self, module: str) -> bool:
-        """Return whether users edit a module's file, or only this process knows the module."""
+        """Return whether a module is a file that users edit, or exists only in this process."""
         is_known = module in sys.modules and module not in by_value()
         return self.sources.is_own(module) or not is_known
 
     def _global(self, module: str, name: str, value: Any, paths: set[str], form: list[Any]) -> None:
-        """Record a global value of a function that uses its attributes `paths`."""
+        """Record a global value, of which a function uses the attributes `paths`."""
         if isinstance(value, ModuleType) and value.__name__ in by_value():
             variables = sent_variables(value)
             firsts = variables.keys() if ALL in paths else {x.partition(".")[0] for x in paths}
@@ -169,13 +169,13 @@ class CodeDigests:
 
 
 def _home_of(value: Any) -> str:
-    """Return the package of a module, function or object."""
+    """Return the name of the top-level package of a module, function or object."""
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
-    return str(name).lstrip("_").partition(".")[0]  # pickle is in _pickle
+    return str(name).lstrip("_").partition(".")[0]  # such as pickle, whose functions are in _pickle
 
 
 def _found(obj: Any) -> Any:
-    """Return the object that a function's or class's name leads to."""
+    """Return the object to which the name of a function or class leads."""
     found = find_named(obj.__module__, obj.__qualname__)
     return getattr(found, "__func__", found)
 
@@ -187,9 +187,9 @@ def _is_older(obj: Any) -> bool:
 
 
 def _is_named(obj: Any, is_edited: bool) -> bool:
-    """Return whether an object's name leads to it, or to a newer version in an edited module.
+    """Return whether the name of an object leads to it, or to a newer version in an edited module.
 
-    A decorator may have copied the name of another function.
+    A decorator may have copied the name from another function.
     """
     found = _found(obj)
     if isinstance(found, FunctionType | type):
@@ -199,19 +199,19 @@ def _is_named(obj: Any, is_edited: bool) -> bool:
 
 
 def _is_of_python(obj: Any) -> bool:
-    """Return whether a function or class was created by a statement, or by a call, in Python."""
+    """Return whether a function or class was defined in Python, and not in C."""
     return isinstance(obj, FunctionType) or bool(obj.__flags__ & HEAP_TYPE)
 
 
 def _members(cls: type) -> dict[str, Any]:
-    """Return the members of a class, by name."""
+    """Return the parts of a class, by name."""
     found: dict[str, Any] = {"__bases__": cls.__bases__, "__annotations__": annotations_of(cls)}
     if isinstance(cls, ABCMeta):
         found["_abc_impl"] = {registered() for registered in _get_dump(cls)[0]}
     if type(cls) is not type:
         found["__class__"] = type(cls)
     for name, member in vars(cls).items():
-        if isinstance(member, property | staticmethod | classmethod):  # they cannot be pickled
+        if isinstance(member, property | staticmethod | classmethod):  # these cannot be pickled
             parts = ("fget", "fset", "fdel", "__func__")
             found[name] = type(member), *(getattr(member, part, None) for part in parts)
         elif not (name in NOT_OF_A_CLASS or isinstance(member, OF_SLOTS)):

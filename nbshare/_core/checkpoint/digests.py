@@ -1,9 +1,8 @@
-"""Digests of the contents of values, the same in each process, on each machine.
+"""Digests of values, equal in each process and on each machine.
 
-These are never digests of pickles, which differ for equal objects, nor of random data, such as
-addresses. Containers, arrays and objects are traversed. Functions and classes of own files count by
-the source that they reach (`checkpoint.code`), functions and classes of installed packages by their
-names.
+They are not digests of pickles, which may differ for equal objects, or of addresses. Containers,
+arrays and objects are traversed. Functions and classes of the user's files count by the source that
+they reach (`checkpoint.code`), those of installed packages by their names.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from nbshare._core.functions.pickling import TOO_DEEP, is_by_value
 from nbshare.errors import CheckpointError, cut
 
 SIZE = 16  # bytes
-MOST_SHOWN = 60  # characters of the way to a part in a message
-PIECE_NBYTES = 16 << 20  # pieces of an array that are hashed
-N_THREADS = 4  # threads that hash pieces
-MOST_DEEP, MOST_KEPT = 6, 200  # levels and parts in an outline
-OF_WRAPPERS = "cache_info", "targetoptions"  # attributes of functions with a cache, and of Numba's
-# Cached answers of objects, and work space of splines.
+MOST_SHOWN = 60  # characters of the path to a part in a message
+PIECE_NBYTES = 16 << 20  # size of the pieces in which arrays are hashed
+N_THREADS = 4  # number of threads that hash pieces
+MOST_DEEP, MOST_KEPT = 6, 200  # limits of an outline
+OF_WRAPPERS = "cache_info", "targetoptions"  # of functions with a cache, and of Numba
+# Attributes in which objects cache answers, or keep work space.
 ANSWERS = {
     "_cs_matrix._has_sorted_indices", "_cs_matrix._has_canonical_format", "ExtensionArray._cache",
     "ExtensionArray._readonly", "UnivariateSpline._data",
@@ -46,10 +45,10 @@ ANSWERS = {
     "_VectorizerMixin._stop_words_id",
 }  # fmt: skip
 
-DIGITS = re.compile(r"\d{9,}")  # possible digits of an address
+DIGITS = re.compile(r"\d{9,}")  # digits of a possible address
 OF_ADDRESSES = id, object.__hash__
 
-LEVELS = 24  # nesting up to which the elements of a set are told apart
+LEVELS = 24  # levels to which elements of a set are compared
 
 _NOT_MET = None, b""
 _BYTES = {bytes, bytearray, memoryview}
@@ -60,8 +59,8 @@ _ARRAYS = {np.ndarray, np.memmap, SharedArray, np.ma.MaskedArray}  # subclasses 
 
 
 def digest(*parts: Any) -> bytes:
-    """Return the digest of some bytes."""
-    hashed = hashlib.sha1(usedforsecurity=False)  # the quickest of those that are good enough
+    """Return the digest of several bytes objects."""
+    hashed = hashlib.sha1(usedforsecurity=False)  # the quickest that is good enough
     for part in parts:
         hashed.update(len(part).to_bytes(8, "little"))
         hashed.update(part)
@@ -69,11 +68,11 @@ def digest(*parts: Any) -> bytes:
 
 
 class Attributes(dict[str, Any]):
-    """The parts of a function or class, by name."""
+    """The parts of a function or class, by name, which is hashed like the state of an object."""
 
 
 class Digests:
-    """Digests of values.
+    """Computes digests of values.
 
     Parameters
     ----------
@@ -81,17 +80,16 @@ class Digests:
         ``definition(obj)`` returns a text for a function, class or module, and records the code
         that it reaches.
     version : str, optional
-        The user's version. With a version, an object without a digest counts by its type alone.
+        The user's version. If given, an object without a stable digest counts only by its type.
 
     Attributes
     ----------
     outlines : dict
-        For each value, by its name in messages, short digests of its parts, by the paths to the
-        parts.
+        The outlines of values, by their names in messages: short digests of parts, by their paths.
     labels : dict
-        The names in messages of functions and classes that are sent by value, by their addresses.
+        Names in messages of functions and classes that are sent by value, by address.
     odd : set of str
-        The types of objects of other packages, some of which may differ in each process.
+        The types of objects of packages, whose pickles may differ in each process.
     """
 
     def __init__(self, definition: Callable[[Any], str], version: str | None) -> None:
@@ -99,10 +97,10 @@ class Digests:
         self.outlines: dict[str, dict[str, str]] = {}
         self.labels: dict[int, str] = {}
         self.odd = set[str]()
-        self._names: list[str] = []  # names of the values on the present path
+        self._names: list[str] = []  # names of the values that are being traversed
 
     def of(self, value: Any, where: str, outline: Outline | None = None) -> bytes:
-        """Return the digest of a value. Messages name it `where`.
+        """Return the digest of a value. Errors name it `where`.
 
         Raises
         ------
@@ -114,20 +112,20 @@ class Digests:
             return _Walk(self, outline).of(value, where)
         except RecursionError:
             raise CheckpointError(
-                f"{where} is nested too deeply to have a digest. {TOO_DEEP}"
+                f"{where} is nested too deeply to be compared. {TOO_DEEP}"
             ) from None
         finally:
             self._names.pop()
 
     def of_part(self, value: Any, where: str) -> str:
-        """Return the digest of a part of a key, and note the digests of its parts."""
+        """Return the digest of a part of a key, and store its outline."""
         outline = Outline(where)
         found = self.of(value, where, outline).hex()
         self.outlines[where] = outline.told()
         return found
 
     def way_to(self, where: str) -> str:
-        """Return the name of an object in a message, and the path to it."""
+        """Return the name of an object for messages, with the value that leads to it."""
         half = MOST_SHOWN // 2
         shown = where if len(where) <= MOST_SHOWN else f"{where[:half]} ... {where[-half:]}"
         first = self._names[0]
@@ -135,7 +133,7 @@ class Digests:
 
 
 class Outline:
-    """Short digests of the parts of a value, outer parts first, to find a changed part later.
+    """Short digests of the parts of a value, outer parts first, which later show a changed part.
 
     Parameters
     ----------
@@ -145,7 +143,7 @@ class Outline:
 
     def __init__(self, where: str) -> None:
         self._start = len(where)
-        self._found = [dict[str, str]() for _ in range(MOST_DEEP)]  # by depth and path
+        self._found = [dict[str, str]() for _ in range(MOST_DEEP)]  # digests, by depth and path
 
     def note(self, where: str, depth: int, found: bytes) -> None:
         """Record a part, `depth` levels below the value."""
@@ -162,8 +160,8 @@ class _Walk:
 
     def __init__(self, digests: Digests, outline: Outline | None = None) -> None:
         self._digests, self._outline = digests, outline
-        self._known: dict[int, tuple[Any, bytes]] = {}  # with the objects, to keep them
-        self._in_cycles = set[int]()  # unfinished ones, and those that lead to themselves
+        self._known: dict[int, tuple[Any, bytes]] = {}  # digests, and the objects, kept alive
+        self._in_cycles = set[int]()  # unfinished objects, and those in cycles
         self._n_cycles = self._depth = 0
 
     def of(self, value: Any, where: str) -> bytes:
@@ -173,7 +171,7 @@ class _Walk:
             return _of_text(kind.__name__, repr(value))
         if kind in _BYTES:
             return _of_bytes(value)
-        if kind is tuple:  # not kept: it may hold the copy of an array for a pickle
+        if kind is tuple:  # not kept, because it may hold a copy of an array
             return self._all("tuple", value, where)
         if key in self._known:
             self._n_cycles += key in self._in_cycles
@@ -219,8 +217,8 @@ class _Walk:
     def _elements(self, values: Iterable[Any], where: str) -> list[bytes]:
         """Return the digests of a set's elements in an order that does not depend on their hashes.
 
-        Elements that lead to themselves are visited in the order of their sketches. The digest
-        differs in the next process only if different elements have equal sketches.
+        Elements that refer to themselves are visited in the order of their sketches. The digest
+        differs in another process only if different elements have equal sketches.
         """
         sketches = [
             (*self._sketch.of_element(value, where), self._known.get(id(value), _NOT_MET)[1], value)
@@ -241,7 +239,7 @@ class _Walk:
             return _of_text(tag, repr(values))
         found = []
         self._depth += 1
-        for i, value in enumerate(values):  # a comprehension would need one more level
+        for i, value in enumerate(values):  # a comprehension would use one more level of recursion
             found.append(self.of(value, way := f"{where}[{i}]"))
             if self._outline is not None:
                 self._outline.note(way, self._depth, found[-1])
@@ -265,7 +263,7 @@ class _Walk:
         return digest(tag.encode(), *found)
 
     def _array(self, array: Any, where: str) -> bytes:
-        if array.dtype.names:  # the bytes between fields are arbitrary
+        if array.dtype.names:  # bytes between fields are arbitrary
             fields = [array[name] for name in array.dtype.names]
             return self._all("fields", [repr(array.dtype), array.dtype.metadata, *fields], where)
         if is_masked(array):
@@ -278,7 +276,7 @@ class _Walk:
         text = f"{kind} {plain.dtype.name} {plain.dtype.str} {plain.shape}"
         if metadata := plain.dtype.metadata:  # such as h5py's, about the contents
             return self._all(text, [metadata, plain.view(plain.dtype.str)], where)
-        if plain.dtype.char in "gG":  # some of the bytes of a long double are anything
+        if plain.dtype.char in "gG":  # some bytes of a long double are arbitrary
             plain = plain.astype("U")
         if plain.dtype.hasobject or plain.dtype.char == "T":
             return self._all(text, plain.ravel().tolist(), where)
@@ -291,7 +289,7 @@ class _Walk:
 
     def _object(self, value: Any, kind: type, where: str) -> bytes:
         name = f"{kind.__module__}.{kind.__qualname__}"
-        if kind is np.random.RandomState and value is np.random.mtrand._rand:  # SciPy holds it
+        if kind is np.random.RandomState and value is np.random.mtrand._rand:  # held by SciPy
             return _of_text("NumPy's global random state, which is another one in each process")
         try:
             reduce = copyreg.dispatch_table.get(kind)
@@ -300,10 +298,10 @@ class _Walk:
             if self._digests.version is not None:
                 return _of_text("object", name)
             raise CheckpointError(
-                f"{self._digests.way_to(where)} is a {name} without a stable digest: it has no "
-                "values that can be compared. Pass checkpoint=nbshare.Checkpoint(path, "
-                'version="1"), with which such objects count by their type alone, and pass another '
-                "version when results would change."
+                f"{self._digests.way_to(where)} is a {name}, which cannot be compared with that of "
+                'another run. Pass checkpoint=nbshare.Checkpoint(path, version="1"), with which '
+                "such objects are compared only by type, and pass another version when results "
+                "would change."
             ) from error
         if isinstance(reduced, str):
             return _of_text("name", name, str(getattr(value, "__module__", None)), reduced)
@@ -323,27 +321,28 @@ class _Walk:
 
 
 class _Sketch(_Walk):
-    """Traverses values to a limited depth, to sort them independently of their place."""
+    """Traverses values to a limited depth, so that elements of a set can be sorted."""
 
     def __init__(self, digests: Digests) -> None:
         super().__init__(digests)
-        self._left = self._least = 0  # levels here, and at the end of the longest way
+        self._left = self._least = 0  # levels left here, and at the end of the longest path
         self._is_cut = False
-        # By object and levels from there (0 if complete): the object, its digest, its levels.
+        # By object and levels left (0 if complete): the object, its digest, and its number of
+        # levels.
         self._found: dict[tuple[int, int], tuple[Any, bytes, int]] = {}
 
     def of_element(self, value: Any, where: str) -> tuple[bytes, bool]:
-        """Return the digest of a set's element, and whether it covers all parts of the element."""
+        """Return the sketch of a set's element, and whether it covers all parts of the element."""
         self._left, self._is_cut = LEVELS, False
         return self.of(value, where), not self._is_cut
 
     def of(self, value: Any, where: str) -> bytes:
-        """Return the digest of the visible part of a value."""
+        """Return the digest of a value down to the depth that is left."""
         kind, key = type(value), (id(value), self._left)
         if kind in _PLAIN or kind in _BYTES:
             return super().of(value, where)
         if isinstance(value, types.FunctionType | type) and is_by_value(value):
-            self._is_cut = True  # its name counts earlier visits
+            self._is_cut = True  # its name depends on earlier visits
             return _of_text("code", *_texts_in(value))
         if not self._left:
             self._is_cut = True
@@ -375,7 +374,7 @@ class _Sketch(_Walk):
 
 
 def _texts_in(value: Any) -> Iterator[str]:
-    """Yield code and plain values by which functions or classes of one name differ."""
+    """Yield code and plain values by which functions or classes of the same name differ."""
     yield value.__qualname__
     if isinstance(value, type):
         for name, member in vars(value).items():
@@ -391,9 +390,9 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _is_unnamed_tuple(kind: Any) -> bool:
-    """Return whether a class is a plain named tuple, created on the fly, as by pandas for rows.
+    """Return whether a class is a plain named tuple without a name in its module, as in pandas.
 
-    The class is defined by its fields. Its code would be new for each table.
+    Such a class is defined by its fields. Its code is new for each table.
     """
     members = vars(kind).keys() - set(getattr(kind, "_fields", ()))
     is_named = find_named(kind.__module__, kind.__name__) is kind
@@ -405,7 +404,7 @@ def _of_text(*words: str) -> bytes:
 
 
 def _way(tag: str, where: str, key: Any) -> str:
-    """Return the name of an attribute, or an entry of a dictionary, in a message."""
+    """Return the path to an attribute or an entry, for messages."""
     return where + (f".{key}" if tag == "state" else f"[{cut(repr(key))}]")
 
 
@@ -417,10 +416,10 @@ def _of_bytes(value: Any) -> bytes:
 def _values_in(
     state: dict[str, Any], owner: Any, kind: type, labels: Mapping[int, str]
 ) -> dict[str, Any]:
-    """Return the attributes of an object, except cached ones, which follow from others.
+    """Return the attributes of an object, except cached values that follow from others.
 
-    An address of another attribute, the object, its class or one of the `labels`, as in a name
-    built from ``id(self)``, is replaced by its name.
+    In texts such as a name built from ``id(self)``, the address of an attribute, the object, its
+    class or an object in `labels` is replaced by its name.
     """
     answers = {
         name
@@ -441,7 +440,7 @@ def _values_in(
 
 
 def _text_with_numbers(value: Any) -> str:
-    """Return a number, numbers, or a text that may contain numbers. Omit other values."""
+    """Return a text that may contain an address, from a str, an int or a short tuple. Else ""."""
     if isinstance(value, str):
         return str.__str__(value)
     is_short = type(value) is tuple and len(value) < 9 and _PLAIN.issuperset(map(type, value))
@@ -449,7 +448,7 @@ def _text_with_numbers(value: Any) -> str:
 
 
 def _pieces(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Yield an array in pieces that depend on its shape and dtype alone."""
+    """Yield an array in pieces that depend only on its shape and dtype."""
     row_nbytes = array[:1].nbytes
     if row_nbytes > PIECE_NBYTES and array.ndim > 1:
         for row in array:
@@ -461,5 +460,5 @@ def _pieces(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
 
 
 def _bytes_of(array: npt.NDArray[Any]) -> Any:
-    """Return the bytes of an array in the order of its items, not copied if it is contiguous."""
+    """Return the bytes of an array in C order, without a copy if it is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.nbytes else b""

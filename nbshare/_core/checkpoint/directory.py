@@ -1,4 +1,4 @@
-"""The directory of a checkpoint, the contents of its files, and the order of writing them.
+"""The folder of a checkpoint: its files, and the order in which they are written.
 
 ::
 
@@ -76,12 +76,12 @@ from nbshare._core.system import files as system_files
 from nbshare._core.wire.failures import describe
 from nbshare.errors import CheckpointError, CheckpointInUseError
 
-FORMAT = 5  # earlier ones were never released
+FORMAT = 5  # earlier formats were never released
 FLUSH_S = 1.5  # interval of syncs, for the disk and for other machines
 LOG_FILE = "driver/log.txt"  # prints of the driver
-MOST_TEXT = 10_000  # characters kept of the error of a run
+MOST_TEXT = 10_000  # limit for the text of a run's error
 MOST_PICKLED = 64 << 10  # largest function in a lease, in bytes
-BEFORE_META = {"lock", "driver"}  # may exist before meta.json. No other file does
+BEFORE_META = {"lock", "driver"}  # may exist before meta.json, unlike all other files
 
 
 README = """This is a checkpoint of nbshare, format {format}: the results of {label}.
@@ -107,12 +107,12 @@ def check_place(path: Path) -> None:
     files.check_folder(path, is_given=True)
     names = {file.name for file in path.glob("[!.]*")}
     data, told = files.read(path / "meta.json"), dict[str, Any]()  # another run may begin just now
-    with suppress(ValueError):  # another format may have another checksum
+    with suppress(ValueError):  # other formats may have other checksums
         told = files.parsed(data or b"")
     if told.get("format", FORMAT) != FORMAT:
         raise CheckpointError(
-            f"{path}: its format is {told['format']}, of nbshare {told.get('nbshare')}; this "
-            f"one knows format {FORMAT}. Use that nbshare, or another path."
+            f"{path} has format {told['format']}, of nbshare {told.get('nbshare')}, but this "
+            f"nbshare supports format {FORMAT}. Use that nbshare, or another path."
         )
     if data is None and names - BEFORE_META:
         raise CheckpointError(
@@ -122,20 +122,20 @@ def check_place(path: Path) -> None:
 
 
 def storable(spec: OutputSpec) -> OutputSpec:
-    """Return the form of stored results: objects if a ``.npy`` file cannot store their dtype."""
+    """Return the spec for storing results: objects if a ``.npy`` file cannot hold the dtype."""
     dtype = spec.dtype
     is_told = dtype is None or npy.descr_to_dtype(npy.dtype_to_descr(dtype)) == dtype
     return spec if is_told else OBJECTS
 
 
 class Directory:
-    """The files, open for writing.
+    """The folder of a checkpoint, open for writing.
 
     Parameters
     ----------
     options : Checkpoint
-        The folder, which is created if it does not exist; the action on results with other
-        dependencies; and whether results must survive a power failure.
+        The options: path of the folder, which is created if it does not exist, action if
+        dependencies have changed, and durability.
     key : Key
         The dependencies of results.
     request : Request
@@ -143,17 +143,17 @@ class Directory:
     began_at : float
         The start of the call, in seconds since 1970.
     role : Role
-        The purpose of the directory. A part takes space on the disk only as it is written.
+        The purpose of the folder. A part takes space on the disk only for rows that are written.
 
     Attributes
     ----------
     writer : Writer
-        The right to write to the directory.
+        The right to write to the folder.
 
     Raises
     ------
     CheckpointError
-        If the folder is not a checkpoint, or its results had other dependencies, or do not fit
+        If the folder is not a checkpoint, or its results had other dependencies or do not fit
         ``out=``.
     CheckpointInUseError
         If another run writes to the folder.
@@ -172,14 +172,14 @@ class Directory:
         files.check_folder(path, is_given=True)  # another user may have created it first
         self.writer = Writer(path, role)
         self._flush_at = 0.0
-        self._tables: dict[str, files.TableWriter] = {}  # by name, without that of the items
-        self._stored: Lookup | None = None  # once it is needed
+        self._tables: dict[str, files.TableWriter] = {}  # by file name, except that of the items
+        self._stored: Lookup | None = None  # created when needed
         try:
             self.versions = Versions(path, key)
             self._open(request.label)
             if (path / PARTS).exists():
                 self._merge()
-            # Those of earlier runs too, because NFS keeps a folder while a process has its files
+            # Also those of earlier runs, because NFS keeps a folder while a process has its files
             # open.
             for merged in path.glob(f".{PARTS}.*"):
                 shutil.rmtree(merged, ignore_errors=True)
@@ -208,20 +208,20 @@ class Directory:
             files.replace_json(path / "meta.json", meta)
             readme = README.format(format=FORMAT, label=label, bit=LOG_BIT, head=HEAD)
             files.replace(path / "README.txt", readme.encode(), is_needed=False)
-        elif meta["label"] != label:  # the last call had another one
+        elif meta["label"] != label:  # the last call had another label
             meta["label"] = label
             files.replace_json(path / "meta.json", meta)
         self._meta: dict[str, Any] = meta
         items = files.Table(path / ITEMS_FILE, *ITEMS, remedy="")
         self._items = files.TableWriter(items, None, is_sparse=self._is_part)
-        if not self._items.n:  # it exists before the first item
+        if not self._items.n:  # the file must exist before the first item
             self.note_order(np.zeros(0, np.int64))
         self._add_table(INDEX_FILE, INDEX)
         if (spec := self.reader.spec) is not None and spec.dtype is not None:
             self._add_table(RESULTS_FILE, spec.dtype, spec.shape)
         numbers = [log.name.split(".")[1] for log in path.glob(log_file("*"))]
         logs = [int(number) for number in numbers if number.isdecimal()]
-        self._sync_from = min(logs, default=1)  # the first log that is perhaps not on the disk
+        self._sync_from = min(logs, default=1)  # the first log that may not be on the disk
         self._own_log = self._next_log = 1 + max(logs, default=0)
         self._drop_damaged()
 
@@ -231,7 +231,7 @@ class Directory:
         check_free(self.path)
         self._merge_parts()
         self._sync()
-        # In one step, so that a late process finds its part either in its place or not at all.
+        # Atomically, so that a late process finds its part complete or not at all.
         system_files.move(self.path / PARTS, self.path / f".{PARTS}.{secrets.token_hex(4)}")
 
     def _merge_parts(self) -> None:
@@ -255,9 +255,7 @@ class Directory:
         nbytes = sum(map(files.size_of, part.folder.iterdir()))
         for rows in np.array_split(new, 1 + nbytes // MOST_BYTES):
             if not self.writer.renew():  # copying may take long
-                raise CheckpointInUseError(
-                    f"{self.path}: another process has taken over this checkpoint"
-                )
+                raise CheckpointInUseError(f"{self.path}: another process has taken over")
             rows = rows[part.are_whole(whole.place[rows], whole.words[rows])]
             words = whole.words[rows]
             words["code"] = numbers[words["code"]]
@@ -272,7 +270,7 @@ class Directory:
     # ------------------------------------------------------------------------ its key
 
     def _settle_version(self, if_changed: str | None) -> None:
-        """Find stored results with the same dependencies. Apply ``if_changed`` to the others."""
+        """Find results with the same dependencies. Apply ``if_changed`` to the others."""
         versions, words = self.versions, self.reader.words()
         is_stored = np.isin(words["state"], STORED)
         old = is_stored & ~np.isin(words["code"], versions.accepted)
@@ -289,7 +287,7 @@ class Directory:
             self._restart(np.flatnonzero(old), has_others=bool((is_stored & ~old).any()))
 
     def _restart(self, old: RowNumbers, *, has_others: bool) -> None:
-        """Forget old results, but leave their files, so that mapped arrays stay valid."""
+        """Forget old results, but keep mapped files, so that arrays on them stay valid."""
         self._forget(old)
         results = self.path / RESULTS_FILE
         if not has_others:
@@ -301,17 +299,17 @@ class Directory:
             files.replace(results, files.mapped(before))
 
     def _forget(self, rows: RowNumbers) -> None:
-        """Mark some rows as missing."""
+        """Mark rows as missing."""
         RowWriter(self.place()).commit(rows, np.zeros(len(rows), INDEX))
 
     def forget_incomplete(self, rows: RowNumbers) -> None:
-        """Forget blocks with failed items among some rows, so that they run again."""
+        """Forget those of some rows that are blocks with failed items, so that they run again."""
         found = rows[self.states(rows) == IN_LOG]
         blocks = self.reader.objects(found, found, self.reader.words()[found])
         self._forget(np.array([row for row, block in blocks if block.failures], np.int64))
 
     def _drop_damaged(self) -> None:
-        """Forget rows whose results are damaged."""
+        """Forget rows with damaged results."""
         words = self.reader.words()
         whole = self.reader.checked(words, words[:0])
         self._forget(np.flatnonzero(words["state"] != whole["state"]))
@@ -336,7 +334,7 @@ class Directory:
             )
 
     def decide(self, spec: OutputSpec) -> None:
-        """Store the form of the results, once the form is known."""
+        """Store the form of the results, unless it is already stored."""
         if self._meta["results"] is None:
             if spec.dtype is not None:
                 self._add_table(RESULTS_FILE, spec.dtype, spec.shape)
@@ -348,12 +346,12 @@ class Directory:
 
     @property
     def n_rows(self) -> int:
-        """Number of items with a row."""
+        """Number of rows, one for each item that was ever seen."""
         return self._items.n
 
     def rows_for(self, pairs: Pairs) -> RowNumbers:
-        """Return the rows of items. New items are assigned new rows."""
-        if self._stored is None:  # no item occurs twice, so none of this call needs to be found
+        """Return the rows of items. New items get new rows."""
+        if self._stored is None:  # items of this call are not searched, because none occurs twice
             self._stored = Lookup(self.reader.digests())
         rows = self._stored.find(pairs)
         is_new = rows < 0
@@ -369,18 +367,18 @@ class Directory:
     # ------------------------------------------------------------------------- storing
 
     def output(self, spec: OutputSpec) -> Output:
-        """Return the file of the results as the output of a call. This process changes a copy."""
+        """Return the results file as the output of a call, mapped copy-on-write in this process."""
         self.decide(spec)
         return Output(self._tables[RESULTS_FILE].table.load("c"), [], None)
 
     def place(self) -> FilePlace:
-        """Return the place where one more writer writes results."""
+        """Return the files for one more writer."""
         starts = {name: each.table.start for name, each in self._tables.items()}
         log, self._next_log = self._next_log, self._next_log + 1
         return FilePlace(str(self.path), starts, self.versions.number, log)
 
     def states(self, rows: RowNumbers) -> npt.NDArray[np.uint8]:
-        """Return the states of some rows, 0 for an item without a row."""
+        """Return the states of rows, 0 for items without a row."""
         words, states = self.reader.words(), np.zeros(len(rows), np.uint8)
         has_row = (rows >= 0) & (rows < len(words))
         states[has_row] = words["state"][rows[has_row]]
@@ -394,18 +392,18 @@ class Directory:
         files.replace(self.path / ORDER_FILE, data, is_needed=False)
 
     def note_error(self, record: dict[str, Any]) -> None:
-        """Append the record of a failed item to the errors file."""
+        """Append the record of a failed item to the file of errors."""
         files.append(self.path / ERRORS_FILE, record)
 
     def _sync(self) -> None:
-        """Flush all files to the disk, the logs of earlier runs only the first time."""
+        """Flush all files to the disk. The logs of earlier runs are flushed only the first time."""
         logs = map(log_file, range(self._sync_from, self._next_log))
         for name in (ITEMS_FILE, ORDER_FILE, *self._tables, *logs, ""):
             files.sync(self.path / name)
         self._sync_from = self._own_log
 
     def flush(self) -> None:
-        """Flush to the disk from time to time, if requested, so that other machines see results."""
+        """Flush files to the disk at intervals, with ``durability="power"``."""
         if self._durability == "power" and time.monotonic() > self._flush_at:
             self._flush_at = time.monotonic() + FLUSH_S
             self._sync()
@@ -413,7 +411,7 @@ class Directory:
     def close(self, *, is_whole: bool, error: BaseException | None = None, **told: Any) -> None:
         """Close the files and release the lease.
 
-        `error` is the error of a failed run. `told` are further contents of the lease.
+        `error` is the error of a failed run. `told` has further contents of the lease.
         """
         told["n_printed"] = files.size_of(self.path / LOG_FILE)
         if error is not None:
@@ -430,8 +428,8 @@ class Directory:
 
 
 def _as_text(reduce: Any) -> str | None:
-    """Return the pickle of the function of ``reduce=`` as text, or None if it is long or absent."""
-    with suppress(Exception):  # if items run in this process, a function may have none
+    """Return the pickle of ``reduce=`` as hexadecimal text, or None if it is too long or fails."""
+    with suppress(Exception):  # a function that runs in this process may have no pickle
         if len(pickled := dumps(reduce)) <= MOST_PICKLED:
             return pickled.hex()
     return None

@@ -1,4 +1,4 @@
-"""Values of other packages whose pickles differ between equal values, or between processes."""
+"""Values of other packages whose pickles differ although the values are equal."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ TENSORS = {
     "Tensor",
     "Parameter",
     "Buffer",
-}  # torch's own; other subclasses have attributes
+}  # of torch. Other subclasses have attributes
 
 
 def parts_in(value: Any, kind: type) -> list[Any] | None:
-    """Return the parts of a value, or None if its pickle suffices."""
+    """Return the parts of a value to compare, or None if its pickle suffices."""
     package = kind.__module__.partition(".")[0]
     if package == "pandas" and kind.__name__ == "DataFrame":
-        # Not its blocks, because how columns share them depends on how it was made.
+        # Not its blocks, because they depend on how the frame was made.
         columns = [column.array for _, column in value.items()]
         flags = value.flags.allows_duplicate_labels
         return [value.columns, value.index, value.attrs, flags, *columns]
@@ -28,7 +28,7 @@ def parts_in(value: Any, kind: type) -> list[Any] | None:
 
 
 def _parts_in_torch(value: Any, kind: type) -> list[Any] | None:
-    """Return the parts of a tensor, or of its storage, whose pickle contains its address."""
+    """Return the parts of a tensor or a storage, whose pickles contain addresses."""
     torch = sys.modules["torch"]
     if kind.__module__ == "torch.storage":
         raw = getattr(value, "_untyped_storage", value)
@@ -38,7 +38,7 @@ def _parts_in_torch(value: Any, kind: type) -> list[Any] | None:
         return None
     if kind.__name__ not in TENSORS or value.is_quantized or value.device.type == "meta":
         return None
-    # Not its storage, because the tensor may be a small part of it.
+    # Not the storage, because the tensor may be a small part of it.
     plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
     data = np.asarray(plain.reshape(-1).view(torch.uint8))
     about = [str(value.dtype), str(value.device), tuple(value.shape), value.requires_grad]

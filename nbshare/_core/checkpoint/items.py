@@ -1,4 +1,4 @@
-"""A digest for each item, to find its result again anywhere in a sweep."""
+"""Digests of items, by which their results are found anywhere in a sweep."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ import numpy.typing as npt
 
 from nbshare._core.checkpoint.digests import SIZE, Digests, digest
 
-Pairs = npt.NDArray[np.uint64]  # (n, 2), the digests of n items
-LIMIT = 2**63  # for an int
-STEP = 0x9E3779B97F4A7C15  # odd and without a pattern
+Pairs = npt.NDArray[np.uint64]  # the digests of n items, shape (n, 2)
+LIMIT = 2**63  # for an int that fits a digest
+STEP = 0x9E3779B97F4A7C15  # odd, without a pattern of bits
 ITEMS = np.dtype("<u8"), (3,)  # a row of the file: the digest of its item, and a check of it
 
 
 def as_bytes(pairs: Pairs) -> list[bytes]:
-    """Return digests one by one."""
+    """Return digests as a list of bytes."""
     return list(np.ascontiguousarray(pairs).view(f"V{SIZE}").ravel().tolist())
 
 
 def _mixed(pairs: Pairs) -> npt.NDArray[np.uint64]:
-    """Return one number per digest, because sorting and searching these is fast."""
+    """Return one number per digest, because numbers are quick to sort and search."""
     mixed: npt.NDArray[np.uint64] = pairs[:, 0] * np.uint64(STEP) ^ pairs[:, 1]
     return mixed
 
 
 def as_rows(pairs: Pairs) -> npt.NDArray[np.uint64]:
-    """Return digests in their stored form, in which a damaged digest equals no other item's."""
+    """Return digests as rows of the file, with a check, so that damaged ones match no item."""
     return np.column_stack([pairs, ~_mixed(pairs)])
 
 
 def pairs_in(rows: npt.NDArray[np.uint64]) -> Pairs:
-    """Return the stored digests, with zeros for damaged or missing digests."""
+    """Return the digests in rows of the file, zeros where they are damaged or missing."""
     is_whole = rows[:, 2] == ~_mixed(rows)
     return np.where(is_whole[:, None], rows[:, :2], np.uint64(0))
 
 
 class Lookup:
-    """Finds digests among others.
+    """Finds digests among stored ones.
 
     Parameters
     ----------
     pairs : ndarray
-        The digests to search. Of equal digests, the first one is found.
+        The stored digests. Of equal ones, the first is found.
     """
 
     def __init__(self, pairs: Pairs) -> None:
@@ -55,12 +55,12 @@ class Lookup:
         self._sorted = mixed[self._order]
 
     def find(self, wanted: Pairs) -> npt.NDArray[np.int64]:
-        """Return the place of each digest, -1 if it is missing."""
+        """Return the index of each digest, or -1 if it is missing."""
         if not len(self._pairs):
             return np.full(len(wanted), -1)
         places = np.searchsorted(self._sorted, _mixed(wanted))
         found = self._order[np.minimum(places, len(self._order) - 1)]
-        # Two digests with one number, as never yet in 10^13 pairs, would make the item run again.
+        # If two digests had the same number, which is very unlikely, an item would run again.
         is_there = (self._pairs[found] == wanted).all(axis=1)
         return np.where(is_there, found, -1)
 
@@ -73,14 +73,14 @@ class ItemDigests:
     digests : Digests
         The digests of single values.
     is_seeded : bool
-        Whether a result depends on the item's index, too.
+        Whether results also depend on the indices of items.
     columns : sequence, optional
         The items of each iterable, if all are known.
 
     Attributes
     ----------
     odd : set of str
-        As in `Digests`, for the items.
+        The attribute of `Digests`, for items.
     """
 
     def __init__(
@@ -93,7 +93,10 @@ class ItemDigests:
         self._all = self.next(columns) if columns is not None else None
 
     def next(self, columns: Sequence[Any], first: int = 0) -> Pairs:
-        """Return the digests of items from index `first` on. Equal items have different digests."""
+        """Return the digests of the next items, which begin at `first`.
+
+        Equal items get different ones.
+        """
         if self._all is not None:
             return self._all
         parts = [self._column(column, first) for column in columns]
@@ -113,14 +116,14 @@ class ItemDigests:
         return _shifted(pairs, np.array(places, np.int64))
 
     def _column(self, column: Any, first: int) -> Pairs:
-        """Return the digests of one iterable's values."""
+        """Return the digests of the values of one iterable."""
         if isinstance(column, np.ndarray) and column.ndim == 1 and _is_short(column):
             return _tagged(f"scalar {column.dtype.str}", column)
         pairs = np.zeros((len(column), 2), np.uint64)
         places = defaultdict[str, list[int]](list)
         for i, x in enumerate(column):
             places[_tag_of(x)].append(i)
-        for tag, some in places.items():  # the digest of a number does not depend on the others
+        for tag, some in places.items():  # the digest of a number does not depend on other values
             if tag:
                 pairs[some] = _tagged(tag, np.array([column[i] for i in some]))
             else:
@@ -130,19 +133,19 @@ class ItemDigests:
 
 
 def _is_short(x: Any) -> bool:
-    """Return whether a digest can hold a number, or each number of an array."""
+    """Return whether a NumPy number, or each number of an array, fits a digest."""
     return x.dtype.kind in "biufmM" and x.dtype.itemsize <= 8
 
 
 def _tag_of(x: Any) -> str:
-    """Return the kind of a number, if a digest can hold the number."""
+    """Return the name of a number's type if the number fits a digest, else ""."""
     if type(x) is float or (type(x) is int and -LIMIT <= x < LIMIT):
         return type(x).__name__
     return f"scalar {x.dtype.str}" if isinstance(x, np.generic) and _is_short(x) else ""
 
 
 def _tagged(tag: str, values: npt.NDArray[Any]) -> Pairs:
-    """Return digests of numbers that hold the numbers themselves."""
+    """Return digests that contain the numbers themselves."""
     pairs = np.zeros((len(values), 2), np.uint64)
     pairs[:, 0] = int.from_bytes(digest(tag.encode())[:8], "little")
     pairs[:, 1] = np.ascontiguousarray(values).view(f"u{values.itemsize}")
@@ -150,6 +153,6 @@ def _tagged(tag: str, values: npt.NDArray[Any]) -> Pairs:
 
 
 def _shifted(pairs: Pairs, by: npt.NDArray[np.int64]) -> Pairs:
-    """Return digests changed by a number: different for each number, unchanged for 0."""
+    """Return digests changed by numbers: differently by each number, and not by 0."""
     shifts = by.astype(np.uint64) * np.uint64(STEP)
     return np.stack([pairs[:, 0] + shifts, pairs[:, 1]], axis=1)

@@ -1,11 +1,11 @@
-"""Loads a call's stored results, and stores its new ones.
+"""Loads the stored results of a call, and stores new ones.
 
-Workers write results to the files of the checkpoint, before the owner sees them, so a killed owner
-loses nothing. Objects are only in these files, and so are arrays in the order of the rows, whose
-file the owner maps. Other arrays are also in memory as in any call. A thread of the owner reads the
-board from time to time. The thread writes failures, and results that the disk has refused before.
-Results of other hosts are written when they arrive. With ``durability="power"`` the thread flushes
-to the disk. Checksums detect results that had not reached the disk when the power failed.
+Workers write results to the files of the checkpoint before the owner sees them, so a killed owner
+loses none. Objects are stored only in these files. So are large arrays if items are in the order of
+the rows: the owner then maps their file. Other results are also in memory, as in any call. A thread
+of the owner checks the board at intervals, and writes failures, results from other hosts, and
+results that the disk refused before. With ``durability="power"``, the thread also flushes to the
+disk. Checksums detect results that were not on the disk when the power failed.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ from nbshare._core.wire.failures import describe
 from nbshare.errors import CheckpointWarning, counted, noted, users_line, warn_at_most
 
 SAVE_S = 0.5  # interval of checks for new results
-PAUSE_S = 5.0  # before the next attempt on a disk that is full or fails
+PAUSE_S = 5.0  # pause before the next attempt on a disk that is full or fails
 
 T = TypeVar("T")
 
 
 class CheckpointKeeper(Keeper, Medium):
-    """Keeps the results of one call in a directory.
+    """Keeps the results of one call in a checkpoint.
 
     Parameters
     ----------
     request : Request
         The request of the call.
     options : Checkpoint
-        The place and the rules of stored results.
+        The folder, and the options.
     part : tuple of Key and float, optional
-        The dependencies of a run that other processes share, and its start, in seconds since 1970.
-        The directory stores a part of its results.
+        The dependencies and the start (in seconds since 1970) of a run that other processes share.
+        The folder then stores a part of its results.
     runs_here : bool
         Whether items run in this process.
 
     Raises
     ------
     CheckpointError, CheckpointInUseError, OSError
-        If the `Directory` raises one of them.
+        If `Directory` raises it.
     """
 
     def __init__(
@@ -77,22 +77,23 @@ class CheckpointKeeper(Keeper, Medium):
         key, began_at = part or (key_of(request, options.version), time.time())
         if runs_here:
             check_loaded(key.sources)
-        # If code looks up names, all files that this process has imported count as imported by it.
+        # If code looks up names at run time, it depends on all files that this process has
+        # imported.
         here = own_modules().values() if runs_here and key.sources.looks_up else ()
         self._imported = {path: stamp_of(path) for path in here}
         self._items = key.items
         self._on_full = options.on_full
         self._directory = Directory(options, key, request, began_at, "part" if part else "run")
-        self._is_in_place = False  # results are in the file only
+        self._is_in_place = False  # whether results are only in the file
         self._writer: RowWriter | None = None
         self._order: list[RowNumbers] = []
         # The states in the index at the last check, by page.
         self._saved = WeakKeyDictionary[Page, npt.NDArray[np.uint8]]()
         self._saving = _thread.allocate_lock()
-        self._is_over = _thread.allocate_lock()  # released when the call is
+        self._is_over = _thread.allocate_lock()  # released when the call is over
         self._is_over.acquire()
         self._has_begun = self._has_thread = self._is_lost = False
-        self._try_at = 0.0  # not before that after a failure
+        self._try_at = 0.0  # earliest time of the next attempt after a failure
         self._has_warned = False
         self._error: BaseException | None = None  # the error that ends the run
         self._line = users_line()
@@ -101,7 +102,7 @@ class CheckpointKeeper(Keeper, Medium):
     # ------------------------------------------------------------------------ before
 
     def begin(self, prepare: Callable[[], Call]) -> Call:
-        """Return a call that stores its results, and starts with the stored ones."""
+        """Return a call that stores its results, with stored results already in place."""
         try:
             self._begin(call := prepare())
             if self._error is not None:
@@ -125,7 +126,7 @@ class CheckpointKeeper(Keeper, Medium):
             if n_before and rows.min() >= n_before and self._items.odd:
                 self._warn_of_new(len(rows), n_before)
         call.results.output.medium = self
-        call.board.header[KIND] = ASK  # so each worker learns of the files
+        call.board.header[KIND] = ASK  # so that each worker asks for the files
         if (spec := self._directory.reader.spec) is not None:
             call.results.output.decide(spec)
         if has_all:
@@ -133,13 +134,12 @@ class CheckpointKeeper(Keeper, Medium):
             call.board.next_item = call.board.next_claim()
 
     def _warn_of_new(self, n: int, n_before: int) -> None:
-        """Warn that no items are stored, perhaps because an object differs in each process."""
+        """Warn that no item is stored, perhaps because an object differs in each process."""
         warn_at_most(
             f"{self._directory.path}: none of the {counted(n, 'item')} is among the {n_before} "
-            "that are stored here, so all run. If the items should be the same, an object of "
-            f"{' or '.join(sorted(self._items.odd)[:3])} is not the same each time it is created. "
-            "Pass items from which the function can create it, such as numbers, arrays or file "
-            "names.",
+            "stored items, so all run. If the items should be the same, an object of "
+            f"{' or '.join(sorted(self._items.odd)[:3])} differs each time it is created. Pass "
+            "items from which the function can create it, such as numbers, arrays or file names.",
             CheckpointWarning,
             self._line,
         )
@@ -147,26 +147,26 @@ class CheckpointKeeper(Keeper, Medium):
     # ------------------------------------------------------------ where results are
 
     def adapt(self, spec: OutputSpec) -> OutputSpec:
-        """Return the part of a spec that can be stored."""
+        """Return a spec that can be stored."""
         return storable(spec)
 
     def allocate(self, request: Request, spec: OutputSpec, n: int) -> Output:
-        """Return the file of results as the output, if possible. Called with the first result."""
+        """Return the output of the call: the file of results, if possible, or memory."""
         output, is_large = None, spec not in KIND_OF
         is_in_order = bool(self._order) and np.array_equal(self._order[0], np.arange(n))
-        has_tiles = tiles_of(request) is not None  # their rows are not the caller's results
+        has_tiles = tiles_of(request) is not None  # whose rows are not the caller's results
         if is_large and is_in_order and not has_tiles:
             output = self._attempt(partial(self._directory.output, spec))
         self._is_in_place = output is not None
         return output or super().allocate(request, spec, n)
 
     def files(self) -> FilePlace | None:
-        """Return the place where a worker writes, if it can write. Called with its first result."""
+        """Return the files for a worker, or None if it cannot write to them."""
         return self._attempt(self._place)
 
     def _place(self) -> FilePlace:
         if not self._directory.writer.renew():
-            raise FileNotFoundError  # first, because a file is made in the folder
+            raise FileNotFoundError  # checked first, because a file will be created
         assert self._call.results.output.spec is not None
         self._directory.decide(self._call.results.output.spec)
         self._directory.versions.note_imports(dict(self._call.imported))
@@ -176,14 +176,14 @@ class CheckpointKeeper(Keeper, Medium):
         return place
 
     def expect(self, columns: Sequence[Any]) -> None:
-        """Find the next items among the stored items, before workers see the next items."""
+        """Restore stored results of the next items before workers see these items."""
         with self._saving:
             first = sum(map(len, self._order))
             self._call.board.extend(len(columns[0]))
             self._restore(first, self._find(columns, first))
 
     def _find(self, columns: Sequence[Any], first: int) -> RowNumbers:
-        """Return the rows of the next items, from item `first` on."""
+        """Return the rows of the next items, which begin at `first`."""
         board, rows = self._call.board, np.full(len(columns[0]), -1)
         pairs = self._items.next(columns, first)
         try:
@@ -196,7 +196,7 @@ class CheckpointKeeper(Keeper, Medium):
         return rows
 
     def _restore(self, first: int, rows: RowNumbers) -> None:
-        """Place stored results of items, from item `first` on, where workers would put results."""
+        """Put stored results of items, from `first` on, where workers would put new ones."""
         board, results, reader = self._call.board, self._call.results, self._directory.reader
         if self._call.request.reduce is not None:
             self._directory.forget_incomplete(rows)
@@ -223,7 +223,7 @@ class CheckpointKeeper(Keeper, Medium):
         board = self._call.board
         self._call.note_restored(np.arange(start, stop))
         for page, low, high in board.parts(start, stop):
-            page.rows[low:high] = -1  # first, as items without a row are not stored
+            page.rows[low:high] = -1  # first, because items without a row are not stored
             page.mark(slice(low, high), FAILED)
 
     # ------------------------------------------------------------------------ meanwhile
@@ -245,7 +245,7 @@ class CheckpointKeeper(Keeper, Medium):
         self._finish()
 
     def save(self) -> None:
-        """Store new results, except while the disk fails."""
+        """Store new results, unless the disk has just failed."""
         if not self._is_lost and time.monotonic() >= self._try_at:
             self._attempt(self._save)
 
@@ -267,12 +267,12 @@ class CheckpointKeeper(Keeper, Medium):
         self._directory.flush()
 
     def _note_failure(self, error: Exception) -> None:
-        """Warn once that results cannot be stored. They stay in memory, and storing is retried."""
+        """Warn, once, that results cannot be stored, or stop the run. Schedule the next attempt."""
         self._try_at = time.monotonic() + PAUSE_S
         where = self._directory.path
-        if not self._directory.writer.renew():  # it may be removed at any moment, with any error
+        if not self._directory.writer.renew():  # if it was removed, any error is possible
             self._is_lost = True
-            gone = "the directory is gone, or another process writes to it"
+            gone = "the folder was removed, or another process writes to it"
             error = FileNotFoundError(2, gone, str(where))
         if self._on_full == "stop" or (self._is_lost and writer.is_driver):  # its memory is lost
             self._is_lost = True
@@ -282,7 +282,7 @@ class CheckpointKeeper(Keeper, Medium):
             self._has_warned = True
             warn_at_most(
                 f"{where}: results cannot be stored ({error}). The run continues in memory, and "
-                "storing is tried again. Stored results are kept.",
+                "tries again to store them. Stored results are kept.",
                 CheckpointWarning,
                 self._line,
             )
@@ -293,7 +293,7 @@ class CheckpointKeeper(Keeper, Medium):
             self._call.stop(self._error)
 
     def _save_page(self, page: Page) -> None:
-        """Write the results that workers have not written."""
+        """Write the results of a page that workers have not written."""
         results = self._call.results
         done, saved = page.states(), self._saved.setdefault(page, np.zeros(page.n, np.uint8))
         new = np.flatnonzero(done != saved)
@@ -330,7 +330,7 @@ class CheckpointKeeper(Keeper, Medium):
     # ------------------------------------------------------------------------ in the end
 
     def end(self, then: Callable[[BaseException | None], None]) -> None:
-        """Store the last results, close, and call back, with the error if that fails."""
+        """Store the last results, close, and call `then` with the error, if any."""
         self._then = then
         if self._has_thread:
             self._is_over.release()
@@ -341,7 +341,7 @@ class CheckpointKeeper(Keeper, Medium):
         try:
             if writer.is_driver:
                 self._call.request.prints.end()  # first, so that others see all prints at the end
-                self._on_full = "stop"  # results that cannot be stored are now lost
+                self._on_full = "stop"  # results that cannot be stored now are lost
             self._try_at = 0.0
             self.save()
             if self._call.board.is_open and self._order and not self._is_lost:
@@ -353,5 +353,5 @@ class CheckpointKeeper(Keeper, Medium):
         except BaseException as error:  # noqa: BLE001 - as above
             self._fail(error)
         finally:
-            self._try_at = math.inf  # another run may write there now
+            self._try_at = math.inf  # store no more: another run may write to the folder
             self._then(self._error)

@@ -1,4 +1,4 @@
-"""The dependencies of a call's results, and how they differ from another call's dependencies."""
+"""The dependencies of a call's results, and their differences from those of another call."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from nbshare._core.engine.request import Request
 MOST_NAMED = 6  # differences in a message
 MOST_WAYS = 2  # paths shown for a changed part
 
-OF_CODE = ".__code__"  # its parts mean nothing to a reader
+OF_CODE = ".__code__"  # whose parts mean nothing to a reader
 
-Parts = Mapping[str, str]  # digests, by the parts' names in messages
+Parts = Mapping[str, str]  # digests of parts, by their names in messages
 
 
 class Key(NamedTuple):
-    """The dependencies of results."""
+    """The dependencies of a call's results."""
 
     parts: Parts
-    items: ItemDigests  # each result depends on one of them
+    items: ItemDigests  # each result depends on one item
     sources: Sources
-    outlines: Mapping[str, Parts]  # outlines of some parts, by name
+    outlines: Mapping[str, Parts]  # outlines of parts, by the same names
 
 
 def key_of(request: Request, version: str | None) -> Key:
@@ -50,14 +50,14 @@ def key_of(request: Request, version: str | None) -> Key:
     digests = Digests(_defined_in_full(version), version) if columns is None else code.digests
     is_seeded = request.workers_policy.seed is not None
     items = ItemDigests(digests, is_seeded=is_seeded, columns=columns)
-    parts |= code.parts  # last, because items may be of own classes
+    parts |= code.parts  # last, because items may be of the user's classes
     return Key(parts, items, code.sources, code.digests.outlines)
 
 
 def _defined_in_full(version: str | None) -> Callable[[Any], str]:
-    """Return a function that returns a text for a definition, dependencies included.
+    """Return a function that returns a text for a definition with all its dependencies.
 
-    For items that arrive later, when parts can no longer be added to the key.
+    For items that arrive later, when no part can be added to the key.
     """
 
     @cache
@@ -69,7 +69,7 @@ def _defined_in_full(version: str | None) -> Callable[[Any], str]:
 
 
 def places(old: Mapping[str, Parts], new: Mapping[str, Parts]) -> dict[str, str]:
-    """Return the changes in parts of a key, by the name of the part, from their outlines."""
+    """Return where parts of a key have changed, by the name of the part, from two outlines."""
     found = {}
     for name in old.keys() & new.keys():
         before, after = old[name], new[name]
@@ -87,12 +87,12 @@ def _is_in(other: str, way: str) -> bool:
 
 
 def differences(old: Parts, new: Parts, lines: Mapping[str, str]) -> list[str]:
-    """Return the differences, in words, with the places of some parts in `lines`."""
+    """Return the differences of two keys, in words. `lines` has the places of some parts."""
     where = {name: f" ({place})" for name, place in lines.items() if place}
     changed = [name for name in old if name in new and old[name] != new[name]]
     found = [f"{name} changed{where.get(name, '')}" for name in changed]
     found += [f"{name} is new" for name in new if name not in old]
-    found += [f"{name} is gone" for name in old if name not in new]
+    found += [f"{name} was removed" for name in old if name not in new]
     # A changed function says less than a changed definition.
     if len(found) > 1 and found[0] == "the function changed":
         del found[0]

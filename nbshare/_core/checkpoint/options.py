@@ -1,4 +1,4 @@
-"""The folder and the options of stored results, which users pass as ``checkpoint=``."""
+"""The folder and the options of a checkpoint, which users pass as ``checkpoint=``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Checkpoint"]
 class Checkpoint:
     """A folder in which a run stores its results, with options, for ``checkpoint=``.
 
-    A path alone, ``checkpoint="sweep.ckpt"``, uses the defaults.
+    A plain path, such as ``checkpoint="sweep.ckpt"``, uses the default options.
 
     Examples
     --------
@@ -29,7 +29,7 @@ class Checkpoint:
     >>> nbshare.parallel_map(math.log2, [1.0, 4.0], checkpoint=again)
     SharedArray([0., 2.])
 
-    Results that depend on a file that the function reads, and should survive a power failure:
+    For results that depend on a file that the function reads, and should survive a power failure:
 
     >>> stored = nbshare.Checkpoint(folder, version="survey of May", durability="power")
 
@@ -40,8 +40,8 @@ class Checkpoint:
     if_changed : None, "restart" or "accept", optional
         The action if dependencies of stored results have changed. None (default) refuses the call.
         ``"restart"`` forgets all these results, including results of items that are not in this
-        call, and runs the items again. ``"accept"`` keeps the results. They then count as new, so a
-        later ``"restart"`` keeps them as well.
+        call, and runs the items again. ``"accept"`` keeps the results, which then count as new, so
+        that a later ``"restart"`` keeps them as well.
     version : str, optional
         A string that results depend on. With it, objects that cannot be compared with those of an
         earlier run, such as open files, are compared only by type. Set it for dependencies that
@@ -54,7 +54,7 @@ class Checkpoint:
     on_full : {"continue", "stop"}, optional
         The action if results cannot be stored, such as on a full disk. ``"continue"`` (default)
         warns once, continues in memory and tries again every 5 s. ``"stop"`` stops the run with the
-        error. Stored results stay.
+        error. Stored results are kept.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Reads the present rows of a checkpoint, or of a part of one."""
+"""Reads the rows of a checkpoint, or of a part of one, as they are now."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 
 class Whole(NamedTuple):
-    """The contents of a checkpoint, and of the parts of processes that share its run."""
+    """The contents of a checkpoint, including the parts of processes that share its run."""
 
-    order: RowNumbers  # rows of the items of the last call
+    order: RowNumbers  # the row of each item of the last call
     readers: list[RowReader]
-    # By row: the index word, its reader, and the place in the reader.
+    # By row: the index word, the number of its reader, and the row there.
     words: npt.NDArray[Any]
     which: npt.NDArray[np.int64]
     place: RowNumbers
@@ -42,9 +42,9 @@ class Whole(NamedTuple):
     def places(
         self, wanted: npt.NDArray[np.bool_]
     ) -> Iterator[tuple[RowReader, RowNumbers, RowNumbers]]:
-        """Yield the places of the results of some items: a reader, the items, their places in it.
+        """Yield where the results of some items are: a reader, the items, and their rows in it.
 
-        Results that were stored together follow one another, so that they are loaded once.
+        Results that were stored together are consecutive, so that they are loaded once.
         """
         for k, reader in enumerate(self.readers):
             items = np.flatnonzero(wanted & (self.which[self.order] == k))
@@ -54,29 +54,29 @@ class Whole(NamedTuple):
                 yield reader, items[by_place], self.place[rows[by_place]]
 
     def objects(self, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Any]]:
-        """Yield the results of some items, one by one, with their indices."""
+        """Yield some items and their results, one by one."""
         for reader, items, places in self.places(wanted):
             yield from reader.objects(items, places, self.words[self.order[items]])
 
 
 def whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None = None) -> Whole:
-    """Return the results stored at this moment.
+    """Return the results that are stored now.
 
     Parameters
     ----------
     folder : Path
         The checkpoint.
     checked : dict, optional
-        The index words of each folder whose results were checked. Other results are checked now.
-        Without `checked`, the index is trusted.
+        The index words of results that were checked before, by folder. Other results are checked,
+        and added. Without `checked`, the index is trusted.
     """
     return look(folder, lambda: _whole_of(folder, checked))
 
 
 def look(folder: Path, read: Callable[[], T]) -> T:
-    """Return `read` of a checkpoint, entirely before or after a merge of its parts.
+    """Return the result of `read`, which reads a checkpoint before or after a merge of its parts.
 
-    Another process may move the parts away at any moment. The checkpoint is then read again.
+    Another process may merge and remove the parts at any time. The checkpoint is then read again.
     """
     while True:
         parts = part_folders(folder)
@@ -114,14 +114,14 @@ class RowReader(StoredRows):
     """Reads the rows of a checkpoint, or of a part of one, and the records of their items."""
 
     def order(self) -> RowNumbers:
-        """Return the row of each item of the last call, for a generator only at its end."""
+        """Return the row of each item of the last call. A generator stores them at its end."""
         path, order = self.folder / ORDER_FILE, np.zeros(0, np.int64)
         data = read(path)
         told = int.from_bytes((data or b"")[-CRC_BYTES:])
         if data and len(data) > CRC_BYTES and zlib.crc32(data[:-CRC_BYTES]) == told:
             order = np.load(io.BytesIO(data)).astype(np.int64)
         elif data is not None or len(self.digests()):
-            why = "it is gone" if data is None else "its checksum differs"
+            why = "it is missing" if data is None else "its checksum differs"
             remedy = "Make the same call again, which rewrites it"
             if (self.folder / PARTS).exists():
                 remedy += f", without {self.folder / PARTS}: its items run again"
@@ -129,11 +129,11 @@ class RowReader(StoredRows):
         return order if len(order) else np.flatnonzero(self.digests().any(axis=-1))
 
     def digests(self) -> Pairs:
-        """Return the digest of each row's item, with zeros for damaged digests."""
+        """Return the digest of the item of each row, zeros for damaged ones."""
         return pairs_in(Table(self.folder / ITEMS_FILE, *ITEMS, remedy="").load())
 
     def errors(self) -> list[dict[str, Any]]:
-        """Return the failures of items, the latest last. A crash may have truncated some lines."""
+        """Return the records of failed items, the latest last. A crash may have truncated some."""
         records = []
         for line in (read(self.folder / ERRORS_FILE) or b"").splitlines():
             with suppress(ValueError):

@@ -1,16 +1,16 @@
-"""The dependencies of a function of a file, which are the definitions that it reaches.
+"""The dependencies of a function in a file: the definitions that it reaches.
 
-Files are read in their present version, the one that workers run, and not imported. These parts of
-a file count:
+Files are parsed, not imported, in their current version, which workers run. These parts of a file
+count:
 
-- the definitions that are reached by their names, from the function on, through other own files;
-- the effects of its import besides plain definitions, such as statements with calls, and decorators
-  and base classes that may register definitions;
-- all of it, where names do not show its use: as a value, by ``import *``, or by an attribute that
+- definitions that the function reaches by name, also through other files of the user;
+- effects of its import besides plain definitions, such as statements with calls, and decorators and
+  base classes that may register definitions;
+- the whole file, if names do not show its use: as a value, by ``import *``, or by an attribute that
   it does not define.
 
-Other files that workers execute, in any way, count as a whole once workers report them. The files
-above count as a whole, too, if code looks up names at run time (`checkpoint.versions`).
+Other files that workers execute count as a whole when workers report them. So do the files above if
+code looks up names at run time (`checkpoint.versions`).
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from nbshare._core.source.file import (
     uses_in,
 )
 
-# Words of code that looks up names in its module, and in any loaded one. With a dot, an attribute
-# of a module, under any name. `*` if the module is used as a value.
+# Words in code that looks up names in its own module, and in any loaded module. With a dot, an
+# attribute of a module, under any name. `*` if the module is used as a value.
 IN_MODULE = {"globals", "locals", "vars", "eval", "exec", "query", "evaluate"}
 ANYWHERE = {
     "sys.modules", "sys.*", "gc.*", "__globals__", "__builtins__", "__subclasses__", "_getframe",
@@ -59,21 +59,21 @@ ANYWHERE = {
     "cr_frame", "ag_frame", "f_back", "f_globals", "f_locals", "f_builtins",
     "get_objects", "get_referents", "get_referrers",
 }  # fmt: skip
-LOADING = {  # words of code that loads any file, or its contents
+LOADING = {  # words in code that loads any file, or its contents
     "__import__", "import_module", "importlib", "runpy", "pkgutil", "pydoc", "mock",
     "pickle", "allow_pickle", "read_pickle", "cloudpickle", "dill", "joblib", "shelve",
     "dictConfig", "fileConfig", "exec",
 }  # fmt: skip
-OF_DOCSTRINGS = {"__doc__", "getdoc", "help"}  # words of code that reads them, or any text of files
+OF_DOCSTRINGS = {"__doc__", "getdoc", "help"}  # words in code that reads docstrings
 OF_TEXTS = {
     "getsource", "getsourcelines", "getcomments", "findsource", "get_source", "get_data",
     "linecache", "co_firstlineno", "co_lines", "f_lineno", "tb_lineno",
 }  # fmt: skip
-OF_PACKAGES = {"pkgutil", "iter_modules", "walk_packages"}  # words of code that lists modules
+OF_PACKAGES = {"pkgutil", "iter_modules", "walk_packages"}  # words in code that lists modules
 LOOKING_UP, READING = ANYWHERE | LOADING, OF_DOCSTRINGS | OF_TEXTS
-OF_FOLDERS = {"parent", "parents", "dirname", "with_name"}  # of a path; its file is not read
-NAMES = re.compile(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)*")  # a text that may name something
-# Callables and bases without other effects while a module is imported.
+OF_FOLDERS = {"parent", "parents", "dirname", "with_name"}  # of a path whose file is not read
+NAMES = re.compile(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)*")  # a string that may be a name
+# Callables, and bases of classes, without other effects while a module is imported.
 PLAIN = {
     "abc", "collections", "collections.abc", "contextlib", "dataclasses", "enum", "functools",
     "math", "pathlib", "re", "typing",
@@ -104,7 +104,7 @@ def _own_path(name: str, folder: str | None) -> str | None:
 
 
 def _places_of(statement: ast.stmt, lines: Mapping[str, list[int]]) -> list[str]:
-    """Return how often names were bound before a statement that uses them when it runs."""
+    """Return, for the names that run with a statement, how often each was bound before it."""
     names = {getattr(part, "id", getattr(part, "name", "")) for part in run_by_import(statement)}
     return [
         f"{name} {sum(line < statement.lineno for line in lines[name])}"
@@ -113,7 +113,7 @@ def _places_of(statement: ast.stmt, lines: Mapping[str, list[int]]) -> list[str]
 
 
 def text_of(source: bytes, reading: Collection[str]) -> bytes:
-    """Return the part of a file's text that code with these words reads."""
+    """Return the part of a file's text that code with these words can read."""
     if not OF_TEXTS.isdisjoint(reading):
         return source
     parts = [
@@ -123,7 +123,7 @@ def text_of(source: bytes, reading: Collection[str]) -> bytes:
 
 
 def modules_in(folder: str) -> list[str]:
-    """Return the names of the modules of a package."""
+    """Return the names of the modules in a package's folder."""
     return sorted(info.name for info in pkgutil.iter_modules([folder]))
 
 
@@ -131,13 +131,13 @@ def modules_in(folder: str) -> list[str]:
 def definitions_in(
     path: str, name: str, stamp: Stamp | None, reading: frozenset[str]
 ) -> dict[str, tuple[str, str]]:
-    """Return the digest and the lines of each definition in a file, by its name in messages.
+    """Return digest and lines of each definition in a file, by its name in messages.
 
-    `reading` is the attribute of `Sources`.
+    `reading` is that of `Sources`.
     """
     try:
         file = parsed_file("", path, stamp)
-    except (SyntaxError, ValueError):  # it is compiled
+    except (SyntaxError, ValueError):  # such as a compiled module
         return {name: (digest(Path(path).read_bytes()).hex(), "")}
     source = Path(path).read_bytes()
     reading |= {word for word in OF_TEXTS if word.encode() in source}
@@ -153,7 +153,7 @@ def _digest_of(statements: list[ast.stmt], more: str = "") -> str:
 
 
 def _lines_of(statements: list[ast.stmt]) -> str:
-    """Return the lines of the last one."""
+    """Return the lines of the last of some statements, in words."""
     if not statements:
         return ""
     first, last = statements[-1].lineno, statements[-1].end_lineno
@@ -161,21 +161,21 @@ def _lines_of(statements: list[ast.stmt]) -> str:
 
 
 class Sources:
-    """The dependencies of definitions in own files.
+    """The dependencies of definitions in files of the user.
 
     Attributes
     ----------
     parts : dict of str to str
         The digest of each reached definition, by its name in messages.
     lines : dict of str to str
-        File and lines of each definition, by the same names.
+        The file and the lines of each definition, by the same names.
     looks_up : bool
         Whether code looks up names at run time, so that all files that workers execute count as a
         whole.
     reading : set of str
-        Words of code that reads docstrings, or texts of files, which then count as well.
+        Words in code that reads docstrings, or texts of files, which then count as well.
     older : set of str
-        Definitions that their names no longer lead to, because a module was imported again.
+        Definitions whose names lead to newer ones, because a module was imported again.
     """
 
     def __init__(self) -> None:
@@ -184,17 +184,17 @@ class Sources:
         self._files: dict[str, File | None] = {}  # by module
         self._labels: dict[str, str] = {}
         self._seen: dict[Dependency, None] = {}
-        self._acting: dict[tuple[str, str], bool] = {}  # names, and whether their use has effects
+        self._acting: dict[tuple[str, str], bool] = {}  # whether the use of a name may have effects
         self.looks_up, self._lists, self.reading = False, False, set[str]()
         self.older: set[str] = set()
 
     @property
     def paths(self) -> dict[str, Stamp]:
-        """The files that were reached, in that order, with their stamps at that time."""
+        """The stamps of the reached files, by path, in the order in which they were reached."""
         return {file.path: file.stamp for file in self.reached()}
 
     def reached(self) -> dict[File, list[str]]:
-        """Return the reached files, and the reached names in each."""
+        """Return the reached names, by file."""
         found = defaultdict[File, list[str]](list)
         for name, path in self._seen:
             if (file := self._files.get(name)) is not None:
@@ -202,15 +202,15 @@ class Sources:
         return found
 
     def is_own(self, name: str) -> bool:
-        """Return whether a module is a file that users edit."""
+        """Return whether a module is a file that the user edits."""
         return self._file(name) is not None
 
     def label(self, name: str) -> str:
-        """Return the name of a module in messages, independent of the place of its file."""
+        """Return the name of a module for messages, which does not depend on its folder."""
         return name if self._file(name) is None else self._labels[name]
 
     def name_of(self, module: ModuleType) -> str:
-        """Return a name for a module, also for one that was loaded by its path."""
+        """Return the name of a module, or the path of one that was loaded by its path."""
         name: str = variables_of(module).get("__name__", "")
         file = file_of(module) or ""
         is_own = file.endswith(".py") and os.path.exists(file) and not is_installed(file)
@@ -222,7 +222,7 @@ class Sources:
         return name
 
     def reach(self, name: str, path: str = ALL) -> None:
-        """Record the dependencies of code that uses a module, or `path` in it, a dotted name."""
+        """Record the dependencies of code that uses `path`, a dotted name, in a module."""
         todo = [(name, path)]
         while todo:  # not recursive, because the chain of calls may be long
             if (each := todo.pop()) not in self._seen:
@@ -230,7 +230,10 @@ class Sources:
                 todo += self._follow(*each)
 
     def note_words(self, words: set[str], constants: Iterable[Any]) -> list[Dependency]:
-        """Record names that code uses, and constants, which may be names. Return their targets."""
+        """Record words and constants of code that look up names.
+
+        Return dependencies that they name.
+        """
         needed = list[Dependency]()
         for text in constants:
             if isinstance(text, str) and NAMES.fullmatch(text):
@@ -246,7 +249,7 @@ class Sources:
         return needed
 
     def texts(self) -> dict[str, str]:
-        """Return the digests of other inputs of code: texts of files and names in packages."""
+        """Return digests of texts of files and of names of modules, if code reads them."""
         found = [*self.reached()] if self.reading or self._lists else []
         texts = dict[str, bytes]()
         for own in found:
@@ -267,7 +270,7 @@ class Sources:
     def _add(self, name: str, path: str | None) -> None:
         self._files[name] = parsed_file(name, path, stamp_of(path)) if path else None
         if path is not None:
-            # The plain name of a file that was imported by its path. The other may be the folder's.
+            # The plain name of a file that was imported by its path.
             label = known = Path(path).stem if name in imported_files() else name
             for n in count(2):  # files of different folders may share a name
                 if label not in self._labels.values():
@@ -276,7 +279,7 @@ class Sources:
             self._labels[name] = label
 
     def _follow(self, name: str, path: str) -> list[Dependency]:
-        """Record a definition. Return the names that it uses."""
+        """Record a definition. Return the dependencies of its use."""
         above, (attribute, _, rest) = name.rpartition(".")[0], path.partition(".")
         needed = [(above, "")] if above else []  # a package is imported before its modules
         file, below = self._file(name), f"{name}.{attribute}"
@@ -288,20 +291,20 @@ class Sources:
         if file is None:
             return needed
         if attribute == ALL:
-            self.looks_up |= file.folder is not None  # its modules are values of it, too
+            self.looks_up |= file.folder is not None  # its modules are attributes of it, too
             names = ["", *file.named, *file.targets]
             self._note(file, "(order of names)", [], " ".join(names))
             return needed + [(name, each) for each in names]
         if attribute == "":
             return needed + self._imported(file)
         needed.append((name, ""))
-        if not is_known:  # it is created on access, or imported by ``*``
+        if not is_known:  # created on access, or imported by ``*``
             needed.append((name, ALL))
         needed += [dependency_on(target, rest) for target in targets if target != below]
         return needed + self._note(file, attribute, file.named.get(attribute, []))
 
     def _imported(self, file: File) -> list[Dependency]:
-        """Record the effects of a module's import besides plain definitions."""
+        """Record the effects of a module's import, except plain definitions."""
         needed = file.leads_to(ALL)
         found, names, order = list[ast.stmt](), list[str](), list[str]()
         for statement in file.statements:
@@ -315,7 +318,7 @@ class Sources:
         return needed + self._note(file, "(top level)", found, " ".join(order))
 
     def _acts(self, file: File, statement: ast.stmt) -> bool:
-        """Return whether a statement may have effects besides binding the names that it defines."""
+        """Return whether a statement may have effects other than binding names."""
         match statement:
             case ast.Import() | ast.Pass() | ast.Expr(value=ast.Constant()):
                 return False
@@ -325,7 +328,7 @@ class Sources:
         return not bound_by(statement) or any(self._does_more(file, part) for part in parts)
 
     def _does_more(self, file: File, part: ast.AST) -> bool:
-        """Return whether a part of a statement may have an effect elsewhere when it runs."""
+        """Return whether a part of a statement may have other effects when it runs."""
         match part:
             case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
                 return self._is_acting(file, dotted_name(part))
@@ -353,7 +356,7 @@ class Sources:
         return not all(_is_plain(file, each) for each in used)
 
     def _may_act(self, file: File, args: list[ast.expr]) -> bool:
-        """Return whether arguments may hold a callable, or an own object that is not a constant."""
+        """Return whether arguments may hold a callable, or an object of a user's file."""
         for name in {each.id for arg in args for each in names_in(arg)}:
             parts = [part for each in file.named.get(name, []) for part in ast.walk(each)]
             is_own = any(self.is_own(home) for home, _ in file.leads_to(name))
@@ -362,17 +365,17 @@ class Sources:
         return False
 
     def _is_own_class(self, file: File, base: ast.expr) -> bool:
-        """Return whether a base class is of an own file, which shows the effects of deriving."""
+        """Return whether a base class is in a user's file, which shows the effects of deriving."""
         dotted = dotted_name(base)
         homes = [home for home, _ in file.leads_to(dotted)]
         is_here = dotted.partition(".")[0] in file.named
         return is_here or (bool(homes) and all(map(self.is_own, homes)))
 
     def _is_acting(self, file: File, dotted: str) -> bool:
-        """Return whether a name is bound by a statement with effects, so its use may have some."""
+        """Return whether a name is bound by a statement with effects."""
         key = file.path, dotted
         if key not in self._acting:
-            self._acting[key] = False  # until it is known, as it may lead to itself
+            self._acting[key] = False  # until known, because it may refer to itself
             named = file.named.get(dotted.partition(".")[0], [])
             found = any(self._acts(file, each) for each in named)
             for place, path in file.leads_to(dotted):
@@ -384,7 +387,7 @@ class Sources:
     def _note(
         self, file: File, name: str, found: list[ast.stmt], more: str = ""
     ) -> list[Dependency]:
-        """Record the digest of the statements of a name, or of a "(part)". Return their targets."""
+        """Record the digest of a name's statements, or of a "(part)". Return their dependencies."""
         label = f"{self.label(file.name)}{' ' if name.startswith('(') else '.'}{name}"
         if label in self.parts:
             return []
@@ -394,7 +397,7 @@ class Sources:
             parts = [*ast.walk(statement)]
             needed += [(target, "") for _, target in imports_in(parts, file.package)]
             for part in parts:
-                if isinstance(part, ast.ClassDef):  # its imports are attributes, of any name
+                if isinstance(part, ast.ClassDef):  # imports in its body are attributes of any name
                     found_in = imports_in(part.body, file.package)
                     needed += [dependency_on(target) for _, target in found_in]
             words = {part.attr for part in parts if isinstance(part, ast.Attribute)}
@@ -419,7 +422,7 @@ class Sources:
 
 
 def _is_plain(file: File, called: ast.expr) -> bool:
-    """Return whether a call of an object, or a class derived from it, has no effect elsewhere."""
+    """Return whether calling an object, or deriving from it, has no effect elsewhere."""
 
     def is_plain(name: str) -> bool:
         is_known = name in PLAIN or name.rpartition(".")[0] in PLAIN or name.endswith(OF_PROPERTIES)
@@ -429,5 +432,5 @@ def _is_plain(file: File, called: ast.expr) -> bool:
 
 
 def asked_for(dependency: Dependency) -> str:
-    """Return a module with the requested attribute, as in `ANYWHERE`."""
+    """Return the module and the attribute of a dependency, in the form of `ANYWHERE`."""
     return f"{dependency[0]}.{dependency[1].partition('.')[0]}"

@@ -1,4 +1,4 @@
-"""A run that several processes share. All that they need in common is a folder.
+"""A run that several processes share. They need only a common folder.
 
 ::
 
@@ -8,13 +8,13 @@
         3f0c81.../          a part: the results of a process for a call; a row for each item
         stop                created by `Job.cancel` of an attached job
 
-Each process runs calls like any other, with a part as their checkpoint. Their workers see only the
-items that the process has claimed. A claim takes the next free number and its file appears
+Each process runs calls as usual, with a part as their checkpoint, and their workers see only the
+items that the process has claimed. A claim takes the next free number, and its file appears
 complete, so all claims are ordered, and the last claim of an item counts. Other processes claim the
-missing items of a process that has ended. No two processes write to the same file. A process that
-outlives its lease may repeat items; results are unaffected.
+missing items of a process that has ended. No two processes write to the same file. If a process
+outlives its lease, items may run twice, but results are the same.
 
-When all items are stored, a process becomes the writer of the checkpoint, and merges the parts.
+When all items are stored, one process becomes the writer of the checkpoint, and merges the parts.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ from nbshare.errors import CheckpointInUseError
 
 SWEEP, CLAIMS, STOP = "sweep.json", "claims", "stop"
 SHARERS_CHECK_S = 0.5  # interval of checks of the other processes
-OPENING_S = 0.05  # interval of checks whether another process has opened the checkpoint
+OPENING_S = 0.05  # interval of checks while another process opens the checkpoint
 LEAST_S, CLAIM_S = 0.05, 1.0  # work in a claim, at least and usually
-OF_AGE = 0.02  # and more after some time, namely this part of it
-AHEAD_S = 0.1  # work left when a process claims more (none for long items)
-FORGETS_S = 1.5  # until a network file system no longer shows removed files
+OF_AGE = 0.02  # share of the time so far, for larger claims later
+AHEAD_S = 0.1  # work that is left when a process claims more
+FORGETS_S = 1.5  # until a network file system stops showing removed files
 N_RECENT = 100  # claims from which the number of processes is estimated
 
 
 class Sweep(Supply):
-    """A run that other processes share, as one of them sees it. Claims items for its calls.
+    """One process's share of a run. Claims items for its calls.
 
     Parameters
     ----------
     options : Checkpoint
-        The place where results are stored, and the rules.
+        The folder, and the options.
     request : Request
         The request of the run.
 
@@ -86,17 +86,17 @@ class Sweep(Supply):
         parts = {**self._key.parts, "out=": str(request.out)}
         self._what: dict[str, Any] = {"items": digest(self._pairs.tobytes()).hex(), "parts": parts}
         self._folder = options.path / PARTS
-        self._part = self._folder  # the last call's
+        self._part = self._folder  # the part of the last call
         self._running: tuple[Call, CheckpointKeeper] | None = None  # their files are open there
         self._id = ""  # the id of the joined sweep
         self.began_at = time.time()
         self._claims: list[dict[str, Any]] = []
-        self._is_taken = np.zeros(len(self._pairs), np.bool_)  # items that are stored, or claimed
+        self._is_taken = np.zeros(len(self._pairs), np.bool_)  # items that are stored or claimed
 
     def next_call(self, make: Callable[[], Call]) -> Call | None:
-        """Return a call for a share of the run, or None when the checkpoint is complete.
+        """Return a call for a share of the run, or None if the checkpoint is complete.
 
-        Waits while other processes run all remaining items.
+        Waits while other processes run the remaining items.
         """
         self._running = None
         while True:
@@ -117,17 +117,17 @@ class Sweep(Supply):
             time.sleep(SHARERS_CHECK_S if self._id else OPENING_S)
 
     def is_stopped(self) -> bool:
-        """Return whether all processes have been stopped since the last one joined."""
+        """Return whether all processes were stopped after the last one joined."""
         return (self._folder / STOP).exists()
 
     def has_place(self) -> bool:
-        """Return whether the last call's run still has its parts, or others have merged them."""
+        """Return whether the run still has its parts, which other processes may have merged."""
         return not self._id or (read_json(self._folder / SWEEP, None) or {}).get("id") == self._id
 
     # -------------------------------------------------------------- beginning and end
 
     def _is_over(self) -> bool:
-        """Begin or join the run, or merge its parts. Return whether the checkpoint is complete."""
+        """Begin the run, join it, or merge its parts. Return whether the checkpoint is complete."""
         files.check_folder(self._folder)
         found = read_json(self._folder / SWEEP, None)
         if found is not None and found["what"] != self._what:
@@ -141,14 +141,14 @@ class Sweep(Supply):
                 return False
         try:
             return self._open()
-        except CheckpointInUseError:  # for a moment, unless a run by itself writes to it
+        except CheckpointInUseError:  # for a moment, unless an unshared run writes to it
             writer = running_writer_of(self._options.path)
             if writer is not None and writer.get("role", "run") == "run":
                 raise
             return False
 
     def _refuse(self, what: dict[str, Any]) -> None:
-        """Raise CheckpointInUseError if processes run something else with this checkpoint."""
+        """Raise CheckpointInUseError if processes run another call with this checkpoint."""
         try:
             check_free(self._options.path)
         except CheckpointInUseError as error:
@@ -176,7 +176,7 @@ class Sweep(Supply):
         return is_over
 
     def _make_folder(self) -> None:
-        """Create the folder of the parts, complete or not at all, unless another process does."""
+        """Create the folder of the parts atomically, unless another process does."""
         told = {"id": secrets.token_hex(8), "what": self._what, "began_at": time.time()}
         new = self._folder.with_name(f".{PARTS}.{told['id']}")
         # A process that opens the checkpoint may remove the new folder.
@@ -189,11 +189,11 @@ class Sweep(Supply):
     # ------------------------------------------------------------------------- items
 
     def _look(self) -> bool:
-        """Update the claims and the ended processes. Return whether all results are stored."""
+        """Update claims and running processes. Return whether all results are stored."""
         self._read_claims()
         names = {claim["by"] for claim in self._claims}
         running = {name for name in names if running_writer_of(self._folder / name) is not None}
-        whole = whole_of(self._options.path)  # after that
+        whole = whole_of(self._options.path)  # read after the claims
         has_failed = (whole.states == FAILED) & (whole.which[whole.order] > 0)  # in this run
         is_settled = np.isin(whole.states, STORED) | has_failed
         self._is_taken = is_settled.copy()
@@ -212,10 +212,10 @@ class Sweep(Supply):
             self._is_taken[start:stop] = True
 
     def claim(self, wanted: float, least: float, first: int) -> list[list[int]]:
-        """Claim items that no process has claimed, from `first` on. Return ranges.
+        """Claim items that no process has claimed, from `first` on. Return their ranges.
 
-        Claims `wanted` items, fewer near the end so that all processes end at the same time, but at
-        least `least`.
+        Claims `wanted` items. Near the end it claims fewer, but at least `least`, so that all
+        processes end at about the same time.
         """
         while True:
             self._read_claims()
@@ -232,7 +232,7 @@ class Sweep(Supply):
         claims = self._folder / CLAIMS
         new = claims / f".{self._part.name}"
         claim = {"by": self._part.name, "runs": runs}
-        claims.mkdir(exist_ok=True)  # it may have been removed. At worst, items run twice
+        claims.mkdir(exist_ok=True)  # if it was removed, items may run twice
         files.write(new, json.dumps(files.sealed(claim)).encode())
         try:
             with suppress(FileExistsError):
@@ -246,13 +246,13 @@ class Sweep(Supply):
     def _begin(self, make: Callable[[], Call]) -> Call:
         """Return a call that stores its results in a new part."""
         part = self._folder / secrets.token_hex(8)
-        # So that other machines see it.
+        # Power durability, so that other machines see the results.
         options = Checkpoint(part, durability="power", on_full="stop")
 
         def prepare() -> Call:
             while running_writer_of(self._options.path) is not None:  # it may be about to merge
                 time.sleep(OPENING_S)
-            part.stat()  # or has merged
+            part.stat()  # raises if it has merged
             return make()
 
         keeper = CheckpointKeeper(self._request, options, (self._key, self.began_at))
@@ -260,7 +260,7 @@ class Sweep(Supply):
         self._part, self._running = part, (call, keeper)
         self._pace, self._event = Pace(0.0, call.request.max_workers), waiting.OwnerEvent()
         call.event_fd, call.items_event = self._event.fd, waiting.WorkerEvent()
-        self.error = None  # the previous call's
+        self.error = None  # of the previous call
         call.board.n_there = 0  # workers see no item that is not claimed
         call.supply = self
         return call
@@ -273,7 +273,7 @@ class Sweep(Supply):
         self._event.wait(min(timeout_s, SHARERS_CHECK_S))
 
     def bring(self) -> None:
-        """Claim items if workers will soon have none. Check whether all processes were stopped."""
+        """Claim items if workers will need them soon. Stop if all processes were stopped."""
         if self._running is None:
             return
         (call, keeper), pace = self._running, self._pace

@@ -1,8 +1,7 @@
-"""The dependencies of stored results, in ``code.json``.
+"""The versions of dependencies of stored results, in ``code.json``.
 
 Each result is stored with the number of a version. A version consists of the parts of the key, and
-of the files that workers had imported besides the definitions in the key. A late import begins a
-new version.
+of the files that workers had imported besides those of the key. A late import begins a new version.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ CODE_FILE = "code.json"
 
 
 class Versions:
-    """The versions of a checkpoint, for a call.
+    """The versions in a checkpoint, and that of the call.
 
     Parameters
     ----------
@@ -38,16 +37,16 @@ class Versions:
     Attributes
     ----------
     number : int
-        The version of the results that the call stores, -1 before `settle`.
+        The version for results of the call, or -1 before `settle`.
     """
 
     def __init__(self, folder: Path, key: Key) -> None:
         self._folder, self._key = folder, key
         self._all = _versions_in(folder)
-        # Files are known by their paths from here, so that a project may move.
+        # Files are stored by relative paths, so that a project may be moved.
         first = next(iter(key.sources.paths), None)
         self._base = os.path.dirname(first) if first else (cwd() or "/")
-        self._files: dict[str, Parts] = {}  # the workers' imports
+        self._files: dict[str, Parts] = {}  # parts of the files that workers have imported
         self.number = -1
 
     @property
@@ -57,15 +56,15 @@ class Versions:
         return [*same, *(each for k in same for each in self._all[k]["accepts"])]
 
     def known_files(self) -> set[str]:
-        """Return the known files that workers may have imported."""
+        """Return the files that workers may have imported, as far as known."""
         names = [name for version in self._all for name in version["files"]]
         return {*self._key.sources.paths, *map(self._path, names)}
 
     def changes_of(self, codes: npt.NDArray[np.uint16]) -> list[str]:
-        """Return, in words, the differences between the call and the version of most results."""
+        """Return the differences between the call and the version of most results, in words."""
         number = int(np.bincount(codes).argmax())
         if number >= len(self._all):
-            return [f"{CODE_FILE}, the list of the results' dependencies, is missing or damaged"]
+            return [f"{CODE_FILE}, which lists dependencies of results, is missing or damaged"]
         return self._changes(number)
 
     def _changes(self, number: int) -> list[str]:
@@ -88,18 +87,18 @@ class Versions:
     def _name(self, path: str) -> str:
         try:
             return os.path.relpath(path, self._base)
-        except ValueError:  # it is on another drive
+        except ValueError:  # on another drive
             return path
 
     def _path(self, name: str) -> str:
         return os.path.normpath(os.path.join(self._base, name))
 
     def adopt(self, folder: Path) -> npt.NDArray[np.uint16]:
-        """Add the versions of another checkpoint. Return the number of each version in this one."""
+        """Add the versions of another checkpoint. Return their numbers in this one."""
         return np.array([*map(self._number_of, _versions_in(folder))], np.uint16)
 
     def _number_of(self, version: dict[str, Any]) -> int:
-        """Return the number of a version, which is stored if it is new."""
+        """Return the number of a version. Store the version if it is new."""
         known = [_without_outlines(each) for each in self._all]
         if (wanted := _without_outlines(version)) not in known:
             versions = [*self._all, version]
@@ -111,21 +110,21 @@ class Versions:
     # ------------------------------------------------------------------- of the call
 
     def settle(self, *, accepts_all: bool) -> None:
-        """Find or begin the version of the call. With `accepts_all`, all results are accepted."""
+        """Find or begin the version of the call. If `accepts_all`, it accepts all older results."""
         self._begin({}, range(len(self._all)) if accepts_all else ())
 
     def note_imports(self, imported: Mapping[str, Stamp | None]) -> None:
-        """Record the files that workers have imported, in a version that includes them."""
+        """Record files that workers have imported, and begin a version that includes them."""
         known = {} if self._key.sources.looks_up else self._key.sources.paths
         for path, stamp in imported.items():
             name = self._name(path)
-            # A function may import a file that it names so late that the file was edited before.
+            # A function may import a file late, after an edit.
             if stamp is not None and stamp != known.get(path) and name not in self._files:
                 try:
                     found = self._definitions_in(path, name, stamp)
-                except OSError:  # it was removed, or can only be executed
+                except OSError:  # removed, or not readable
                     continue
-                is_same = stamp == stamp_of(path)  # otherwise the imported version has no digest
+                is_same = stamp == stamp_of(path)  # otherwise the imported contents are unknown
                 self._files[name] = {k: v[0] if is_same else "" for k, v in found.items()}
         self._begin(self._files, self._all[self.number]["accepts"])
 
@@ -140,8 +139,6 @@ def _without_outlines(version: dict[str, Any]) -> dict[str, Any]:
 
 
 def _versions_in(folder: Path) -> list[dict[str, Any]]:
-    nothing: dict[str, Any] = {
-        "versions": []
-    }  # if it is damaged, when results are of no version that is known
+    nothing: dict[str, Any] = {"versions": []}  # if damaged, the results have no known version
     found = files.read_json(folder / CODE_FILE, nothing) or nothing
     return cast("list[dict[str, Any]]", found["versions"])

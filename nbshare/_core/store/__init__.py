@@ -1,7 +1,7 @@
-"""The results of a call: where they are, who writes them, and when they may be read.
+"""The results of a call: where they are stored, who writes them, and when they can be read.
 
 A result is a row of an array, or an entry of a log, in memory or in files. The page of its item
-tells where it is, or for files the index word of its row::
+says where it is, or for files, the index word of its row::
 
     specs      the kinds of results, of which the first decides where all go
     pages      the index in memory: the state of each item, and where its result is
@@ -12,7 +12,7 @@ tells where it is, or for files the index word of its row::
     writing    a worker's side, which puts each result where it goes, once
 
 Each byte has one writer at a time, and a reader reads marked data only after it has seen the mark.
-On machines with a weak order of memory, a fence separates both reads (`system.waiting`)::
+On machines with weakly ordered memory, a fence separates the two reads (`system.waiting`)::
 
     data                        writer                               the mark, written last
     row i of the output         the worker that has claimed item i   done[i] = IN_OUTPUT
@@ -24,8 +24,8 @@ On machines with a weak order of memory, a fence separates both reads (`system.w
                                                                      come before it
     more rows, of a generator   the thread that adds items           the count of items
 
-For results of another machine, the thread that receives its replies is the worker.
+For results from another machine, the thread that receives its replies acts as the worker.
 
 A worker that dies leaves either a whole result or no mark. The next worker that runs the item
-writes to the same row, and to a log of its own.
+writes to the same row, and to its own log.
 """

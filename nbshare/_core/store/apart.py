@@ -1,7 +1,7 @@
-"""Pickles of results, next to which their arrays and buffers are written to the log.
+"""Pickles results, and stores their arrays and buffers next to the pickle in the log.
 
-NumPy leaves arrays in the pickle that are strided or hold dates, and the caller would copy them out
-of it. Here all arrays are stored next to it, as those of the inputs are, and so are the parts of
+NumPy pickles strided arrays and arrays of dates into the pickle, from which the caller would have
+to copy them. Here all arrays are stored next to the pickle, as for inputs, and so are the parts of
 registered types (`arrays.reducers`).
 """
 
@@ -32,7 +32,7 @@ def _array_apart(array: npt.NDArray[Any]) -> Any:
 
 
 def array_of(data: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> npt.NDArray[Any]:
-    """Return an array on the bytes of a log. Files of checkpoints name this function, too."""
+    """Return an array on bytes of a log. Pickles in checkpoints also name this function."""
     return np.ndarray(shape, dtype, data, order=order)
 
 
@@ -44,7 +44,7 @@ _ARRAYS: dict[type, Reduce] = {
 
 
 def pickler_maker() -> Callable[[bool, io.BytesIO, Keep], Any]:
-    """Return a function that creates the picklers of a worker's results in a call."""
+    """Return a function that creates the picklers for a worker's results in a call."""
     tables = DispatchTables(_ARRAYS)
 
     def make(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:

@@ -1,7 +1,7 @@
-"""Files as a checkpoint uses them. All calls that change a disk go through `disk.system`.
+"""Reads and writes the files of checkpoints. `disk.system` makes all calls that change a disk.
 
-Files are opened for reading by `opened`, which raises unless it is a plain file of this user. All
-contents have a checksum: JSON includes one, and a row of a table has one in its index word.
+`opened` opens files for reading, and raises if one is not a plain file of this user. All contents
+have checksums: JSON files include one, and the index word of a row has one.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from nbshare._core.system import Descriptor, owned
 from nbshare._core.system import files as system_files
 from nbshare.errors import CheckpointError
 
-HEADER_BYTES = 256  # .npy header, at least. Fixed, so that it can be rewritten in place
+HEADER_BYTES = 256  # minimum size of a .npy header. Fixed, so that it can be rewritten in place
 HERE = secrets.token_hex(4)  # a process of another machine may have the same id
 STALE_S = 0.0, 0.1, 0.4, 1.0  # pauses before a replaced file is read again
 UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
-AGAIN = "Make the same call again, which repairs it."  # repairs most damage
+AGAIN = "Make the same call again, which repairs it."  # which repairs most damage
 
 T = TypeVar("T")
 
 
 def write(path: Path, data: Any) -> Descriptor:
-    """Write a new file, and return it. An existing file is overwritten."""
+    """Write a new file, and return it open. An existing file is overwritten."""
     file = disk.open_own(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     write_all(file.fileno(), data, 0)
     return file
@@ -78,10 +78,10 @@ def tolerated(*numbers: int) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, if it exists, or the names in a folder, to the disk."""
+    """Flush a file (if it exists), or the names in a folder, to the disk."""
     if not system_files.CAN_SYNC_FOLDERS and path.is_dir():
         return
-    with tolerated(errno.ENOENT, *UNSUPPORTED):  # some file systems sync no folders
+    with tolerated(errno.ENOENT, *UNSUPPORTED):  # some file systems cannot sync folders
         file = owned(system_files.open_safely(path, system_files.TO_SYNC))
         disk.system.sync(file.fileno())
 
@@ -100,8 +100,8 @@ def remove(path: Path) -> None:
             system_files.remove(path)
     except PermissionError as error:
         raise CheckpointError(
-            f"{path} cannot be removed ({error.strerror}). On Windows, a file stays while it is "
-            "open, for example by numpy.load(..., mmap_mode=). Close the file, or use another path."
+            f"{path} cannot be removed ({error.strerror}). Windows does not remove open files, "
+            "such as those of numpy.load(..., mmap_mode=). Close the file, or use another path."
         ) from None
 
 
@@ -122,9 +122,9 @@ def opened(path: Path) -> Descriptor | None:
 
 
 def read_current(read: Callable[[Path], T], path: Path) -> T:
-    """Return `read` of a file or folder that other processes replace.
+    """Return ``read(path)`` for a file or folder that other processes replace.
 
-    A network file system that still refers to the previous file raises ESTALE, for a second.
+    For up to a second, a network file system may refer to the previous file, and raise ESTALE.
     """
     for pause_s in STALE_S:
         try:
@@ -145,16 +145,19 @@ def read(path: Path) -> bytes | None:
 
 
 def damaged(path: Path, why: str, remedy: str = AGAIN) -> CheckpointError:
-    """Return the error for a file that differs from what was written."""
+    """Return the error for a damaged file.
+
+    Without a remedy, it advises to restore the checkpoint.
+    """
     remedy = remedy or (
-        f"Restore the checkpoint from a copy, or remove {path.parent}: its contents are then "
-        "computed again."
+        f"Restore the checkpoint from a copy, or remove {path.parent} to compute its contents "
+        "again."
     )
     return CheckpointError(f"{path} is damaged: {why}. {remedy}")
 
 
 def sealed(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a JSON file, or of a line of one, with its checksum."""
+    """Return the content of a JSON file or line, with its checksum."""
     return content | {"crc32": zlib.crc32(json.dumps(content).encode())}
 
 
@@ -170,7 +173,7 @@ def parsed(data: bytes) -> dict[str, Any]:
 
 
 def unsealed(data: bytes) -> dict[str, Any]:
-    """Return the value that `sealed` wrote as JSON. Raise ValueError if the text was changed."""
+    """Return the content that `sealed` was given. Raise ValueError if its JSON text was changed."""
     content = parsed(data)
     found = content.pop("crc32", None)
     if sealed(content)["crc32"] != found:
@@ -186,8 +189,8 @@ def read_json(path: Path, instead: Any = CheckpointError) -> Any:
     path : Path
         The file.
     instead : object, optional
-        The object to return if the file is damaged, for files that a power failure may truncate. By
-        default, damage is an error.
+        The object to return if the file is damaged. By default, damage is an error. Use it for
+        files that a power failure may truncate.
     """
     data = read(path)
     try:
@@ -201,7 +204,7 @@ def read_json(path: Path, instead: Any = CheckpointError) -> Any:
 def check_folder(path: Path, *, is_given: bool = False) -> None:
     """Raise CheckpointError if a path is not a folder, or belongs to another user.
 
-    If the user passed its path (`is_given`), it may be the user's own link.
+    If `is_given`, the path is the user's, and may be a link of the user.
     """
     with suppress(FileNotFoundError, NotADirectoryError):
         status = os.lstat(path)
@@ -221,7 +224,7 @@ def size_of(path: Path) -> int:
 def append(path: Path, record: dict[str, Any]) -> None:
     """Append a line of JSON to a file."""
     file = disk.open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    # First end the previous line, because a crash may have cut it.
+    # A newline comes first, because a crash may have cut off the previous line.
     write_all(file.fileno(), b"\n" + json.dumps(sealed(record)).encode(), size_of(path))
     file.close()
 
@@ -233,22 +236,22 @@ def mapped(
     start: int = 0,
     shape: tuple[int, ...] | None = None,
 ) -> npt.NDArray[Any]:
-    """Return a file, or a part of it, as an array, with the parameters of `numpy.memmap`."""
+    """Map a file, or a part of it, as an array, with parameters like those of `numpy.memmap`."""
     with open(file.fileno(), "rb", closefd=False) as reader:
         return np.asarray(np.memmap(reader, dtype, mode, start, shape))
 
 
 class Table(NamedTuple):
-    """A ``.npy`` file with a value for each row, which can be read while it is written."""
+    """A ``.npy`` file that can be read while its rows are written."""
 
     path: Path
     dtype: np.dtype[Any]
     shape: tuple[int, ...]  # shape of one row
-    remedy: str = AGAIN  # advice if it is damaged (a file opened for writing is given a header)
+    remedy: str = AGAIN  # advice if the file is damaged
 
     @property
     def row_nbytes(self) -> int:
-        """Size of a row."""
+        """Size of a row, in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
@@ -262,18 +265,18 @@ class Table(NamedTuple):
         return repr({"descr": descr, "fortran_order": False, "shape": shape}).encode("latin1")
 
     def header(self, n: int) -> bytes:
-        """Return the beginning of a file with `n` rows."""
+        """Return the first bytes of a file with `n` rows."""
         size = self.start - 10
         text = self._text(n).ljust(size - 1) + b"\n"
         return npy.magic(1, 0) + size.to_bytes(2, "little") + text
 
     def load(self, mode: str = "r") -> npt.NDArray[Any]:
-        """Return the existing rows, mapped. The array is empty if nothing has been written yet.
+        """Map the rows that exist. The array is empty if nothing was written yet.
 
         Raises
         ------
         CheckpointError
-            If the file does not contain such a table.
+            If the header of the file is not that of this table.
         """
         nothing, file = np.zeros((0, *self.shape), self.dtype), opened(self.path)
         if file is None or not any(header := system_files.read_at(file.fileno(), self.start, 0)):
@@ -283,7 +286,7 @@ class Table(NamedTuple):
         if header != self.header(n):
             form = f"rows of {self.dtype} and shape {self.shape}"
             raise damaged(self.path, f"its header is not that of {form}", self.remedy)
-        if self.row_nbytes:  # a crash may have cut the file
+        if self.row_nbytes:  # a crash may have truncated the file
             n = min(n, (os.fstat(file.fileno()).st_size - self.start) // self.row_nbytes)
         if not n * self.row_nbytes:
             return np.zeros((n, *self.shape), self.dtype)
@@ -298,7 +301,7 @@ class TableWriter:
     table : Table
         The file, which is created if it does not exist.
     n : int or None
-        Number of rows, or None for the existing ones. New rows are zero.
+        Number of rows, or None to keep the existing ones. New rows are zero.
     is_sparse : bool
         Whether rows take space on the disk only when they are written.
 
@@ -310,18 +313,18 @@ class TableWriter:
 
     def __init__(self, table: Table, n: int | None, *, is_sparse: bool) -> None:
         self.table, self._is_sparse = table, is_sparse
-        # So that others can read the existing rows.
+        # Also if the size stays the same: it writes the header, so that others can read the rows.
         self.resize(len(table.load()) if n is None else n)
 
     def resize(self, n: int) -> None:
-        """Resize to `n` rows. New ones are zero."""
+        """Resize to `n` rows. New rows are zero."""
         file = disk.open_own(self.table.path, os.O_RDWR | os.O_CREAT)
         start = os.fstat(file.fileno()).st_size
         stop = self.table.start + n * self.table.row_nbytes
         disk.system.truncate(file.fileno(), stop)
         if stop > start and not self._is_sparse:
-            # Find now if the disk is too small. If it cannot allocate, writing finds it. Only a new
-            # part, because the C library may write to each block of it.
+            # Detect now whether the disk is too small. Otherwise, writing does. Only the new part
+            # is allocated, because the C library may write to each of its blocks.
             with tolerated(*UNSUPPORTED):
                 disk.system.allocate(file.fileno(), start, stop)
         write_all(file.fileno(), self.table.header(n), 0)  # one block of a disk, in one piece

@@ -1,13 +1,13 @@
-"""Logs of the results that form no array.
+"""Logs of the results that do not fit an array.
 
-A log is a segment of its worker, or a file of the checkpoint. An entry consists of the pickle of a
-result and its large buffers. Arrays loaded from a log in memory are views of it, without another
-copy::
+A log is a segment of a worker, or a file of the checkpoint. An entry consists of the pickle of a
+result and its large buffers. Arrays loaded from a log in memory are views of the log, and are not
+copied::
 
     n, size of each part | pickle | buffer | buffer …        (each at a multiple of 64 bytes)
 
 An entry without large buffers is only the pickle. Results of tiny items are pickled together as a
-list, their batch. A bytearray in it is the pickle of a result that must be loaded separately.
+list, a batch. A bytearray in a batch is the pickle of a result that must be loaded separately.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from nbshare._core.memory import Segment, View, aligned
 from nbshare.errors import TaskError, is_interrupt
 
 LogKey = int  # the system's number of the worker's thread << 32, plus the number of the log
-# Log, offset, size in bytes, negative if it has buffers, and place in the batch at that offset.
+# Log, offset, size in bytes (negative if there are buffers), and place in the batch at this offset.
 Entry = tuple[LogKey, int, int, int]
 ALONE = -1  # the place in a batch, if the entry is a single result
 Parts = list[tuple[int, Any]]  # the parts of an entry, with their offsets
 
 OUT_OF_BAND = 1 << 12  # bytes. Smaller buffers stay in the pickle
 LOG_BYTES = 1 << 20  # size of a worker's first log. Unused pages cost nothing
-# The sizes of later logs. Every log costs the caller a descriptor, so later ones are larger. But a
-# log is kept as long as any result in it.
+# Limit for later logs. They are larger, because each log takes a descriptor of the caller, but not
+# too large, because a log is kept as long as any result in it.
 MOST_LOG_BYTES = 64 << 20
 
 _log_numbers = itertools.count()
 
 
 class Unloadable(NamedTuple):
-    """A placeholder for a result that cannot be unpickled in this process."""
+    """Stands for a result that cannot be unpickled in this process."""
 
     error: BaseException
 
 
 class LogWriter:
-    """The worker's side, which appends to a log, and starts another log when that one is full.
+    """The worker's side: appends to a log, and starts another when the log is full.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class LogWriter:
         self._n_bytes = 0  # written so far
 
     def append(self, parts: Parts, nbytes: int) -> tuple[LogKey, int]:
-        """Append a record. Return its log and its offset in bytes."""
+        """Append an entry. Return its log and its offset in bytes."""
         start, self._n_bytes = aligned(self._position), self._n_bytes + nbytes
         log = self._log
         if log is None or start + nbytes > log.nbytes:
@@ -76,14 +76,14 @@ class LogWriter:
 
 
 class LogReader:
-    """The caller's side, with the logs of all workers."""
+    """The caller's side: reads the logs of all workers."""
 
     def __init__(self) -> None:
         self._logs: dict[LogKey, Segment] = {}
-        self._present: dict[int, LogKey] = {}  # the logs in use, by the workers' threads
+        self._present: dict[int, LogKey] = {}  # the logs in use, by the threads of the workers
 
     def add(self, key: LogKey, log: Segment) -> None:
-        """Add a worker's next log. The worker's previous log is complete."""
+        """Add the next log of a worker, whose previous log is then complete."""
         self._present[key >> 32] = key
         self._logs[key] = log
 
@@ -93,10 +93,10 @@ class LogReader:
 
     def drop(self, key: LogKey) -> None:
         """Drop a log whose results have all been delivered."""
-        self._logs.pop(key, None)  # another thread may have dropped it just now
+        self._logs.pop(key, None)  # another thread may have dropped it
 
     def has(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return a flag per log, True if it has arrived. It may arrive after the ``done`` byte."""
+        """Return a flag per log, True if it has arrived. It may arrive after ``done`` is set."""
         return np.isin(keys, list(self._logs))
 
     def bytes_of(self, key: LogKey, offset: int, nbytes: int) -> memoryview:
@@ -106,10 +106,10 @@ class LogReader:
     def load(
         self, items: npt.NDArray[np.int64], entries: npt.NDArray[np.int64]
     ) -> Iterator[tuple[npt.NDArray[np.int64], list[Any]]]:
-        """Yield results with their items, in batches, each of which is unpickled once.
+        """Yield items and their results, in batches, each of which is unpickled once.
 
-        All results are new objects. Their large arrays are views of the log. A result that cannot
-        be unpickled in this process is an `Unloadable`. The results of a log that is dropped
+        All results are new objects, and their large arrays are views of the log. A result that
+        cannot be unpickled in this process is an `Unloadable`. Results of a log that is dropped
         meanwhile are omitted.
 
         Parameters
@@ -117,14 +117,14 @@ class LogReader:
         items : ndarray
             The items. Items of a batch that are not consecutive are yielded as separate batches.
         entries : ndarray
-            The entries of their results, a column each.
+            The entries of their results, one per column.
         """
         batches, places = list(batches_of(entries)), entries[3].tolist()
         first = entries[:3, [batch.start for batch in batches]].T.tolist()
         for batch, where in zip(batches, first, strict=True):
             try:
                 data = self._data(*where)
-            except KeyError:  # all its results were just delivered, and the log was dropped
+            except KeyError:  # the log was dropped, because all its results were delivered
                 continue
             yield items[batch], _in_batch(items[batch], places[batch], data)
 
@@ -140,7 +140,7 @@ class LogReader:
 
 
 def batches_of(entries: npt.NDArray[np.int64]) -> Iterator[slice]:
-    """Yield slices of consecutive entries (columns) that are in one batch."""
+    """Yield slices of consecutive entries (columns) in one batch."""
     is_other = np.diff(entries[0]).astype(np.bool_) | np.diff(entries[1]).astype(np.bool_)
     n = entries.shape[1]
     bounds = [0, *(1 + np.flatnonzero(is_other)).tolist(), n] if n else []
@@ -149,7 +149,7 @@ def batches_of(entries: npt.NDArray[np.int64]) -> Iterator[slice]:
 
 
 def _in_batch(items: npt.NDArray[np.int64], places: list[int], data: list[memoryview]) -> list[Any]:
-    """Return the results of items at some places in a batch, or of an item without a batch."""
+    """Return the results of items that are stored in a batch, or alone."""
     batch = _loaded(int(items[0]), *data)
     if places == [ALONE]:
         return [batch]
@@ -179,23 +179,23 @@ def _loaded(i: int, data: Any, *buffers: Any) -> Any:
     except BaseException as error:
         if is_interrupt(error):
             raise
-        error.__traceback__ = None  # or its frames and the results keep each other alive
+        error.__traceback__ = None  # because its frames and the results would keep each other alive
         problem = TaskError(
-            f"the result of item {i} cannot be unpickled here: {type(error).__name__}: {error}", i
+            f"the result of item {i} cannot be unpickled: {type(error).__name__}: {error}", i
         )
         problem.__cause__ = error
         return Unloadable(problem)
 
 
 def fill(target: Any, parts: Parts) -> Any:
-    """Copy the parts of an entry to their places in a buffer, and return it."""
+    """Copy the parts of an entry to their offsets in a buffer, and return the buffer."""
     for offset, part in parts:
         target[offset : offset + len(part)] = part
     return target
 
 
 def entry_parts(data: bytes, buffers: list[memoryview]) -> tuple[Parts, int]:
-    """Return the parts of an entry with their offsets, and its size as in an `Entry`."""
+    """Return the parts of an entry with their offsets, and the size for its `Entry`."""
     if not buffers:
         return [(0, data)], len(data)
     after = [memoryview(data), *buffers]

@@ -1,4 +1,4 @@
-"""Reads results that are in files."""
+"""Reads results from files."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from nbshare._core.store.specs import NUMBERS, OBJECTS, OutputSpec
 from nbshare._core.system import Descriptor
 from nbshare.errors import CheckpointWarning, warn
 
-MOST_FILES = 1 << 32  # logs that are files, as keys of logs in memory are larger
-MOST_BYTES = 64 << 20  # size of rows that are copied at a time
+MOST_FILES = 1 << 32  # numbers of logs that are files. Keys of logs in memory are larger
+MOST_BYTES = 64 << 20  # bytes of rows that are copied at a time
 STORED = IN_OUTPUT, IN_LOG  # states of rows that have a result
 
 
 def copy_rows(target: Any, places: RowNumbers, source: npt.NDArray[Any], rows: RowNumbers) -> None:
-    """Copy rows of an array to another array, in parts: all rows may be as large as memory."""
+    """Copy rows from one array to another, in parts, because they may be as large as memory."""
     step = max(1, MOST_BYTES // max(1, source[:1].nbytes))
     for k in range(0, len(rows), step):
         target[places[k : k + step]] = source[rows[k : k + step]]
 
 
 class StoredLogs(LogReader):
-    """Logs in files of a checkpoint, or of a part of a checkpoint, and logs in memory.
+    """Logs in the files of a checkpoint or a part of one, and logs in memory.
 
     Parameters
     ----------
@@ -55,8 +55,8 @@ class StoredLogs(LogReader):
 
     Notes
     -----
-    Files are read, not mapped, because they grow during a run, and a mapping that is sent to other
-    processes would lose the caller's changes to a result.
+    Files are read, not mapped, because they grow during a run, and because results in a mapping
+    would be sent to other processes without the caller's changes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,7 +65,7 @@ class StoredLogs(LogReader):
         self._files: dict[LogKey, Descriptor] = {}
 
     def create(self, number: int) -> None:
-        """Create a file for a worker to write to. It stays readable after the folder is removed."""
+        """Create the file of a worker's log. This process can read it even if it is removed."""
         path = self._folder / log_file(number)
         self._files[number] = disk.open_own(path, os.O_RDWR | os.O_CREAT)
 
@@ -74,13 +74,13 @@ class StoredLogs(LogReader):
         return super().has(keys) | ((keys > 0) & (keys < MOST_FILES))
 
     def bytes_of(self, key: LogKey, offset: int, nbytes: int) -> memoryview:
-        """Return an entry as it is in its log."""
+        """Return the bytes of an entry in its log."""
         if key >= MOST_FILES:
             return super().bytes_of(key, offset, nbytes)
         path = self._folder / log_file(key)
         remedy = "Make the same call again, which reruns the items."
         if (file := self._files.get(key) or opened(path)) is None:
-            raise damaged(path, "it is gone", remedy)
+            raise damaged(path, "it is missing", remedy)
         self._files[key] = file
         data = disk.read_all(file.fileno(), abs(nbytes), offset)
         if len(data) < abs(nbytes):
@@ -94,7 +94,7 @@ class StoredLogs(LogReader):
 
 
 class StoredRows:
-    """Reads the rows in a folder in their present state.
+    """Reads the rows in a folder, as they are now.
 
     Parameters
     ----------
@@ -104,36 +104,36 @@ class StoredRows:
     Attributes
     ----------
     logs : LogReader
-        The logs that contain the `entries`, by number.
+        The logs of the folder, and those in memory.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.logs = folder, StoredLogs(folder)
 
     def words(self) -> npt.NDArray[Any]:
-        """Return the index, mapped."""
+        """Map the index."""
         return Table(self.folder / INDEX_FILE, INDEX, ()).load()
 
     @property
     def spec(self) -> OutputSpec | None:
-        """Form of the results, or None before the first."""
+        """The form of the results, or None before the first result."""
         return spec_in((read_json(self.folder / "meta.json") or {}).get("results"))
 
     def load(self) -> npt.NDArray[Any]:
-        """Return the results that form an array, mapped."""
+        """Map the results that form an array. Empty if there are none."""
         spec = self.spec
         if spec is None or spec.dtype is None:
             return np.zeros(0)
         return Table(self.folder / RESULTS_FILE, spec.dtype, spec.shape).load()
 
     def entries(self, words: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return the places in the `logs` from index words, for results that fit no array."""
+        """Return the places in logs that index words contain."""
         return np.stack(_in_logs(words["at"]))
 
     def objects(
         self, items: RowNumbers, rows: RowNumbers, words: npt.NDArray[Any]
     ) -> Iterator[tuple[int, Any]]:
-        """Yield results of items one by one, from their `rows` and the `words` of the index."""
+        """Yield the results of items one by one, from their rows and index words."""
         is_logged, results = words["state"] == IN_LOG, self.load()
         is_number = (spec := self.spec) is not None and spec.number is not None
         for i, row in zip(items[~is_logged].tolist(), rows[~is_logged].tolist(), strict=True):
@@ -147,7 +147,7 @@ class StoredRows:
     # ------------------------------------------------------------------------ checks
 
     def checked(self, words: npt.NDArray[Any], before: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the index without damaged results. `before` is the previously checked index."""
+        """Return the index without damaged results. `before` is the index checked earlier."""
         words = words.copy()
         is_new = words["state"] > 0
         n = min(len(words), len(before))
@@ -157,18 +157,18 @@ class StoredRows:
         rows = np.flatnonzero(is_new)
         bad = rows[~self.are_whole(rows, words[rows])]
         crcs = words["crc"][bad]
-        if len(bad) and self.folder.exists():  # it was not moved away since (see `look`)
+        if len(bad) and self.folder.exists():  # otherwise it was moved away (see `look`)
             warn(
-                f"{self.folder}: {len(bad)} results did not reach the disk whole, or are damaged: "
-                "they count as missing, and their items run again with the same call",
+                f"{self.folder}: {len(bad)} results are damaged, or were not completely written. "
+                "They count as missing, and the same call runs their items again.",
                 CheckpointWarning,
             )
             words[bad] = 0
-            words["crc"][bad] = crcs  # so that they are known next time
+            words["crc"][bad] = crcs  # so that they are known in the next check
         return words
 
     def are_whole(self, rows: RowNumbers, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Return whether the results of some rows, and their index words, match their checksums."""
+        """Return whether the results of some rows match the checksums in their index words."""
         is_there, found = self._are_there(rows, words), np.zeros(len(rows), np.uint32)
         data = bytes_in(self.load())
         there = np.flatnonzero(is_there & (words["state"] == IN_OUTPUT))
@@ -186,7 +186,7 @@ class StoredRows:
         return np.asarray(is_there & (found == words["crc"]))
 
     def _are_there(self, rows: RowNumbers, words: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Return whether the files are long enough for the results of rows with these words."""
+        """Return whether the files are long enough for the results of some rows."""
         is_there = (words["state"] != IN_OUTPUT) | (rows < len(self.load()))
         is_logged = words["state"] == IN_LOG
         numbers, starts, sizes, _ = _in_logs(words["at"][is_logged])
@@ -197,7 +197,7 @@ class StoredRows:
 
 
 def told_of(spec: OutputSpec) -> dict[str, Any]:
-    """Return the form of the results as stored in meta.json."""
+    """Return the form of the results as a dict, to be stored in meta.json."""
     if spec.dtype is None:
         return {"kind": "objects"}
     kind = "arrays" if spec.number is None else spec.number.__name__
@@ -206,7 +206,7 @@ def told_of(spec: OutputSpec) -> dict[str, Any]:
 
 
 def spec_in(told: dict[str, Any] | None) -> OutputSpec | None:
-    """Return the form of the results from the contents of meta.json."""
+    """Return the form of the results from its dict in meta.json."""
     if told is None:
         return None
     if told["kind"] == "objects":
@@ -217,6 +217,6 @@ def spec_in(told: dict[str, Any] | None) -> OutputSpec | None:
 
 
 def _in_logs(at: npt.NDArray[Any]) -> tuple[RowNumbers, ...]:
-    """Return the log, offset, size and place in the batch from index words."""
+    """Return logs, offsets, sizes and places in the batches from index words."""
     starts, sizes, places = at.T
     return *np.divmod(starts, 1 << LOG_BIT), sizes, places

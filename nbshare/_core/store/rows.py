@@ -1,8 +1,8 @@
-"""The rows of a checkpoint, as the workers and the keeper of a call write them.
+"""Writes rows of a checkpoint, for the workers and the keeper of a call.
 
-A row is a result, in the row itself or in a log, and its entry in the index, which is written last.
-So whenever a process is killed, a row is either complete or missing. Each writer has a log of its
-own, so none waits for another.
+A row consists of a result, in the row itself or in a log, and an index word, which is written last.
+So whenever a process is killed, a row is either complete or missing. Each writer has its own log,
+so no writer waits for another.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ from nbshare._core.store.specs import OutputSpec
 from nbshare._core.system import Descriptor
 
 RESULTS_FILE, INDEX_FILE = "results.npy", "index.npy"
-# The fields of a row: times and, for a result in a log, its offset, its size and its place in the
-# batch. The state comes after them, because a write may be cut between two pages.
+# The fields of an index word: times and, for a result in a log, its offset, size and place in the
+# batch. The state follows them, because a write may be cut off between two pages.
 FIRST = [("stored_at", "<f8"), ("elapsed_s", "<f8"), ("at", "<i8", 3)]
 INDEX = np.dtype([*FIRST, ("state", "u1"), ("attempts", "u1"), ("code", "<u2"), ("crc", "<u4")])
-WORD = struct.Struct("<dd3qBBHI")  # the same
+WORD = struct.Struct("<dd3qBBHI")  # the same for one word
 HEAD = INDEX.itemsize - 4  # bytes of a word before its checksum
-FEW, SHORT = 8, 256  # rows, and bytes of one (more and shorter ones are copied together)
-LOG_BIT = 44  # first bit of the log's number, in an offset in the logs
+FEW, SHORT = 8, 256  # more rows that are shorter are copied together
+LOG_BIT = 44  # first bit of the log's number in an offset
 
 RowNumbers = npt.NDArray[np.int64]
 
 
 class FilePlace(NamedTuple):
-    """The files that a worker writes results to, and how."""
+    """The files to which a worker writes results."""
 
     folder: str
     starts: Mapping[str, int]  # offset of the first row of each file, in bytes
-    code: int  # the version of the worker's imported code
-    log: int  # the number of its own log
+    code: int  # the version of the code that the worker has imported
+    log: int  # the number of the worker's log
 
 
 class TransferSource(NamedTuple):
-    """The source of results to store as rows: the memory of a call, or a part of a run."""
+    """Where results are that are to be stored as rows: memory of a call, or a part of a run."""
 
-    values: Any  # the array of those that form one
-    entries: Callable[[RowNumbers], RowNumbers]  # the places of others in the logs
+    values: Any  # the array of results
+    entries: Callable[[RowNumbers], RowNumbers]  # places of other results in logs
     logs: LogReader
-    as_object: Callable[[Any], Any] | None = None  # converts a value, unless it fits
+    as_object: Callable[[Any], Any] | None = None  # converts a value that does not fit
 
 
 def log_file(number: int | str) -> str:
-    """Return the name of a log, or for "*" a pattern that finds all."""
+    """Return the name of the file of a log, or a pattern for all logs."""
     return f"objects.{number}.log"
 
 
 def runs_of(numbers: RowNumbers) -> Iterator[slice]:
-    """Yield slices of consecutive numbers. Each negative number is a slice of its own."""
+    """Yield slices of consecutive numbers. Each negative number forms a slice by itself."""
     n, breaks = len(numbers), []
     if n > 1:
         breaks = (np.flatnonzero((np.diff(numbers) != 1) | (numbers[:-1] < 0)) + 1).tolist()
@@ -77,7 +77,7 @@ def bytes_in(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 
 def checksums(index: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> list[int]:
-    """Return the CRC-32 of rows, from their bytes, and of their index words."""
+    """Return the CRC-32 of rows and their index words."""
     if len(data) < FEW or data.shape[1] > SHORT:
         return record_checksums(index, map(zlib.crc32, data))
     together = np.concatenate([data, bytes_in(index)[:, :HEAD]], axis=1)
@@ -85,18 +85,18 @@ def checksums(index: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> list[int]
 
 
 def record_checksums(index: npt.NDArray[Any], crcs: Iterable[int]) -> list[int]:
-    """Return the CRC-32 of records, from the CRCs of their contents and of their index words."""
+    """Return the CRC-32 of results in records, from those of the records and their index words."""
     words, size = index.tobytes(), INDEX.itemsize
     heads = (words[at : at + HEAD] for at in range(0, len(words), size))
     return [*map(zlib.crc32, heads, crcs)]
 
 
 def index_of(failures: npt.NDArray[np.int32], code: int, took_s: float = 0.0) -> npt.NDArray[Any]:
-    """Return the index entries of items that have just run, without their results.
+    """Return new index words for items that have just run, without results.
 
-    `failures` are the items' words `attempts` on the page.
+    `failures` are the items' words in `attempts` of the page.
     """
-    # Without NumPy, which takes 20 µs for the fields of one word.
+    # By struct, because NumPy takes 20 µs for the fields of one word.
     word = WORD.pack(time.time(), took_s, 0, 0, 0, NOT_DONE, 1, code, 0)
     index = np.frombuffer(bytearray(word * len(failures)), INDEX)
     if any(failures.data):
@@ -105,12 +105,12 @@ def index_of(failures: npt.NDArray[np.int32], code: int, took_s: float = 0.0) ->
 
 
 class RowWriter:
-    """Writes rows.
+    """Writes the rows of a checkpoint.
 
     Parameters
     ----------
     place : FilePlace
-        The files and their format.
+        The files to write to.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class RowWriter:
 
     Notes
     -----
-    All methods raise OSError if the disk is full, or fails, and CheckpointError if a file has been
+    All methods raise OSError if the disk is full or fails, and CheckpointError if a file was
     replaced by something else. Results without a row (-1) are omitted.
     """
 
@@ -131,7 +131,7 @@ class RowWriter:
         self._log_end = 0
 
     def put(self, rows: RowNumbers, values: npt.NDArray[Any], index: npt.NDArray[Any]) -> None:
-        """Write results that fit the array."""
+        """Write results as rows of the array."""
         data = bytes_in(values)
         if data.size:
             self._write(RESULTS_FILE, rows, data)
@@ -142,12 +142,12 @@ class RowWriter:
     def put_record(
         self, rows: RowNumbers, record: Any, entries: Any, index: npt.NDArray[Any]
     ) -> int:
-        """Write results that share a record. Return the record's offset in the log.
+        """Write results that share a record in the log. Return the offset of the record.
 
-        `entries` are the size and place of each result.
+        `entries` has the size, and the place in the record, of each result.
         """
         start = self._log_end
-        self._fd(INDEX_FILE)  # first, because without it the log would be new in another folder
+        self._fd(INDEX_FILE)  # first, because it raises if the folder was replaced
         disk.write_all(self._fd(log_file(self.log)), record, start)
         self._log_end = aligned(start + len(record))
         index["at"][:, 0] = start | self.log << LOG_BIT
@@ -160,12 +160,12 @@ class RowWriter:
     def transfer(
         self, source: TransferSource, places: RowNumbers, rows: RowNumbers, index: npt.NDArray[Any]
     ) -> None:
-        """Copy results from elsewhere.
+        """Copy results from a source to rows.
 
         Parameters
         ----------
         source : TransferSource
-            The memory or the files that the results are in now.
+            Where the results are now.
         places, rows, index : ndarray
             The place of each result in `source`, its new row, and its index entry.
         """
@@ -194,11 +194,11 @@ class RowWriter:
         self.commit(rows[failed], words)
 
     def commit(self, rows: RowNumbers, index: npt.NDArray[Any]) -> None:
-        """Write the index of rows, after their contents."""
+        """Write index words of rows, after their contents."""
         self._write(INDEX_FILE, rows, bytes_in(index))
 
     def _write(self, name: str, rows: RowNumbers, data: npt.NDArray[np.uint8]) -> None:
-        """Write the bytes of each row."""
+        """Write bytes of rows to a file."""
         start, nbytes = self._place.starts[name], data.shape[1]
         for run in runs_of(rows):
             if (first := int(rows[run.start])) >= 0:
@@ -209,8 +209,8 @@ class RowWriter:
             from pathlib import Path  # imported late: it takes 6 ms, and most calls store nothing
 
             path = Path(self._place.folder, name)
-            # The owner has created the other files, and reads them. New files would be in another
-            # folder.
+            # The owner has created the other files, and reads them. If one is missing, the folder
+            # was replaced.
             flags = os.O_RDWR if name in self._place.starts else os.O_RDWR | os.O_CREAT
             self._files[name] = disk.open_own(path, flags)
         return self._files[name].fileno()

@@ -1,9 +1,9 @@
-"""Stores results in an array in shared memory that all workers fill, or in the workers' logs.
+"""Stores results, in an array in shared memory that all workers fill, or in the workers' logs.
 
-The first result decides. Numbers and arrays fill one output array, ``(n, *shape)``, which for short
-numbers is a part of the board. A result that does not fit it, and any other object, is pickled and
-appended to a log. The page of its item stores its place. So no work is lost when results differ.
-With a checkpoint, rows are also written to its file, and logs are files.
+The first result decides where. Numbers and arrays fill one output array, ``(n, *shape)``, which is
+a part of the board for short numbers. A result that does not fit this array, and any other object,
+is pickled and appended to a log, and its place is stored on the page of its item. So no work is
+lost when results differ. With a checkpoint, rows are also written to its files, and logs are files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nbshare.errors import CheckpointError
 
 
 class ResultStore:
-    """The worker's side, which stores results in the output array or in the worker's log.
+    """The worker's side: stores results in the output array or in the worker's log.
 
     Parameters
     ----------
@@ -36,22 +36,22 @@ class ResultStore:
     agree : callable
         ``agree(kind)`` returns the kind of results on which all workers agree.
     ask : callable
-        ``ask(spec)`` returns three values: the call's spec; a function of the first row and the
-        number of rows that returns these rows of the output, or None without an output; and the
-        writer of the checkpoint's files, or None without a checkpoint. Called with the spec of the
+        ``ask(spec)`` returns three values: the spec of the call; a function that returns rows of
+        the output, from the first row and their number, or None without an output; and the writer
+        of the checkpoint's files, or None without a checkpoint. It is called with the spec of the
         first result, and again after `forget_code`.
     announce : callable
         The argument of `LogWriter`.
     began_ns : callable, optional
-        Returns the start time of the present items. None if the items run in another process.
+        Returns the start time of the current items. None if the items run in another process.
 
     Attributes
     ----------
     number : type or None
-        The class of results that `put_numbers` accepts. None if there is no such class, or before
-        the first result.
+        The class of results that `put_numbers` accepts. None if there is none, or before the first
+        result.
     takes_objects : bool
-        Whether a result was not such a number. Later results are stored by `put_objects`.
+        Whether `put_objects` stores results, because one was not a number of this class.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class ResultStore:
         self._log = LogWriter(announce)
         self._make_pickler = pickler_maker()
         self._spec: OutputSpec | None = None
-        self._page, self._n = page, 0  # and the end of its items
+        self._page, self._n = page, 0  # the number of rows to fill
         self._rows: Rows | None = None
-        self._writer: RowWriter | None = None  # with a checkpoint
-        self._out: Any = None  # the rows of the page
+        self._writer: RowWriter | None = None  # of a checkpoint
+        self._out: Any = None  # the rows of the page's items
         self.number: type | None = None
         self.takes_objects = False
 
     def turn_to(self, page: Page, stop: int) -> None:
-        """Prepare to store results of a page, before item `stop`."""
+        """Prepare to store results of a page, up to item `stop`."""
         is_other = page is not self._page
         self._page, self._n = page, stop - page.first
         if self._rows is not None and (is_other or len(self._out) < self._n):
@@ -82,32 +82,32 @@ class ResultStore:
 
     @property
     def is_slow(self) -> bool:
-        """Whether storing a result has a cost that several can share."""
+        """Whether storing a result has costs that several results can share."""
         return self.takes_objects or self._writer is not None
 
     def forget_code(self) -> None:
-        """Request a new spec with the next result, because the version of the code has changed."""
+        """Ask for the spec again with the next result, because the code version has changed."""
         if self._writer is not None:
             self._spec = None
 
     def put_numbers(self, items: range, values: list[Any]) -> bool:
-        """Store several results of class `number`, if the dtype can hold all of them."""
+        """Store results of class `number`. Return False if the dtype cannot hold them."""
         if self._spec is None:
             self.settle(spec_for(values[0]))
         places = self._places(items)
         out = self._out[places]
         try:
-            # An assignment would look up the dtype of each value, which is two or three times as
-            # slow.
+            # An assignment would look up the dtype of each value, which takes two or three times as
+            # long.
             struct.pack_into(f"{len(values)}{out.dtype.char}", out, 0, *values)
-        except struct.error:  # an int too large for the dtype of earlier ones
+        except struct.error:  # an int is too large for the dtype of earlier ones
             return False
         self._write(places, out)
         self._page.mark(places, IN_OUTPUT)
         return True
 
     def put_rows(self, items: range, rows: Any, given: OutputSpec) -> None:
-        """Store several results, the rows of an array, with its spec."""
+        """Store several results that are the rows of an array with this spec."""
         fits, places = self.settle(given).holds_rows(given), self._places(items)
         if fits and self._out is not None:
             self._out[places] = rows
@@ -129,7 +129,7 @@ class ResultStore:
         elif self._out is not None:
             try:
                 self._out[place] = value
-            except OverflowError:  # an int too large for the dtype of those before it
+            except OverflowError:  # an int is too large for the dtype of earlier ones
                 return self._append(i, value)
         elif self._writer is None:  # the files of the output could not be opened
             return self._append(i, value)
@@ -141,24 +141,24 @@ class ResultStore:
         return None
 
     def _write(self, places: slice, values: npt.NDArray[Any]) -> bool:
-        """Write results to the files, if there are any. Return whether they were stored."""
+        """Write results to the files, if any. Return whether they are stored."""
         if (writer := self._writer) is None:
             return self._out is not None
         try:
             writer.put(self._page.rows[places], values, self._told(writer, places))
-        except (OSError, CheckpointError):  # the owner tries again, and reports it
+        except (OSError, CheckpointError):  # the owner tries again, and reports failures
             return self._out is not None
         return True
 
     def _told(self, writer: RowWriter, places: slice) -> npt.NDArray[Any]:
-        """Return the index entries of some results."""
+        """Return the index words of some results."""
         n, took_s = places.stop - places.start, 0.0
         if self._began_ns is not None:
             took_s = (time.monotonic_ns() - self._began_ns()) / n / 1e9
         return index_of(self._page.attempts[places], writer.code, took_s)
 
     def settle(self, wanted: OutputSpec) -> OutputSpec:
-        """Request the spec of the results, with the first result. Return the spec."""
+        """Return the spec of the results, which the first result requests."""
         if self._spec is not None:
             return self._spec
         kind = self._agree(KIND_OF.get(wanted, ASK))
@@ -187,7 +187,7 @@ class ResultStore:
         self.put_record(range(i, i + 1), *entry_parts(data, buffers), ALONE)
 
     def put_objects(self, items: range, values: list[Any]) -> bool:
-        """Store the frozen results of several items, if their pickle is small enough."""
+        """Store frozen results of several items in one pickle. Return False if that fails."""
         try:
             self._put_batch(items, values)
         except Exception:  # noqa: BLE001 - no memory, or one cannot be pickled, which raises later
@@ -208,9 +208,9 @@ class ResultStore:
         self.put_record(items, *entry_parts(data, []), np.arange(len(items)))
 
     def put_record(self, items: range, parts: Parts, size: int, which: Any) -> None:
-        """Store a record of one or more results, and mark them as done.
+        """Store a record of one or more results, and mark their items as done.
 
-        `size` is the size in an `Entry`, and `which` are the places of its results.
+        `size` is that of an `Entry`, and `which` has the places of the results in the batch.
         """
         places = self._places(items)
         index = self._page.index[:, places]
@@ -220,26 +220,26 @@ class ResultStore:
         self._page.mark(places, IN_LOG)
 
     def _places(self, items: range) -> slice:
-        """Return the places of items on the page."""
+        """Return the slice of items on the page."""
         return slice(items.start - self._page.first, items.stop - self._page.first)
 
     def _in_file(self, places: slice, parts: Parts, nbytes: int) -> tuple[LogKey, int] | None:
-        """Write a record to the files, if there are any. Return its place."""
+        """Write a record to the files, if any. Return its place, or None if that fails."""
         if (writer := self._writer) is None:
             return None
         record = parts[0][1] if len(parts) == 1 else fill(bytearray(nbytes), parts)
         rows, entries = self._page.rows[places], self._page.index[2:, places].T
         try:
             start = writer.put_record(rows, record, entries, self._told(writer, places))
-        except (OSError, CheckpointError):  # store it in memory, and the owner tries again
+        except (OSError, CheckpointError):  # it is stored in memory, and the owner tries again
             return None
         return writer.log, start
 
 
 def fill_row(out: npt.NDArray[Any], i: int, value: Any) -> None:
-    """Fill a row of the caller's array, or raise an error with the reason why it does not fit."""
+    """Fill a row of the caller's array, or raise an error that says why the result does not fit."""
     row = out[i, ...]
-    # NumPy's rule for a Python number is that it adopts the array's dtype if the kind allows.
+    # As in NumPy, a Python number adopts the array's dtype if its kind allows.
     weak = value if type(value) in (bool, int, float, complex) else np.asarray(value)
     if np.shape(weak) != row.shape:
         raise ValueError(
